@@ -1,0 +1,374 @@
+"""What a party holds, and several parties side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from isthmus.data import rows
+from isthmus.errors import IsthmusError
+
+Level = Literal["node", "graph"]
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Border:
+    """Edges that reach a party from other parties' nodes: known to both sides, the other side's features to its owner.
+
+    Arguments:
+        inner: positions of the party's own nodes, `[B]`.
+        outer: ids of the nodes at the other end, `[B]`; edge b runs from `outer[b]` to `inner[b]`.
+        owner: for every edge the index in `owners` of the party that holds `outer[b]`, `[B]`.
+        owners: names of the parties across the border.
+        weight: weights of the edges, `[B]`, or none.
+    """
+
+    inner: Tensor
+    outer: Tensor
+    owner: Tensor
+    owners: tuple[str, ...]
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.inner.numel()
+
+
+@dataclass(frozen=True, eq=False)
+class Party:
+    """One organisation: its graph or graphs, its border, its splits.
+
+    A party holds either one graph whose nodes are classified (`level="node"`) or many small graphs that are
+    classified whole (`level="graph"`, `graph` then is a PyG `Batch`). Build it with `Party.of_graph` or
+    `Party.of_graphs`. Features may be a dense matrix or a sparse CSR one (bags of words stay sparse).
+
+    Attributes:
+        graph: PyG `Data` with `x` `[nodes, features]`, `edge_index` `[2, edges]`, `y` (`[items]` classes, or
+            `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]`.
+        train, val, test: masks over the items (nodes or graphs), `[items]`.
+        ids: ids of the nodes, unique within the party; a node that two parties share has the same id at both.
+    """
+
+    name: str
+    graph: Data
+    level: Level
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    ids: Tensor | None = None
+    border: Border | None = None
+
+    def __post_init__(self) -> None:
+        items = self.items
+        if self.nodes == 0:
+            raise IsthmusError(f"party '{self.name}' has no nodes: give it at least one, or leave it out")
+        for split in SPLITS:
+            if getattr(self, split).shape != (items,):
+                raise IsthmusError(
+                    f"party '{self.name}': mask '{split}' has shape {tuple(getattr(self, split).shape)}, "
+                    f"its {self.level}s are {items}"
+                )
+        if self.graph.y is None or self.graph.y.size(0) != items:
+            raise IsthmusError(f"party '{self.name}' needs one label row for each of its {items} {self.level}s")
+
+    @classmethod
+    def of_graph(cls, name: str, graph: Data, *, ids: Tensor | None = None, border: Border | None = None) -> Party:
+        """A party with one graph; `graph` carries `train_mask`, `val_mask` and `test_mask` (a missing one is empty).
+
+        >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 0]))
+        >>> graph.train_mask = torch.tensor([True, False, False])
+        >>> Party.of_graph("bank-a", graph).items
+        3
+        """
+        nodes = int(graph.num_nodes or 0)
+        masks = {split: _mask(getattr(graph, f"{split}_mask", None), nodes) for split in SPLITS}
+        kept = Data(x=graph.x, edge_index=graph.edge_index, y=graph.y)
+        if getattr(graph, "edge_weight", None) is not None:
+            kept.edge_weight = graph.edge_weight
+        kept.num_nodes = nodes
+        return cls(name=name, graph=kept, level="node", ids=ids, border=border, **masks)
+
+    @classmethod
+    def of_graphs(
+        cls,
+        name: str,
+        graphs: Sequence[Data],
+        *,
+        train: Tensor | None = None,
+        val: Tensor | None = None,
+        test: Tensor | None = None,
+    ) -> Party:
+        """A party with many graphs; `train`, `val`, `test` are masks or positions over them."""
+        if not graphs:
+            raise IsthmusError(f"party '{name}' has no graphs: give it at least one, or leave it out")
+        keys = ("x", "edge_index", "y", "edge_weight")
+        kept = [Data(**{key: graph[key] for key in keys if graph.get(key) is not None}) for graph in graphs]
+        masks = {key: _mask(value, len(graphs)) for key, value in (("train", train), ("val", val), ("test", test))}
+        return cls(name=name, graph=Batch.from_data_list(kept), level="graph", **masks)
+
+    @property
+    def nodes(self) -> int:
+        return int(self.graph.num_nodes or 0)
+
+    @property
+    def edges(self) -> int:
+        """Directed edges, the border's not counted."""
+        return int(self.graph.edge_index.size(1))
+
+    @property
+    def items(self) -> int:
+        """What is classified: nodes, or whole graphs."""
+        return self.nodes if self.level == "node" else int(self.graph.num_graphs)
+
+    @property
+    def features(self) -> int:
+        return int(self.graph.x.size(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Graphs of several parties as one block-diagonal graph: what a model reads.
+
+    Arguments:
+        x: features, `[nodes, features]`, dense or sparse CSR.
+        edge_index: `[2, edges]`, party after party.
+        sizes: nodes of each party; party p's rows stand together, in the order of the parties.
+        edge_weight: `[edges]` or none.
+        batch: for every node the graph it belongs to, `[nodes]`; none where each party has one graph.
+        graphs: graphs of each party, for readouts.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    sizes: tuple[int, ...]
+    edge_weight: Tensor | None = None
+    batch: Tensor | None = None
+    graphs: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        return sum(self.sizes)
+
+    def alone(self, at: int) -> Block:
+        """The part of the party at position `at`, as a block of its own."""
+        start = sum(self.sizes[:at])
+        stop = start + self.sizes[at]
+        edges = slice(self._edge_ends[at], self._edge_ends[at + 1])
+        first = sum(self.graphs[:at])
+        return Block(
+            x=rows.between(self.x, start, stop),
+            edge_index=self.edge_index[:, edges] - start,
+            sizes=(self.sizes[at],),
+            edge_weight=None if self.edge_weight is None else self.edge_weight[edges],
+            batch=None if self.batch is None else self.batch[start:stop] - first,
+            graphs=self.graphs[at : at + 1],
+        )
+
+    @cached_property
+    def _edge_ends(self) -> list[int]:
+        ends = torch.tensor((0, *self.sizes), device=self.edge_index.device).cumsum(0)
+        party = torch.bucketize(self.edge_index[0], ends[1:], right=True)
+        return [0, *torch.bincount(party, minlength=len(self.sizes)).cumsum(0).tolist()]
+
+    def to(self, device: torch.device) -> Block:
+        def move(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.to(device)
+
+        return replace(
+            self,
+            x=self.x.to(device),
+            edge_index=self.edge_index.to(device),
+            edge_weight=move(self.edge_weight),
+            batch=move(self.batch),
+        )
+
+
+@dataclass(eq=False)
+class Cohort:
+    """Several parties side by side: their graphs as one block, `party` saying for every item whose it is.
+
+    A site that hosts one party sees a cohort of one: the same code, in ordinary shapes.
+
+    Arguments:
+        parties: all of one level and one feature width.
+        device: where the tensors live.
+    """
+
+    parties: tuple[Party, ...]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        self.parties = tuple(self.parties)
+        check_alike(self.parties)
+        self.level: Level = self.parties[0].level
+        self.names = tuple(party.name for party in self.parties)
+        self.sizes = tuple(party.nodes for party in self.parties)
+        self.items = tuple(party.items for party in self.parties)
+        self.block = self._block().to(self.device)
+        self.y = torch.cat([party.graph.y for party in self.parties]).to(self.device)
+        self.party = self.per_item(torch.arange(len(self.parties), device=self.device))
+        self.masks = {
+            split: torch.cat([getattr(party, split) for party in self.parties]).to(self.device) for split in SPLITS
+        }
+        self._edges: tuple[Tensor, Tensor] | None = None
+        self._parts: dict[tuple[int, ...], Cohort] = {}
+
+    def __len__(self) -> int:
+        return len(self.parties)
+
+    def counts(self, split: Split) -> Tensor:
+        """How many items of `split` each party has, `[parties]`."""
+        return torch.tensor([int(getattr(party, split).sum()) for party in self.parties])
+
+    def per_item(self, values: Tensor) -> Tensor:
+        """A value per party, repeated for each of its items."""
+        return values.repeat_interleave(torch.tensor(self.items, device=values.device), dim=0)
+
+    def take(self, positions: Sequence[int]) -> Cohort:
+        """The parties at these positions, side by side; the whole cohort is handed back as it is."""
+        key = tuple(positions)
+        if key == tuple(range(len(self))):
+            return self
+        if key not in self._parts:
+            while len(self._parts) >= 4:  # sampling draws new ones for ever; a few cover cohorts asked alternately
+                self._parts.pop(next(iter(self._parts)))
+            self._parts[key] = Cohort(tuple(self.parties[at] for at in key), self.device)
+        return self._parts[key]
+
+    def graphs_of(self, chosen: Tensor) -> Block:
+        """The graphs at these item positions (ascending) as a block of their own; every party keeps its place."""
+        block = self.block
+        if block.batch is None:
+            raise IsthmusError("only parties with many graphs can be cut into batches of graphs")
+        nodes_of = torch.bincount(block.batch, minlength=sum(self.items))
+        order, edges_of = self._edges_by_graph()
+        node_at, edge_at = rows.ranges(nodes_of, chosen), order[rows.ranges(edges_of, chosen)]
+        place = torch.full((block.nodes,), -1, device=self.device, dtype=torch.long)
+        place[node_at] = torch.arange(node_at.numel(), device=self.device)
+        whose = self.party[chosen]
+        graphs = torch.bincount(whose, minlength=len(self))
+        sizes = torch.zeros(len(self), dtype=torch.long, device=self.device).index_add_(0, whose, nodes_of[chosen])
+        return Block(
+            x=rows.take(block.x, node_at),
+            edge_index=place[block.edge_index[:, edge_at]],
+            sizes=tuple(sizes.tolist()),
+            edge_weight=None if block.edge_weight is None else block.edge_weight[edge_at],
+            batch=torch.arange(chosen.numel(), device=self.device).repeat_interleave(nodes_of[chosen]),
+            graphs=tuple(graphs.tolist()),
+        )
+
+    def _edges_by_graph(self) -> tuple[Tensor, Tensor]:
+        if self._edges is None:
+            assert self.block.batch is not None
+            graph = self.block.batch[self.block.edge_index[0]]
+            self._edges = torch.argsort(graph, stable=True), torch.bincount(graph, minlength=sum(self.items))
+        return self._edges
+
+    def _block(self) -> Block:
+        starts = torch.tensor((0, *self.sizes[:-1])).cumsum(0).tolist()
+        edges = [party.graph.edge_index + start for party, start in zip(self.parties, starts, strict=True)]
+        weights = [getattr(party.graph, "edge_weight", None) for party in self.parties]
+        batch = None
+        if self.level == "graph":
+            firsts = torch.tensor((0, *self.items[:-1])).cumsum(0).tolist()
+            batch = torch.cat([p.graph.batch + first for p, first in zip(self.parties, firsts, strict=True)])
+        return Block(
+            x=rows.stacked([party.graph.x for party in self.parties]),
+            edge_index=torch.cat(edges, dim=1),
+            sizes=self.sizes,
+            edge_weight=_weights(weights, [edge.size(1) for edge in edges]),
+            batch=batch,
+            graphs=self.items if self.level == "graph" else (),
+        )
+
+
+def check_alike(parties: Sequence[Party]) -> None:
+    """Parties that train together agree in level, feature width and label shape, and have names of their own."""
+    if not parties:
+        raise IsthmusError("there are no parties: a federation needs at least one")
+    first = parties[0]
+    for party in parties:
+        if party.level != first.level:
+            raise IsthmusError(f"party '{party.name}' holds {party.level}s, party '{first.name}' {first.level}s")
+        if party.features != first.features:
+            raise IsthmusError(
+                f"party '{party.name}' has {party.features} features, party '{first.name}' {first.features}: "
+                "agree on one encoding"
+            )
+        if party.graph.y.shape[1:] != first.graph.y.shape[1:]:
+            raise IsthmusError(f"party '{party.name}' and party '{first.name}' have labels of different shapes")
+    names = [party.name for party in parties]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise IsthmusError(f"two parties are called '{double}': give each a name of its own")
+
+
+def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
+    """All parties put together: the reference that federated learning may not have.
+
+    Nodes with the same id are one node (it is in a split where any of its holders has it there; training comes
+    before validation before test), border edges join their two ends, repeated edges count once.
+    """
+    check_alike(parties)
+    cohort = Cohort(tuple(parties))
+    if cohort.level == "graph" or any(party.ids is None for party in parties):
+        graph = Data(x=cohort.block.x, edge_index=cohort.block.edge_index, y=cohort.y)
+        graph.num_nodes = cohort.block.nodes
+        if cohort.block.edge_weight is not None:
+            graph.edge_weight = cohort.block.edge_weight
+        if cohort.block.batch is not None:
+            graph.batch = cohort.block.batch
+            graph.num_graphs = sum(cohort.items)
+        return Party(name, graph, cohort.level, **{split: cohort.masks[split] for split in SPLITS})
+    ids = torch.cat([party.ids for party in parties if party.ids is not None])
+    known, where = torch.unique(ids, return_inverse=True)
+    first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
+    edges, weights = [where[cohort.block.edge_index]], [cohort.block.edge_weight]
+    start = 0
+    for party in parties:
+        if party.border is not None and len(party.border):
+            outer = torch.searchsorted(known, party.border.outer)
+            inside = (outer < known.numel()) & (known[outer.clamp(max=known.numel() - 1)] == party.border.outer)
+            edges.append(torch.stack([outer, where[start + party.border.inner]])[:, inside])
+            weights.append(None if party.border.weight is None else party.border.weight[inside])
+        start += party.nodes
+    edge_index, at = _unique_edges(torch.cat(edges, dim=1), known.numel())
+    graph = Data(x=rows.take(cohort.block.x, first), edge_index=edge_index, y=cohort.y[first])
+    graph.num_nodes = known.numel()
+    edge_weight = _weights(weights, [edge.size(1) for edge in edges])
+    if edge_weight is not None:
+        graph.edge_weight = edge_weight[at]
+    held = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}
+    for split in SPLITS:
+        held[split][where[cohort.masks[split]]] = True
+    held["val"] &= ~held["train"]
+    held["test"] &= ~(held["train"] | held["val"])
+    return Party(name, graph, "node", ids=known, **held)
+
+
+def _unique_edges(edge_index: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    key, where = torch.unique(edge_index[0] * nodes + edge_index[1], return_inverse=True)
+    at = torch.full((key.numel(),), where.numel()).scatter_reduce(0, where, torch.arange(where.numel()), "amin")
+    return edge_index[:, at], at
+
+
+def _weights(weights: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor | None:
+    if all(weight is None for weight in weights):
+        return None
+    return torch.cat([torch.ones(n) if weight is None else weight for weight, n in zip(weights, counts, strict=True)])
+
+
+def _mask(value: Tensor | None, items: int) -> Tensor:
+    if value is not None and value.dtype == torch.bool:
+        return value
+    mask = torch.zeros(items, dtype=torch.bool)
+    if value is not None:
+        mask[value] = True
+    return mask

@@ -1,0 +1,73 @@
+"""Rows of a feature matrix, dense or sparse CSR alike (torch's CSR tensors cannot be indexed by rows)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def is_sparse(x: Tensor) -> bool:
+    return x.layout == torch.sparse_csr
+
+
+def csr(crow: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A CSR tensor from its parts, unchecked (they come from other CSR tensors)."""
+    return torch.sparse_csr_tensor(crow, col, values, shape, check_invariants=False)
+
+
+def sparsified(x: Tensor, below: float = 0.1) -> Tensor:
+    """`x` as CSR where its density is under `below`, else as it is: bags of words are worth it, embeddings are not."""
+    if is_sparse(x) or x.numel() == 0 or x.count_nonzero().item() >= below * x.numel():
+        return x
+    return x.to_sparse_csr()
+
+
+def dense(x: Tensor) -> Tensor:
+    return x.to_dense() if is_sparse(x) else x
+
+
+def ranges(counts: Tensor, chosen: Tensor) -> Tensor:
+    """Positions of the chosen runs when runs of `counts` elements stand one after another.
+
+    >>> ranges(torch.tensor([2, 3, 1]), torch.tensor([0, 2])).tolist()
+    [0, 1, 5]
+    """
+    starts = (counts.cumsum(0) - counts)[chosen]
+    lengths = counts[chosen]
+    shift = starts - (lengths.cumsum(0) - lengths)
+    return shift.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=counts.device)
+
+
+def take(x: Tensor, at: Tensor) -> Tensor:
+    """Rows `at` of x."""
+    if not is_sparse(x):
+        return x.index_select(0, at)
+    crow = x.crow_indices()
+    counts = crow.diff()
+    picked = ranges(counts, at)
+    new_crow = torch.cat([crow.new_zeros(1), counts[at].cumsum(0)])
+    return csr(new_crow, x.col_indices()[picked], x.values()[picked], (at.numel(), x.size(1)))
+
+
+def between(x: Tensor, start: int, stop: int) -> Tensor:
+    """Rows from `start` up to `stop`."""
+    if not is_sparse(x):
+        return x[start:stop]
+    crow = x.crow_indices()[start : stop + 1]
+    first, last = int(crow[0]), int(crow[-1])
+    return csr(crow - first, x.col_indices()[first:last], x.values()[first:last], (stop - start, x.size(1)))
+
+
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Matrices of one width, one below the other; sparse where all are."""
+    if len(parts) == 1:
+        return parts[0]
+    if not all(is_sparse(part) for part in parts):
+        return torch.cat([dense(part) for part in parts])
+    counts = torch.cat([part.crow_indices().diff() for part in parts])
+    crow = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    col = torch.cat([part.col_indices() for part in parts])
+    values = torch.cat([part.values() for part in parts])
+    return csr(crow, col, values, (counts.numel(), parts[0].size(1)))

@@ -1,0 +1,45 @@
+"""Errors are part of the interface: one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class IsthmusError(Exception):
+    """Something the caller can mend. Its text is one line; the command line shows it and exits with code 2."""
+
+
+class PayloadError(IsthmusError):
+    """A payload carries what it must not, or not what it should."""
+
+
+class PartyFailed(IsthmusError):  # noqa: N818 - reads as what happened
+    """A party could not answer an action."""
+
+    def __init__(self, party: str, reason: str) -> None:
+        super().__init__(f"party '{party}': {reason}")
+        self.party = party
+        self.reason = reason
+
+
+class TooFewAnswers(IsthmusError):  # noqa: N818
+    """Fewer parties answered than the method needs."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: the nearest known one, or all of them.
+
+    >>> nearest("fedavgg", ["fedavg", "local"])
+    "did you mean 'fedavg'?"
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known: {', '.join(names)}" if names else "none is known"
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:
+    """The one sentence for an optional dependency that is not installed."""
+    return IsthmusError(f"{purpose} needs {package}: install it with pip install 'isthmus[{extra}]'")

@@ -1,0 +1,81 @@
+"""Random draws that belong to a party: it draws the same alone, in a cohort, and on any device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from isthmus.nn.products import Features
+
+
+def seed_of(*parts: object) -> int:
+    """A seed from anything that has a text: run seed, party, purpose, count.
+
+    >>> seed_of(0, "bank-a", "train", 1) == seed_of(0, "bank-a", "train", 1)
+    True
+    """
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(*parts: object) -> torch.Generator:
+    """A generator on the CPU, seeded by `parts`: draws are made there and moved, so that devices agree."""
+    return torch.Generator().manual_seed(seed_of(*parts))
+
+
+class NotSideBySide(Exception):  # noqa: N818
+    """A layer handles rows whose parties are not known: parties must go through it one after another."""
+
+
+class Draws(TorchFunctionMode):
+    """While active, `torch.nn.functional.dropout` draws for every party from that party's own generator.
+
+    Arguments:
+        generators: one per party.
+        layouts: the ways rows may be divided among the parties (nodes of each, graphs of each); with one party any
+            number of rows is that party's.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator], layouts: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.generators = generators
+        self.layouts = layouts
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.dropout:
+            return self._dropout(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _dropout(self, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or p == 0.0:
+            return x
+        if isinstance(x, Features):
+            sizes = x.entries(sizes_of(x.size(0), self.layouts))
+            return x.with_values(x.values * self.keep(sizes, x.values.shape, p, x.values))
+        sizes = sizes_of(x.size(0), self.layouts)
+        return x * self.keep(sizes, x.shape, p, x)
+
+    def keep(self, sizes: Sequence[int], shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+        """The dropout factor of each element: 0, or 1/(1-p)."""
+        mask = torch.empty(tuple(shape), dtype=like.dtype)
+        for part, source in zip(mask.split(list(sizes)), self.generators, strict=True):
+            if part.numel():
+                part.bernoulli_(1.0 - p, generator=source)
+        return mask.div_(1.0 - p).to(like.device) if p < 1.0 else mask.zero_().to(like.device)
+
+
+def sizes_of(count: int, layouts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """How `count` rows are divided among the parties."""
+    if len(layouts[0]) == 1:
+        return (count,)
+    for sizes in layouts:
+        if sum(sizes) == count:
+            return sizes
+    raise NotSideBySide(f"{count} rows belong to no known division among the parties")

@@ -1,0 +1,401 @@
+"""Encoders by name, made of PyG layers where PyG has them."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch_geometric import nn as gnn
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from isthmus.data.party import Level
+from isthmus.nn.per_party import REPEATED, Bank, twin
+from isthmus.nn.products import Propagation, Propagations
+from isthmus.options import Registered
+
+Pool = Literal["mean", "sum", "max"]
+
+
+class Encoder(Registered):
+    """A graph model by name: `build` makes the module that classifies nodes or whole graphs."""
+
+    kind: ClassVar[str] = "encoder"
+    home: ClassVar[str] = "isthmus.nn.encoders"
+
+    hidden: int = Field(64, ge=1)
+    """Width of the hidden layers."""
+    layers: int = Field(2, ge=1)
+    """Number of layers; for models that propagate apart from their weights, the number of linear layers."""
+    dropout: float = Field(0.5, ge=0, lt=1)
+    """Dropout on the input of every layer, in training."""
+    pool: Pool = "mean"
+    """How nodes become a graph, for graph tasks."""
+
+    def build(self, features: int, classes: int, level: Level) -> nn.Module:
+        """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs."""
+        if level == "node":
+            return self.body(features, classes)
+        return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
+
+    @abstractmethod
+    def body(self, features: int, out: int) -> nn.Module:
+        """Node embeddings of width `out`: `forward(x, edge_index, edge_weight)`."""
+
+    def widths(self, features: int, out: int) -> list[tuple[int, int]]:
+        """(in, out) of every layer."""
+        sizes = [features, *[self.hidden] * (self.layers - 1), out]
+        return list(itertools.pairwise(sizes))
+
+
+class Readout(nn.Module):
+    """Graph classification: node embeddings, ReLU, pooled per graph, one linear layer."""
+
+    def __init__(self, body: nn.Module, hidden: int, classes: int, pool: Pool) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(hidden, classes)
+        self.pool = {"mean": gnn.global_mean_pool, "sum": gnn.global_add_pool, "max": gnn.global_max_pool}[pool]
+
+    @property
+    def first_layer(self) -> str | None:
+        inner = getattr(self.body, "first_layer", None)
+        return None if inner is None else f"body.{inner}"
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
+        h = self.body(x, edge_index, edge_weight).relu()
+        return self.head(self.pool(h, batch, batch_size))
+
+
+class Convolutions(nn.Module):
+    """Convolutions with dropout before and ReLU between."""
+
+    def __init__(
+        self, convs: Sequence[nn.Module], dropout: float, *, weighted: bool, first_layer: str | None = None
+    ) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(convs)
+        self.dropout = nn.Dropout(dropout)
+        self.weighted = weighted
+        self.first_layer = first_layer
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        last = len(self.convs) - 1
+        for at, conv in enumerate(self.convs):
+            x = self.dropout(x)
+            x = conv(x, edge_index, edge_weight) if self.weighted else conv(x, edge_index)
+            if at < last:
+                x = x.relu()
+        return x
+
+
+class Gcn(Encoder):
+    """Graph convolutional network (Kipf and Welling 2017)."""
+
+    name: ClassVar[str] = "gcn"
+
+    def body(self, features: int, out: int) -> nn.Module:
+        convs = [gnn.GCNConv(i, o) for i, o in self.widths(features, out)]
+        return Convolutions(convs, self.dropout, weighted=True, first_layer="convs.0.lin.weight")
+
+
+class Gat(Encoder):
+    """Graph attention network (Velickovic et al. 2018)."""
+
+    name: ClassVar[str] = "gat"
+    heads: int = Field(4, ge=1)
+    """Attention heads of the hidden layers, joined; the last layer has one."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        per_head = max(1, self.hidden // self.heads)
+        sizes = [features, *[per_head * self.heads] * (self.layers - 1)]
+        convs = [gnn.GATConv(i, per_head, heads=self.heads) for i in sizes[:-1]]
+        convs.append(gnn.GATConv(sizes[-1], out, heads=1))
+        return Convolutions(convs, self.dropout, weighted=False)
+
+
+class GraphSage(Encoder):
+    """GraphSAGE with mean aggregation (Hamilton et al. 2017)."""
+
+    name: ClassVar[str] = "sage"
+
+    def body(self, features: int, out: int) -> nn.Module:
+        convs = [gnn.SAGEConv(i, o) for i, o in self.widths(features, out)]
+        return Convolutions(convs, self.dropout, weighted=False)
+
+
+class Gin(Encoder):
+    """Graph isomorphism network (Xu et al. 2019), two-layer perceptrons, learned epsilon."""
+
+    name: ClassVar[str] = "gin"
+    pool: Pool = "sum"
+    """How nodes become a graph, for graph tasks."""
+    norm: bool = False
+    """Batch normalisation inside the perceptrons; its running statistics travel with the weights."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        convs = [gnn.GINConv(self._perceptron(i, o), train_eps=True) for i, o in self.widths(features, out)]
+        return Convolutions(convs, self.dropout, weighted=False)
+
+    def _perceptron(self, i: int, o: int) -> nn.Module:
+        norm = [nn.BatchNorm1d(self.hidden)] if self.norm else []
+        return nn.Sequential(nn.Linear(i, self.hidden), *norm, nn.ReLU(), nn.Linear(self.hidden, o))
+
+
+class Cheb(Encoder):
+    """Chebyshev spectral convolutions (Defferrard et al. 2016)."""
+
+    name: ClassVar[str] = "cheb"
+    hops: int = Field(2, ge=1)
+    """Order of the polynomials."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        convs = [ChebFixed(i, o, self.hops) for i, o in self.widths(features, out)]
+        return Convolutions(convs, self.dropout, weighted=True)
+
+
+class ChebFixed(nn.Module):
+    """ChebConv with the largest eigenvalue taken as 2, the bound of a normalised Laplacian.
+
+    PyG's default is read off the largest edge weight of all graphs at once, which would mix parties.
+    """
+
+    def __init__(self, i: int, o: int, hops: int) -> None:
+        super().__init__()
+        self.conv = gnn.ChebConv(i, o, hops)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self.conv(x, edge_index, edge_weight, lambda_max=x.new_tensor(2.0))
+
+
+class GraphConv(Encoder):
+    """k-GNN of order one (Morris et al. 2019): separate weights for a node and the sum of its neighbours."""
+
+    name: ClassVar[str] = "graphconv"
+
+    def body(self, features: int, out: int) -> nn.Module:
+        convs = [gnn.GraphConv(i, o) for i, o in self.widths(features, out)]
+        return Convolutions(convs, self.dropout, weighted=True)
+
+
+class Tag(Encoder):
+    """Topology adaptive graph convolutions (Du et al. 2017)."""
+
+    name: ClassVar[str] = "tag"
+    hops: int = Field(3, ge=1)
+    """Hops of one layer."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        convs = [gnn.TAGConv(i, o, self.hops) for i, o in self.widths(features, out)]
+        return Convolutions(convs, self.dropout, weighted=True)
+
+
+class Perceptron(nn.Module):
+    """Linear layers with dropout before and ReLU between; looks at no edge."""
+
+    first_layer = "linears.0.weight"
+
+    def __init__(self, widths: list[tuple[int, int]], dropout: float) -> None:
+        super().__init__()
+        self.linears = nn.ModuleList(nn.Linear(i, o) for i, o in widths)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Any, edge_index: Tensor | None = None, edge_weight: Tensor | None = None) -> Tensor:
+        for at, linear in enumerate(self.linears):
+            x = linear(self.dropout(x))
+            if at < len(self.linears) - 1:
+                x = x.relu()
+        return x
+
+
+class Mlp(Encoder):
+    """Multi-layer perceptron on the features alone: what a model without edges reaches."""
+
+    name: ClassVar[str] = "mlp"
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return Perceptron(self.widths(features, out), self.dropout)
+
+
+class Sgc(Encoder):
+    """Simplified graph convolution (Wu et al. 2019): S^K X, then one linear layer."""
+
+    name: ClassVar[str] = "sgc"
+    hops: int = Field(2, ge=1)
+    """Number K of propagations."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return Convolutions([gnn.SGConv(features, out, self.hops)], 0.0, weighted=True)
+
+
+class Appnp(Encoder):
+    """Predict, then propagate with restart alpha (Gasteiger et al. 2019)."""
+
+    name: ClassVar[str] = "appnp"
+    hops: int = Field(10, ge=1)
+    """Number of propagations."""
+    alpha: float = Field(0.1, ge=0, le=1)
+    """Restart probability."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return Personalised(Perceptron(self.widths(features, out), self.dropout), self.hops, self.alpha)
+
+
+class Personalised(nn.Module):
+    """A perceptron and PyG's personalised propagation."""
+
+    def __init__(self, perceptron: Perceptron, hops: int, alpha: float) -> None:
+        super().__init__()
+        self.perceptron = perceptron
+        self.propagate = gnn.APPNP(hops, alpha)
+
+    @property
+    def first_layer(self) -> str:
+        return f"perceptron.{Perceptron.first_layer}"
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self.propagate(self.perceptron(x), edge_index, edge_weight)
+
+
+class Gbp(Encoder):
+    """Bidirectional propagation (Chen et al. 2020): sum_k w_k (D^(r-1) A D^-r)^k X, then a perceptron.
+
+    w_k = alpha (1 - alpha)^k. The propagation of the features is exact here, not sampled.
+    """
+
+    name: ClassVar[str] = "gbp"
+    hops: int = Field(4, ge=1)
+    """Number of propagations."""
+    alpha: float = Field(0.1, gt=0, le=1)
+    """Decay of the hop weights."""
+    r: float = Field(0.5, ge=0, le=1)
+    """Convolution exponent: 0.5 is the symmetric normalisation."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return GbpBody(Perceptron(self.widths(features, out), self.dropout), self.hops, self.alpha, self.r)
+
+
+class GbpBody(nn.Module):
+    """Weighted hops of the raw features, then a perceptron."""
+
+    def __init__(self, perceptron: Perceptron, hops: int, alpha: float, r: float) -> None:
+        super().__init__()
+        self.perceptron = perceptron
+        self.hops, self.alpha, self.r = hops, alpha, r
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        matrix = self._matrix(x, edge_index, edge_weight)
+        total, hop = self.alpha * x, x
+        for k in range(1, self.hops + 1):
+            hop = matrix @ hop
+            total = total + self.alpha * (1 - self.alpha) ** k * hop
+        return self.perceptron(total)
+
+    def _matrix(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Propagation:
+        nodes = x.size(0)
+        index, values = gcn_norm(edge_index, edge_weight, nodes, dtype=x.dtype)
+        # gcn_norm gives D^-1/2 A D^-1/2; D^(r-1) A D^-r is that, scaled by D^(r-1/2) on the left and D^(1/2-r) right
+        weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
+        degree = x.new_ones(nodes).index_add(0, edge_index[1], weight).clamp(min=1e-12)
+        scale = degree.pow(self.r - 0.5)
+        return Propagation.of_edges(index, scale[index[1]] * values / scale[index[0]], nodes)
+
+
+class GprGnn(Encoder):
+    """Generalised PageRank with learned hop weights (Chien et al. 2021), started at personalised PageRank."""
+
+    name: ClassVar[str] = "gprgnn"
+    hops: int = Field(10, ge=1)
+    """Number of propagations."""
+    alpha: float = Field(0.1, ge=0, le=1)
+    """Restart probability of the initial hop weights."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return GprBody(Perceptron(self.widths(features, out), self.dropout), self.hops, self.alpha)
+
+
+class GprBody(nn.Module):
+    """sum_k gamma_k S^k f(X), with gamma learned."""
+
+    def __init__(self, perceptron: Perceptron, hops: int, alpha: float) -> None:
+        super().__init__()
+        self.perceptron = perceptron
+        self.hop = Hop()
+        start = alpha * (1 - alpha) ** torch.arange(hops + 1.0)
+        start[-1] = (1 - alpha) ** hops
+        self.gamma = HopWeights(start)
+
+    @property
+    def first_layer(self) -> str:
+        return f"perceptron.{Perceptron.first_layer}"
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        hops = [self.perceptron(x)]
+        for _ in range(self.gamma.length - 1):
+            hops.append(self.hop(hops[-1], edge_index, edge_weight))
+        return self.gamma(torch.stack(hops, dim=1))
+
+
+class Hop(nn.Module):
+    """One propagation S h with S = D^-1/2 (A + I) D^-1/2."""
+
+    def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return Propagations(keep=1).gcn(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+
+
+@twin(Hop)
+def _hop(
+    layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
+) -> Tensor:
+    return bank.propagations.gcn(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+
+
+class HopWeights(nn.Module):
+    """A weight per hop: `[rows, hops, width] -> [rows, width]`."""
+
+    def __init__(self, start: Tensor) -> None:
+        super().__init__()
+        self.length = start.numel()
+        self.weight = nn.Parameter(start.clone())
+
+    def forward(self, hops: Tensor) -> Tensor:
+        return (hops * self.weight.unsqueeze(-1)).sum(1)
+
+
+REPEATED[HopWeights] = ("weight",)
+
+
+class LightGcn(Encoder):
+    """LightGCN (He et al. 2020): a linear embedding, propagated without weights, hops averaged."""
+
+    name: ClassVar[str] = "lightgcn"
+    hops: int = Field(3, ge=1)
+    """Number of propagations."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return LightBody(features, self.hidden, out, self.hops, self.dropout)
+
+
+class LightBody(nn.Module):
+    """Embed, propagate with PyG's LGConv, average the hops, read out linearly."""
+
+    first_layer = "embed.weight"
+
+    def __init__(self, features: int, hidden: int, out: int, hops: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.embed = nn.Linear(features, hidden)
+        self.convs = nn.ModuleList(gnn.LGConv() for _ in range(hops))
+        self.head = nn.Linear(hidden, out)
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        h = self.embed(self.dropout(x))
+        total = h
+        for conv in self.convs:
+            h = conv(h, edge_index, edge_weight)
+            total = total + h
+        return self.head(self.dropout(total / (len(self.convs) + 1)))

@@ -1,0 +1,249 @@
+"""Products of many parties at once: a slice of weights for each party's rows, and propagation over a fixed graph.
+
+Neither torch nor PyG has these without compiled extras. One `torch.mm` per party into a shared output keeps the
+arithmetic of a party on its own, to the bit; one sparse product serves all parties when columns are shifted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from isthmus.data import rows
+
+
+class GroupedLinear(torch.autograd.Function):
+    """`y[rows of p] = x[rows of p] @ weight[p].T`, rows of a party standing together."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.sizes = sizes
+        out = x.new_empty(x.size(0), weight.size(1))
+        for size, part, slice_, into in zip(sizes, x.split(sizes), weight.unbind(0), out.split(sizes), strict=True):
+            if size:
+                torch.mm(part, slice_.t(), out=into)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        parts = list(zip(ctx.sizes, grad.split(ctx.sizes), strict=True))
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = torch.empty_like(x)
+            for (size, part), slice_, into in zip(parts, weight.unbind(0), grad_x.split(ctx.sizes), strict=True):
+                if size:
+                    torch.mm(part, slice_, out=into)
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
+            for (size, part), source, into in zip(parts, x.split(ctx.sizes), grad_weight.unbind(0), strict=True):
+                if size:
+                    torch.mm(part.t(), source, out=into)
+        return grad_x, grad_weight, None
+
+
+class PerRow(torch.autograd.Function):
+    """A slice per party, repeated for each of its rows: `[parties, ...] -> [rows, ...]`."""
+
+    @staticmethod
+    def forward(ctx: Any, stack: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        ctx.sizes = sizes
+        return stack.repeat_interleave(torch.tensor(sizes, device=stack.device), dim=0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return torch.stack([part.sum(0) for part in grad.split(ctx.sizes)]), None
+
+
+def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """`x[rows of p] @ weight[p].T`; x `[rows, in]`, weight `[parties, out, in]`."""
+    return GroupedLinear.apply(x, weight, sizes)  # type: ignore[no-untyped-call]
+
+
+def per_row(stack: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """A slice per party repeated for its rows; stack `[parties, ...]`."""
+    return PerRow.apply(stack, sizes)  # type: ignore[no-untyped-call]
+
+
+class Propagation:
+    """A fixed sparse matrix and its transpose, for products whose backward needs no conversion."""
+
+    def __init__(self, forward: Tensor, backward: Tensor) -> None:
+        self.forward, self.backward = forward, backward
+
+    @classmethod
+    def of_edges(cls, edge_index: Tensor, values: Tensor, nodes: int) -> Propagation:
+        """Row i of the product sums over the edges j -> i."""
+        source, target = edge_index
+        return cls(_csr(target, source, values, (nodes, nodes)), _csr(source, target, values, (nodes, nodes)))
+
+    def __matmul__(self, h: Tensor) -> Tensor:
+        return SparseProduct.apply(self.forward, self.backward, h)  # type: ignore[no-untyped-call]
+
+
+class SparseProduct(torch.autograd.Function):
+    """`matrix @ h` for a constant CSR matrix whose transpose is at hand."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, transpose: Tensor, h: Tensor) -> Tensor:
+        ctx.transpose = transpose
+        return matrix @ h
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, ctx.transpose @ grad.contiguous()
+
+
+class Propagations:
+    """Normalised propagation matrices of the graphs met last, so that none is made twice.
+
+    They are found by the identity of `edge_index` (kept alive here, so that an identity is never reused).
+    """
+
+    def __init__(self, keep: int = 8) -> None:
+        self.keep = keep
+        self._met: dict[tuple[Any, ...], tuple[tuple[Any, ...], Propagation]] = {}
+
+    def gcn(
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        nodes: int,
+        *,
+        improved: bool = False,
+        self_loops: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> Propagation:
+        """D^-1/2 (A + I) D^-1/2, as PyG's `gcn_norm` computes it."""
+        key = (id(edge_index), id(edge_weight), nodes, improved, self_loops, dtype)
+        if key not in self._met:
+            while len(self._met) >= self.keep:
+                self._met.pop(next(iter(self._met)))
+            index, values = gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
+            self._met[key] = (edge_index, edge_weight), Propagation.of_edges(index, values, nodes)
+        return self._met[key][1]
+
+
+class Features:
+    """Sparse features on their way into a first layer.
+
+    A stack of first-layer products over all parties is one sparse product when each row's columns are shifted to its
+    party's slice of the stacked weight; the shifted structure and its transpose are made once per set of slices.
+    It stands where a tensor would: `torch.nn.functional.dropout` and `linear` take it.
+    """
+
+    def __init__(self, x: Tensor, values: Tensor | None = None, structures: dict[Any, Any] | None = None) -> None:
+        self.x = x
+        self.values = x.values() if values is None else values
+        self._structures: dict[Any, Any] = {} if structures is None else structures
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.dropout:  # in training the draws of each party come from `Draws`
+            return args[0]
+        if func is torch.nn.functional.linear:
+            return args[0].linear(*args[1:], **(kwargs or {}))
+        return NotImplemented
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def size(self, dim: int) -> int:
+        return self.x.size(dim)
+
+    def dim(self) -> int:
+        return 2
+
+    def with_values(self, values: Tensor) -> Features:
+        return Features(self.x, values, self._structures)
+
+    def entries(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """How many stored entries the rows of each party have."""
+        key = ("entries", tuple(sizes))
+        if key not in self._structures:
+            ends = torch.tensor(sizes).cumsum(0)
+            at = self.x.crow_indices().cpu()[torch.cat([ends.new_zeros(1), ends])]
+            self._structures[key] = tuple(at.diff().tolist())
+        return self._structures[key]
+
+    def all_columns(self, sizes: Sequence[int]) -> Columns:
+        """The whole width for every party."""
+        key = ("columns", tuple(sizes))
+        if key not in self._structures:
+            self._structures[key] = Columns(self.x, sizes, touched=False)
+        return self._structures[key]
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`x @ weight.T + bias`, one weight for all rows."""
+        out = self._product(("shared",), self.x.col_indices(), self.x.size(1), weight.t())
+        return out if bias is None else out + bias
+
+    def grouped(self, weight_rows: Tensor, columns: Columns) -> Tensor:
+        """Every party's rows times its own slice of `weight_rows` (see `Columns`)."""
+        return self._product(("grouped", columns), columns.of_entries, weight_rows.size(0), weight_rows)
+
+    def _product(self, key: Any, columns: Tensor, width: int, h: Tensor) -> Tensor:
+        if key not in self._structures:
+            shape = (self.x.size(0), width)
+            order = torch.argsort(columns, stable=True)
+            source = _row_of_entries(self.x)[order]
+            crow = _crow(columns, width)
+            self._structures[key] = (columns, shape, order, source, crow)
+        columns, shape, order, source, crow = self._structures[key]
+        matrix = rows.csr(self.x.crow_indices(), columns, self.values, shape)
+        transpose = rows.csr(crow, source, self.values[order], (shape[1], shape[0]))
+        return SparseProduct.apply(matrix, transpose, h)  # type: ignore[no-untyped-call]
+
+
+class Columns:
+    """Which rows of a first-layer weight (stored `[in, out]`) each party keeps a slice of.
+
+    Arguments:
+        x: sparse features of all parties.
+        sizes: rows of each party.
+        touched: keep only the columns that a party's features ever touch, else all of them.
+
+    Attributes:
+        index: for every kept row its column of x, party after party, `[kept]`.
+        sizes: kept rows of each party.
+        of_entries: for every stored entry of x the kept row it meets.
+    """
+
+    def __init__(self, x: Tensor, sizes: Sequence[int], touched: bool) -> None:
+        width = x.size(1)
+        party = torch.arange(len(sizes), device=x.device).repeat_interleave(torch.tensor(sizes, device=x.device))
+        key = party[_row_of_entries(x)] * width + x.col_indices()
+        if touched:
+            kept, self.of_entries = torch.unique(key, return_inverse=True)
+            self.index = kept % width
+            self.sizes = tuple(torch.bincount(kept // width, minlength=len(sizes)).tolist())
+        else:
+            self.of_entries = key
+            self.index = torch.arange(width, device=x.device).repeat(len(sizes))
+            self.sizes = (width,) * len(sizes)
+
+
+def _row_of_entries(x: Tensor) -> Tensor:
+    counts = x.crow_indices().diff()
+    return torch.arange(x.size(0), device=x.device).repeat_interleave(counts)
+
+
+def _crow(index: Tensor, length: int) -> Tensor:
+    counts = torch.bincount(index, minlength=length)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def _csr(row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    order = torch.argsort(row * shape[1] + col, stable=True)
+    return rows.csr(_crow(row, shape[0]), col[order], values[order], shape)

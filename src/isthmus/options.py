@@ -1,0 +1,115 @@
+"""Typed options and registration by class definition: what the CLI, the TOML file, the docs and the report all read."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from isthmus.errors import IsthmusError, nearest
+
+
+class Options(BaseModel):
+    """A frozen set of typed fields. A docstring under a field is its documentation everywhere.
+
+    >>> class Example(Options):
+    ...     rounds: int = 100
+    >>> Example.read({"rounds": 3}, "example").rounds
+    3
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], where: str) -> Self:
+        """Check `values` against the fields; the first thing wrong becomes one line that names `where`."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise IsthmusError(_one_line(cls, error.errors()[0], where)) from error
+
+
+class Registered(Options):
+    """Options of a kind that is found by name: a subclass that gives itself a `name` is registered by being defined."""
+
+    name: ClassVar[str] = ""
+    kind: ClassVar[str] = ""
+    """What one of these is called in messages: method, data set, partition, ..."""
+    home: ClassVar[str] = ""
+    """The module that holds the built-in ones, or a package: then every module in it is imported before a look-up."""
+
+    @classmethod
+    def known(cls) -> dict[str, type[Self]]:
+        """All registered subclasses by name, in alphabetical order."""
+        if cls.home:
+            _import_all(cls.home)
+        return {each.name: each for each in sorted(_named_subclasses(cls), key=lambda each: each.name)}
+
+    @classmethod
+    def named(cls, name: str) -> type[Self]:
+        """The subclass called `name`, or an error with the nearest right name."""
+        known = cls.known()
+        if name.lower() not in known:
+            raise IsthmusError(f"unknown {cls.kind} '{name}': {nearest(name, known)}")
+        return known[name.lower()]
+
+    @classmethod
+    def describe(cls) -> dict[str, Any]:
+        """Name, summary and typed options with their defaults, as the CLI lists them and the docs print them."""
+        return {
+            "name": cls.name,
+            "summary": (cls.__doc__ or "").strip().split("\n")[0],
+            "options": list(_fields(cls, "")),
+        }
+
+
+Kind = TypeVar("Kind", bound=Registered)
+
+
+def _named_subclasses(base: type[Kind]) -> Iterator[type[Kind]]:
+    for each in base.__subclasses__():
+        if each.__dict__.get("name"):
+            yield each
+        yield from _named_subclasses(each)
+
+
+def _import_all(home: str) -> None:
+    package = importlib.import_module(home)
+    for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
+        importlib.import_module(f"{home}.{module.name}")
+
+
+def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
+    for name, field in cls.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            default = field.get_default(call_default_factory=True)
+            for inner in _fields(kind, f"{prefix}{name}."):
+                key = inner["name"].removeprefix(f"{prefix}{name}.")
+                yield {**inner, "default": getattr(default, key, inner["default"])}
+            continue
+        yield {
+            "name": prefix + name,
+            "type": kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""),
+            "default": None if field.is_required() else field.get_default(call_default_factory=True),
+            "help": " ".join((field.description or "").split()),
+        }
+
+
+def _one_line(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
+    path = [str(part) for part in error["loc"]]
+    key = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        owner: Any = cls
+        for part in path[:-1]:
+            field = getattr(owner, "model_fields", {}).get(part)
+            owner = field.annotation if field else None
+        known = getattr(owner, "model_fields", {})
+        return f"{where}: unknown option '{key}': {nearest(path[-1], known)}"
+    if error["type"] == "missing":
+        return f"{where}: option '{key}' is required"
+    return f"{where}: option '{key}' is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
