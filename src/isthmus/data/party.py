@@ -111,7 +111,7 @@ class Party:
         keys = ("x", "edge_index", "y", "edge_weight")
         kept = [Data(**{key: graph[key] for key in keys if graph.get(key) is not None}) for graph in graphs]
         masks = {key: _mask(value, len(graphs)) for key, value in (("train", train), ("val", val), ("test", test))}
-        return cls(name=name, graph=Batch.from_data_list(kept), level="graph", **masks)
+        return cls(name=name, graph=Batch.from_data_list(kept), level="graph", border=None, **masks)
 
     @property
     def nodes(self) -> int:
@@ -219,6 +219,7 @@ class Cohort:
         }
         self._edges: tuple[Tensor, Tensor] | None = None
         self._parts: dict[tuple[int, ...], Cohort] = {}
+        self._blocks: dict[tuple[bool, ...], Block] = {}
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -241,6 +242,35 @@ class Cohort:
                 self._parts.pop(next(iter(self._parts)))
             self._parts[key] = Cohort(tuple(self.parties[at] for at in key), self.device)
         return self._parts[key]
+
+    def block_of(self, active: Sequence[bool]) -> Block:
+        """The block without the rows of parties that are not active; every party keeps its place."""
+        if all(active):
+            return self.block
+        key = tuple(active)
+        if key not in self._blocks:
+            while len(self._blocks) >= 4:
+                self._blocks.pop(next(iter(self._blocks)))
+            self._blocks[key] = self._without(key)
+        return self._blocks[key]
+
+    def _without(self, active: tuple[bool, ...]) -> Block:
+        block = self.block
+        here = torch.tensor(active, device=self.device).repeat_interleave(torch.tensor(self.sizes, device=self.device))
+        edges = here[block.edge_index[0]]
+        graphs = tuple(n if on else 0 for n, on in zip(block.graphs or self.items, active, strict=True))
+        batch = None
+        if block.batch is not None:
+            present = torch.tensor(active, device=self.device)[self.party]
+            batch = (present.cumsum(0) - 1)[block.batch[here]]
+        return Block(
+            x=rows.take(block.x, here.nonzero().squeeze(1)),
+            edge_index=(here.cumsum(0) - 1)[block.edge_index[:, edges]],
+            sizes=tuple(size if on else 0 for size, on in zip(self.sizes, active, strict=True)),
+            edge_weight=None if block.edge_weight is None else block.edge_weight[edges],
+            batch=batch,
+            graphs=graphs if block.graphs else (),
+        )
 
     def graphs_of(self, chosen: Tensor) -> Block:
         """The graphs at these item positions (ascending) as a block of their own; every party keeps its place."""
@@ -326,7 +356,7 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
         if cohort.block.batch is not None:
             graph.batch = cohort.block.batch
             graph.num_graphs = sum(cohort.items)
-        return Party(name, graph, cohort.level, **{split: cohort.masks[split] for split in SPLITS})
+        return Party(name, graph, cohort.level, border=None, **cohort.masks)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
@@ -350,7 +380,7 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
         held[split][where[cohort.masks[split]]] = True
     held["val"] &= ~held["train"]
     held["test"] &= ~(held["train"] | held["val"])
-    return Party(name, graph, "node", ids=known, **held)
+    return Party(name, graph, "node", ids=known, border=None, **held)
 
 
 def _unique_edges(edge_index: Tensor, nodes: int) -> tuple[Tensor, Tensor]:

@@ -74,17 +74,24 @@ class FirstLayer:
             buffer[index] = rest[index]
             start += size
 
+    def outline(self) -> Tensor:
+        """A tensor of one slice's shape, its data left out."""
+        return self.rest.new_empty(1).expand(self.rest.size(2), self.rest.size(1))
+
+    def slice(self, at: int) -> Tensor:
+        """The whole weight `[out, in]` of the party at this position."""
+        start = sum(self.columns.sizes[:at])
+        size = self.columns.sizes[at]
+        whole = self.rest.detach()[int(self.trains[at])].clone()
+        whole[self.columns.index[start : start + size]] = self.kept.detach()[start : start + size]
+        return whole.t()
+
     def stack(self) -> Tensor:
         """All slices, `[parties, out, in]`."""
         return torch.stack([each.contiguous() for each in self.slices()])
 
 
 Stack: TypeAlias = Tensor | FirstLayer
-
-
-def slices(stack: Stack) -> Iterator[Tensor]:
-    """Every party's slice, one after another; use each before asking for the next."""
-    yield from stack.unbind(0) if isinstance(stack, Tensor) else stack.slices()
 
 
 class PerParty:
@@ -432,7 +439,10 @@ def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
     if not bank.stacked:
         return F.linear(x, weight, bias)
     if isinstance(weight, FirstLayer):
-        out = x.grouped(weight.kept, weight.columns)
+        columns = weight.columns
+        if columns.x is not x.x and not columns.touched:  # a batch of the features it was made for
+            columns = x.all_columns(sizes_of(x.size(0), bank.layouts))
+        out = x.grouped(weight.kept, columns)
     elif isinstance(x, Features):
         by_input = weight.transpose(1, 2).reshape(-1, weight.size(1))
         out = x.grouped(by_input, x.all_columns(sizes_of(x.size(0), bank.layouts)))

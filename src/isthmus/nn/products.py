@@ -190,7 +190,10 @@ class Features:
         return out if bias is None else out + bias
 
     def grouped(self, weight_rows: Tensor, columns: Columns) -> Tensor:
-        """Every party's rows times its own slice of `weight_rows` (see `Columns`)."""
+        """Every party's rows times its own slice of `weight_rows` (see `Columns`).
+
+        Slices of the whole width serve any features; slices of touched columns only those they were found in.
+        """
         return self._product(("grouped", columns), columns.of_entries, weight_rows.size(0), weight_rows)
 
     def _product(self, key: Any, columns: Tensor, width: int, h: Tensor) -> Tensor:
@@ -221,6 +224,7 @@ class Columns:
     """
 
     def __init__(self, x: Tensor, sizes: Sequence[int], touched: bool) -> None:
+        self.x, self.touched = x, touched
         width = x.size(1)
         party = torch.arange(len(sizes), device=x.device).repeat_interleave(torch.tensor(sizes, device=x.device))
         key = party[_row_of_entries(x)] * width + x.col_indices()

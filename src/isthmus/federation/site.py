@@ -1,0 +1,285 @@
+"""The party side of a method: its actions, what it keeps, its random draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.data.party import SPLITS, Cohort, Party
+from isthmus.errors import IsthmusError, PartyFailed, nearest
+from isthmus.federation import wire
+from isthmus.federation.answers import Answer, Reply, slice_of
+from isthmus.federation.verbs import Each
+from isthmus.nn.draws import generator
+from isthmus.nn.per_party import PerParty
+from isthmus.tasks.base import Step, Task
+
+if TYPE_CHECKING:
+    from isthmus.methods.base import Method
+
+Action = TypeVar("Action", bound=Callable[..., Any])
+
+
+def action(function: Action) -> Action:
+    """Mark a method of a `Site` as something a server may ask for."""
+    function.__dict__["is_action"] = True
+    return function
+
+
+class Kept:
+    """What a site keeps between actions, by name: a value per party, saved with a checkpoint.
+
+    Reading gives the values of the parties asked now: a stack `[parties, ...]` where the value is a tensor, a mapping
+    of stacks, or a list of one value per party where they differ in shape. Writing changes those parties' alone.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[int, Any]] = {}
+        self._whole: dict[str, tuple[tuple[int, ...], Any]] = {}
+        self.now: tuple[int, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether every party asked now has a value of this name."""
+        if name in self._whole and set(self.now) <= set(self._whole[name][0]):
+            return True
+        return name in self._values and all(at in self._values[name] for at in self.now)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._whole and self._whole[name][0] == self.now:
+            return self._whole[name][1]
+        if name not in self:
+            raise IsthmusError(f"nothing is kept under '{name}' yet")
+        self._unpack(name)
+        return _joined([self._values[name][at] for at in self.now])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        kept = self._whole.get(name)
+        if kept is not None and not set(kept[0]) <= set(self.now):
+            self._unpack(name)
+        if name in self._values:
+            for position, at in enumerate(self.now):
+                self._values[name][at] = _part(value, position)
+            return
+        self._whole[name] = (self.now, value)
+
+    def get(self, name: str, default: Any) -> Any:
+        """As reading, with `default` (one party's value) for parties that have none."""
+        if name in self:
+            return self[name]
+        self._unpack(name)
+        have = self._values.get(name, {})
+        return _joined([have.get(at, default) for at in self.now])
+
+    def _unpack(self, name: str) -> None:
+        """From one stack to a value per party: what a sampled part of the parties reads and writes."""
+        if name in self._whole:
+            positions, value = self._whole.pop(name)
+            self._values[name] = {at: _part(value, position) for position, at in enumerate(positions)}
+
+    def save(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        for name in list(self._whole):
+            self._unpack(name)
+        return {
+            party: {name: values[at] for name, values in self._values.items() if at in values}
+            for at, party in enumerate(names)
+        }
+
+    def restore(self, names: Sequence[str], saved: Mapping[str, Mapping[str, Any]]) -> None:
+        self._values, self._whole = {}, {}
+        for at, party in enumerate(names):
+            for name, value in saved.get(party, {}).items():
+                self._values.setdefault(name, {})[at] = value
+
+    def copy(self) -> Kept:
+        """The same values; tensors are replaced, never changed, so a shallow copy is enough."""
+        twin = Kept()
+        twin._values = {name: dict(values) for name, values in self._values.items()}
+        twin._whole = dict(self._whole)
+        twin.now = self.now
+        return twin
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping) and all(isinstance(v, Mapping) and v.keys() == first.keys() for v in values):
+        return {name: _joined([value[name] for value in values]) for name in first}
+    if isinstance(first, Tensor) and all(isinstance(v, Tensor) and v.shape == first.shape for v in values):
+        return torch.stack(list(values))
+    return list(values)
+
+
+def _part(value: Any, position: int) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _part(inner, position) for name, inner in value.items()}
+    return value[position]
+
+
+class Site:
+    """Hosts one party or several side by side and answers actions; a method's `AtParty` extends it.
+
+    Inside an action `self.cohort` and `self.model` hold the parties asked now, in their order, whatever else the site
+    hosts; `self.kept` is what each of them keeps.
+
+    Arguments:
+        method: with its options.
+        parties: all that this site hosts.
+        task: loss and metrics.
+        module: the model before training, the same at every site.
+        seed: of the run.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        parties: Sequence[Party],
+        task: Task,
+        module: nn.Module,
+        *,
+        seed: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        self.method = method
+        self.task = task
+        self.seed = seed
+        self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
+        self.kept = Kept()
+        self.answered = [0] * len(self.hosted)
+        self.cohort = self.hosted
+        self.model = PerParty(module, len(self.hosted), self.hosted.device)
+        self.inbox: dict[str, dict[int, Any]] = {}
+
+    # ---- for methods
+
+    def generators(self, *purpose: object) -> list[torch.Generator]:
+        """One generator for each party asked now, seeded by run, party, the actions it has answered, and purpose."""
+        return [
+            generator(self.seed, name, self.answered[at], *purpose)
+            for name, at in zip(self.cohort.names, self.kept.now, strict=True)
+        ]
+
+    def received(self, name: str) -> list[Any]:
+        """For each party asked now what came for it under this action: a sum, or `{sender: payload}`."""
+        box = self.inbox.get(name, {})
+        return [box.get(at, {}) for at in self.kept.now]
+
+    def weights_of_mean(self) -> Tensor:
+        """How much each party counts in a mean, by the method's option `weighting`: `[parties]`."""
+        return self.method.weighting_of(self.cohort).to(torch.float64)
+
+    @action
+    def evaluate(self, request: wire.Payload) -> Answer:
+        """Counts from which the metrics are computed, of the weights in the request or of those the parties keep."""
+        self.model.load(request["weights"] if "weights" in request else self.kept["weights"])
+        with torch.no_grad():
+            output = self.model(self.cohort.block)
+            counts: dict[str, Any] = {
+                split: self.task.counts(self._step(output, self.cohort.masks[split]))
+                for split in SPLITS
+                if split != "train"
+            }
+        return Answer(counts)
+
+    def _step(self, output: Tensor, mask: Tensor) -> Step:
+        cohort = self.cohort
+        at = mask.nonzero().squeeze(1)
+        sizes = torch.bincount(cohort.party[at], minlength=len(cohort))
+        return Step(output[at], cohort.y[at], tuple(sizes.tolist()), at)
+
+    # ---- for transports
+
+    def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
+        """Have the hosted ones among these parties answer; who cannot is named in the reply with the reason."""
+        positions = tuple(at for at, party in enumerate(self.hosted.names) if party in set(of))
+        actions = self.actions()
+        if name not in actions:
+            raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {nearest(name, actions)}")
+        before = self.kept.copy(), list(self.answered)
+        try:
+            return self._answer(actions[name], request, positions)
+        except Exception as error:
+            if len(positions) == 1:
+                return self._failed(positions[0], name, error)
+            # who of them it was shows when each is asked alone; what the attempt changed is taken back first
+            self.kept, self.answered = before
+            replies = [self.answer(name, request, (self.hosted.names[at],)) for at in positions]
+            if not any(reply.parties for reply in replies):
+                raise
+            return _joined_replies(replies)
+
+    def _answer(self, function: Any, request: wire.Payload | Each, positions: tuple[int, ...]) -> Reply:
+        self.kept.now = positions
+        self.cohort = self.hosted.take(positions)
+        self.model.resize(len(positions))
+        for at in positions:
+            self.answered[at] += 1
+        if isinstance(request, Each):
+            request = _joined([request.payloads[name] for name in self.cohort.names])
+        result = function(self, _to(request, self.hosted.device))
+        result = Answer({}) if result is None else result
+        return Reply.of(self.cohort.names, result)
+
+    def _failed(self, at: int, name: str, error: Exception) -> Reply:
+        why = error.reason if isinstance(error, PartyFailed) else str(error)
+        if not isinstance(error, IsthmusError):
+            why = f"{type(error).__name__}: {why}"
+        party = self.hosted.names[at]
+        return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
+
+    def deliver(self, name: str, mail: Mapping[str, Any]) -> None:
+        """Keep what came for hosted parties until the next delivery under the same action."""
+        box = {at: mail[party] for at, party in enumerate(self.hosted.names) if party in mail}
+        self.inbox[name] = box
+
+    def save(self) -> dict[str, Any]:
+        """By party: what it keeps, what came for it, how many actions it has answered."""
+        kept = self.kept.save(self.hosted.names)
+        return {
+            party: {
+                "kept": kept[party],
+                "inbox": {name: box[at] for name, box in self.inbox.items() if at in box},
+                "answered": self.answered[at],
+            }
+            for at, party in enumerate(self.hosted.names)
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The way back from `save`."""
+        names = self.hosted.names
+        self.kept.restore(names, {party: saved[party].get("kept", {}) for party in names})
+        self.answered = [int(saved[party]["answered"]) for party in names]
+        self.inbox = {}
+        for at, party in enumerate(names):
+            for name, value in saved[party].get("inbox", {}).items():
+                self.inbox.setdefault(name, {})[at] = value
+
+    @classmethod
+    def actions(cls) -> dict[str, Any]:
+        """What this site may be asked for, by name."""
+        found: dict[str, Any] = {}
+        for each in reversed(cls.__mro__):
+            found |= {name: value for name, value in vars(each).items() if getattr(value, "is_action", False)}
+        return found
+
+
+def _joined_replies(replies: Sequence[Reply]) -> Reply:
+    """Replies of single parties as one; values stay in lists, for parties may differ in shape."""
+    answered = [reply for reply in replies if reply.parties]
+    first = answered[0]
+    return Reply(
+        tuple(reply.parties[0] for reply in answered),
+        {name: [slice_of(reply.columns[name], 0) for reply in answered] for name in first.columns},
+        {name: [slice_of(reply.weights[name], 0) for reply in answered] for name in first.weights},
+        [reply.letters[0] for reply in answered] if first.letters else (),
+        {party: why for reply in replies for party, why in reply.failures.items()},
+    )
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {name: _to(inner, device) for name, inner in value.items()}
+    return value

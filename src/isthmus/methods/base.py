@@ -1,0 +1,138 @@
+"""What a method is: options, a server side and a party side."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.data.party import Cohort, Level
+from isthmus.federation.site import Site
+from isthmus.federation.verbs import Federation
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.per_party import Weights, initial_weights
+from isthmus.options import Registered
+
+Weighting = Literal["train", "size", "even"]
+
+
+class Model:
+    """The server's view of the model: its weights before training."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def weights(self) -> Weights:
+        return {name: weight.clone() for name, weight in initial_weights(self.module).items()}
+
+    def trained(self) -> set[str]:
+        """Names of the weights that are parameters; the others are running statistics."""
+        return {name for name, _ in self.module.named_parameters()}
+
+
+class State:
+    """What of the server side must survive a restart: tensors, groups of tensors, plain numbers and texts.
+
+    >>> state = State()
+    >>> state.start(total=0)
+    >>> for state.round in state.rounds(3):
+    ...     state.total += state.round
+    >>> state.total
+    6
+    """
+
+    round: int
+    done: list[str]
+
+    def __init__(self) -> None:
+        self.__dict__["values"] = {"round": 0, "done": []}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["values"][name]
+        except KeyError:
+            raise AttributeError(f"the state has no '{name}' yet: give it one in state.start(...)") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__["values"][name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.__dict__["values"]
+
+    def start(self, **values: Any) -> None:
+        """First values; a resumed run keeps what was restored."""
+        for name, value in values.items():
+            self.__dict__["values"].setdefault(name, value)
+
+    def rounds(self, count: int) -> Iterator[int]:
+        """The rounds that are still to be done, from 1."""
+        yield from range(self.round + 1, count + 1)
+
+    def once(self, step: str) -> bool:
+        """Whether a step of set-up is still to be done; it then counts as done from the next yield on."""
+        if step in self.done:
+            return False
+        self.done = [*self.done, step]
+        return True
+
+    def save(self) -> dict[str, Any]:
+        return dict(self.__dict__["values"])
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.__dict__["values"] = dict(saved)
+
+
+class Method(Registered):
+    """A way of training together. A subclass with a `name` is registered by being defined.
+
+    `server` and `AtParty` are read side by side. Options are fields; each has a docstring below it.
+    """
+
+    kind: ClassVar[str] = "method"
+    home: ClassVar[str] = "isthmus.methods"
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
+    """Levels of tasks that it is for."""
+    pooled: ClassVar[bool] = False
+    """The reference that holds all data in one place: a study hands it one party, put together from all."""
+    AtParty: ClassVar[type[Site]] = Site
+
+    rounds: int = Field(100, ge=1)
+    """Communication rounds, at most."""
+    patience: int = Field(0, ge=0)
+    """Stop after so many rounds without a better validation metric; 0 never stops early."""
+    select: Literal["validation", "last"] = "validation"
+    """Which round is the result: the best on validation data, or the last."""
+    quorum: float = Field(0.5, ge=0, le=1)
+    """The least share of the asked parties that must answer; below it the run stops and says who did not."""
+
+    @abstractmethod
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        """The server side: a generator that yields its state after every round (and every step of set-up)."""
+
+    def evaluated(self, state: State) -> dict[str, Any]:
+        """What parties are asked to evaluate: the server's weights, or nothing where they keep their own."""
+        return {"weights": state.weights} if "weights" in state else {}
+
+    def weighting_of(self, cohort: Cohort) -> Tensor:
+        """How much each party counts in a mean, `[parties]`."""
+        return torch.ones(len(cohort))
+
+
+class Averaging(Method):
+    """Common ground of the methods that average weights: options and weighting."""
+
+    fraction: float = Field(1.0, gt=0, le=1)
+    """Share of the parties drawn in each round."""
+    weighting: Weighting = "train"
+    """What a party's weights count by: its training items, all its items, or evenly."""
+    local: LocalTraining = LocalTraining()
+    """Training at the parties."""
+
+    def weighting_of(self, cohort: Cohort) -> Tensor:
+        if self.weighting == "even":
+            return torch.ones(len(cohort))
+        return cohort.counts("train") if self.weighting == "train" else torch.tensor(cohort.items)

@@ -1,0 +1,34 @@
+"""Federated averaging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Averaging, Model, State
+
+
+class FedAvg(Averaging):
+    """Federated averaging (McMahan et al. 2017): w <- sum_k (n_k / n) w_k over the parties drawn."""
+
+    name: ClassVar[str] = "fedavg"
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(weights=model.weights())
+        for state.round in state.rounds(self.rounds):
+            chosen = federation.sample(self.fraction)
+            state.weights = federation.total("train", {"weights": state.weights}, of=chosen).mean("weights")
+            yield state
+
+    class AtParty(Site):
+        method: FedAvg
+
+        @action
+        def train(self, request: Payload) -> Answer:
+            self.model.load(request["weights"])
+            self.method.local.fit(self, self.task.loss)
+            return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())

@@ -1,0 +1,69 @@
+"""Dynamic regularisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Averaging, Model, State, Weighting
+from isthmus.nn.per_party import Leaf
+
+
+class FedDyn(Averaging):
+    """FedDyn (Acar et al. 2021), Algorithm 1.
+
+    Party:  theta_k = argmin L_k(theta) - <g_k, theta> + (alpha / 2) ||theta - theta_t||^2, by local training;
+            g_k <- g_k - alpha (theta_k - theta_t).
+    Server: h <- h - alpha (1 / N) sum_{k in P} (theta_k - theta_t);  theta_{t+1} = mean_{k in P} theta_k - h / alpha.
+    """
+
+    name: ClassVar[str] = "feddyn"
+
+    alpha: float = Field(0.01, gt=0)
+    """Weight of the regularisation."""
+    weighting: Weighting = "even"
+    """What a party's weights count by; the paper counts parties evenly."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        weights = model.weights()
+        state.start(weights=weights, h={name: torch.zeros_like(weights[name]) for name in model.trained()})
+        for state.round in state.rounds(self.rounds):
+            chosen = federation.sample(self.fraction)
+            total = federation.total("train", {"weights": state.weights}, of=chosen)
+            mean, moved = total.mean("weights"), total.sum("moved")
+            state.h = {name: h - self.alpha * moved[name] / len(federation.parties) for name, h in state.h.items()}
+            state.weights = mean | {name: mean[name] - h / self.alpha for name, h in state.h.items()}
+            yield state
+
+    class AtParty(Site):
+        method: FedDyn
+
+        @action
+        def train(self, request: Payload) -> Answer:
+            start, alpha = request["weights"], self.method.alpha
+            self.model.load(start)
+            trained = {name for name, _ in self.model.module.named_parameters()}
+            g = {name: self.kept.get(f"gradient:{name}", torch.zeros_like(start[name])) for name in sorted(trained)}
+
+            def pull(leaves: Sequence[Leaf]) -> list[Tensor]:
+                before = self.model.like_leaves(leaves, start)
+                linear = self.model.like_leaves(leaves, g)
+                return [
+                    alpha * (leaf.tensor.detach() - at) - slope
+                    for leaf, at, slope in zip(leaves, before, linear, strict=True)
+                ]
+
+            self.method.local.fit(self, self.task.loss, pull=pull, alike=False)
+            weights = self.model.stacks()
+            moved = {name: weights[name] - start[name] for name in g}
+            for name, slope in g.items():
+                self.kept[f"gradient:{name}"] = slope - alpha * moved[name]
+            return Answer({"weights": weights, "moved": moved}, weight={"weights": self.weights_of_mean()})

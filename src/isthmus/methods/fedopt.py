@@ -1,0 +1,87 @@
+"""Adaptive optimisers at the server."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.federation.verbs import Federation
+from isthmus.methods.base import Model, State
+from isthmus.methods.fedavg import FedAvg
+
+
+class FedOpt(FedAvg):
+    """Reddi et al. 2021, Algorithm 2: the server steps along the mean change Delta_t of the parties' weights.
+
+    m_t = beta1 m_{t-1} + (1 - beta1) Delta_t;  v_t by the method;  w_{t+1} = w_t + lr m_t / (sqrt(v_t) + tau).
+    As in the paper m has no bias correction and v starts at tau^2. Running statistics are averaged as they are.
+    """
+
+    server_lr: float = Field(0.01, gt=0)
+    """Learning rate of the server."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    beta2: float = Field(0.99, ge=0, lt=1)
+    """Decay of the second moment."""
+    tau: float = Field(1e-3, gt=0)
+    """Degree of adaptivity: bounds the step from above."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        weights, trained = model.weights(), model.trained()
+        state.start(
+            weights=weights,
+            m={name: torch.zeros_like(weights[name]) for name in trained},
+            v={name: torch.full_like(weights[name], self.tau**2) for name in trained},
+        )
+        for state.round in state.rounds(self.rounds):
+            chosen = federation.sample(self.fraction)
+            mean = federation.total("train", {"weights": state.weights}, of=chosen).mean("weights")
+            delta = {name: mean[name] - state.weights[name] for name in state.m}
+            state.m = {name: self.beta1 * m + (1 - self.beta1) * delta[name] for name, m in state.m.items()}
+            state.v = {name: self.second_moment(v, delta[name].square()) for name, v in state.v.items()}
+            state.weights = mean | {
+                name: state.weights[name] + self.server_lr * m / (state.v[name].sqrt() + self.tau)
+                for name, m in state.m.items()
+            }
+            yield state
+
+    @abstractmethod
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """v_t from v_{t-1} and Delta_t^2."""
+
+
+class FedAdagrad(FedOpt):
+    """FedAdagrad (Reddi et al. 2021): v_t = v_{t-1} + Delta_t^2, without momentum."""
+
+    name: ClassVar[str] = "fedadagrad"
+
+    server_lr: float = Field(0.1, gt=0)
+    """Learning rate of the server."""
+    beta1: float = Field(0.0, ge=0, lt=1)
+    """Decay of the first moment."""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return v + square
+
+
+class FedAdam(FedOpt):
+    """FedAdam (Reddi et al. 2021): v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2."""
+
+    name: ClassVar[str] = "fedadam"
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+class FedYogi(FedOpt):
+    """FedYogi (Reddi et al. 2021): v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2)."""
+
+    name: ClassVar[str] = "fedyogi"
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * square * torch.sign(v - square)

@@ -1,0 +1,40 @@
+"""FedAvg with a proximal term."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import action
+from isthmus.federation.wire import Payload
+from isthmus.methods.fedavg import FedAvg
+from isthmus.nn.per_party import Leaf
+
+
+class FedProx(FedAvg):
+    """FedProx (Li et al. 2020): each party minimises F_k(w) + (mu / 2) ||w - w_t||^2."""
+
+    name: ClassVar[str] = "fedprox"
+
+    mu: float = Field(0.01, ge=0)
+    """Weight of the proximal term."""
+
+    class AtParty(FedAvg.AtParty):
+        method: FedProx
+
+        @action
+        def train(self, request: Payload) -> Answer:
+            self.model.load(request["weights"])
+
+            def pull(leaves: Sequence[Leaf]) -> list[Tensor]:
+                start = self.model.like_leaves(leaves, request["weights"])
+                return [
+                    self.method.mu * (leaf.tensor.detach() - before) for leaf, before in zip(leaves, start, strict=True)
+                ]
+
+            self.method.local.fit(self, self.task.loss, pull=pull)
+            return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())

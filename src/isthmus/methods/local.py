@@ -1,0 +1,53 @@
+"""Every party on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Method, Model, State
+from isthmus.methods.training import LocalTraining
+
+
+class Local(Method):
+    """Each party trains alone on its own data; no weight leaves it. What federated learning must beat."""
+
+    name: ClassVar[str] = "local"
+
+    local: LocalTraining = LocalTraining()
+    """Training at the parties."""
+    quorum: float = Field(0.0, ge=0, le=1)
+    """The least share of the asked parties that must answer; nobody waits for another here."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(initial=model.weights())
+        if state.once("start"):
+            federation.ask("start", {"weights": state.initial})
+        for state.round in state.rounds(self.rounds):
+            federation.ask("train")
+            yield state
+
+    def evaluated(self, state: State) -> dict[str, Any]:
+        return {}
+
+    class AtParty(Site):
+        method: Local
+
+        @action
+        def start(self, request: Payload) -> Answer:
+            self.model.load(request["weights"])
+            self.kept["weights"] = self.model.stacks()
+            return Answer({})
+
+        @action
+        def train(self, request: Payload) -> Answer:
+            self.model.load(self.kept["weights"])
+            self.method.local.fit(self, self.task.loss)
+            self.kept["weights"] = self.model.stacks()
+            return Answer({})

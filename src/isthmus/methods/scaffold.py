@@ -1,0 +1,74 @@
+"""Control variates against client drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Averaging, Model, State, Weighting
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.per_party import Leaf
+
+
+class Scaffold(Averaging):
+    """SCAFFOLD (Karimireddy et al. 2020), Algorithm 1 with option II for the control variates.
+
+    Party:  y <- y - lr (g(y) - c_i + c);  c_i+ = c_i - c + (x - y) / (K lr), K local steps.
+    Server: x <- x + server_lr mean(y_i - x);  c <- c + (|S| / N) mean(c_i+ - c_i).
+    Option II holds for plain SGD steps, hence the default optimiser; running statistics are averaged as they are.
+    """
+
+    name: ClassVar[str] = "scaffold"
+
+    server_lr: float = Field(1.0, gt=0)
+    """Learning rate of the server."""
+    weighting: Weighting = "even"
+    """What a party's weights count by; the paper counts parties evenly."""
+    local: LocalTraining = LocalTraining(optimizer="sgd", lr=0.1, epochs=5)
+    """Training at the parties."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        weights = model.weights()
+        state.start(weights=weights, control={name: torch.zeros_like(weights[name]) for name in model.trained()})
+        for state.round in state.rounds(self.rounds):
+            chosen = federation.sample(self.fraction)
+            total = federation.total("train", {"weights": state.weights, "control": state.control}, of=chosen)
+            mean, change = total.mean("weights"), total.sum("change")
+            state.control = {name: c + change[name] / len(federation.parties) for name, c in state.control.items()}
+            state.weights = mean | {
+                name: state.weights[name] + self.server_lr * (mean[name] - state.weights[name])
+                for name in state.control
+            }
+            yield state
+
+    class AtParty(Site):
+        method: Scaffold
+
+        @action
+        def train(self, request: Payload) -> Answer:
+            start, c = request["weights"], request["control"]
+            mine = {name: self.kept.get(f"control:{name}", torch.zeros_like(c[name])) for name in c}
+            self.model.load(start)
+            towards = {name: c[name] - mine[name] for name in c}
+
+            def pull(leaves: Sequence[Leaf]) -> list[Tensor]:
+                return self.model.like_leaves(leaves, towards)
+
+            steps = self.method.local.fit(self, self.task.loss, pull=pull, alike=False).to(self.cohort.device)
+            weights = self.model.stacks()
+            change = {}
+            for name in c:
+                scale = 1.0 / (steps.clamp(min=1) * self.method.local.lr)
+                moved = (start[name] - weights[name]) * scale.view(-1, *[1] * c[name].dim())
+                trained = (steps > 0).view(-1, *[1] * c[name].dim())
+                change[name] = torch.where(trained, moved - c[name], torch.zeros_like(moved))
+                self.kept[f"control:{name}"] = mine[name] + change[name]
+            return Answer({"weights": weights, "change": change}, weight={"weights": self.weights_of_mean()})

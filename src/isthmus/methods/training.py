@@ -1,0 +1,196 @@
+"""Local training: what parties do between two words of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from isthmus.data.party import Block, Cohort
+from isthmus.nn.per_party import Leaf
+from isthmus.options import Options
+from isthmus.tasks.base import Step
+
+if TYPE_CHECKING:
+    from isthmus.federation.site import Site
+
+Loss: TypeAlias = Callable[[Step], Tensor]
+Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
+"""What is added to the gradients of the leaves before each step: a proximal term, a control variate."""
+
+
+class LocalTraining(Options):
+    """How a party trains on its own data, from a fresh optimiser each time."""
+
+    epochs: int = Field(1, ge=1)
+    """Passes over the training items per round."""
+    batch_size: int = Field(0, ge=0)
+    """Training items per step; 0 takes all at once. Batches of nodes are read in the whole graph of their party."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """The optimiser."""
+    lr: float = Field(0.01, gt=0)
+    """Learning rate."""
+    weight_decay: float = Field(5e-4, ge=0)
+    """Weight decay: part of the gradient for Adam and SGD, apart from it for AdamW."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Momentum of SGD."""
+    clip: float = Field(0.0, ge=0)
+    """Largest norm of a party's gradient; 0 does not clip."""
+
+    def fit(self, site: Site, loss: Loss, *, pull: Pull | None = None, alike: bool = True) -> Tensor:
+        """Train the site's model for the parties asked now, each on its own items as if it were alone.
+
+        The loss is a mean per party and then a sum over parties, so that one backward pass gives every party its own
+        gradient; a step moves only the parties that have items in it.
+
+        Arguments:
+            loss: of a step, `[parties]`.
+            pull: given the leaves, what to add to their gradients.
+            alike: `pull` moves weights that a party's data never touch in the same way at all parties.
+
+        Returns:
+            steps that each party took, `[parties]`.
+        """
+        cohort, model = site.cohort, site.model
+        items = cohort.counts("train")
+        trains = (items > 0).tolist()
+        if not any(trains):
+            return torch.zeros(len(cohort), dtype=torch.long)
+        touched = self.batch_size == 0 and self.clip == 0 and alike
+        first = next(self._batches(site, 0))
+        block = _read(cohort, first, trains)[0] if touched else cohort.block
+        leaves = model.start_training(block, trains, touched=touched)
+        optimizer = PartyOptimizer(self, leaves)
+        steps = torch.zeros(len(cohort), dtype=torch.long)
+        for epoch in range(self.epochs):
+            for at, chosen in enumerate(self._batches(site, epoch)):
+                sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
+                active = [size > 0 for size in sizes]
+                read, at_rows = _read(cohort, chosen, active)
+                output = model(read, site.generators("dropout", epoch, at))
+                losses = loss(Step(output[at_rows], cohort.y[chosen], sizes, chosen))
+                losses.sum().backward()
+                _add(leaves, pull(leaves) if pull else ())
+                if self.clip:
+                    _clip(leaves, self.clip)
+                optimizer.step(active)
+                steps += torch.tensor(active, dtype=torch.long)
+        model.stop_training()
+        return steps
+
+    def _batches(self, site: Site, epoch: int) -> Iterator[Tensor]:
+        """Positions of the items of each step; a party has its own order and as many steps as its items give."""
+        mask = site.cohort.masks["train"]
+        items = mask.nonzero().squeeze(1)
+        if self.batch_size == 0:
+            yield items
+            return
+        parts = items.split(site.cohort.counts("train").tolist())
+        sources = site.generators("order", epoch)
+        orders = [
+            part[torch.randperm(part.numel(), generator=source).to(part.device)]
+            for part, source in zip(parts, sources, strict=True)
+        ]
+        batches = [order.split(self.batch_size) if order.numel() else () for order in orders]
+        for at in range(max(len(each) for each in batches)):
+            yield torch.cat([each[at].sort().values for each in batches if at < len(each)])
+
+
+def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool]) -> tuple[Block, Tensor]:
+    """What the model reads in a step on these items, and at which rows of its output they stand."""
+    if cohort.level == "graph":
+        return cohort.graphs_of(chosen), torch.arange(chosen.numel(), device=chosen.device)
+    absent = torch.tensor([0 if on else size for on, size in zip(active, cohort.items, strict=True)])
+    before = (absent.cumsum(0) - absent).to(chosen.device)
+    return cohort.block_of(active), chosen - before[cohort.party[chosen]]
+
+
+class PartyOptimizer:
+    """torch's own optimisers on every party's slice: a mask and a step counter per party.
+
+    A party that has no batch in a step does not move, nor do its moments: torch's functional optimisers take a list
+    of tensors with a step counter each, so every slice is one.
+    """
+
+    def __init__(self, options: LocalTraining, leaves: Sequence[Leaf]) -> None:
+        self.options = options
+        self.leaves = leaves
+        self.moments: list[tuple[Tensor, Tensor]] = []
+        self.counters: list[list[Tensor]] = []
+        for leaf in leaves:
+            two = options.optimizer != "sgd"
+            first = torch.zeros_like(leaf.tensor) if two or options.momentum else leaf.tensor.new_empty(0)
+            self.moments.append((first, torch.zeros_like(leaf.tensor) if two else first))
+            self.counters.append([torch.zeros((), device=leaf.tensor.device) for _ in leaf.sizes])
+        self.alike = True
+
+    @torch.no_grad()
+    def step(self, active: Sequence[bool]) -> None:
+        """One step of the active parties, from the gradients of the leaves, which are let go."""
+        tensors: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
+        self.alike = self.alike and all(active)
+        for leaf, (first, second), counters in zip(self.leaves, self.moments, self.counters, strict=True):
+            grad = leaf.tensor.grad if leaf.tensor.grad is not None else torch.zeros_like(leaf.tensor)
+            moving = [False, True] if leaf.everyone else list(active)
+            if self.alike and not leaf.everyone:  # all slices alike: one tensor, one counter
+                tensors.append((leaf.tensor, grad, first, second, counters[0]))
+                continue
+            slices = zip(*(leaf.parts(each) for each in (leaf.tensor, grad)), strict=True)
+            seconds = leaf.parts(second) if second.numel() else [second] * len(leaf.sizes)
+            firsts = leaf.parts(first) if first.numel() else [first] * len(leaf.sizes)
+            if counters[0] is not counters[-1] and counters[0] > counters[-1]:  # they moved as one before
+                for counter in counters[1:]:
+                    counter.copy_(counters[0])
+            for on, (value, slope), m, v, counter in zip(moving, slices, firsts, seconds, counters, strict=True):
+                if on and value.numel():
+                    tensors.append((value, slope, m, v, counter))
+        _STEPS[self.options.optimizer](self.options, *map(list, zip(*tensors, strict=True)))
+        for leaf in self.leaves:
+            leaf.tensor.grad = None
+
+
+def _adam(o: LocalTraining, values: Any, grads: Any, first: Any, second: Any, counters: Any) -> None:
+    fused = values[0].device.type in ("cpu", "cuda")
+    function: Any = adamw if o.optimizer == "adamw" else adam
+    function(
+        values, grads, first, second, [], counters, foreach=False, capturable=False, differentiable=False, fused=fused,
+        grad_scale=None, found_inf=None, has_complex=False, amsgrad=False, beta1=0.9, beta2=0.999, lr=o.lr,
+        weight_decay=o.weight_decay, eps=1e-8, maximize=False,
+    )  # fmt: skip
+
+
+def _sgd(o: LocalTraining, values: Any, grads: Any, first: Any, second: Any, counters: Any) -> None:
+    buffers: list[Tensor | None] = list(first) if o.momentum else [None] * len(values)
+    sgd(
+        values, grads, buffers, foreach=False, fused=False, weight_decay=o.weight_decay, momentum=o.momentum, lr=o.lr,
+        dampening=0.0, nesterov=False, maximize=False,
+    )  # fmt: skip
+
+
+_STEPS = {"adam": _adam, "adamw": _adam, "sgd": _sgd}
+
+
+def _add(leaves: Sequence[Leaf], pulls: Sequence[Tensor]) -> None:
+    for leaf, pull in zip(leaves, pulls, strict=bool(pulls)):
+        if leaf.tensor.grad is None:
+            leaf.tensor.grad = pull.detach().clone()
+        else:
+            leaf.tensor.grad += pull.detach()
+
+
+def _clip(leaves: Sequence[Leaf], limit: float) -> None:
+    """Scale every party's gradient to a norm of at most `limit`, as torch's `clip_grad_norm_` does for one model."""
+    grads = [(leaf, leaf.tensor.grad) for leaf in leaves if leaf.tensor.grad is not None]
+    squares = torch.stack(
+        [torch.stack([part.square().sum() for part in leaf.parts(grad)]) for leaf, grad in grads]
+    ).sum(0)
+    scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    for leaf, grad in grads:
+        for part, factor in zip(leaf.parts(grad), scale, strict=True):
+            part.mul_(factor)

@@ -1,0 +1,255 @@
+"""One run: a method, a seed, and the parties; evaluated, saved and resumed between rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from isthmus.data.party import Party, check_alike, pool
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Total
+from isthmus.federation.ledger import Ledger
+from isthmus.federation.local import LocalTransport
+from isthmus.federation.verbs import Federation, Transport
+from isthmus.methods.base import Method, Model, State
+from isthmus.nn.draws import seed_of
+from isthmus.nn.encoders import Encoder
+from isthmus.study import store
+from isthmus.tasks.base import Task
+from isthmus.tasks.classification import GraphClassification, NodeClassification
+
+History = list[tuple[int, str, float]]
+OnRound = Callable[[int, Mapping[str, float]], None]
+
+
+@dataclass
+class RunResult:
+    """What one run gave.
+
+    Attributes:
+        metrics: of the chosen round, `test_accuracy`, `val_accuracy`, ...
+        history: (round, metric, value), every evaluated round.
+        weights: the model of the chosen round; by party where parties keep their own.
+    """
+
+    method: str
+    seed: int
+    rounds: int
+    chosen_round: int
+    seconds: float
+    metrics: dict[str, float]
+    history: History
+    ledger: Ledger
+    weights: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """The run's entry in `results.json`."""
+        keys = ("method", "seed", "rounds", "chosen_round", "seconds", "metrics")
+        return {key: getattr(self, key) for key in keys}
+
+    def dump(self) -> dict[str, Any]:
+        return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), "weights": self.weights}
+
+    @classmethod
+    def of_dump(cls, saved: Mapping[str, Any]) -> RunResult:
+        ledger = Ledger()
+        ledger.restore(saved["ledger"])
+        history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
+        return cls(**{**saved, "ledger": ledger, "history": history})
+
+
+class Run:
+    """Drives a method's server side to its end.
+
+    Arguments:
+        method: with its options.
+        parties: all of them; a pooled method gets one, put together from all.
+        task: loss and metrics.
+        module: the model before training.
+        seed: of everything drawn.
+        checkpoint: file to save to between rounds, and to go on from if it is there.
+        wire: send every payload through bytes.
+        side_by_side: parties on this machine as one cohort; otherwise each as a cohort of one.
+        on_round: called after each round with its metrics.
+        transport: another way to reach the parties than in this process.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        parties: Sequence[Party],
+        task: Task,
+        module: nn.Module,
+        *,
+        seed: int = 0,
+        device: torch.device | None = None,
+        checkpoint: Path | None = None,
+        save_every: float = 2.0,
+        wire: bool = False,
+        side_by_side: bool = True,
+        on_round: OnRound | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        check_fit(method, parties, task)
+        self.method, self.task, self.seed = method, task, seed
+        self.module, self.device = module, device
+        self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
+        parties = [pool(parties)] if method.pooled and len(parties) > 1 else list(parties)
+        groups = [parties] if side_by_side else [[party] for party in parties]
+        self.transport = transport or LocalTransport(
+            [method.AtParty(method, group, task, module, seed=seed, device=device) for group in groups], wire=wire
+        )
+        self.state = State()
+        self.progress: dict[str, Any] = {"best": None, "best_round": 0, "metrics": {}, "weights": {}, "seconds": 0.0}
+        self.history: History = []
+        self.federation = Federation(
+            self.transport, seed=seed, quorum=method.quorum, clock=lambda: int(self.state.round)
+        )
+
+    def go(self) -> RunResult:
+        """Run to the end, from the checkpoint if there is one."""
+        if self.checkpoint is not None and self.checkpoint.exists():
+            self._restore(store.read(self.checkpoint))
+        began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
+        for _ in self._rounds():
+            self.progress["seconds"] = time.perf_counter() - began
+            if self.checkpoint is not None and time.perf_counter() - saved_at >= self.save_every:
+                store.write(self.checkpoint, store.pack(self._save()))
+                saved_at = time.perf_counter()
+        return self._result(time.perf_counter() - began)
+
+    def _rounds(self) -> Any:
+        if self._is_over():
+            return
+        for state in self.method.server(self.federation, Model(self.module), self.state):
+            if state.round > 0:
+                self._evaluate(state)
+            yield state
+            if self._is_over():
+                return
+
+    def _is_over(self) -> bool:
+        waited = int(self.state.round) - int(self.progress["best_round"])
+        return self.progress["best"] is not None and 0 < self.method.patience <= waited
+
+    def _evaluate(self, state: State) -> None:
+        total = cast(Total, self.federation.total("evaluate", self.method.evaluated(state)))
+        metrics: dict[str, float] = {}
+        for split in ("val", "test"):
+            found = self.task.metrics(total.sum(split))
+            metrics |= {f"{split}_{name}": value for name, value in found.items()}
+        self.history += [(state.round, name, value) for name, value in metrics.items()]
+        value = metrics.get(f"val_{self.task.select_by}")
+        best = self.progress["best"]
+        chosen = value is None or self.method.select == "last"
+        if chosen or best is None or value > best:
+            self.progress |= {"metrics": metrics, "weights": self._weights(state), "chosen_round": state.round}
+        if value is not None and (best is None or value > best):
+            self.progress |= {"best": value, "best_round": state.round}
+        if self.on_round is not None:
+            self.on_round(state.round, metrics)
+
+    def _weights(self, state: State) -> dict[str, Any]:
+        if "weights" in state:
+            return dict(state.weights)
+        saved = self.transport.save()
+        return {party: kept["kept"]["weights"] for party, kept in saved.items() if "weights" in kept["kept"]}
+
+    def _result(self, seconds: float) -> RunResult:
+        if not self.progress["metrics"]:
+            raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
+        return RunResult(
+            method=self.method.name,
+            seed=self.seed,
+            rounds=int(self.state.round),
+            chosen_round=int(self.progress["chosen_round"]),
+            seconds=seconds,
+            metrics=dict(self.progress["metrics"]),
+            history=self.history,
+            ledger=self.federation.ledger,
+            weights=self.progress["weights"],
+        )
+
+    def _save(self) -> dict[str, Any]:
+        return {
+            "state": self.state.save(),
+            "progress": self.progress,
+            "history": self.history,
+            "ledger": self.federation.ledger.dump(),
+            "sites": self.transport.save(),
+        }
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        self.state.restore(saved["state"])
+        self.progress = dict(saved["progress"])
+        self.history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
+        self.federation.ledger.restore(saved["ledger"])
+        self.transport.restore(saved["sites"])
+
+
+def check_fit(method: Method, parties: Sequence[Party], task: Task) -> None:
+    """Errors that show before anything runs."""
+    check_alike(parties)
+    level = parties[0].level
+    if level not in method.levels:
+        raise IsthmusError(
+            f"method '{method.name}' is for {' and '.join(method.levels)} tasks, the parties hold {level}s"
+        )
+    if task.level != level:
+        raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s")
+    if not any(bool(party.train.any()) for party in parties):
+        raise IsthmusError("no party has a training label: give at least one party items to train on")
+
+
+def check_labelled(parties: Sequence[Party]) -> None:
+    """Refuse parties without training labels, which would take part without learning anything of their own."""
+    idle = [party.name for party in parties if not bool(party.train.any())]
+    if idle:
+        raise IsthmusError(
+            f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
+            "label more, use fewer parties, or let them take part without weight (unlabelled = 'idle')"
+        )
+
+
+def task_for(parties: Sequence[Party], classes: int | None = None) -> Task:
+    """The classification task that the parties' labels ask for."""
+    check_alike(parties)
+    labels = torch.cat([party.graph.y.reshape(-1) for party in parties])
+    if labels.is_floating_point():
+        raise IsthmusError("labels are real numbers: give classes 0, 1, ... as integers")
+    count = classes or max(2, int(labels.max()) + 1)
+    return (NodeClassification if parties[0].level == "node" else GraphClassification)(classes=count)
+
+
+def module_for(
+    model: Encoder | nn.Module | Callable[[int, int], nn.Module], parties: Sequence[Party], task: Task, seed: int
+) -> nn.Module:
+    """The model before training, its weights drawn by the seed alone.
+
+    Arguments:
+        model: an encoder; a module of your own (its `reset_parameters` is called if it has one); or a function of
+            the numbers of features and outputs that makes one.
+    """
+    with _drawn_by(seed):
+        if isinstance(model, Encoder):
+            return model.build(parties[0].features, task.outputs, task.level)
+        if isinstance(model, nn.Module):
+            reset = getattr(model, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            return model
+        return model(parties[0].features, task.outputs)
+
+
+@contextmanager
+def _drawn_by(seed: int) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "model"))
+        yield

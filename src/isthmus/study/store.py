@@ -1,0 +1,94 @@
+"""Files that are whole or not there: written aside, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from isthmus.errors import IsthmusError
+
+
+def write(path: Path, data: bytes | str) -> None:
+    """Write a file that is either whole or as it was; a full disk is an error of one line."""
+    data = data.encode() if isinstance(data, str) else data
+
+    def fill(aside: Path) -> None:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    write_with(path, fill)
+
+
+def write_with(path: Path, fill: Callable[[Path], object]) -> None:
+    """As `write`, for libraries that write files themselves: `fill` gets the path of the file aside."""
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fill(aside)
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise IsthmusError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
+        ) from error
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def pack(value: Any) -> bytes:
+    """Nested mappings, lists, texts, numbers and tensors as one safetensors blob.
+
+    >>> unpack(pack({"a": [1, 2.5, None], "b": {"w": torch.ones(1)}}))
+    {'a': [1, 2.5, None], 'b': {'w': tensor([1.])}}
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            name = f"t{len(tensors)}"
+            tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            return {"$tensor": name}
+        if isinstance(value, Mapping):
+            return {str(key): plain(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(inner) for inner in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise IsthmusError(f"a {type(value).__name__} cannot be saved: keep tensors, numbers, texts and groups of them")
+
+    tree = json.dumps(plain(value)).encode()
+    return save({**tensors, "tree": torch.frombuffer(bytearray(tree), dtype=torch.uint8)})
+
+
+def unpack(data: bytes) -> Any:
+    """The way back from `pack`."""
+    tensors = load(data)
+    tree = json.loads(bytes(tensors.pop("tree").numpy()).decode())
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {"$tensor"}:
+                return tensors[value["$tensor"]]
+            return {key: whole(inner) for key, inner in value.items()}
+        return [whole(inner) for inner in value] if isinstance(value, list) else value
+
+    return whole(tree)
+
+
+def read(path: Path) -> Any:
+    """What `write(path, pack(value))` wrote."""
+    try:
+        return unpack(path.read_bytes())
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise IsthmusError(f"cannot read {path}: {type(error).__name__}; delete it to start that run anew") from error

@@ -1,0 +1,74 @@
+"""One class per node, or per graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from isthmus.data.party import Level
+from isthmus.tasks.base import Step, Task
+
+
+class Classification(Task):
+    """Cross-entropy; accuracy and macro-F1 from a confusion matrix, which sums over parties.
+
+    >>> import torch
+    >>> step = Step(torch.eye(2), torch.tensor([0, 0]), (2,), torch.arange(2))
+    >>> task = NodeClassification(classes=2)
+    >>> task.metrics({name: count.sum(0) for name, count in task.counts(step).items()})["accuracy"]
+    0.5
+    """
+
+    classes: int = Field(ge=2)
+    """Number of classes."""
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+    def loss(self, step: Step) -> Tensor:
+        return step.mean(F.cross_entropy(step.output, step.y, reduction="none"))
+
+    def counts(self, step: Step) -> dict[str, Tensor]:
+        guess = step.output.argmax(dim=1)
+        sizes = torch.tensor(step.sizes, device=guess.device)
+        party = torch.arange(len(step.sizes), device=guess.device).repeat_interleave(sizes)
+        cell = (party * self.classes + step.y) * self.classes + guess
+        confusion = torch.bincount(cell, minlength=len(step.sizes) * self.classes**2)
+        return {
+            "confusion": confusion.view(-1, self.classes, self.classes),
+            "loss": step.sum(F.cross_entropy(step.output, step.y, reduction="none").double()),
+        }
+
+    def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
+        confusion = counts["confusion"].double()
+        items = confusion.sum()
+        if items == 0:
+            return {}
+        hits = confusion.diagonal()
+        f1 = 2 * hits / (confusion.sum(0) + confusion.sum(1)).clamp(min=1)
+        present = confusion.sum(1) > 0
+        return {
+            "accuracy": float(hits.sum() / items),
+            "macro_f1": float(f1[present].mean()),
+            "loss": float(counts["loss"] / items),
+        }
+
+
+class NodeClassification(Classification):
+    """One class per node."""
+
+    name: ClassVar[str] = "node-classification"
+    level: ClassVar[Level] = "node"
+
+
+class GraphClassification(Classification):
+    """One class per graph."""
+
+    name: ClassVar[str] = "graph-classification"
+    level: ClassVar[Level] = "graph"

@@ -1,0 +1,277 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from isthmus.data import rows
+from isthmus.data.party import SPLITS, Border, Cohort, Party, check_alike, pool
+from isthmus.errors import IsthmusError
+
+FEATURES = 3
+
+
+def make_graph(seed, nodes, *, sparse=False, weighted=False, labels=None):
+    """A random graph; `labels` is the number of label rows, one per node unless said otherwise."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(nodes, FEATURES, generator=generator)
+    edges = torch.randint(nodes, (2, 2 * nodes), generator=generator)
+    y = torch.randint(3, (labels or nodes,), generator=generator)
+    graph = Data(x=x.to_sparse_csr() if sparse else x, edge_index=edges, y=y)
+    if weighted:
+        graph.edge_weight = torch.rand(edges.size(1), generator=generator)
+    draw = torch.rand(nodes, generator=generator)
+    graph.train_mask, graph.val_mask, graph.test_mask = draw < 0.3, (draw >= 0.3) & (draw < 0.6), draw >= 0.6
+    return graph
+
+
+@st.composite
+def node_cohorts(draw):
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    sparse, seed = draw(st.booleans()), draw(st.integers(0, 2**16))
+    weighted = [draw(st.booleans()) for _ in sizes]
+    return Cohort(
+        tuple(
+            Party.of_graph(f"p{at}", make_graph(seed + at, size, sparse=sparse, weighted=weighted[at]))
+            for at, size in enumerate(sizes)
+        )
+    )
+
+
+@st.composite
+def graph_cohorts(draw):
+    piles = draw(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=4))
+    weighted, seed = draw(st.booleans()), draw(st.integers(0, 2**16))
+    parties = []
+    for at, sizes in enumerate(piles):
+        graphs = [
+            make_graph(seed + 10 * at + k, size, weighted=weighted, labels=1).subgraph(torch.arange(size))
+            for k, size in enumerate(sizes)
+        ]
+        parties.append(Party.of_graphs(f"p{at}", graphs, train=torch.tensor([0])))
+    return Cohort(tuple(parties))
+
+
+def cohorts():
+    return st.one_of(node_cohorts(), graph_cohorts())
+
+
+def assert_same_block(left, right):
+    assert (left.sizes, left.graphs) == (right.sizes, right.graphs)
+    assert torch.equal(rows.dense(left.x), rows.dense(right.x))
+    assert rows.is_sparse(left.x) == rows.is_sparse(right.x)
+    assert torch.equal(left.edge_index, right.edge_index)
+    for key in ("edge_weight", "batch"):
+        first, second = getattr(left, key), getattr(right, key)
+        assert (first is None) == (second is None), key
+        assert first is None or torch.equal(first, second), key
+
+
+@given(cohorts())
+def test_block_slices_are_each_party_s_own_tensors(cohort):
+    node = item = edge = 0
+    for at, party in enumerate(cohort.parties):
+        nodes, items = slice(node, node + party.nodes), slice(item, item + party.items)
+        edges = slice(edge, edge + party.edges)
+        assert torch.equal(rows.dense(cohort.block.x)[nodes], rows.dense(party.graph.x))
+        assert torch.equal(cohort.block.edge_index[:, edges] - node, party.graph.edge_index)
+        assert torch.equal(cohort.y[items], party.graph.y)
+        assert (cohort.party[items] == at).all()
+        for split in SPLITS:
+            assert torch.equal(cohort.masks[split][items], getattr(party, split))
+            assert cohort.counts(split)[at] == getattr(party, split).sum()
+        if cohort.level == "graph":
+            assert torch.equal(cohort.block.batch[nodes] - item, party.graph.batch)
+        node, item, edge = nodes.stop, items.stop, edges.stop
+    assert (node, item, edge) == (cohort.block.nodes, cohort.y.size(0), cohort.block.edge_index.size(1))
+
+
+@given(cohorts())
+def test_alone_is_the_block_of_that_party(cohort):
+    weighted = cohort.block.edge_weight is not None
+    for at, party in enumerate(cohort.parties):
+        own = Cohort((party,)).block
+        alone = cohort.block.alone(at)
+        if weighted and own.edge_weight is None:  # beside weighted parties an unweighted edge weighs 1
+            assert (alone.edge_weight == 1).all()
+            alone = type(alone)(**{**vars(alone), "edge_weight": None})
+        assert_same_block(alone, own)
+
+
+@given(cohorts(), st.data())
+def test_take_is_a_cohort_of_those_parties(cohort, data):
+    positions = data.draw(st.lists(st.integers(0, len(cohort) - 1), min_size=1, unique=True))
+    taken, built = cohort.take(positions), Cohort(tuple(cohort.parties[at] for at in positions))
+    assert taken.names == built.names
+    assert_same_block(taken.block, built.block)
+    assert torch.equal(taken.y, built.y)
+    assert torch.equal(taken.party, built.party)
+    assert cohort.take(positions) is taken
+
+
+@given(cohorts(), st.data())
+def test_block_of_keeps_every_place_and_the_active_parties_rows(cohort, data):
+    active = data.draw(st.lists(st.booleans(), min_size=len(cohort), max_size=len(cohort)))
+    block = cohort.block_of(active)
+    for at, on in enumerate(active):
+        if on:
+            assert_same_block(block.alone(at), cohort.block.alone(at))
+        else:
+            assert block.sizes[at] == 0
+    assert block.nodes == block.x.size(0)
+
+
+def test_take_of_all_is_the_cohort_itself():
+    cohort = Cohort(tuple(Party.of_graph(name, make_graph(0, 3)) for name in "abc"))
+    assert cohort.take([0, 1, 2]) is cohort
+    assert cohort.take([1, 0, 2]).names == ("b", "a", "c")
+
+
+def test_take_remembers_only_a_few():
+    cohort = Cohort(tuple(Party.of_graph(f"p{at}", make_graph(at, 2)) for at in range(8)))
+    for at in range(8):
+        cohort.take([at])
+    assert len(cohort._parts) <= 4
+
+
+@given(graph_cohorts(), st.data())
+def test_graphs_of_is_a_cohort_of_those_graphs(cohort, data):
+    total = sum(cohort.items)
+    chosen = sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1)))
+    block = cohort.graphs_of(torch.tensor(chosen))
+    counts = [sum(int(cohort.party[at]) == p for at in chosen) for p in range(len(cohort))]
+    assert block.graphs == tuple(counts)
+    assert sum(block.sizes) == block.x.size(0)
+    for new, old in enumerate(chosen):
+        first_old, first_new = (cohort.block.batch < old).sum(), (block.batch < new).sum()
+        assert torch.equal(
+            rows.dense(block.x)[block.batch == new], rows.dense(cohort.block.x)[cohort.block.batch == old]
+        )
+        was, now = (cohort.block.batch[cohort.block.edge_index[0]] == old), block.batch[block.edge_index[0]] == new
+        assert torch.equal(block.edge_index[:, now] - first_new, cohort.block.edge_index[:, was] - first_old)
+        if block.edge_weight is not None:
+            assert torch.equal(block.edge_weight[now], cohort.block.edge_weight[was])
+
+
+@given(graph_cohorts())
+def test_graphs_of_all_is_the_block(cohort):
+    block = cohort.graphs_of(torch.arange(sum(cohort.items)))
+    assert (block.sizes, block.graphs) == (cohort.block.sizes, cohort.block.graphs)
+    assert torch.equal(block.batch, cohort.block.batch)
+    assert torch.equal(block.x, cohort.block.x)
+
+
+def test_graphs_of_finds_edges_in_any_order():
+    sorted_party = Party.of_graphs("a", [make_graph(at, 3, labels=1) for at in range(4)])
+    shuffled = sorted_party.graph.clone()
+    shuffled.edge_index = shuffled.edge_index[:, torch.randperm(24, generator=torch.Generator().manual_seed(0))]
+    party = Party("a", shuffled, "graph", sorted_party.train, sorted_party.val, sorted_party.test)
+    chosen = torch.tensor([1, 3])
+    found, expected = (Cohort((each,)).graphs_of(chosen).edge_index.t().tolist() for each in (party, sorted_party))
+    assert sorted(found) == sorted(expected)
+
+
+def test_graphs_of_nothing_is_an_empty_block():
+    cohort = Cohort(
+        (Party.of_graphs("a", [make_graph(0, 3, labels=1)]), Party.of_graphs("b", [make_graph(1, 2, labels=1)]))
+    )
+    block = cohort.graphs_of(torch.tensor([], dtype=torch.long))
+    assert (block.sizes, block.graphs, block.nodes) == ((0, 0), (0, 0), 0)
+
+
+def test_graphs_of_needs_many_graphs():
+    with pytest.raises(IsthmusError, match="many graphs"):
+        Cohort((Party.of_graph("a", make_graph(0, 3)),)).graphs_of(torch.tensor([0]))
+
+
+def test_of_graph_keeps_what_is_needed_and_nothing_else():
+    graph = make_graph(0, 4, weighted=True)
+    graph.account_number = torch.arange(4)
+    del graph.val_mask
+    party = Party.of_graph("a", graph)
+    assert "account_number" not in party.graph
+    assert torch.equal(party.graph.edge_weight, graph.edge_weight)
+    assert torch.equal(party.train, graph.train_mask)
+    assert not party.val.any()
+    assert (party.nodes, party.edges, party.items, party.features) == (4, 8, 4, FEATURES)
+
+
+def test_of_graphs_takes_masks_or_positions():
+    graphs = [make_graph(at, 2, labels=1) for at in range(3)]
+    party = Party.of_graphs("a", graphs, train=torch.tensor([0, 2]), test=torch.tensor([False, True, False]))
+    assert party.train.tolist() == [True, False, True]
+    assert party.test.tolist() == [False, True, False]
+    assert (party.items, party.nodes) == (3, 6)
+
+
+def test_a_party_that_does_not_fit_together_is_refused():
+    with pytest.raises(IsthmusError, match="party 'a' has no graphs"):
+        Party.of_graphs("a", [])
+    empty = Data(x=torch.empty(0, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.empty(0))
+    with pytest.raises(IsthmusError, match="party 'a' has no nodes"):
+        Party.of_graph("a", empty)
+    graph = make_graph(0, 4)
+    graph.train_mask = torch.tensor([True])
+    with pytest.raises(IsthmusError, match="party 'a': mask 'train' has shape"):
+        Party.of_graph("a", graph)
+    with pytest.raises(IsthmusError, match="one label row for each of its 4 nodes"):
+        Party.of_graph("a", make_graph(0, 4, labels=3))
+
+
+def test_parties_that_are_not_alike_are_refused():
+    node, pile = Party.of_graph("a", make_graph(0, 3)), Party.of_graphs("b", [make_graph(0, 3, labels=1)])
+    with pytest.raises(IsthmusError, match="no parties"):
+        check_alike([])
+    with pytest.raises(IsthmusError, match="party 'b' holds graphs, party 'a' nodes"):
+        check_alike([node, pile])
+    with pytest.raises(IsthmusError, match="two parties are called 'a'"):
+        check_alike([node, node])
+    wide = make_graph(0, 3)
+    wide.x = torch.zeros(3, FEATURES + 1)
+    with pytest.raises(IsthmusError, match="agree on one encoding"):
+        check_alike([node, Party.of_graph("b", wide)])
+    tasks = make_graph(0, 3)
+    tasks.y = torch.zeros(3, 2)
+    with pytest.raises(IsthmusError, match="labels of different shapes"):
+        check_alike([node, Party.of_graph("b", tasks)])
+
+
+def two_banks():
+    """Bank a holds nodes 10 and 20, bank b nodes 20 and 30; each knows of one transfer from the other's own node."""
+    left = Data(x=torch.tensor([[1.0], [2.0]]), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1]))
+    right = Data(x=torch.tensor([[2.0], [3.0]]), edge_index=torch.tensor([[0], [0]]), y=torch.tensor([1, 2]))
+    left.val_mask, right.train_mask = torch.tensor([True, True]), torch.tensor([True, False])
+    into_a = Border(torch.tensor([0]), torch.tensor([30]), torch.tensor([0]), ("b",))
+    into_b = Border(torch.tensor([1]), torch.tensor([10]), torch.tensor([0]), ("a",))
+    return (
+        Party.of_graph("a", left, ids=torch.tensor([10, 20]), border=into_a),
+        Party.of_graph("b", right, ids=torch.tensor([20, 30]), border=into_b),
+    )
+
+
+def test_pool_joins_shared_nodes_and_border_edges():
+    whole = pool(two_banks())
+    assert whole.ids.tolist() == [10, 20, 30]
+    assert whole.graph.x.flatten().tolist() == [1, 2, 3]
+    assert whole.graph.y.tolist() == [0, 1, 2]
+    assert set(zip(*whole.graph.edge_index.tolist(), strict=True)) == {(0, 1), (1, 1), (2, 0), (0, 2)}
+    assert whole.train.tolist() == [False, True, False]
+    assert whole.val.tolist() == [True, False, False]
+
+
+def test_pool_leaves_out_border_edges_from_parties_that_are_not_there():
+    assert pool(two_banks()[:1]).edges == 1
+
+
+def test_pool_without_ids_puts_graphs_side_by_side():
+    parties = [Party.of_graph(name, make_graph(0, 3)) for name in "ab"]
+    whole = pool(parties, name="both")
+    assert (whole.name, whole.nodes, whole.edges) == ("both", 6, 12)
+
+
+@given(graph_cohorts())
+def test_pool_of_piles_is_one_pile(cohort):
+    whole = pool(cohort.parties)
+    assert (whole.level, whole.items, whole.nodes) == ("graph", sum(cohort.items), cohort.block.nodes)
+    assert_same_block(Cohort((whole,)).block.alone(0), Cohort((whole,)).block)
+    assert torch.equal(whole.graph.batch, cohort.block.batch)
