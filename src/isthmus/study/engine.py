@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from isthmus.data.party import Party, check_alike, pool
 from isthmus.errors import IsthmusError
-from isthmus.federation.answers import Total
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation, Transport
@@ -140,7 +139,7 @@ class Run:
         return self.progress["best"] is not None and 0 < self.method.patience <= waited
 
     def _evaluate(self, state: State) -> None:
-        total = cast(Total, self.federation.total("evaluate", self.method.evaluated(state)))
+        total = self.federation.total("evaluate", self.method.evaluated(state))
         metrics: dict[str, float] = {}
         for split in ("val", "test"):
             found = self.task.metrics(total.sum(split))
