@@ -1,3 +1,72 @@
-"""Federated graph learning: organisations that may not pool their graphs train graph models together."""
+"""Federated graph learning: organisations that may not pool their graphs train graph models together.
+
+>>> import isthmus
+>>> results = isthmus.run("fedavg", rounds=2)
+>>> 0 < results.metrics["test_accuracy"] <= 1
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "run": "isthmus.study.run",
+    "Party": "isthmus.data.party",
+    "Border": "isthmus.data.party",
+    "Cohort": "isthmus.data.party",
+    "DataSet": "isthmus.data.pool",
+    "Partition": "isthmus.data.partition",
+    "Encoder": "isthmus.nn.encoders",
+    "per_party": "isthmus.nn.per_party",
+    "Method": "isthmus.methods.base",
+    "Averaging": "isthmus.methods.base",
+    "LocalTraining": "isthmus.methods.training",
+    "Site": "isthmus.federation.site",
+    "action": "isthmus.federation.site",
+    "Answer": "isthmus.federation.answers",
+    "Mail": "isthmus.federation.answers",
+    "Federation": "isthmus.federation.verbs",
+    "Each": "isthmus.federation.verbs",
+    "IsthmusError": "isthmus.errors",
+    "Results": "isthmus.study.results",
+    "Study": "isthmus.study.config",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+if TYPE_CHECKING:
+    from isthmus.data.partition import Partition as Partition
+    from isthmus.data.party import Border as Border
+    from isthmus.data.party import Cohort as Cohort
+    from isthmus.data.party import Party as Party
+    from isthmus.data.pool import DataSet as DataSet
+    from isthmus.errors import IsthmusError as IsthmusError
+    from isthmus.federation.answers import Answer as Answer
+    from isthmus.federation.answers import Mail as Mail
+    from isthmus.federation.site import Site as Site
+    from isthmus.federation.site import action as action
+    from isthmus.federation.verbs import Each as Each
+    from isthmus.federation.verbs import Federation as Federation
+    from isthmus.methods.base import Averaging as Averaging
+    from isthmus.methods.base import Method as Method
+    from isthmus.methods.training import LocalTraining as LocalTraining
+    from isthmus.nn.encoders import Encoder as Encoder
+    from isthmus.nn.per_party import per_party as per_party
+    from isthmus.study.config import Study as Study
+    from isthmus.study.results import Results as Results
+    from isthmus.study.run import run as run
+
+
+def __getattr__(name: str) -> Any:
+    """Names are loaded when they are first used: `import isthmus` alone brings in neither torch nor PyG."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isthmus' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,222 @@
+"""A study as a person writes it: data x partition x methods x seeds, from a TOML file or from flags."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from isthmus.data.partition import Partition
+from isthmus.data.party import Party
+from isthmus.data.pool import DataSet
+from isthmus.errors import IsthmusError, nearest
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.options import Options
+from isthmus.study import toml
+from isthmus.study.engine import check_fit, check_labelled, task_for
+
+
+class Study(Options):
+    """What is run: every method with every seed on the same data and cut.
+
+    Each table names what it is and gives it options; `training` holds options for all methods that have them.
+
+    >>> study = Study.of({"data": {"name": "banks"}, "methods": [{"name": "fedavg", "rounds": 3}]})
+    >>> study.method_list()[0].rounds
+    3
+    """
+
+    data: dict[str, Any] = Field(default={"name": "banks"})
+    """The data set: its name and options."""
+    partition: dict[str, Any] = Field(default={})
+    """The cut: its name and options. Without one, data with natural owners go to them, other data are cut at random."""
+    parties: int = Field(0)
+    """Number of parties; 0 takes the data's own number where it has one, else 4."""
+    model: dict[str, Any] = Field(default={"encoder": "gcn"})
+    """The encoder and its options."""
+    training: dict[str, Any] = Field(default={})
+    """Options for all methods that have them: rounds, patience, local = { epochs = 5 }, ..."""
+    methods: list[dict[str, Any]] = Field(default=[{"name": "fedavg"}])
+    """The methods: names and options."""
+    seeds: list[int] = Field(default=[0], min_length=1)
+    """One run of every method for each."""
+    data_seed: int | None = None
+    """Seed of the data's split and of the cut in all runs; without it each run draws its own by its seed."""
+    unlabelled: Literal["error", "idle"] = "error"
+    """Parties without a training label: an error, or they take part without weight."""
+    device: str = "cpu"
+    """Where models are trained: cpu, cuda or mps."""
+    wire: bool = False
+    """Send every payload through bytes, as between machines; results are the same."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
+        """A study from plain values, everything checked that can be checked without the data."""
+        study = cls.read(values, where)
+        study.data_set()
+        study.cut()
+        study.encoder()
+        names = [method.name for method in study.method_list()]
+        if len(set(names)) < len(names):
+            double = next(name for name in names if names.count(name) > 1)
+            raise IsthmusError(f"{where}: method '{double}' is listed twice: compare its settings in two studies")
+        if len(set(study.seeds)) < len(study.seeds):
+            raise IsthmusError(f"{where}: a seed is listed twice: {study.seeds}")
+        study.torch_device()
+        return study
+
+    @classmethod
+    def load(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Study:
+        """A study from a TOML file, with changes on top."""
+        return cls.of(merged(read_toml(path), changes or {}), str(path))
+
+    def data_set(self) -> DataSet:
+        kind, options = _named(DataSet, self.data, "name", "data")
+        if self.parties and "parties" in kind.model_fields:
+            options = {"parties": self.parties, **options}
+        return kind.read(options, f"data '{kind.name}'")
+
+    def cut(self) -> Partition | None:
+        if not self.partition:
+            return None
+        kind, options = _named(Partition, self.partition, "name", "partition")
+        return kind.read(options, f"partition '{kind.name}'")
+
+    def encoder(self) -> Encoder:
+        kind, options = _named(Encoder, self.model, "encoder", "model", default="gcn")
+        return kind.read(options, f"encoder '{kind.name}'")
+
+    def method_list(self) -> list[Method]:
+        """The methods with their options; `training` gives each what it has a field for."""
+        if not self.methods:
+            raise IsthmusError("there is no method: name at least one")
+        found: list[Method] = []
+        used: set[str] = set()
+        for each in self.methods:
+            kind, options = _named(Method, each, "name", "methods")
+            given = {key: value for key, value in self.training.items() if key in kind.model_fields}
+            used |= given.keys()
+            found.append(kind.read(merged(_as_tables(kind, given), options), f"method '{kind.name}'"))
+        for key in self.training:
+            if key not in used:
+                known = {name for method in found for name in type(method).model_fields}
+                raise IsthmusError(f"training: no method has an option '{key}': {nearest(key, known)}")
+        return found
+
+    def load_parties(self, seed: int) -> tuple[list[Party], int]:
+        """The parties of a run with this seed, and how many classes there are."""
+        draw = seed if self.data_seed is None else self.data_seed
+        data_set = self.data_set()
+        pool = data_set.load(draw)
+        natural = None if pool.owner is None else int(pool.owner.max()) + 1
+        cut = self.cut() or Partition.named("random" if natural is None else "given")()
+        if self.parties < 0 or ("parties" in self.model_fields_set and self.parties == 0):
+            raise IsthmusError("parties is 0: a federation needs at least one")
+        parties = cut.cut(pool, self.parties or natural or 4, draw)
+        if self.unlabelled == "error":
+            check_labelled(parties)
+        task = task_for(parties, pool.classes)
+        for method in self.method_list():
+            check_fit(method, parties, task)
+        return parties, pool.classes
+
+    def torch_device(self) -> torch.device:
+        ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        kind = self.device.split(":")[0]
+        if kind not in ready:
+            raise IsthmusError(f"unknown device '{self.device}': {nearest(kind, ready)}")
+        if not ready[kind]:
+            raise IsthmusError(f"device '{self.device}' is not at hand on this machine: use cpu")
+        return torch.device(self.device)
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything spelled out, defaults included, as `study.toml` records it."""
+        cut = self.cut()
+        return {
+            "parties": self.parties or None,
+            "seeds": self.seeds,
+            "data_seed": self.data_seed,
+            "unlabelled": self.unlabelled,
+            "device": self.device,
+            "wire": self.wire,
+            "data": {"name": self.data_set().name, **self.data_set().model_dump()},
+            "partition": {} if cut is None else {"name": cut.name, **cut.model_dump()},
+            "model": {"encoder": self.encoder().name, **self.encoder().model_dump()},
+            "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
+        }
+
+    def to_toml(self) -> str:
+        return toml.dumps(self.resolved())
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise IsthmusError(f"cannot read the study {path}: {reason}; give the path of a TOML file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise IsthmusError(f"{path} is no TOML: {error}") from error
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` on top, table by table.
+
+    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def settings(assignments: Sequence[str]) -> dict[str, Any]:
+    """`key.path=value` texts as nested tables; values are read as TOML, and as plain text where they are none.
+
+    >>> settings(["local.lr=0.1", "data.name=cora"])
+    {'local': {'lr': 0.1}, 'data': {'name': 'cora'}}
+    """
+    table: dict[str, Any] = {}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys):
+            raise IsthmusError(f"setting '{assignment}' is not of the form key=value")
+        inside = table
+        for key in keys[:-1]:
+            inside = inside.setdefault(key, {})
+            if not isinstance(inside, dict):
+                raise IsthmusError(f"setting '{assignment}': '{key}' has a value already")
+        inside[keys[-1]] = _toml_value(text.strip())
+    return table
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _named(kind: Any, table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> tuple[Any, Any]:
+    name = table.get(key, default)
+    if not isinstance(name, str):
+        raise IsthmusError(f"{where}: give a '{key}' (a text)")
+    return kind.named(name), {option: value for option, value in table.items() if option != key}
+
+
+def _as_tables(kind: type[Method], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Shared options on top of a method's own defaults: a table changes the entries it names, not the others."""
+    whole = {}
+    for key, value in given.items():
+        default = kind.model_fields[key].get_default(call_default_factory=True)
+        nested = isinstance(value, Mapping) and isinstance(default, Options)
+        whole[key] = merged(default.model_dump(), value) if nested else value
+    return whole

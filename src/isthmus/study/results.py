@@ -1,0 +1,133 @@
+"""What a study gave: runs, their summary, and the folder that holds them."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from isthmus import __version__
+from isthmus.errors import IsthmusError
+from isthmus.federation import ledger, wire
+from isthmus.study import store, toml
+from isthmus.study.engine import RunResult
+
+
+@dataclass
+class Results:
+    """Runs of one study, as the command line writes them and `isthmus.run` gives them.
+
+    Attributes:
+        study: the study with all its options spelled out.
+        runs: one entry per method and seed.
+    """
+
+    study: Mapping[str, Any]
+    runs: list[RunResult] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the only run; with several, see `summary`."""
+        if len(self.runs) != 1:
+            raise IsthmusError(f"there are {len(self.runs)} runs: read their means from summary()")
+        return self.runs[0].metrics
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Mean and standard deviation over seeds (of the sample; 0 with one seed), per method and metric."""
+        lines = []
+        for method in dict.fromkeys(run.method for run in self.runs):
+            runs = [run for run in self.runs if run.method == method]
+            for metric in dict.fromkeys(name for run in runs for name in run.metrics):
+                values = [run.metrics[metric] for run in runs if metric in run.metrics]
+                std = statistics.stdev(values) if len(values) > 1 else 0.0
+                mean = math.fsum(values) / len(values)
+                lines.append({"method": method, "metric": metric, "mean": mean, "std": std, "seeds": len(values)})
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"runs": [...], "summary": [...]}`."""
+        return {"runs": [run.summary() for run in self.runs], "summary": self.summary()}
+
+    def save(self, folder: Path, *, created: str) -> None:
+        """Write the result folder: each file whole or not at all."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        for run in self.runs:
+            for name, weights in _weight_files(run):
+                store.write(folder / "weights" / f"{name}.safetensors", save(dict(weights)))
+        for name, rows, columns in (
+            ("history", list(self._history()), _HISTORY),
+            ("ledger", list(self._ledger()), _LEDGER),
+        ):
+            schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in columns.items()])
+            table = pa.Table.from_pylist(rows, schema=schema)
+            store.write_with(folder / f"{name}.parquet", partial(parquet.write_table, table))
+        store.write(folder / "study.toml", toml.dumps(self.study))
+        head = {"isthmus": __version__, "created": created, "versions": versions(), "study": self.study}
+        store.write(folder / "results.json", json.dumps({**head, **self.to_dict()}, indent=2) + "\n")
+
+    def _history(self) -> Iterator[dict[str, Any]]:
+        for run in self.runs:
+            for at, metric, value in run.history:
+                yield {"method": run.method, "seed": run.seed, "round": at, "metric": metric, "value": value}
+
+    def _ledger(self) -> Iterator[dict[str, Any]]:
+        for run in self.runs:
+            for row in run.ledger.rows():
+                yield {"method": run.method, "seed": run.seed, **row}
+
+
+_HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
+_NUMBERS = ("round", "call", "sent", "received")
+_LEDGER = {"method": "string", "seed": "int64"} | {
+    name: "int64" if name in _NUMBERS else "string" for name in ledger.COLUMNS
+}
+
+
+def _weight_files(run: RunResult) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Weights by file: one for the server's, one per party where parties keep their own."""
+    name = f"{run.method}-{run.seed}"
+    groups = {key: value for key, value in run.weights.items() if isinstance(value, Mapping)}
+    if groups:
+        for party, weights in groups.items():
+            yield f"{name}/{party}", _contiguous(weights)
+    elif run.weights:
+        yield name, _contiguous(run.weights)
+
+
+def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.detach().cpu().contiguous().clone() for name, value in wire.flatten(weights)}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    found = {"python": platform.python_version()}
+    for package in ("isthmus", "torch", "torch_geometric", "numpy", "scipy", "scikit-learn", "pyarrow"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def load_summary(folder: Path) -> dict[str, Any]:
+    """`results.json` of a folder."""
+    try:
+        return dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise IsthmusError(f"no readable results.json in {folder}: give a folder that isthmus run wrote") from error
+
+
+def ordered(runs: Sequence[RunResult], methods: Sequence[str]) -> list[RunResult]:
+    """Runs in the order of the study's methods, then by seed."""
+    return sorted(runs, key=lambda run: (methods.index(run.method), run.seed))

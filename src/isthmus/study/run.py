@@ -1,0 +1,184 @@
+"""Runs a study: every method with every seed, into a folder that a killed run can go on from."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from isthmus.data.party import Party
+from isthmus.errors import IsthmusError
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.study import store
+from isthmus.study.config import Study
+from isthmus.study.engine import OnRound, Run, RunResult, module_for, task_for
+from isthmus.study.results import Results, ordered
+
+STATE = ".state"
+"""Folder inside the result folder with what a killed run needs to go on; gone once the study is done."""
+
+
+class Watcher:
+    """Told what happens; the command line draws it. This one keeps silent."""
+
+    def run_started(self, method: Method, seed: int) -> None: ...
+
+    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None: ...
+
+    def run_done(self, result: RunResult) -> None: ...
+
+
+def run_study(
+    study: Study, out: Path | None = None, *, resume: bool = False, force: bool = False, watcher: Watcher | None = None
+) -> Results:
+    """Run all of a study.
+
+    Arguments:
+        out: the result folder; none writes nothing.
+        resume: go on with what `out` holds; results equal those of an uninterrupted run bit for bit.
+        force: start anew although `out` holds results.
+    """
+    watcher = watcher or Watcher()
+    resolved = study.resolved()
+    methods = study.method_list()
+    first = study.load_parties(study.seeds[0])  # wrong input shows before anything is written
+    if out is not None:
+        _prepare(out, resolved, resume=resume, force=force)
+    runs: list[RunResult] = []
+    for seed in study.seeds:
+        parties, classes = first if seed == study.seeds[0] else study.load_parties(seed)
+        for method in methods:
+            done = None if out is None else out / STATE / f"{method.name}-{seed}.run"
+            if done is not None and done.exists():
+                runs.append(RunResult.of_dump(store.read(done)))
+                continue
+            watcher.run_started(method, seed)
+            result = _one(study, method, seed, parties, classes, out, watcher)
+            if done is not None:
+                store.write(done, store.pack(result.dump()))
+                done.with_suffix(".checkpoint").unlink(missing_ok=True)
+            watcher.run_done(result)
+            runs.append(result)
+    results = Results(resolved, ordered(runs, [method.name for method in methods]))
+    if out is not None:
+        results.save(out, created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+        shutil.rmtree(out / STATE, ignore_errors=True)
+    return results
+
+
+def _one(
+    study: Study,
+    method: Method,
+    seed: int,
+    parties: Sequence[Party],
+    classes: int,
+    out: Path | None,
+    watcher: Watcher,
+) -> RunResult:
+    task = task_for(parties, classes)
+    return Run(
+        method,
+        parties,
+        task,
+        module_for(study.encoder(), parties, task, seed),
+        seed=seed,
+        device=study.torch_device(),
+        wire=study.wire,
+        checkpoint=None if out is None else out / STATE / f"{method.name}-{seed}.checkpoint",
+        on_round=lambda at, metrics: watcher.round_done(method, seed, at, metrics),
+    ).go()
+
+
+def _prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
+    """Make sure that the folder is ours to write to, and remember which study it belongs to."""
+    mark = out / STATE / "study"
+    if resume:
+        if (out / "results.json").exists() and not mark.exists():
+            raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use --force to run it anew")
+        if not mark.exists():
+            raise IsthmusError(f"{out} holds no started study: run it without --resume first")
+        if store.read(mark) != _plain(resolved):
+            raise IsthmusError(f"{out} was started with another study: resume it with the same options")
+        return
+    if out.exists() and not out.is_dir():
+        raise IsthmusError(f"{out} is a file: choose a folder")
+    if out.exists() and any(out.iterdir()):
+        if not force:
+            raise IsthmusError(f"{out} is not empty: use --resume to go on, --force to start anew, or another folder")
+        ours = ("results.json", "study.toml", "history.parquet", "ledger.parquet", "report.html", STATE, "weights")
+        if not any((out / name).exists() for name in ours):
+            raise IsthmusError(f"{out} holds other files than results: choose another folder")
+        for name in ours:
+            path = out / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    store.write(mark, store.pack(_plain(resolved)))
+
+
+def _plain(value: Any) -> Any:
+    """As `store.read` gives it back: tuples as lists."""
+    return store.unpack(store.pack(value))
+
+
+def run(
+    method: str | Method | Sequence[str | Method],
+    parties: Sequence[Party] | None = None,
+    *,
+    model: str | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
+    classes: int | None = None,
+    seeds: Sequence[int] = (0,),
+    seed: int | None = None,
+    device: str = "cpu",
+    wire: bool = False,
+    on_round: OnRound | None = None,
+    **options: Any,
+) -> Results:
+    """Train together, in this process.
+
+    Arguments:
+        method: a name, a method with its options, or several of these.
+        parties: all of them; without, the generated federation of banks.
+        model: an encoder by name or with its options, a PyG module of your own with `forward(x, edge_index, ...)`,
+            or a function of the numbers of features and outputs that makes one.
+        classes: number of classes, where the parties' labels do not show it.
+        seeds: one run for each (or `seed`, a single one).
+        wire: send every payload through bytes.
+        on_round: called with the round and its metrics.
+        options: of the methods: `rounds=10`, `local={"epochs": 5}`.
+
+    >>> from isthmus.data.synthetic import Banks
+    >>> results = run("fedavg", rounds=2)
+    >>> sorted(results.metrics)[:2]
+    ['test_accuracy', 'test_loss']
+    """
+    several = [method] if isinstance(method, str | Method) else list(method)
+    chosen = [_with_options(each, options) for each in several]
+    encoder = Encoder.named(model)() if isinstance(model, str) else model
+    given = None if parties is None else list(parties)
+    runs = []
+    for at in seeds if seed is None else (seed,):
+        held, count = (given, classes) if given is not None else Study().load_parties(at)
+        task = task_for(held, count)
+        for each in chosen:
+            module = module_for(encoder, held, task, at)
+            where = torch.device(device)
+            runs.append(Run(each, held, task, module, seed=at, device=where, wire=wire, on_round=on_round).go())
+    study = {
+        "seeds": list(seeds if seed is None else (seed,)),
+        "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
+        "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
+        "parties": len(given) if given is not None else None,
+    }
+    return Results(study, ordered(runs, [each.name for each in chosen]))
+
+
+def _with_options(method: str | Method, options: Mapping[str, Any]) -> Method:
+    if isinstance(method, Method):
+        return type(method).read({**method.model_dump(), **options}, f"method '{method.name}'") if options else method
+    kind = Method.named(method)
+    return kind.read(options, f"method '{kind.name}'")

@@ -1,0 +1,45 @@
+"""TOML written by hand: the standard library only reads it, and a study needs no more than tables and lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def dumps(table: Mapping[str, Any]) -> str:
+    """A nested mapping as TOML; entries that are None are left out.
+
+    >>> print(dumps({"seeds": [0, 1], "data": {"name": "banks"}}))
+    seeds = [0, 1]
+    <BLANKLINE>
+    [data]
+    name = "banks"
+    <BLANKLINE>
+    """
+    return "\n".join(_lines(table, ())) + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    lines, tables = [], []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            tables.append((key, value, "[{}]"))
+        elif isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value):
+            tables += [(key, each, "[[{}]]") for each in value]
+        elif value is not None:
+            lines.append(f"{key} = {_value(value)}")
+    for key, value, brackets in tables:
+        name = ".".join((*path, key))
+        lines += ["", brackets.format(name), *_lines(value, (*path, key))]
+    return lines
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(each) for each in value) + "]"
+    return repr(value)
