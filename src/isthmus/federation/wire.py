@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -27,6 +27,9 @@ Payload: TypeAlias = Mapping[str, Any]
 LIMIT = 2 * 1024**3
 """Largest payload that is read or written unless a caller says otherwise, in bytes."""
 
+_DEEPEST = 8
+"""Most groups within groups."""
+
 _SCALARS: dict[type, tuple[str, torch.dtype]] = {
     bool: ("bool", torch.bool),
     int: ("int", torch.int64),
@@ -36,10 +39,15 @@ _SCALARS: dict[type, tuple[str, torch.dtype]] = {
 
 def flatten(payload: Payload, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Fields with the names of their groups before them: `weights/conv.bias`."""
+    if not isinstance(payload, Mapping):
+        raise PayloadError(f"a payload maps names to values, this is a {type(payload).__name__}")
     for name, value in payload.items():
-        if not isinstance(name, str) or "/" in name or ":" in name or not name:
+        if not isinstance(name, str) or "/" in name or ":" in name or not name or not _is_unicode(name):
             raise PayloadError(f"field {prefix}{name!r}: a field's name is a text without '/' and ':'")
         if isinstance(value, Mapping):
+            if not value or prefix.count("/") >= _DEEPEST:
+                what = f"groups more than {_DEEPEST} deep" if value else "a group without fields"
+                raise PayloadError(f"field '{prefix}{name}' is {what}: not carried")
             yield from flatten(value, f"{prefix}{name}/")
         else:
             yield prefix + name, value
@@ -65,19 +73,32 @@ def check(payload: Payload, *, limit: int = LIMIT) -> None:
     isthmus.errors.PayloadError: field 'weights/bias' has 1 NaN or infinite value
     """
     for name, value in flatten(payload):
+        _check_kind(name, value)
         if isinstance(value, Tensor):
-            if value.dtype not in _NAMES or value.layout != torch.strided:
-                raise PayloadError(f"field '{name}' is a tensor of {value.dtype}, {value.layout}: not carried")
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                 bad = int((~torch.isfinite(value)).sum())
                 raise PayloadError(f"field '{name}' has {bad} NaN or infinite value{'s' if bad > 1 else ''}")
-        elif isinstance(value, float):
-            if value != value or value in (float("inf"), float("-inf")):
-                raise PayloadError(f"field '{name}' is {value}: not a finite number")
-        elif not isinstance(value, bool | int | str):
-            raise PayloadError(f"field '{name}' is a {type(value).__name__}: only tensors, numbers and texts travel")
-    if size(payload) > limit:
-        raise PayloadError(f"payload of {size(payload)} bytes is over the limit of {limit}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise PayloadError(f"field '{name}' is {value}: not a finite number")
+    if (bytes_ := size(payload)) > limit:
+        raise PayloadError(f"payload of {bytes_} bytes is over the limit of {limit}")
+
+
+def _check_kind(name: str, value: Any) -> None:
+    """Refuse a value whose type cannot travel, whatever it holds."""
+    if isinstance(value, Tensor):
+        if value.is_nested or value.is_meta or value.dtype not in _NAMES or value.layout != torch.strided:
+            raise PayloadError(f"field '{name}' is a tensor of {value.dtype}, {value.layout}: not carried")
+    elif type(value) not in (bool, int, float, str):
+        raise PayloadError(f"field '{name}' is a {type(value).__name__}: only tensors, numbers and texts travel")
+    elif type(value) is int and not -(2**63) <= value < 2**63:
+        raise PayloadError(f"field '{name}' is a whole number of more than 64 bits: not carried")
+    elif isinstance(value, str) and not _is_unicode(value):
+        raise PayloadError(f"field '{name}' is a text with half a character: not carried")
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def encode(payload: Payload, *, limit: int = LIMIT) -> bytes:
@@ -87,7 +108,13 @@ def encode(payload: Payload, *, limit: int = LIMIT) -> bytes:
     {'rounds': 3, 'w': {'b': tensor([1., 1.])}}
     """
     check(payload, limit=limit)
-    return save(dict(_tensors(payload)))
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in _tensors(payload):
+        data = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if data in seen else tensor  # safetensors refuses tensors that share memory
+        seen.add(data)
+    return save(tensors)
 
 
 def decode(data: bytes, *, limit: int = LIMIT) -> dict[str, Any]:
@@ -96,14 +123,18 @@ def decode(data: bytes, *, limit: int = LIMIT) -> dict[str, Any]:
         raise PayloadError(f"payload of {len(data)} bytes is over the limit of {limit}")
     try:
         tensors = load(bytes(data))
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+    except Exception as error:  # whatever a reader stumbles over in bytes from outside
         raise PayloadError("these bytes are no payload: not in safetensors form") from error
-    fields = {}
-    for name in sorted(tensors, key=_order):
-        _, kind, path = name.split(":", 2) if name.count(":") >= 2 else ("", "", "")
-        if kind not in ("tensor", "text", "bool", "int", "float") or not path:
-            raise PayloadError(f"these bytes are no payload: field {name!r} has no known kind")
-        fields[path] = _value(kind, path, tensors[name])
+    found: dict[int, tuple[str, Any]] = {}
+    for name, tensor in tensors.items():
+        known = _NAME.fullmatch(name)
+        if known is None or int(known[1]) in found:
+            raise PayloadError(f"these bytes are no payload: field {name[:200]!r} has no known kind and place")
+        found[int(known[1])] = known[3], _value(known[2], known[3], tensor)
+    fields = dict(found[at] for at in sorted(found))
+    groups = {path[:at] for path in fields for at, letter in enumerate(path) if letter == "/"}
+    if len(fields) < len(found) or not groups.isdisjoint(fields):
+        raise PayloadError("these bytes are no payload: two fields of one name")
     payload = unflatten(fields)
     check(payload, limit=limit)
     return payload
@@ -112,8 +143,7 @@ def decode(data: bytes, *, limit: int = LIMIT) -> dict[str, Any]:
 def size(payload: Payload) -> int:
     """The length of `encode(payload)`, found without encoding the data."""
     signature = tuple((name, t.dtype, tuple(t.shape)) for name, t in _tensors(payload, copy=False))
-    data = sum(t.numel() * t.element_size() for _, t in _tensors(payload, copy=False))
-    return _header_size(signature) + data
+    return _header_size(signature) + sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in signature)
 
 
 def describe(payload: Payload) -> str:
@@ -127,33 +157,33 @@ def describe(payload: Payload) -> str:
 def _tensors(payload: Payload, copy: bool = True) -> Iterator[tuple[str, Tensor]]:
     # safetensors sorts by name; a number in front keeps the order in which the fields were given
     for at, (name, value) in enumerate(flatten(payload)):
+        _check_kind(name, value)
         if isinstance(value, Tensor):
-            yield f"{at}:tensor:{name}", value.detach().cpu().contiguous() if copy else value
+            yield f"{at}:tensor:{name}", value.detach().cpu().resolve_neg().contiguous() if copy else value
         elif isinstance(value, str):
             yield f"{at}:text:{name}", torch.frombuffer(bytearray(value.encode() + b"\0"), dtype=torch.uint8)
-        elif type(value) in _SCALARS:
+        else:
             kind, dtype = _SCALARS[type(value)]
             yield f"{at}:{kind}:{name}", torch.tensor(value, dtype=dtype)
-        else:
-            raise PayloadError(f"field '{name}' is a {type(value).__name__}: only tensors, numbers and texts travel")
 
 
-def _order(name: str) -> int:
-    head = name.split(":", 1)[0]
-    return int(head) if head.isdigit() else -1
+_NAME = re.compile(r"([0-9]{1,9}):(tensor|text|bool|int|float):(.+)", re.DOTALL)
+"""Place, kind and path of a field, as safetensors names it."""
 
 
 def _value(kind: str, path: str, tensor: Tensor) -> Any:
     if kind == "tensor":
         return tensor
     if kind == "text":
-        try:
-            return bytes(tensor.tolist()[:-1]).decode()
-        except (ValueError, TypeError) as error:
-            raise PayloadError(f"field '{path}' is no text") from error
-    if tensor.dim() != 0:
+        if tensor.dtype == torch.uint8 and tensor.dim() == 1 and tensor.numel() and tensor[-1] == 0:
+            try:
+                return tensor[:-1].numpy().tobytes().decode()
+            except ValueError:
+                pass
+        raise PayloadError(f"field '{path}' is no text")
+    if tensor.dim() != 0 or tensor.dtype != dict(_SCALARS.values())[kind]:
         raise PayloadError(f"field '{path}' is no single {kind}")
-    return {"bool": bool, "int": int, "float": float}[kind](tensor.item())
+    return tensor.item()
 
 
 # safetensors' names of the dtypes, in the order in which it lays tensors out (by dtype, then by name)

@@ -1,0 +1,332 @@
+"""One conformance suite for all methods: what every method must keep, run on yours as on the built-in ones.
+
+>>> from isthmus.methods.fedavg import FedAvg
+>>> check_method(FedAvg(rounds=3), checks=["same_seed_same_result"])
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.data.partition import Partition
+from isthmus.data.party import Level, Party
+from isthmus.data.pool import DataSet
+from isthmus.errors import TooFewAnswers
+from isthmus.federation import wire
+from isthmus.federation.answers import Reply
+from isthmus.federation.local import LocalTransport
+from isthmus.federation.site import Site
+from isthmus.federation.verbs import Each
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.study.engine import Run, RunResult, module_for, task_for
+
+TOLERANCE = 1e-5
+
+
+class Subject:
+    """A method on some parties, ready to be run in several ways."""
+
+    def __init__(self, method: Method, parties: Sequence[Party], encoder: Encoder, seed: int = 0) -> None:
+        self.method, self.parties, self.encoder, self.seed = method, list(parties), encoder, seed
+        self.task = task_for(parties)
+
+    def run(self, *, parties: Sequence[Party] | None = None, seed: int | None = None, **ways: Any) -> Run:
+        parties = self.parties if parties is None else parties
+        seed = self.seed if seed is None else seed
+        module = module_for(self.encoder, parties, self.task, seed)
+        return Run(ways.pop("method", self.method), parties, self.task, module, seed=seed, **ways)
+
+
+def check_method(
+    method: Method | type[Method],
+    parties: Sequence[Party] | None = None,
+    *,
+    encoder: Encoder | None = None,
+    checks: Sequence[str] | None = None,
+) -> None:
+    """Run the conformance suite; the first check that fails is an AssertionError that names it.
+
+    Arguments:
+        method: with few rounds (4 are enough), or a class, which then runs 4.
+        parties: small ones; without, generated parties of every level that the method is for.
+        encoder: without, a small GCN with dropout.
+        checks: names of the checks to run; all of `CHECKS` without.
+    """
+    subject = method if isinstance(method, Method) else method(rounds=4)
+    for level in subject.levels if parties is None else (parties[0].level,):
+        held = small_parties(level) if parties is None else parties
+        small = encoder or Encoder.named("gcn")(hidden=8)
+        for name in CHECKS if checks is None else checks:
+            try:
+                CHECKS[name](Subject(subject, held, small))
+            except AssertionError as error:
+                raise AssertionError(f"method '{subject.name}' on {level}s fails '{name}': {error}") from error
+
+
+def small_parties(level: Level, parties: int = 4) -> list[Party]:
+    """Generated parties for quick checks."""
+    if level == "node":
+        banks = DataSet.named("banks").read({"parties": parties, "nodes": 40 * parties}, "banks")
+        return Partition.named("given")().cut(banks.load(0), parties, 0)
+    graphs = DataSet.named("motifs").read({"graphs": 12 * parties}, "motifs")
+    return Partition.named("random")().cut(graphs.load(0), parties, 0)
+
+
+# ---- the checks
+
+
+def cohort_law(subject: Subject) -> None:
+    """A cohort of K parties gives what K cohorts of one give."""
+    together, apart = subject.run().go(), subject.run(side_by_side=False).go()
+    _assert_close(together.weights, apart.weights, "weights of a cohort and of cohorts of one")
+    assert together.chosen_round == apart.chosen_round, "a cohort and cohorts of one choose different rounds"
+
+
+def wire_equals_in_process(subject: Subject) -> None:
+    """Payloads that go through bytes give the same result, bit for bit."""
+    _assert_same(subject.run().go(), subject.run(wire=True).go(), "through bytes and in process")
+
+
+def same_seed_same_result(subject: Subject) -> None:
+    """The same seed gives the same result bit for bit; another seed another one."""
+    first, second = subject.run().go(), subject.run().go()
+    _assert_same(first, second, "two runs of one seed")
+    other = subject.run(seed=subject.seed + 1).go()
+    assert not _equal(first.weights, other.weights), "another seed gives the same weights: the seed does nothing"
+
+
+def resume_equals_uninterrupted(subject: Subject) -> None:
+    """A run that was stopped after any round and goes on gives the same result, bit for bit."""
+    whole = subject.run().go()
+    for stop_after in range(1, whole.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "checkpoint"
+
+            def stop(at: int, metrics: Mapping[str, float], last: int = stop_after) -> None:
+                if at > last:
+                    raise KeyboardInterrupt
+
+            try:
+                subject.run(checkpoint=file, save_every=0.0, on_round=stop).go()
+            except KeyboardInterrupt:
+                pass
+            assert file.exists(), f"nothing was saved before round {stop_after + 1}"
+            resumed = subject.run(checkpoint=file, save_every=0.0).go()
+        _assert_same(whole, resumed, f"an uninterrupted run and one resumed after round {stop_after}")
+
+
+def test_labels_decide_nothing(subject: Subject) -> None:
+    """Poisoned test labels change nothing that training returns, and nothing that is selected."""
+    clean, poisoned = Recording(subject), Recording(subject, parties=[_poisoned(p) for p in subject.parties])
+    _assert_equal_trees(clean.result.weights, poisoned.result.weights, "weights with clean and poisoned test labels")
+    assert clean.result.chosen_round == poisoned.result.chosen_round, "test labels chose the round"
+    assert clean.training == poisoned.training, "what parties sent in training depends on test labels"
+
+
+test_labels_decide_nothing.__dict__["__test__"] = False  # a check, not a test that pytest should collect
+
+
+def weights_travel_or_are_kept(subject: Subject) -> None:
+    """Every trainable weight moves in training, and is in a payload or declared local (kept by the site)."""
+    record = Recording(subject)
+    module = module_for(subject.encoder, subject.parties, subject.task, subject.seed)
+    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    seen = record.fields | record.kept
+    for name in names:
+        assert any(path == name or path.endswith(f"/{name}") for path in seen), f"weight '{name}' goes nowhere"
+    before = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    for name, path, value in _found(names, record.result.weights):
+        assert not torch.equal(value.float(), before[name].float()), f"weight '{name}' ({path}) is never trained"
+
+
+def faults_are_named(subject: Subject) -> None:
+    """A party that fails, or answers NaN, is named; the run goes on or stops as the method's quorum says."""
+    victim = subject.parties[0].name
+    lenient = subject.method.model_copy(update={"quorum": 0.0})
+    strict = subject.method.model_copy(update={"quorum": 1.0})
+    with_nan = [_with_nan(subject.parties[0]), *subject.parties[1:]]
+    for what, parties, failing in (("NaN", with_nan, None), ("a failure", subject.parties, victim)):
+        if subject.method.pooled:
+            continue  # all data in one place: there is no party to do without
+        run = subject.run(method=lenient, parties=parties, transport=_transport(subject, lenient, parties, failing))
+        result = run.go()
+        named = {row["party"] for row in result.ledger.rows() if row["status"] == "failed"}
+        assert named == {victim}, f"{what} at '{victim}': the ledger names {sorted(named) or 'nobody'}"
+        for path, value in wire.flatten(result.weights):
+            if victim not in path:
+                assert bool(torch.isfinite(value).all()), f"{what} at '{victim}' reached weight '{path}'"
+        try:
+            subject.run(method=strict, parties=parties, transport=_transport(subject, strict, parties, failing)).go()
+        except TooFewAnswers as error:
+            assert victim in str(error), f"the error does not name '{victim}': {error}"
+        else:
+            raise AssertionError(f"{what} at '{victim}' did not stop a run whose quorum is everybody")
+
+
+def ledger_counts_every_byte(subject: Subject) -> None:
+    """The ledger's bytes are those of the encoded payloads, party by party."""
+    record = Recording(subject)
+    sent: dict[str, int] = {}
+    received: dict[str, int] = {}
+    for row in record.result.ledger.rows():
+        sent[row["party"]] = sent.get(row["party"], 0) + row["sent"]
+        received[row["party"]] = received.get(row["party"], 0) + row["received"]
+    assert sent == record.sent, f"sent: the ledger has {sent}, the payloads are {record.sent}"
+    assert received == record.received, f"received: the ledger has {received}, the payloads are {record.received}"
+
+
+CHECKS: dict[str, Callable[[Subject], None]] = {
+    check.__name__: check
+    for check in (
+        cohort_law,
+        wire_equals_in_process,
+        same_seed_same_result,
+        resume_equals_uninterrupted,
+        test_labels_decide_nothing,
+        weights_travel_or_are_kept,
+        faults_are_named,
+        ledger_counts_every_byte,
+    )
+}
+"""The checks by name."""
+
+
+# ---- what the checks are made of
+
+
+class _Recorder(LocalTransport):
+    """Encodes everything that passes and keeps the bytes' count and what training sent."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        super().__init__(sites)
+        self.sent = dict.fromkeys(self.parties, 0)
+        self.received = dict.fromkeys(self.parties, 0)
+        self.training: list[tuple[str, str, bytes]] = []
+        self.fields: set[str] = set()
+
+    def call(self, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
+        for party in of:
+            payload = request.payloads[party] if isinstance(request, Each) else request
+            self.received[party] += len(wire.encode(payload))
+        replies = super().call(action, request, of)
+        for reply in replies:
+            for at, party in enumerate(reply.parties):
+                letters = list(reply.letters[at].values()) if reply.letters else []
+                payloads = letters if reply.letters else [reply.payload(at)]
+                for payload in payloads:
+                    data = wire.encode(payload)
+                    self.sent[party] += len(data)
+                    self.fields |= {name for name, _ in wire.flatten(payload)}
+                    if action != "evaluate":
+                        self.training.append((action, party, data))
+        return replies
+
+    def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
+        for party, payload in mail.items():
+            letters = payload.values() if all(isinstance(v, Mapping) for v in payload.values()) else [payload]
+            self.received[party] += sum(len(wire.encode(letter)) for letter in letters)
+        super().deliver(action, mail)
+
+
+class Recording:
+    """A run with everything that left the parties."""
+
+    def __init__(self, subject: Subject, parties: Sequence[Party] | None = None) -> None:
+        parties = subject.parties if parties is None else parties
+        site = _site(subject, subject.method, parties)
+        transport = _Recorder([site])
+        self.result = subject.run(parties=parties, transport=transport).go()
+        self.sent, self.received = transport.sent, transport.received
+        self.training, self.fields = transport.training, transport.fields
+        self.kept = {name for saved in site.save().values() for name, _ in wire.flatten(_plain_names(saved["kept"]))}
+
+
+def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Kept values by names that a payload could have: `control:conv.bias` is weight conv.bias."""
+    return {
+        name.split(":", 1)[-1]: _plain_names(value) if isinstance(value, Mapping) else value
+        for name, value in kept.items()
+    }
+
+
+def _site(subject: Subject, method: Method, parties: Sequence[Party], kind: type[Site] | None = None) -> Site:
+    from isthmus.data.party import pool
+
+    held = [pool(parties)] if method.pooled else list(parties)
+    module = module_for(subject.encoder, parties, subject.task, subject.seed)
+    return (kind or method.AtParty)(method, held, subject.task, module, seed=subject.seed)
+
+
+def _transport(subject: Subject, method: Method, parties: Sequence[Party], failing: str | None) -> LocalTransport:
+    """All parties in one cohort; the one that fails raises in the middle of every action."""
+
+    class Failing(method.AtParty):  # type: ignore[name-defined,misc]
+        def generators(self, *purpose: object) -> Any:
+            if failing in self.cohort.names:
+                raise RuntimeError("disk on fire")
+            return super().generators(*purpose)
+
+    return LocalTransport([_site(subject, method, parties, Failing)])
+
+
+def _poisoned(party: Party) -> Party:
+    """The same party, every test label another one."""
+    y = party.graph.y.clone()
+    classes = int(y.max()) + 1
+    y[party.test] = (y[party.test] + 1) % max(classes, 2)
+    graph = party.graph.clone()
+    graph.y = y
+    return replace(party, graph=graph)
+
+
+def _with_nan(party: Party) -> Party:
+    graph = party.graph.clone()
+    graph.x = torch.full((party.nodes, party.features), float("nan"))
+    return replace(party, graph=graph)
+
+
+def _found(names: Sequence[str], weights: Mapping[str, Any]) -> list[tuple[str, str, Tensor]]:
+    return [
+        (name, path, value)
+        for path, value in wire.flatten(weights)
+        for name in names
+        if path == name or path.endswith(f"/{name}")
+    ]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Mapping):
+        return isinstance(b, Mapping) and a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and torch.equal(a, b)
+    return bool(a == b)
+
+
+def _assert_equal_trees(a: Any, b: Any, what: str) -> None:
+    assert _equal(a, b), f"{what} differ"
+
+
+def _assert_same(a: RunResult, b: RunResult, what: str) -> None:
+    _assert_equal_trees(a.weights, b.weights, f"weights of {what}")
+    assert a.history == b.history, f"histories of {what} differ"
+    assert list(a.ledger.rows()) == list(b.ledger.rows()), f"ledgers of {what} differ"
+    assert (a.chosen_round, a.rounds) == (b.chosen_round, b.rounds), f"rounds of {what} differ"
+
+
+def _assert_close(a: Mapping[str, Any], b: Mapping[str, Any], what: str) -> None:
+    ours, theirs = dict(wire.flatten(a)), dict(wire.flatten(b))
+    assert ours.keys() == theirs.keys(), f"{what} have different names"
+    for name, value in ours.items():
+        gap = float((value.double() - theirs[name].double()).abs().max()) if value.numel() else 0.0
+        assert gap <= TOLERANCE, f"{what} differ by {gap:.1e} at '{name}'"
+
+
+__all__ = ["CHECKS", "check_method", "small_parties"]

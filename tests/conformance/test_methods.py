@@ -1,0 +1,27 @@
+"""Every registered method passes every check, on every level that it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.testing import CHECKS, check_method, small_parties
+
+CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(("name", "level"), CASES)
+def test_method_conforms(name: str, level: str, check: str) -> None:
+    check_method(Method.named(name)(rounds=4), small_parties(level), checks=[check])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "fedadam", "local"])
+@pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
+def test_mini_batches_and_batch_norm_conform(name: str, check: str) -> None:
+    kind = Method.named(name)
+    local = {"batch_size": 5, "clip": 1.0, "epochs": 2}
+    sampling = {"fraction": 0.5} if "fraction" in kind.model_fields else {}
+    method = kind.read({"rounds": 4, "local": local, **sampling}, name)
+    check_method(method, small_parties("graph"), encoder=Encoder.named("gin")(hidden=8, norm=True), checks=[check])
