@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -114,10 +115,8 @@ def resume_equals_uninterrupted(subject: Subject) -> None:
                 if at > last:
                     raise KeyboardInterrupt
 
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 subject.run(checkpoint=file, save_every=0.0, on_round=stop).go()
-            except KeyboardInterrupt:
-                pass
             assert file.exists(), f"nothing was saved before round {stop_after + 1}"
             resumed = subject.run(checkpoint=file, save_every=0.0).go()
         _assert_same(whole, resumed, f"an uninterrupted run and one resumed after round {stop_after}")
@@ -163,12 +162,10 @@ def faults_are_named(subject: Subject) -> None:
         for path, value in wire.flatten(result.weights):
             if victim not in path:
                 assert bool(torch.isfinite(value).all()), f"{what} at '{victim}' reached weight '{path}'"
-        try:
-            subject.run(method=strict, parties=parties, transport=_transport(subject, strict, parties, failing)).go()
-        except TooFewAnswers as error:
-            assert victim in str(error), f"the error does not name '{victim}': {error}"
-        else:
-            raise AssertionError(f"{what} at '{victim}' did not stop a run whose quorum is everybody")
+        run = subject.run(method=strict, parties=parties, transport=_transport(subject, strict, parties, failing))
+        message = _stopped(run)
+        assert message, f"{what} at '{victim}' did not stop a run whose quorum is everybody"
+        assert victim in message, f"{what} at '{victim}': the error does not name the party: {message}"
 
 
 def ledger_counts_every_byte(subject: Subject) -> None:
@@ -275,6 +272,15 @@ def _transport(subject: Subject, method: Method, parties: Sequence[Party], faili
             return super().generators(*purpose)
 
     return LocalTransport([_site(subject, method, parties, Failing)])
+
+
+def _stopped(run: Run) -> str:
+    """The error of a run that too few parties answered, or nothing."""
+    try:
+        run.go()
+    except TooFewAnswers as error:
+        return str(error)
+    return ""
 
 
 def _poisoned(party: Party) -> Party:

@@ -21,7 +21,8 @@ def test_method_conforms(name: str, level: str, check: str) -> None:
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
 def test_mini_batches_and_batch_norm_conform(name: str, check: str) -> None:
     kind = Method.named(name)
-    local = {"batch_size": 5, "clip": 1.0, "epochs": 2}
+    # plain SGD: the bias before a batch norm has no gradient but rounding, which Adam would blow up to whole steps
+    local = {"batch_size": 5, "clip": 1.0, "epochs": 2, "optimizer": "sgd", "lr": 0.05}
     sampling = {"fraction": 0.5} if "fraction" in kind.model_fields else {}
     method = kind.read({"rounds": 4, "local": local, **sampling}, name)
     check_method(method, small_parties("graph"), encoder=Encoder.named("gin")(hidden=8, norm=True), checks=[check])
