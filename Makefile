@@ -9,11 +9,11 @@ demo: $(VENV)/.installed  ## train on a generated federation of banks and write 
 	$(BIN)/isthmus demo --out runs/demo --force
 
 test: $(VENV)/.installed-dev lint types  ## everything: lint, types, tests
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

@@ -15,6 +15,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "run": "isthmus.study.run",
+    "run_study": "isthmus.study.run",
+    "write_report": "isthmus.study.report",
+    "check_method": "isthmus.testing",
     "Party": "isthmus.data.party",
     "Border": "isthmus.data.party",
     "Cohort": "isthmus.data.party",
@@ -23,6 +26,8 @@ _HOMES = {
     "Encoder": "isthmus.nn.encoders",
     "per_party": "isthmus.nn.per_party",
     "Method": "isthmus.methods.base",
+    "Model": "isthmus.methods.base",
+    "State": "isthmus.methods.base",
     "Averaging": "isthmus.methods.base",
     "LocalTraining": "isthmus.methods.training",
     "Site": "isthmus.federation.site",
@@ -53,12 +58,17 @@ if TYPE_CHECKING:
     from isthmus.federation.verbs import Federation as Federation
     from isthmus.methods.base import Averaging as Averaging
     from isthmus.methods.base import Method as Method
+    from isthmus.methods.base import Model as Model
+    from isthmus.methods.base import State as State
     from isthmus.methods.training import LocalTraining as LocalTraining
     from isthmus.nn.encoders import Encoder as Encoder
     from isthmus.nn.per_party import per_party as per_party
     from isthmus.study.config import Study as Study
+    from isthmus.study.report import write_report as write_report
     from isthmus.study.results import Results as Results
     from isthmus.study.run import run as run
+    from isthmus.study.run import run_study as run_study
+    from isthmus.testing import check_method as check_method
 
 
 def __getattr__(name: str) -> Any:

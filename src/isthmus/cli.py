@@ -20,23 +20,26 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="isthmus",
     help="Federated graph learning: parties that may not pool their graphs train graph models together.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
+Name = Annotated[str | None, typer.Argument(help="One of them, with its options.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
 
 
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
         typer.echo(f"isthmus {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command("run")
@@ -71,13 +74,18 @@ def run_command(
     )  # fmt: skip
     base = {} if study is None else read_toml(study)
     where = "study" if study is None else str(study)
-    whole = _with_settings(merged(base, flags), set_ or [])
+    Study.read(base, where)
+    if parties is not None and isinstance(base.get("data"), dict):
+        base["data"].pop("parties", None)
+    for_all = flags.pop("training", {})
+    whole = _with_settings(_with_training(merged(base, flags), for_all), set_ or [])
     _run(Study.of(whole, where), out, resume=resume, force=force, as_json=as_json)
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/demo"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -95,7 +103,7 @@ def demo(
     )
     if not as_json:
         _console().print("Four banks, one transfer network: who learns what, and what leaves each bank?\n")
-    _run(study, out, resume=False, force=force, as_json=as_json)
+    _run(study, out, resume=resume, force=force, as_json=as_json)
     _report([out], None, quiet=as_json)
 
 
@@ -109,35 +117,35 @@ def report(
 
 
 @app.command("methods")
-def methods_command(as_json: Json = False) -> None:
+def methods_command(name: Name = None, as_json: Json = False) -> None:
     """List methods with their options."""
     from isthmus.methods.base import Method
 
-    _list(Method, as_json)
+    _list(Method, name, as_json)
 
 
 @app.command("datasets")
-def datasets_command(as_json: Json = False) -> None:
+def datasets_command(name: Name = None, as_json: Json = False) -> None:
     """List data sets with their options."""
     from isthmus.data.pool import DataSet
 
-    _list(DataSet, as_json)
+    _list(DataSet, name, as_json)
 
 
 @app.command("partitions")
-def partitions_command(as_json: Json = False) -> None:
+def partitions_command(name: Name = None, as_json: Json = False) -> None:
     """List ways to cut data into parties, with their options."""
     from isthmus.data.partition import Partition
 
-    _list(Partition, as_json)
+    _list(Partition, name, as_json)
 
 
 @app.command("encoders")
-def encoders_command(as_json: Json = False) -> None:
+def encoders_command(name: Name = None, as_json: Json = False) -> None:
     """List encoders with their options."""
     from isthmus.nn.encoders import Encoder
 
-    _list(Encoder, as_json)
+    _list(Encoder, name, as_json)
 
 
 def _flags(**given: Any) -> dict[str, Any]:
@@ -175,17 +183,31 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
     from isthmus.methods.base import Method
     from isthmus.study.config import Study, merged, settings
 
+    options = {name for kind in Method.known().values() for name in kind.model_fields}
     for key, value in settings(assignments).items():
-        if key in Study.model_fields:
-            study = merged(study, {key: value})
-        elif key in Method.known() and isinstance(value, dict):
+        if key == "training" and isinstance(value, dict):
+            study = _with_training(study, value)
+        elif key in Study.model_fields:
+            study = merged({"data": Study().data, "model": Study().model, **study}, {key: value})
+        elif key in Method.known() and key not in options and isinstance(value, dict):
             methods = study.get("methods", Study().methods)
-            if key not in [each.get("name") for each in methods]:
+            names = [str(each.get("name")).lower() for each in methods]
+            if key not in names:
                 raise IsthmusError(f"--set {key}: method '{key}' is not in this study")
-            study["methods"] = [merged(each, value) if each.get("name") == key else each for each in methods]
+            study["methods"] = [merged(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
         else:
-            study = merged(study, {"training": {key: value}})
+            study = _with_training(study, {key: value})
     return study
+
+
+def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Options for all methods on top, also of those that a method's own table has."""
+    from isthmus.study.config import merged
+
+    whole = merged(study, {"training": options})
+    if "methods" in study:
+        whole["methods"] = [merged(each, {k: v for k, v in options.items() if k in each}) for each in study["methods"]]
+    return whole
 
 
 def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bool) -> None:
@@ -198,15 +220,19 @@ def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bo
         torch.set_num_threads(1)  # small kernels: a second thread costs more than it gives
     if resume and out is None:
         raise IsthmusError("--resume needs --out: the folder of the run to go on with")
-    with Live(_console(error=True)) as live:
-        results = run_study(study, out, resume=resume, force=force, watcher=live)
+    try:
+        with Live(_console(error=True)) as live:
+            results = run_study(study, out, resume=resume, force=force, watcher=live)
+    except KeyboardInterrupt:
+        typer.echo(f"isthmus: stopped{'; go on with --resume' if out else ''}", err=True)
+        raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
     console = _console()
     console.print(table(results))
     if out is not None:
-        console.print(f"results in {out}", highlight=False)
+        typer.echo(f"results in {out}")
 
 
 def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
@@ -214,24 +240,37 @@ def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
 
     page = write_report(folders, out)
     if not quiet:
-        _console().print(f"report in {page}", highlight=False)
+        typer.echo(f"report in {page}")
 
 
-def _list(kind: Any, as_json: bool) -> None:
-    entries = [each.describe() for each in kind.known().values()]
+def _list(kind: Any, name: str | None, as_json: bool) -> None:
+    """All of a kind, a line each; or one with its options."""
+    chosen = [kind.named(name)] if name else list(kind.known().values())
+    entries = [each.describe() for each in chosen]
     if as_json:
         typer.echo(json.dumps(entries, default=str))
         return
+    from rich.markup import escape
     from rich.table import Table
 
     console = _console()
+    grid = Table.grid(padding=(0, 2))
     for entry in entries:
-        console.print(f"[bold]{entry['name']}[/bold]  {entry['summary']}", highlight=False)
-        grid = Table.grid(padding=(0, 2))
-        for option in entry["options"]:
-            default = "required" if option["default"] is None else str(option["default"])
-            grid.add_row("   ", option["name"], default, option["help"])
-        console.print(grid)
+        grid.add_row(f"[bold]{entry['name']}[/bold]", escape(entry["summary"]))
+    console.print(grid)
+    if not name:
+        console.print(f"\noptions of one: isthmus {console_name(kind)} NAME", highlight=False)
+        return
+    options = Table.grid(padding=(0, 2))
+    for option in entries[0]["options"]:
+        default = "required" if option["default"] is None else str(option["default"])
+        options.add_row("   ", option["name"], escape(default), escape(option["help"]))
+    console.print(options)
+
+
+def console_name(kind: Any) -> str:
+    """The command that lists a kind."""
+    return f"{kind.kind.replace(' ', '')}s"
 
 
 def _console(error: bool = False) -> Console:
@@ -249,15 +288,16 @@ def main() -> None:
     if debug:  # wherever it stands on the line
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
     try:
-        app()
-    except IsthmusError as error:
-        if debug:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        known = isinstance(error, IsthmusError)
+        usage = getattr(error, "format_message", None)  # typer brings a click of its own: known by its shape
+        if debug or not (known or usage):
             raise
-        typer.echo(f"isthmus: {' '.join(str(error).split())}", err=True)
+        text = str(error) if usage is None else f"{usage()} (see isthmus --help)"
+        typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("isthmus: stopped; go on with --resume", err=True)
-        raise SystemExit(130) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,12 @@ class Options(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Check `values` against the fields; the first thing wrong becomes one line that names `where`."""
+        """Check `values` against the fields; the first thing wrong becomes one line that names `where`.
+
+        A table for a field that holds options itself changes the entries it names, not the field's other defaults.
+        """
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(_on_defaults(cls, values))
         except ValidationError as error:
             raise IsthmusError(_one_line(cls, error.errors()[0], where)) from error
 
@@ -98,6 +101,15 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
             "default": None if field.is_required() else field.get_default(call_default_factory=True),
             "help": " ".join((field.description or "").split()),
         }
+
+
+def _on_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    whole = dict(values)
+    for name, field in cls.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, Options) and isinstance(values.get(name), Mapping):
+            whole[name] = {**default.model_dump(), **_on_defaults(type(default), values[name])}
+    return whole
 
 
 def _one_line(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:

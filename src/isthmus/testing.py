@@ -69,7 +69,8 @@ def check_method(
             try:
                 CHECKS[name](Subject(subject, held, small))
             except AssertionError as error:
-                raise AssertionError(f"method '{subject.name}' on {level}s fails '{name}': {error}") from error
+                who = subject.name or type(subject).__name__
+                raise AssertionError(f"method '{who}' on {level}s fails '{name}': {error}") from error
 
 
 def small_parties(level: Level, parties: int = 4) -> list[Party]:
@@ -157,8 +158,11 @@ def faults_are_named(subject: Subject) -> None:
             continue  # all data in one place: there is no party to do without
         run = subject.run(method=lenient, parties=parties, transport=_transport(subject, lenient, parties, failing))
         result = run.go()
-        named = {row["party"] for row in result.ledger.rows() if row["status"] == "failed"}
+        rows = list(result.ledger.rows())
+        named = {row["party"] for row in rows if row["status"] == "failed"}
         assert named == {victim}, f"{what} at '{victim}': the ledger names {sorted(named) or 'nobody'}"
+        silent = _silent_in_training(rows, victim)
+        assert not silent, f"{what} at '{victim}': action '{silent}' went on as if nothing had happened"
         for path, value in wire.flatten(result.weights):
             if victim not in path:
                 assert bool(torch.isfinite(value).all()), f"{what} at '{victim}' reached weight '{path}'"
@@ -272,6 +276,14 @@ def _transport(subject: Subject, method: Method, parties: Sequence[Party], faili
             return super().generators(*purpose)
 
     return LocalTransport([_site(subject, method, parties, Failing)])
+
+
+def _silent_in_training(rows: Sequence[Mapping[str, Any]], victim: str) -> str:
+    """The action by which a broken party told the server something in training without ever being named for it."""
+    own = [row for row in rows if row["party"] == victim and row["action"] != "evaluate"]
+    if any(row["status"] == "failed" for row in own):
+        return ""
+    return next((row["action"] for row in own if row["round"] > 0 and row["sent"] and row["fields"]), "")
 
 
 def _stopped(run: Run) -> str:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
@@ -75,6 +78,7 @@ class Party:
                     f"party '{self.name}': mask '{split}' has shape {tuple(getattr(self, split).shape)}, "
                     f"its {self.level}s are {items}"
                 )
+        _check_edges(self)
         if self.graph.y is None or self.graph.y.size(0) != items:
             raise IsthmusError(f"party '{self.name}' needs one label row for each of its {items} {self.level}s")
 
@@ -211,7 +215,10 @@ class Cohort:
         self.names = tuple(party.name for party in self.parties)
         self.sizes = tuple(party.nodes for party in self.parties)
         self.items = tuple(party.items for party in self.parties)
-        self.block = self._block().to(self.device)
+        block = self._block()
+        if self.device.type == "mps":  # it has no sparse matrices
+            block = replace(block, x=rows.dense(block.x))
+        self.block = block.to(self.device)
         self.y = torch.cat([party.graph.y for party in self.parties]).to(self.device)
         self.party = self.per_item(torch.arange(len(self.parties), device=self.device))
         self.masks = {
@@ -243,30 +250,56 @@ class Cohort:
             self._parts[key] = Cohort(tuple(self.parties[at] for at in key), self.device)
         return self._parts[key]
 
-    def block_of(self, active: Sequence[bool]) -> Block:
-        """The block without the rows of parties that are not active; every party keeps its place."""
-        if all(active):
+    def block_of(self, active: Sequence[bool], *, near_training: bool = False) -> Block:
+        """The block without the rows of parties that are not active; every party keeps its place.
+
+        Arguments:
+            near_training: of parties with one graph also leave out what no path joins to a training node; `rows_of`
+                then says where the others stand.
+        """
+        if all(active) and not near_training:
             return self.block
-        key = tuple(active)
+        key = (*active, near_training)
         if key not in self._blocks:
             while len(self._blocks) >= 4:
                 self._blocks.pop(next(iter(self._blocks)))
-            self._blocks[key] = self._without(key)
+            self._blocks[key] = self._part(self._present(active, near_training), active)
         return self._blocks[key]
 
-    def _without(self, active: tuple[bool, ...]) -> Block:
+    def rows_of(self, items: Tensor, active: Sequence[bool], *, near_training: bool = False) -> Tensor:
+        """At which rows of `block_of(...)` these items (nodes of active parties) stand."""
+        if all(active) and not near_training:
+            return items
+        return self._present(active, near_training).cumsum(0)[items] - 1
+
+    def _present(self, active: Sequence[bool], near_training: bool) -> Tensor:
+        sizes = torch.tensor(self.sizes, device=self.device)
+        here = torch.tensor(list(active), device=self.device).repeat_interleave(sizes)
+        return here & self._near_training if near_training and self.level == "node" else here
+
+    @cached_property
+    def _near_training(self) -> Tensor:
+        """Nodes in a connected component with a training node."""
+        source, target = self.block.edge_index.cpu().numpy()
+        matrix = coo_matrix((np.ones(source.size, dtype=np.int8), (source, target)), (self.block.nodes,) * 2)
+        component = torch.from_numpy(connected_components(matrix, directed=False)[1]).long().to(self.device)
+        trained = torch.zeros(int(component.max()) + 1, dtype=torch.bool, device=self.device)
+        trained[component[self.masks["train"]]] = True
+        return trained[component]
+
+    def _part(self, here: Tensor, active: Sequence[bool]) -> Block:
+        """The block of the nodes in the mask `here`, which no edge joins to the others."""
         block = self.block
-        here = torch.tensor(active, device=self.device).repeat_interleave(torch.tensor(self.sizes, device=self.device))
         edges = here[block.edge_index[0]]
         graphs = tuple(n if on else 0 for n, on in zip(block.graphs or self.items, active, strict=True))
         batch = None
         if block.batch is not None:
-            present = torch.tensor(active, device=self.device)[self.party]
+            present = torch.tensor(list(active), device=self.device)[self.party]
             batch = (present.cumsum(0) - 1)[block.batch[here]]
         return Block(
             x=rows.take(block.x, here.nonzero().squeeze(1)),
             edge_index=(here.cumsum(0) - 1)[block.edge_index[:, edges]],
-            sizes=tuple(size if on else 0 for size, on in zip(self.sizes, active, strict=True)),
+            sizes=tuple(int(part.sum()) for part in here.split(self.sizes)),
             edge_weight=None if block.edge_weight is None else block.edge_weight[edges],
             batch=batch,
             graphs=graphs if block.graphs else (),
@@ -381,6 +414,20 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
     held["val"] &= ~held["train"]
     held["test"] &= ~(held["train"] | held["val"])
     return Party(name, graph, "node", ids=known, border=None, **held)
+
+
+def _check_edges(party: Party) -> None:
+    edges, nodes = party.graph.edge_index, party.nodes
+    if edges.dim() != 2 or edges.size(0) != 2 or edges.is_floating_point():
+        raise IsthmusError(f"party '{party.name}': edge_index has shape {tuple(edges.shape)}, it must be [2, edges]")
+    if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
+        raise IsthmusError(f"party '{party.name}': an edge names a node outside 0 .. {nodes - 1}")
+    border = party.border
+    if border is None or not len(border):
+        return
+    for what, values, count in (("inner node", border.inner, nodes), ("owner", border.owner, len(border.owners))):
+        if not 0 <= int(values.min()) <= int(values.max()) < count:
+            raise IsthmusError(f"party '{party.name}': a border edge names an {what} outside 0 .. {count - 1}")
 
 
 def _unique_edges(edge_index: Tensor, nodes: int) -> tuple[Tensor, Tensor]:

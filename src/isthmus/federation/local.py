@@ -34,13 +34,14 @@ class LocalTransport(Transport):
             if asked.isdisjoint(site.hosted.names):
                 continue
             here = [name for name in site.hosted.names if name in asked]
-            reply = site.answer(action, self._through_bytes(request) if self.wire else request, here)
+            asks = Each({name: request.payloads[name] for name in here}) if isinstance(request, Each) else request
+            reply = site.answer(action, self._through_bytes(asks) if self.wire else asks, here)
             replies.append(self._through_wire(action, reply) if self.wire else reply)
         return replies
 
     def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
         if self.wire:
-            mail = {party: _copy(payload, self.limit) for party, payload in mail.items()}
+            mail = {party: self._copied_mail(payload) for party, payload in mail.items()}
         for site in self.sites:
             site.deliver(action, mail)
 
@@ -50,6 +51,12 @@ class LocalTransport(Transport):
     def restore(self, saved: Mapping[str, Any]) -> None:
         for site in self.sites:
             site.restore(saved)
+
+    def _copied_mail(self, came: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A sum, or messages by sender: each of these is a payload of its own, and a sender's name is no field."""
+        if all(name in self.parties and isinstance(value, Mapping) for name, value in came.items()):
+            return {sender: _copy(payload, self.limit) for sender, payload in came.items()}
+        return _copy(came, self.limit)
 
     def _through_bytes(self, request: wire.Payload | Each) -> wire.Payload | Each:
         if isinstance(request, Each):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,8 @@ from isthmus.federation.verbs import Each
 from isthmus.nn.draws import generator
 from isthmus.nn.per_party import PerParty
 from isthmus.tasks.base import Step, Task
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from isthmus.methods.base import Method
@@ -106,7 +109,9 @@ def _joined(values: Sequence[Any]) -> Any:
     first = values[0]
     if isinstance(first, Mapping) and all(isinstance(v, Mapping) and v.keys() == first.keys() for v in values):
         return {name: _joined([value[name] for value in values]) for name in first}
-    if isinstance(first, Tensor) and all(isinstance(v, Tensor) and v.shape == first.shape for v in values):
+    if isinstance(first, Tensor) and all(
+        isinstance(v, Tensor) and v.shape == first.shape and v.dtype == first.dtype for v in values
+    ):
         return torch.stack(list(values))
     return list(values)
 
@@ -114,7 +119,7 @@ def _joined(values: Sequence[Any]) -> Any:
 def _part(value: Any, position: int) -> Any:
     if isinstance(value, Mapping):
         return {name: _part(inner, position) for name, inner in value.items()}
-    return value[position]
+    return slice_of(value, position)
 
 
 class Site:
@@ -192,7 +197,8 @@ class Site:
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
         """Have the hosted ones among these parties answer; who cannot is named in the reply with the reason."""
-        positions = tuple(at for at, party in enumerate(self.hosted.names) if party in set(of))
+        asked = set(of)
+        positions = tuple(at for at, party in enumerate(self.hosted.names) if party in asked)
         actions = self.actions()
         if name not in actions:
             raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {nearest(name, actions)}")
@@ -200,10 +206,10 @@ class Site:
         try:
             return self._answer(actions[name], request, positions)
         except Exception as error:
+            self.kept, self.answered = before  # what the attempt changed is taken back
             if len(positions) == 1:
                 return self._failed(positions[0], name, error)
-            # who of them it was shows when each is asked alone; what the attempt changed is taken back first
-            self.kept, self.answered = before
+            # who of them it was shows when each is asked alone
             replies = [self.answer(name, request, (self.hosted.names[at],)) for at in positions]
             if not any(reply.parties for reply in replies):
                 raise
@@ -222,16 +228,17 @@ class Site:
         return Reply.of(self.cohort.names, result)
 
     def _failed(self, at: int, name: str, error: Exception) -> Reply:
-        why = error.reason if isinstance(error, PartyFailed) else str(error)
-        if not isinstance(error, IsthmusError):
-            why = f"{type(error).__name__}: {why}"
         party = self.hosted.names[at]
+        why = error.reason if isinstance(error, PartyFailed) else str(error)
+        if not isinstance(error, IsthmusError):  # a foreign text may quote data: it stays in the log of this machine
+            log.error("party '%s', action '%s': %s", party, name, error, exc_info=error)
+            why = f"{type(error).__name__} (the log at the party says more)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
 
     def deliver(self, name: str, mail: Mapping[str, Any]) -> None:
         """Keep what came for hosted parties until the next delivery under the same action."""
-        box = {at: mail[party] for at, party in enumerate(self.hosted.names) if party in mail}
-        self.inbox[name] = box
+        names, device = self.hosted.names, self.hosted.device
+        self.inbox[name] = {at: _to(mail[party], device) for at, party in enumerate(names) if party in mail}
 
     def save(self) -> dict[str, Any]:
         """By party: what it keeps, what came for it, how many actions it has answered."""
@@ -248,6 +255,7 @@ class Site:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The way back from `save`."""
         names = self.hosted.names
+        saved = _to(saved, self.hosted.device)
         self.kept.restore(names, {party: saved[party].get("kept", {}) for party in names})
         self.answered = [int(saved[party]["answered"]) for party in names]
         self.inbox = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, Receipt, Reply, Total, slice_of
 from isthmus.federation.ledger import Call, Eyes, Ledger, Verb
 from isthmus.nn.draws import generator
+from isthmus.nn.per_party import FirstLayer
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Transport(ABC):
 
     parties: tuple[str, ...]
     protection: str = "none"
+    limit: int = wire.LIMIT
+    """Largest payload, in bytes."""
 
     @abstractmethod
     def call(self, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
@@ -132,11 +136,14 @@ class Federation:
         """
         eyes: Eyes = "server sees the sum" if to == "server" else "parties see the sum"
         asked, replies = self._call("total", action, request, of, eyes, like=to == "server")
-        wants = _taken_out(replies, "wants")
+        wants = _values(replies, "wants") if rows is not None else {}
+        for reply in replies if rows is not None else ():
+            reply.columns.pop("wants", None)
         total = Total(replies, asked, rows, least)
         if to == "server":
             return total
-        parcels = {party: _parcel(total, wants.get(party), replies, party) for party in asked}
+        own = _values(replies, "ids")
+        parcels = {party: _parcel(total, wants.get(party, own.get(party))) for party in asked}
         sizes = {("total", party): wire.size(parcel) for party, parcel in parcels.items()}
         self._book_received(tuple(parcels), tuple(sizes.values()))
         self.transport.deliver(action, parcels)
@@ -145,19 +152,20 @@ class Federation:
     def exchange(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Receipt:
         """Parties' messages to each other pass through; the server learns sizes, not content."""
         _, replies = self._call("exchange", action, request, of, "the addressed party")
+        known = set(self.parties)
         inboxes: dict[str, dict[str, Any]] = {}
         sizes: dict[tuple[str, str], int] = {}
         for reply in replies:
             for sender, letters in zip(reply.parties, reply.letters, strict=True):
                 for addressee, payload in letters.items():
-                    if addressee not in self.parties:
+                    if addressee not in known:
                         raise PayloadError(
                             f"party '{sender}', action '{action}': a message to '{addressee}', "
                             f"who is not in the federation: {nearest(addressee, self.parties)}"
                         )
                     inboxes.setdefault(addressee, {})[sender] = payload
                     sizes[sender, addressee] = wire.size(payload)
-        came = {party: sum(size for (_, to), size in sizes.items() if to == party) for party in inboxes}
+        came = {party: sum(sizes[sender, party] for sender in senders) for party, senders in inboxes.items()}
         self._book_received(tuple(came), tuple(came.values()))
         self.transport.deliver(action, inboxes)
         return Receipt(sizes, {party: why for reply in replies for party, why in reply.failures.items()})
@@ -165,7 +173,11 @@ class Federation:
     def agree(self, action: str, request: Request = None) -> IdUnion:
         """The union of the (hashed) ids that the parties answer in the field `ids`: a step of set-up."""
         answers = self.ask(action, request)
-        ids, holders = torch.unique(torch.cat([answer["ids"] for answer in answers.values()]), return_counts=True)
+        for party, answer in answers.items():
+            if "ids" not in answer:
+                raise PayloadError(f"party '{party}', action '{action}': no field 'ids' in the answer")
+        held = torch.cat([answer["ids"].unique() for answer in answers.values()])
+        ids, holders = torch.unique(held, return_counts=True)
         return IdUnion(ids, holders)
 
     # ---- what stands behind the verbs
@@ -180,17 +192,34 @@ class Federation:
         like: bool = True,
     ) -> tuple[tuple[str, ...], list[Reply]]:
         asked = self.parties if of is None else tuple(of)
-        unknown = [party for party in asked if party not in self.parties]
-        if unknown or not asked:
-            what = f"unknown party '{unknown[0]}'" if unknown else "no party was asked"
-            raise IsthmusError(f"action '{action}': {what}")
         request = {} if request is None else request
-        _check_request(action, request)
+        self._check_asked(action, request, asked)
+        _check_request(action, request, asked, self.transport.limit)
         replies = self.transport.call(action, request, asked)
-        replies = [_without_faulty(action, reply, request if like else {}) for reply in replies]
-        self._book(verb, action, request, asked, replies, eyes)
+        sent: dict[str, int] = {}
+        for at, reply in enumerate(replies):
+            _check_verb(verb, action, reply)
+            arrived = _without(action, reply, reply.not_carried())
+            sizes = _sizes(arrived)
+            over = _too_large(arrived, sizes, self.transport.limit)
+            sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}
+            arrived = _without(action, arrived, over)
+            replies[at] = _without(action, arrived, _not_due(arrived, request if like else {}))
+        self._book(verb, action, request, asked, replies, sent, eyes)
         self._require_quorum(action, asked, replies)
         return asked, replies
+
+    def _check_asked(self, action: str, request: wire.Payload | Each, asked: Sequence[str]) -> None:
+        known = set(self.parties)
+        for party in asked:
+            if party not in known:
+                raise IsthmusError(f"action '{action}': unknown party '{party}': {nearest(party, known)}")
+            if isinstance(request, Each) and party not in request.payloads:
+                raise IsthmusError(f"action '{action}': no request for party '{party}'")
+        if len(set(asked)) < len(asked) or not asked:
+            double = next((party for party in asked if asked.count(party) > 1), "")
+            what = f"party '{double}' was asked twice" if double else "no party was asked"
+            raise IsthmusError(f"action '{action}': {what}")
 
     def _book(
         self,
@@ -199,17 +228,10 @@ class Federation:
         request: wire.Payload | Each,
         asked: tuple[str, ...],
         replies: Sequence[Reply],
+        sent: Mapping[str, int],
         eyes: Eyes,
     ) -> None:
-        sent = dict.fromkeys(asked, 0)
-        notes: dict[str, str] = {}
-        for reply in replies:
-            notes |= reply.failures
-            if verb == "exchange":
-                for party, letters in zip(reply.parties, reply.letters, strict=True):
-                    sent[party] = sum(wire.size(payload) for payload in letters.values())
-            else:
-                sent |= dict(zip(reply.parties, reply.sizes(), strict=True))
+        notes = {party: why for reply in replies for party, why in reply.failures.items()}
         if isinstance(request, Each):
             received = [wire.size(request.payloads[party]) for party in asked]
         else:
@@ -225,7 +247,7 @@ class Federation:
                 fields=fields,
                 protection=self.transport.protection,
                 parties=asked,
-                sent=tuple(sent.values()),
+                sent=tuple(sent.get(party, 0) for party in asked),
                 received=tuple(received),
                 notes=notes,
             )
@@ -251,40 +273,72 @@ class Federation:
 
     def _require_quorum(self, action: str, asked: Sequence[str], replies: Sequence[Reply]) -> None:
         answered = sum(len(reply.parties) for reply in replies)
-        if answered >= max(1, self.quorum * len(asked)):
+        needed = max(1, math.ceil(self.quorum * len(asked) - 1e-9))  # 0.07 * 100 is a little more than 7
+        if answered >= needed:
             return
         missing = [f"'{party}' ({why})" for reply in replies for party, why in reply.failures.items()]
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise TooFewAnswers(
             f"round {self.clock()}, action '{action}': {answered} of {len(asked)} parties answered, "
-            f"at least {max(1, self.quorum * len(asked)):.0f} must; missing: {', '.join(missing[:3])}{more}"
+            f"at least {needed} must; missing: {', '.join(missing[:3])}{more}"
         )
 
 
-def _check_request(action: str, request: wire.Payload | Each) -> None:
-    payloads = request.payloads.values() if isinstance(request, Each) else [request]
-    for payload in payloads:
+def _check_request(action: str, request: wire.Payload | Each, asked: Sequence[str], limit: int) -> None:
+    payloads = {f" to party '{p}'": request.payloads[p] for p in asked} if isinstance(request, Each) else {"": request}
+    for whom, payload in payloads.items():
         try:
-            wire.check(payload)
+            wire.check(payload, limit=limit)
         except PayloadError as error:
-            raise PayloadError(f"server, request of action '{action}': {error}") from error
+            raise PayloadError(f"server, request of action '{action}'{whom}: {error}") from error
 
 
-def _without_faulty(action: str, reply: Reply, request: wire.Payload | Each) -> Reply:
-    """The reply without the parties whose answers must not be used, each of them named with the reason."""
-    faulty = {at: f"field '{name}' is NaN or infinite" for at, name in reply.not_finite().items()}
+def _check_verb(verb: Verb, action: str, reply: Reply) -> None:
+    """Messages to other parties go by `exchange`, answers by `ask` and `total`."""
+    if reply.parties and bool(reply.letters) != (verb == "exchange"):
+        made = "mail, which goes by exchange" if reply.letters else "an answer, which goes by ask or total"
+        raise IsthmusError(f"action '{action}' was called by {verb} and makes {made}")
+
+
+def _sizes(reply: Reply) -> tuple[int, ...]:
+    """Bytes of what each party of the reply sent."""
+    if not reply.letters:
+        return reply.sizes()
+    return tuple(sum(wire.size(payload) for payload in letters.values()) for letters in reply.letters)
+
+
+def _too_large(reply: Reply, sizes: Sequence[int], limit: int) -> dict[int, str]:
+    """Positions of parties with a payload over the limit; every message is a payload of its own."""
+    over: dict[int, str] = {}
+    for at, size in enumerate(sizes):
+        if size > limit and reply.letters:
+            size = max(wire.size(payload) for payload in reply.letters[at].values())
+        if size > limit:
+            over[at] = f"payload of {size} bytes is over the limit of {limit}"
+    return over
+
+
+def _not_due(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
+    """Positions of parties that answered a field of the request in another shape or type than it was sent."""
     expected = {} if isinstance(request, Each) else dict(wire.flatten(request))
+    faulty: dict[int, str] = {}
     for name, column in reply.columns.items():
         like = expected.get(name)
         if not isinstance(like, torch.Tensor):
             continue
         for at in range(len(reply.parties)):
-            value = column.outline() if not isinstance(column, torch.Tensor | Sequence) else slice_of(column, at)
-            if value.shape != like.shape or value.dtype != like.dtype:
-                got = f"{value.dtype} {list(value.shape)}"
+            value = column.outline() if isinstance(column, FirstLayer) else slice_of(column, at)
+            if not isinstance(value, torch.Tensor) or value.shape != like.shape or value.dtype != like.dtype:
+                tensor = isinstance(value, torch.Tensor)
+                got = f"{value.dtype} {list(value.shape)}" if tensor else f"a {type(value).__name__}"
                 faulty.setdefault(at, f"field '{name}' is {got}, due is {like.dtype} {list(like.shape)}")
             elif isinstance(column, torch.Tensor):
                 break  # the slices of a stack are alike
+    return faulty
+
+
+def _without(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
+    """The reply without the parties whose answers must not be used, each of them named with the reason."""
     if not faulty:
         return reply
     kept = reply.keep([at for at in range(len(reply.parties)) if at not in faulty])
@@ -298,24 +352,21 @@ def _fields(verb: Verb, reply: Reply) -> str:
     return next((wire.describe(payload) for letters in reply.letters for payload in letters.values()), "")
 
 
-def _taken_out(replies: Sequence[Reply], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for reply in replies:
-        column = reply.columns.pop(name, None)
-        if column is not None:
-            found |= {party: slice_of(column, at) for at, party in enumerate(reply.parties)}
-    return found
+def _values(replies: Sequence[Reply], name: str) -> dict[str, Any]:
+    """One field of every party that answered it."""
+    return {
+        party: slice_of(reply.columns[name], at)
+        for reply in replies
+        if name in reply.columns
+        for at, party in enumerate(reply.parties)
+    }
 
 
-def _parcel(total: Total, wants: Any, replies: Sequence[Reply], party: str) -> dict[str, Any]:
+def _parcel(total: Total, wants: Any) -> dict[str, Any]:
     """What of a sum goes to one party."""
     if total.rows is None:
         return total.payload()
-    if wants is None:
-        wants = next(
-            (slice_of(r.columns["ids"], r.parties.index(party)) for r in replies if party in r.parties),
-            total.rows.ids[:0],
-        )
+    wants = total.rows.ids[:0] if wants is None else wants
     assert total.opened is not None
     at = total.rows.places(wants.cpu())
     fields = {name: value[at.to(value.device)] for name, value in dict(wire.flatten(total.payload())).items()}

@@ -87,7 +87,7 @@ def check(payload: Payload, *, limit: int = LIMIT) -> None:
 def _check_kind(name: str, value: Any) -> None:
     """Refuse a value whose type cannot travel, whatever it holds."""
     if isinstance(value, Tensor):
-        if value.is_nested or value.is_meta or value.dtype not in _NAMES or value.layout != torch.strided:
+        if value.is_nested or value.is_meta or value.dtype not in DTYPES or value.layout != torch.strided:
             raise PayloadError(f"field '{name}' is a tensor of {value.dtype}, {value.layout}: not carried")
     elif type(value) not in (bool, int, float, str):
         raise PayloadError(f"field '{name}' is a {type(value).__name__}: only tensors, numbers and texts travel")
@@ -98,7 +98,7 @@ def _check_kind(name: str, value: Any) -> None:
 
 
 def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def encode(payload: Payload, *, limit: int = LIMIT) -> bytes:
@@ -150,7 +150,7 @@ def describe(payload: Payload) -> str:
     """Fields in short: `weights/conv.bias[64], count`."""
     parts = []
     for name, value in flatten(payload):
-        parts.append(f"{name}{list(value.shape)}".replace(" ", "") if isinstance(value, Tensor) else name)
+        parts.append(f"{name}[{','.join(map(str, value.shape))}]" if isinstance(value, Tensor) else name)
     return ", ".join(parts)
 
 
@@ -186,8 +186,8 @@ def _value(kind: str, path: str, tensor: Tensor) -> Any:
     return tensor.item()
 
 
-# safetensors' names of the dtypes, in the order in which it lays tensors out (by dtype, then by name)
-_NAMES = {
+# What travels: safetensors' names of the dtypes, in the order in which it lays tensors out (by dtype, then by name)
+DTYPES = {
     torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
@@ -196,11 +196,11 @@ _NAMES = {
 @lru_cache(maxsize=256)
 def _header_size(signature: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> int:
     """Length of the safetensors header: JSON of names, dtypes, shapes and offsets, padded to eight bytes."""
-    ranks = list(_NAMES)
+    ranks = list(DTYPES)
     length, offset = 2 + max(0, len(signature) - 1), 0
     for name, dtype, shape in sorted(signature, key=lambda entry: (ranks.index(entry[1]), entry[0])):
         end = offset + math.prod(shape) * dtype.itemsize
-        entry = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
+        entry = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
         text = json.dumps({name: entry}, ensure_ascii=False, separators=(",", ":"))
         length, offset = length + len(text.encode()) - 2, end
     return 8 + -(-length // 8) * 8

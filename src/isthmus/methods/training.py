@@ -28,12 +28,12 @@ Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 class LocalTraining(Options):
     """How a party trains on its own data, from a fresh optimiser each time."""
 
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
     batch_size: int = Field(0, ge=0)
     """Training items per step; 0 takes all at once. Batches of nodes are read in the whole graph of their party."""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """The optimiser."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adamw"
+    """The optimiser. Fresh in every round, Adam with decay moves weights that get no gradient a whole lr a step."""
     lr: float = Field(0.01, gt=0)
     """Learning rate."""
     weight_decay: float = Field(5e-4, ge=0)
@@ -63,8 +63,10 @@ class LocalTraining(Options):
         if not any(trains):
             return torch.zeros(len(cohort), dtype=torch.long)
         touched = self.batch_size == 0 and self.clip == 0 and alike
+        # nodes that no path joins to a training node change nothing: most of a graph that was cut at random
+        near = self.batch_size == 0 and model.keeps_to_components
         first = next(self._batches(site, 0))
-        block = _read(cohort, first, trains)[0] if touched else cohort.block
+        block = _read(cohort, first, trains, near)[0] if touched else cohort.block
         leaves = model.start_training(block, trains, touched=touched)
         optimizer = PartyOptimizer(self, leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)
@@ -72,7 +74,7 @@ class LocalTraining(Options):
             for at, chosen in enumerate(self._batches(site, epoch)):
                 sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
                 active = [size > 0 for size in sizes]
-                read, at_rows = _read(cohort, chosen, active)
+                read, at_rows = _read(cohort, chosen, active, near)
                 output = model(read, site.generators("dropout", epoch, at))
                 losses = loss(Step(output[at_rows], cohort.y[chosen], sizes, chosen))
                 losses.sum().backward()
@@ -102,13 +104,11 @@ class LocalTraining(Options):
             yield torch.cat([each[at].sort().values for each in batches if at < len(each)])
 
 
-def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool]) -> tuple[Block, Tensor]:
+def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool], near: bool) -> tuple[Block, Tensor]:
     """What the model reads in a step on these items, and at which rows of its output they stand."""
     if cohort.level == "graph":
         return cohort.graphs_of(chosen), torch.arange(chosen.numel(), device=chosen.device)
-    absent = torch.tensor([0 if on else size for on, size in zip(active, cohort.items, strict=True)])
-    before = (absent.cumsum(0) - absent).to(chosen.device)
-    return cohort.block_of(active), chosen - before[cohort.party[chosen]]
+    return cohort.block_of(active, near_training=near), cohort.rows_of(chosen, active, near_training=near)
 
 
 class PartyOptimizer:
@@ -127,14 +127,14 @@ class PartyOptimizer:
             two = options.optimizer != "sgd"
             first = torch.zeros_like(leaf.tensor) if two or options.momentum else leaf.tensor.new_empty(0)
             self.moments.append((first, torch.zeros_like(leaf.tensor) if two else first))
-            self.counters.append([torch.zeros((), device=leaf.tensor.device) for _ in leaf.sizes])
+            self.counters.append(list(torch.zeros(len(leaf.sizes), device=leaf.tensor.device).unbind()))
         self.alike = True
 
     @torch.no_grad()
     def step(self, active: Sequence[bool]) -> None:
         """One step of the active parties, from the gradients of the leaves, which are let go."""
         tensors: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
-        self.alike = self.alike and all(active)
+        parting, self.alike = self.alike and not all(active), self.alike and all(active)
         for leaf, (first, second), counters in zip(self.leaves, self.moments, self.counters, strict=True):
             grad = leaf.tensor.grad if leaf.tensor.grad is not None else torch.zeros_like(leaf.tensor)
             moving = [False, True] if leaf.everyone else list(active)
@@ -144,7 +144,7 @@ class PartyOptimizer:
             slices = zip(*(leaf.parts(each) for each in (leaf.tensor, grad)), strict=True)
             seconds = leaf.parts(second) if second.numel() else [second] * len(leaf.sizes)
             firsts = leaf.parts(first) if first.numel() else [first] * len(leaf.sizes)
-            if counters[0] is not counters[-1] and counters[0] > counters[-1]:  # they moved as one before
+            if parting and not leaf.everyone:  # they moved as one before
                 for counter in counters[1:]:
                     counter.copy_(counters[0])
             for on, (value, slope), m, v, counter in zip(moving, slices, firsts, seconds, counters, strict=True):

@@ -52,6 +52,14 @@ class Encoder(Registered):
         return list(itertools.pairwise(sizes))
 
 
+class MessagePassing(nn.Module):
+    """What passes messages along edges: without batch statistics, rows of other components change nothing."""
+
+    @property
+    def keeps_to_components(self) -> bool:
+        return not any(isinstance(module, nn.BatchNorm1d) for module in self.modules())
+
+
 class Readout(nn.Module):
     """Graph classification: node embeddings, ReLU, pooled per graph, one linear layer."""
 
@@ -71,7 +79,7 @@ class Readout(nn.Module):
         return self.head(self.pool(h, batch, batch_size))
 
 
-class Convolutions(nn.Module):
+class Convolutions(MessagePassing):
     """Convolutions with dropout before and ReLU between."""
 
     def __init__(
@@ -194,7 +202,7 @@ class Tag(Encoder):
         return Convolutions(convs, self.dropout, weighted=True)
 
 
-class Perceptron(nn.Module):
+class Perceptron(MessagePassing):
     """Linear layers with dropout before and ReLU between; looks at no edge."""
 
     first_layer = "linears.0.weight"
@@ -245,7 +253,7 @@ class Appnp(Encoder):
         return Personalised(Perceptron(self.widths(features, out), self.dropout), self.hops, self.alpha)
 
 
-class Personalised(nn.Module):
+class Personalised(MessagePassing):
     """A perceptron and PyG's personalised propagation."""
 
     def __init__(self, perceptron: Perceptron, hops: int, alpha: float) -> None:
@@ -279,7 +287,7 @@ class Gbp(Encoder):
         return GbpBody(Perceptron(self.widths(features, out), self.dropout), self.hops, self.alpha, self.r)
 
 
-class GbpBody(nn.Module):
+class GbpBody(MessagePassing):
     """Weighted hops of the raw features, then a perceptron."""
 
     def __init__(self, perceptron: Perceptron, hops: int, alpha: float, r: float) -> None:
@@ -302,7 +310,7 @@ class GbpBody(nn.Module):
         weight = x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
         degree = x.new_ones(nodes).index_add(0, edge_index[1], weight).clamp(min=1e-12)
         scale = degree.pow(self.r - 0.5)
-        return Propagation.of_edges(index, scale[index[1]] * values / scale[index[0]], nodes)
+        return Propagation(index, scale[index[1]] * values / scale[index[0]], nodes)
 
 
 class GprGnn(Encoder):
@@ -318,7 +326,7 @@ class GprGnn(Encoder):
         return GprBody(Perceptron(self.widths(features, out), self.dropout), self.hops, self.alpha)
 
 
-class GprBody(nn.Module):
+class GprBody(MessagePassing):
     """sum_k gamma_k S^k f(X), with gamma learned."""
 
     def __init__(self, perceptron: Perceptron, hops: int, alpha: float) -> None:
@@ -380,7 +388,7 @@ class LightGcn(Encoder):
         return LightBody(features, self.hidden, out, self.hops, self.dropout)
 
 
-class LightBody(nn.Module):
+class LightBody(MessagePassing):
     """Embed, propagate with PyG's LGConv, average the hops, read out linearly."""
 
     first_layer = "embed.weight"

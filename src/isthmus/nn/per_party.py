@@ -64,15 +64,16 @@ class FirstLayer:
 
     def slices(self) -> Iterator[Tensor]:
         """Every party's whole weight `[out, in]`, one after another, in one buffer: valid until the next is asked."""
-        buffers = [rest.clone() for rest in self.rest.detach().unbind(0)]
-        start = 0
-        for size, trains in zip(self.columns.sizes, self.trains, strict=True):
-            index = self.columns.index[start : start + size]
-            buffer, rest = buffers[int(trains)], self.rest.detach()[int(trains)]
-            buffer[index] = self.kept.detach()[start : start + size]
+        rests = self.rest.detach().unbind(0)
+        buffers = [rest.clone() for rest in rests]
+        parts = zip(
+            self.columns.index.split(self.columns.sizes), self.kept.detach().split(self.columns.sizes), strict=True
+        )
+        for (index, kept), trains in zip(parts, self.trains, strict=True):
+            buffer, rest = buffers[int(trains)], rests[int(trains)]
+            buffer.index_copy_(0, index, kept)
             yield buffer.t()
-            buffer[index] = rest[index]
-            start += size
+            buffer.index_copy_(0, index, rest.index_select(0, index))
 
     def outline(self) -> Tensor:
         """A tensor of one slice's shape, its data left out."""
@@ -114,7 +115,7 @@ class PerParty:
     """
 
     def __init__(self, module: nn.Module, parties: int, device: torch.device | None = None) -> None:
-        self.module = copy.deepcopy(module).to(device or "cpu")
+        self.module = _without_caches(copy.deepcopy(module).to(device or "cpu"))
         self.parties = parties
         self.device = device or torch.device("cpu")
         self.training = False
@@ -123,7 +124,7 @@ class PerParty:
         self.side_by_side = self._twin is not None
         self._probed = False
         self._arguments = _arguments(self.module)
-        self._features: tuple[Tensor, Features] | None = None
+        self._features: dict[int, Features] = {}
         self._columns: dict[Any, tuple[Tensor, Columns]] = {}
         self._shared: Weights | None = initial_weights(self.module)
         self._stacks: dict[str, Stack] = {}
@@ -132,7 +133,7 @@ class PerParty:
     # ---- weights
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take weights: one slice for all parties, or a stack with a leading party dimension."""
+        """Take weights: of each one slice for all parties, or a stack with a leading party dimension."""
         names = initial_weights(self.module)
         for name, like in names.items():
             if name not in weights:
@@ -141,10 +142,12 @@ class PerParty:
                 raise IsthmusError(
                     f"weight '{name}' has shape {tuple(weights[name].shape)}, the model's is {tuple(like.shape)}"
                 )
-        stacked = any(weights[name].shape != like.shape for name, like in names.items())
         moved = {name: weights[name].detach().to(self.device) for name in names}
-        self._shared = None if stacked else moved
-        self._stacks = {**moved} if stacked else {}
+        alone = {name for name, like in names.items() if moved[name].shape == like.shape}
+        self._shared, self._stacks = moved, {}
+        if alone != names.keys():
+            self._shared = None
+            self._stacks = {n: w.expand(self.parties, *w.shape) if n in alone else w for n, w in moved.items()}
 
     def weights(self) -> dict[str, Stack]:
         """The stack of every weight, `[parties, ...]`."""
@@ -170,12 +173,14 @@ class PerParty:
             touched: every party that trains takes the same number of steps and nothing moves its weights that differs
                 between parties but its data: then a first layer may be kept by touched rows.
         """
+        if not self._probed:
+            self._probe(block)
         trainable = {name for name, parameter in self.module.named_parameters() if parameter.requires_grad}
         leaves: list[Leaf] = []
         shared, stacks = self._shared, self.weights()
         self._stacks, self._shared = {}, None
         for name, stack in stacks.items():
-            if name == self.first_layer and rows.is_sparse(block.x):
+            if name == self.first_layer and name in trainable and rows.is_sparse(block.x):
                 use = touched and shared is not None
                 layer = self._first_layer(block, shared[name] if shared and use else stack, use, trains)
                 leaves.append(Leaf(name, layer.kept, layer.columns.sizes))
@@ -195,7 +200,7 @@ class PerParty:
         if touched:
             assert isinstance(stack, Tensor)
             by_input = stack.t().contiguous()
-            kept, rest = by_input[columns.index], torch.stack([by_input, by_input])
+            kept, rest = by_input.index_select(0, columns.index), torch.stack([by_input, by_input])
         else:
             full = stack if isinstance(stack, Tensor) else stack.stack()
             kept = full.transpose(1, 2).reshape(-1, full.size(1)).contiguous()
@@ -242,6 +247,11 @@ class PerParty:
     def first_layer(self) -> str | None:
         """The weight that meets sparse features, where the module names one."""
         return getattr(self.module, "first_layer", None) if self.side_by_side else None
+
+    @property
+    def keeps_to_components(self) -> bool:
+        """Whether the module says that an output row depends on rows in its own connected component alone."""
+        return bool(getattr(self.module, "keeps_to_components", False))
 
     # ---- forward
 
@@ -317,12 +327,13 @@ class PerParty:
         return {name: offered[name] for name in self._arguments}
 
     def _probe(self, block: Block) -> None:
-        """Compare both ways once, on the first rows of two parties, each with weights of its own."""
+        """Compare both ways once, on some rows of the two parties with most edges, each with weights of its own."""
         self._probed = True
-        present = [at for at, size in enumerate(block.sizes) if size]
-        if not self.side_by_side or not present:
+        alone = [block.alone(at) for at, size in enumerate(block.sizes) if size]
+        if not self.side_by_side or not alone:
             return
-        samples = [_first_rows(block.alone(at)) for at in (present[0], present[-1])]
+        alone.sort(key=lambda each: (each.edge_index.size(1), each.nodes))
+        samples = [_some_rows(each) for each in (alone[-1], alone[-2:][0])]
         pair = _side_by_side([replace(sample, x=rows.dense(sample.x)) for sample in samples])
         trial = PerParty(self.module, 2, self.device)
         trial._probed = True
@@ -340,7 +351,7 @@ class PerParty:
                 try:
                     with torch.no_grad(), torch.random.fork_rng(devices=[]):
                         outputs.append(way(pair, sources))
-                except (NotSideBySide, TypeError, RuntimeError, ValueError):
+                except Exception:
                     if len(outputs) == 1:  # the plain way fails too: the first real pass will say why
                         return
                     self.side_by_side = False
@@ -351,9 +362,11 @@ class PerParty:
                 return
 
     def _features_of(self, x: Tensor) -> Features:
-        if self._features is None or self._features[0] is not x:
-            self._features = x, Features(x)
-        return self._features[1]
+        if id(x) not in self._features:
+            while len(self._features) >= 4:  # what is trained on and what is evaluated on take turns
+                self._features.pop(next(iter(self._features)))
+            self._features[id(x)] = Features(x)
+        return self._features[id(x)]
 
     def _columns_of(self, block: Block, touched: bool) -> Columns:
         key = (id(block.x), block.sizes, touched)
@@ -560,6 +573,17 @@ def _repeated_forward(
     return forward(*args, **kwargs)
 
 
+def _without_caches(module: nn.Module) -> nn.Module:
+    """Convolutions that keep what they made of the first graph would take it for every other party's."""
+    for layer in module.modules():
+        if getattr(layer, "cached", False) is True:
+            layer.cached = False  # type: ignore[assignment]
+        for name in vars(layer):
+            if name.startswith("_cached"):
+                setattr(layer, name, None)
+    return module
+
+
 def _twin_of(module: nn.Module, bank: Bank) -> nn.Module | None:
     """A copy of `module` whose layers read the bank, or none where a layer is not known."""
     copied = copy.deepcopy(module)
@@ -612,16 +636,20 @@ def _side_by_side(blocks: Sequence[Block]) -> Block:
     )
 
 
-def _first_rows(block: Block, limit: int = 200) -> Block:
-    """The first rows of one party's block and the edges among them."""
+def _some_rows(block: Block, limit: int = 200) -> Block:
+    """Some rows of one party's block, the ends of its first edges among them, and the edges between these rows."""
     if block.nodes <= limit:
         return block
-    inside = (block.edge_index < limit).all(dim=0)
-    batch = None if block.batch is None else block.batch[:limit]
+    first = torch.arange(limit // 2, device=block.edge_index.device)
+    kept = torch.cat([first, block.edge_index[:, : limit // 4].reshape(-1)]).unique()
+    place = kept.new_full((block.nodes,), -1)
+    place[kept] = torch.arange(kept.numel(), device=kept.device)
+    inside = (place[block.edge_index] >= 0).all(dim=0)
+    batch = None if block.batch is None else block.batch[kept].unique(return_inverse=True)[1]
     return Block(
-        x=rows.between(block.x, 0, limit),
-        edge_index=block.edge_index[:, inside],
-        sizes=(limit,),
+        x=rows.take(block.x, kept),
+        edge_index=place[block.edge_index[:, inside]],
+        sizes=(kept.numel(),),
         edge_weight=None if block.edge_weight is None else block.edge_weight[inside],
         batch=batch,
         graphs=() if batch is None else (int(batch.max()) + 1,),

@@ -71,20 +71,31 @@ def per_row(stack: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return PerRow.apply(stack, sizes)  # type: ignore[no-untyped-call]
 
 
+def has_sparse(device: torch.device) -> bool:
+    """Whether there are products with sparse matrices on this device."""
+    return device.type in ("cpu", "cuda")
+
+
 class Propagation:
-    """A fixed sparse matrix and its transpose, for products whose backward needs no conversion."""
+    """A fixed sparse matrix: row i of the product sums over the edges j -> i.
 
-    def __init__(self, forward: Tensor, backward: Tensor) -> None:
-        self.forward, self.backward = forward, backward
+    As CSR with its transpose at hand, so that backward needs no conversion; where the device has no sparse products
+    (mps), edge by edge.
+    """
 
-    @classmethod
-    def of_edges(cls, edge_index: Tensor, values: Tensor, nodes: int) -> Propagation:
-        """Row i of the product sums over the edges j -> i."""
+    def __init__(self, edge_index: Tensor, values: Tensor, nodes: int) -> None:
         source, target = edge_index
-        return cls(_csr(target, source, values, (nodes, nodes)), _csr(source, target, values, (nodes, nodes)))
+        self._edges = source, target, values
+        self._sparse = has_sparse(edge_index.device)
+        if self._sparse:
+            self._forward = _csr(target, source, values, (nodes, nodes))
+            self._backward = _csr(source, target, values, (nodes, nodes))
 
     def __matmul__(self, h: Tensor) -> Tensor:
-        return SparseProduct.apply(self.forward, self.backward, h)  # type: ignore[no-untyped-call]
+        if self._sparse:
+            return SparseProduct.apply(self._forward, self._backward, h)  # type: ignore[no-untyped-call]
+        source, target, values = self._edges
+        return torch.zeros_like(h).index_add(0, target, values.unsqueeze(1) * h[source])
 
 
 class SparseProduct(torch.autograd.Function):
@@ -126,7 +137,7 @@ class Propagations:
             while len(self._met) >= self.keep:
                 self._met.pop(next(iter(self._met)))
             index, values = gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
-            self._met[key] = (edge_index, edge_weight), Propagation.of_edges(index, values, nodes)
+            self._met[key] = (edge_index, edge_weight), Propagation(index, values, nodes)
         return self._met[key][1]
 
 

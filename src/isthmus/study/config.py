@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from isthmus.data.partition import Partition
 from isthmus.data.party import Party
@@ -17,8 +19,16 @@ from isthmus.errors import IsthmusError, nearest
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
-from isthmus.study import toml
-from isthmus.study.engine import check_fit, check_labelled, task_for
+from isthmus.study.engine import check_fit, check_labelled, device_named, task_for
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a run works on: parties, the number of classes, and the cut that made them."""
+
+    parties: list[Party]
+    classes: int
+    cut: Partition
 
 
 class Study(Options):
@@ -35,17 +45,17 @@ class Study(Options):
     """The data set: its name and options."""
     partition: dict[str, Any] = Field(default={})
     """The cut: its name and options. Without one, data with natural owners go to them, other data are cut at random."""
-    parties: int = Field(0)
-    """Number of parties; 0 takes the data's own number where it has one, else 4."""
+    parties: int | None = Field(None, ge=1)
+    """Number of parties; without one, the data's own number where they have one, else 4."""
     model: dict[str, Any] = Field(default={"encoder": "gcn"})
     """The encoder and its options."""
     training: dict[str, Any] = Field(default={})
     """Options for all methods that have them: rounds, patience, local = { epochs = 5 }, ..."""
     methods: list[dict[str, Any]] = Field(default=[{"name": "fedavg"}])
     """The methods: names and options."""
-    seeds: list[int] = Field(default=[0], min_length=1)
+    seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
     """One run of every method for each."""
-    data_seed: int | None = None
+    data_seed: NonNegativeInt | None = None
     """Seed of the data's split and of the cut in all runs; without it each run draws its own by its seed."""
     unlabelled: Literal["error", "idle"] = "error"
     """Parties without a training label: an error, or they take part without weight."""
@@ -61,19 +71,11 @@ class Study(Options):
         study.data_set()
         study.cut()
         study.encoder()
-        names = [method.name for method in study.method_list()]
-        if len(set(names)) < len(names):
-            double = next(name for name in names if names.count(name) > 1)
-            raise IsthmusError(f"{where}: method '{double}' is listed twice: compare its settings in two studies")
+        check_once([method.name for method in study.method_list()], where)
         if len(set(study.seeds)) < len(study.seeds):
             raise IsthmusError(f"{where}: a seed is listed twice: {study.seeds}")
         study.torch_device()
         return study
-
-    @classmethod
-    def load(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Study:
-        """A study from a TOML file, with changes on top."""
-        return cls.of(merged(read_toml(path), changes or {}), str(path))
 
     def data_set(self) -> DataSet:
         kind, options = _named(DataSet, self.data, "name", "data")
@@ -101,44 +103,40 @@ class Study(Options):
             kind, options = _named(Method, each, "name", "methods")
             given = {key: value for key, value in self.training.items() if key in kind.model_fields}
             used |= given.keys()
-            found.append(kind.read(merged(_as_tables(kind, given), options), f"method '{kind.name}'"))
+            found.append(kind.read(merged(given, options), f"method '{kind.name}'"))
         for key in self.training:
             if key not in used:
                 known = {name for method in found for name in type(method).model_fields}
                 raise IsthmusError(f"training: no method has an option '{key}': {nearest(key, known)}")
         return found
 
-    def load_parties(self, seed: int) -> tuple[list[Party], int]:
-        """The parties of a run with this seed, and how many classes there are."""
+    def load(self, seed: int) -> Loaded:
+        """The parties of a run with this seed, checked to be fit for the methods."""
         draw = seed if self.data_seed is None else self.data_seed
         data_set = self.data_set()
         pool = data_set.load(draw)
         natural = None if pool.owner is None else int(pool.owner.max()) + 1
         cut = self.cut() or Partition.named("random" if natural is None else "given")()
-        if self.parties < 0 or ("parties" in self.model_fields_set and self.parties == 0):
-            raise IsthmusError("parties is 0: a federation needs at least one")
         parties = cut.cut(pool, self.parties or natural or 4, draw)
         if self.unlabelled == "error":
             check_labelled(parties)
         task = task_for(parties, pool.classes)
         for method in self.method_list():
             check_fit(method, parties, task)
-        return parties, pool.classes
+        return Loaded(parties, pool.classes, cut)
 
     def torch_device(self) -> torch.device:
-        ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        kind = self.device.split(":")[0]
-        if kind not in ready:
-            raise IsthmusError(f"unknown device '{self.device}': {nearest(kind, ready)}")
-        if not ready[kind]:
-            raise IsthmusError(f"device '{self.device}' is not at hand on this machine: use cpu")
-        return torch.device(self.device)
+        return device_named(self.device)
 
-    def resolved(self) -> dict[str, Any]:
-        """Everything spelled out, defaults included, as `study.toml` records it."""
-        cut = self.cut()
+    def resolved(self, loaded: Loaded | None = None) -> dict[str, Any]:
+        """Everything spelled out, defaults included, as `study.toml` records it.
+
+        Arguments:
+            loaded: parties of a run, which tell the number and the cut where the study leaves them to the data.
+        """
+        cut = self.cut() if loaded is None else loaded.cut
         return {
-            "parties": self.parties or None,
+            "parties": self.parties if loaded is None else len(loaded.parties),
             "seeds": self.seeds,
             "data_seed": self.data_seed,
             "unlabelled": self.unlabelled,
@@ -150,8 +148,12 @@ class Study(Options):
             "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
         }
 
-    def to_toml(self) -> str:
-        return toml.dumps(self.resolved())
+
+def check_once(methods: Sequence[str], where: str) -> None:
+    """Results are told apart by the names of their methods, so each is there once."""
+    for name in methods:
+        if methods.count(name) > 1:
+            raise IsthmusError(f"{where}: method '{name}' is listed twice: compare its settings in two studies")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -208,15 +210,6 @@ def _toml_value(text: str) -> Any:
 def _named(kind: Any, table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> tuple[Any, Any]:
     name = table.get(key, default)
     if not isinstance(name, str):
-        raise IsthmusError(f"{where}: give a '{key}' (a text)")
+        mistyped = "".join(f"; is '{word}' meant to be '{key}'?" for word in difflib.get_close_matches(key, table, n=1))
+        raise IsthmusError(f"{where}: give a '{key}' (a text){mistyped}")
     return kind.named(name), {option: value for option, value in table.items() if option != key}
-
-
-def _as_tables(kind: type[Method], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Shared options on top of a method's own defaults: a table changes the entries it names, not the others."""
-    whole = {}
-    for key, value in given.items():
-        default = kind.model_fields[key].get_default(call_default_factory=True)
-        nested = isinstance(value, Mapping) and isinstance(default, Options)
-        whole[key] = merged(default.model_dump(), value) if nested else value
-    return whole

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from isthmus.data.party import Party, check_alike, pool
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, nearest
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation, Transport
@@ -44,9 +44,9 @@ class RunResult:
     chosen_round: int
     seconds: float
     metrics: dict[str, float]
-    history: History
-    ledger: Ledger
-    weights: dict[str, Any] = field(default_factory=dict)
+    history: History = field(repr=False)
+    ledger: Ledger = field(repr=False)
+    weights: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
@@ -213,7 +213,7 @@ def check_labelled(parties: Sequence[Party]) -> None:
     if idle:
         raise IsthmusError(
             f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
-            "label more, use fewer parties, or let them take part without weight (unlabelled = 'idle')"
+            "label more, use fewer parties, or let them take part without weight: --unlabelled idle"
         )
 
 
@@ -223,8 +223,22 @@ def task_for(parties: Sequence[Party], classes: int | None = None) -> Task:
     labels = torch.cat([party.graph.y.reshape(-1) for party in parties])
     if labels.is_floating_point():
         raise IsthmusError("labels are real numbers: give classes 0, 1, ... as integers")
-    count = classes or max(2, int(labels.max()) + 1)
+    seen = int(labels.max()) + 1
+    if classes is not None and classes < seen:
+        raise IsthmusError(f"classes is {classes}, labels go up to {seen - 1}: classes must be at least {seen}")
+    count = classes or max(2, seen)
     return (NodeClassification if parties[0].level == "node" else GraphClassification)(classes=count)
+
+
+def device_named(name: str) -> torch.device:
+    """A device that is at hand on this machine, or an error that says so."""
+    ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kind = name.split(":")[0]
+    if kind not in ready:
+        raise IsthmusError(f"unknown device '{name}': {nearest(kind, ready)}")
+    if not ready[kind]:
+        raise IsthmusError(f"device '{name}' is not at hand on this machine: use cpu")
+    return torch.device(name)
 
 
 def module_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import platform
@@ -57,7 +58,7 @@ class Results:
         """`{"runs": [...], "summary": [...]}`."""
         return {"runs": [run.summary() for run in self.runs], "summary": self.summary()}
 
-    def save(self, folder: Path, *, created: str) -> None:
+    def save(self, folder: Path) -> None:
         """Write the result folder: each file whole or not at all."""
         import pyarrow as pa
         from pyarrow import parquet
@@ -73,6 +74,7 @@ class Results:
             table = pa.Table.from_pylist(rows, schema=schema)
             store.write_with(folder / f"{name}.parquet", partial(parquet.write_table, table))
         store.write(folder / "study.toml", toml.dumps(self.study))
+        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"isthmus": __version__, "created": created, "versions": versions(), "study": self.study}
         store.write(folder / "results.json", json.dumps({**head, **self.to_dict()}, indent=2) + "\n")
 
@@ -124,7 +126,7 @@ def load_summary(folder: Path) -> dict[str, Any]:
     """`results.json` of a folder."""
     try:
         return dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise IsthmusError(f"no readable results.json in {folder}: give a folder that isthmus run wrote") from error
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, nearest
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study import store
-from isthmus.study.config import Study
+from isthmus.study.config import Loaded, Study, check_once, merged
 from isthmus.study.engine import OnRound, Run, RunResult, module_for, task_for
-from isthmus.study.results import Results, ordered
+from isthmus.study.results import Results, load_summary, ordered
 
 STATE = ".state"
 """Folder inside the result folder with what a killed run needs to go on; gone once the study is done."""
@@ -35,7 +33,13 @@ class Watcher:
 
 
 def run_study(
-    study: Study, out: Path | None = None, *, resume: bool = False, force: bool = False, watcher: Watcher | None = None
+    study: Study,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    watcher: Watcher | None = None,
+    save_every: float = 2.0,
 ) -> Results:
     """Run all of a study.
 
@@ -43,23 +47,24 @@ def run_study(
         out: the result folder; none writes nothing.
         resume: go on with what `out` holds; results equal those of an uninterrupted run bit for bit.
         force: start anew although `out` holds results.
+        save_every: seconds between checkpoints, at least; 0 saves after every round.
     """
     watcher = watcher or Watcher()
-    resolved = study.resolved()
     methods = study.method_list()
-    first = study.load_parties(study.seeds[0])  # wrong input shows before anything is written
+    first = study.load(study.seeds[0])  # wrong input shows before anything is written
+    resolved = study.resolved(first)
     if out is not None:
         _prepare(out, resolved, resume=resume, force=force)
     runs: list[RunResult] = []
     for seed in study.seeds:
-        parties, classes = first if seed == study.seeds[0] else study.load_parties(seed)
+        loaded = first if seed == study.seeds[0] else study.load(seed)
         for method in methods:
             done = None if out is None else out / STATE / f"{method.name}-{seed}.run"
             if done is not None and done.exists():
                 runs.append(RunResult.of_dump(store.read(done)))
                 continue
             watcher.run_started(method, seed)
-            result = _one(study, method, seed, parties, classes, out, watcher)
+            result = _one(study, method, seed, loaded, out, watcher, save_every)
             if done is not None:
                 store.write(done, store.pack(result.dump()))
                 done.with_suffix(".checkpoint").unlink(missing_ok=True)
@@ -67,7 +72,7 @@ def run_study(
             runs.append(result)
     results = Results(resolved, ordered(runs, [method.name for method in methods]))
     if out is not None:
-        results.save(out, created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+        results.save(out)
         shutil.rmtree(out / STATE, ignore_errors=True)
     return results
 
@@ -76,12 +81,13 @@ def _one(
     study: Study,
     method: Method,
     seed: int,
-    parties: Sequence[Party],
-    classes: int,
+    loaded: Loaded,
     out: Path | None,
     watcher: Watcher,
+    save_every: float,
 ) -> RunResult:
-    task = task_for(parties, classes)
+    parties = loaded.parties
+    task = task_for(parties, loaded.classes)
     return Run(
         method,
         parties,
@@ -91,6 +97,7 @@ def _one(
         device=study.torch_device(),
         wire=study.wire,
         checkpoint=None if out is None else out / STATE / f"{method.name}-{seed}.checkpoint",
+        save_every=save_every,
         on_round=lambda at, metrics: watcher.round_done(method, seed, at, metrics),
     ).go()
 
@@ -111,13 +118,33 @@ def _prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: boo
     if out.exists() and any(out.iterdir()):
         if not force:
             raise IsthmusError(f"{out} is not empty: use --resume to go on, --force to start anew, or another folder")
-        ours = ("results.json", "study.toml", "history.parquet", "ledger.parquet", "report.html", STATE, "weights")
-        if not any((out / name).exists() for name in ours):
+        if not (mark.exists() or _holds_results(out)):
             raise IsthmusError(f"{out} holds other files than results: choose another folder")
-        for name in ours:
+        for name in (
+            "results.json",
+            "study.toml",
+            "history.parquet",
+            "ledger.parquet",
+            "report.html",
+            STATE,
+            "weights",
+        ):
             path = out / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    store.write(mark, store.pack(_plain(resolved)))
+    there_before = out.exists()
+    try:
+        store.write(mark, store.pack(_plain(resolved)))
+    except IsthmusError:
+        shutil.rmtree(out / STATE if there_before else out, ignore_errors=True)
+        raise
+
+
+def _holds_results(out: Path) -> bool:
+    """Whether a study wrote what is in the folder: others have files called results.json and weights too."""
+    try:
+        return "isthmus" in load_summary(out)
+    except IsthmusError:
+        return False
 
 
 def _plain(value: Any) -> Any:
@@ -136,6 +163,7 @@ def run(
     device: str = "cpu",
     wire: bool = False,
     on_round: OnRound | None = None,
+    out: str | Path | None = None,
     **options: Any,
 ) -> Results:
     """Train together, in this process.
@@ -149,7 +177,8 @@ def run(
         seeds: one run for each (or `seed`, a single one).
         wire: send every payload through bytes.
         on_round: called with the round and its metrics.
-        options: of the methods: `rounds=10`, `local={"epochs": 5}`.
+        out: folder to write the results to; it must not hold any.
+        options: of the methods, each takes those that it has: `rounds=10`, `local={"epochs": 5}`.
 
     >>> from isthmus.data.synthetic import Banks
     >>> results = run("fedavg", rounds=2)
@@ -157,28 +186,46 @@ def run(
     ['test_accuracy', 'test_loss']
     """
     several = [method] if isinstance(method, str | Method) else list(method)
-    chosen = [_with_options(each, options) for each in several]
+    chosen = _with_options(several, options)
+    check_once([each.name for each in chosen], "run")
     encoder = Encoder.named(model)() if isinstance(model, str) else model
-    given = None if parties is None else list(parties)
+    if out is not None and Path(out).exists():
+        raise IsthmusError(f"{out} exists: choose another folder")
+    plan = Study.read({"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire}, "run")
+    where = plan.torch_device()
     runs = []
-    for at in seeds if seed is None else (seed,):
-        held, count = (given, classes) if given is not None else Study().load_parties(at)
-        task = task_for(held, count)
+    for at in plan.seeds:
+        loaded = plan.load(at) if parties is None else None
+        held = list(parties or []) if loaded is None else loaded.parties
+        task = task_for(held, classes if loaded is None else loaded.classes)
         for each in chosen:
             module = module_for(encoder, held, task, at)
-            where = torch.device(device)
             runs.append(Run(each, held, task, module, seed=at, device=where, wire=wire, on_round=on_round).go())
     study = {
-        "seeds": list(seeds if seed is None else (seed,)),
+        "seeds": plan.seeds,
         "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
-        "parties": len(given) if given is not None else None,
+        "parties": len(held),
     }
-    return Results(study, ordered(runs, [each.name for each in chosen]))
+    results = Results(study, ordered(runs, [each.name for each in chosen]))
+    if out is not None:
+        results.save(Path(out))
+    return results
 
 
-def _with_options(method: str | Method, options: Mapping[str, Any]) -> Method:
-    if isinstance(method, Method):
-        return type(method).read({**method.model_dump(), **options}, f"method '{method.name}'") if options else method
-    kind = Method.named(method)
-    return kind.read(options, f"method '{kind.name}'")
+def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -> list[Method]:
+    """Methods with the options that they have; one that none has is an error."""
+    kinds = [Method.named(each) if isinstance(each, str) else type(each) for each in methods]
+    known = {name for kind in kinds for name in kind.model_fields}
+    for name in options:
+        if name not in known:
+            raise IsthmusError(f"run: no method has an option '{name}': {nearest(name, known)}")
+    chosen = []
+    for each, kind in zip(methods, kinds, strict=True):
+        given = {name: value for name, value in options.items() if name in kind.model_fields}
+        if isinstance(each, Method) and not given:
+            chosen.append(each)
+            continue
+        own = {} if isinstance(each, str) else each.model_dump()
+        chosen.append(kind.read(merged(own, given), f"method '{kind.name}'"))
+    return chosen

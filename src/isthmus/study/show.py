@@ -63,7 +63,7 @@ def table(results: Results) -> Table:
     metrics = {name: title for name, title in titles.items() if _has(summary, name)}
     if not metrics:
         metrics = {line["metric"]: line["metric"].removeprefix("test_") for line in summary}
-    shown = Table(box=SIMPLE_HEAD)
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     shown.add_column("method", no_wrap=True)
     for title in (*metrics.values(), "round", "ms/round", "sent"):
         shown.add_column(title, justify="right", no_wrap=True)
@@ -72,8 +72,9 @@ def table(results: Results) -> Table:
         cells = [_cell(summary, method, metric) for metric in metrics]
         rounds = sum(run.chosen_round for run in runs) / len(runs)
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
-        sent = sum(run.ledger.sent for run in runs) / len(runs)
-        shown.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", size(sent))
+        pooled = method in Method.known() and Method.named(method).pooled
+        sent = "-" if pooled else size(sum(run.ledger.sent for run in runs) / len(runs))
+        shown.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
     return shown
 
 
@@ -84,7 +85,7 @@ def size(count: float) -> str:
     '74.1 MB'
     """
     for unit in ("B", "kB", "MB"):
-        if count < 1000:
+        if count < (999.5 if unit == "B" else 999.95):
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"

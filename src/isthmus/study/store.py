@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,18 @@ def write_with(path: Path, fill: Callable[[Path], object]) -> None:
         fill(aside)
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        _drop(aside)
         raise IsthmusError(
             f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
         ) from error
     except BaseException:
-        aside.unlink(missing_ok=True)
+        _drop(aside)
         raise
+
+
+def _drop(aside: Path) -> None:
+    with suppress(OSError):  # where the folder itself cannot be, there is nothing to take away
+        aside.unlink(missing_ok=True)
 
 
 def pack(value: Any) -> bytes:
@@ -60,7 +66,7 @@ def pack(value: Any) -> bytes:
             tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
             return {"$tensor": name}
         if isinstance(value, Mapping):
-            return {str(key): plain(inner) for key, inner in value.items()}
+            return {_marked(str(key)): plain(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [plain(inner) for inner in value]
         if value is None or isinstance(value, bool | int | float | str):
@@ -80,10 +86,15 @@ def unpack(data: bytes) -> Any:
         if isinstance(value, dict):
             if value.keys() == {"$tensor"}:
                 return tensors[value["$tensor"]]
-            return {key: whole(inner) for key, inner in value.items()}
+            return {key.removeprefix("$"): whole(inner) for key, inner in value.items()}
         return [whole(inner) for inner in value] if isinstance(value, list) else value
 
     return whole(tree)
+
+
+def _marked(key: str) -> str:
+    """A key that stands apart from the one for tensors."""
+    return f"${key}" if key.startswith("$") else key
 
 
 def read(path: Path) -> Any:

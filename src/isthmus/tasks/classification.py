@@ -40,19 +40,17 @@ class Classification(Task):
         party = torch.arange(len(step.sizes), device=guess.device).repeat_interleave(sizes)
         cell = (party * self.classes + step.y) * self.classes + guess
         confusion = torch.bincount(cell, minlength=len(step.sizes) * self.classes**2)
-        return {
-            "confusion": confusion.view(-1, self.classes, self.classes),
-            "loss": step.sum(F.cross_entropy(step.output, step.y, reduction="none").double()),
-        }
+        loss = F.cross_entropy(step.output, step.y, reduction="none").cpu()  # some devices have no doubles
+        return {"confusion": confusion.view(-1, self.classes, self.classes), "loss": step.sum(loss.double())}
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
-        confusion = counts["confusion"].double()
+        confusion = counts["confusion"].cpu().double()
         items = confusion.sum()
         if items == 0:
             return {}
         hits = confusion.diagonal()
         f1 = 2 * hits / (confusion.sum(0) + confusion.sum(1)).clamp(min=1)
-        present = confusion.sum(1) > 0
+        present = confusion.sum(0) + confusion.sum(1) > 0
         return {
             "accuracy": float(hits.sum() / items),
             "macro_f1": float(f1[present].mean()),

@@ -1,0 +1,483 @@
+"""FedAvg rounds of Isthmus against a plain loop over parties, side by side in one run.
+
+OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py            # the table of ratios
+OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --growth   # and time and memory up to 1000 parties
+OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --write    # both, into results/rounds.json and README.md
+OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --json     # the figures as JSON and nothing else
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
+
+import argparse
+import datetime
+import itertools
+import json
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch_geometric
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+
+from isthmus import __version__
+from isthmus.data import rows
+from isthmus.data.datasets import Cora, node_pool
+from isthmus.data.partition import Random
+from isthmus.data.party import Party
+from isthmus.data.pool import Pool
+from isthmus.federation.verbs import Federation
+from isthmus.methods.base import Model, State
+from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.encoders import Gcn
+from isthmus.study.engine import Run, module_for, task_for
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "rounds.json"
+README = HERE / "README.md"
+BEGIN, END = "<!-- figures: written by rounds.py --write -->", "<!-- end of figures -->"
+GROWTH = (10, 30, 100, 300, 1000)
+WARM_UP = 2
+LR, WEIGHT_DECAY = 0.01, 5e-4
+
+
+# ---- what is trained on
+
+
+def load_pool() -> tuple[Pool, str]:
+    """Cora with its public split; where its files are absent a generated graph of the same size."""
+    raw = Cora.raw()
+    if raw.is_dir() and any(raw.iterdir()):
+        return Cora().load(0), "Cora"
+    return node_pool(generated()), "generated (the size of Cora)"
+
+
+def generated(nodes: int = 2708, words: int = 1433, classes: int = 7, edges: int = 5278) -> Data:
+    """A citation-like graph: 18 words a node, four edges of five within a class, 20 training nodes a class."""
+    draw = np.random.default_rng(0)
+    y = draw.integers(classes, size=nodes)
+    x = np.zeros((nodes, words), dtype=np.float32)
+    topics = draw.integers(words, size=(classes, 100))
+    at = np.arange(nodes)
+    for word in range(18):
+        x[at, topics[y, draw.integers(100, size=nodes)] if word < 9 else draw.integers(words, size=nodes)] = 1
+    pairs: set[tuple[int, int]] = set()
+    members = [np.flatnonzero(y == label) for label in range(classes)]
+    while len(pairs) < edges:
+        i = int(draw.integers(nodes))
+        j = int(draw.choice(members[y[i]])) if draw.random() < 0.8 else int(draw.integers(nodes))
+        if i != j:
+            pairs.add((min(i, j), max(i, j)))
+    one_way = torch.tensor(sorted(pairs)).t()
+    data = Data(
+        x=torch.from_numpy(x / x.sum(1, keepdims=True)),
+        edge_index=torch.cat([one_way, one_way.flip(0)], dim=1),
+        y=torch.from_numpy(y),
+    )
+    return with_split(data, members, draw)
+
+
+def with_split(data: Data, members: Sequence[np.ndarray], draw: np.random.Generator) -> Data:
+    train = np.concatenate([draw.permutation(each)[:20] for each in members])
+    rest = draw.permutation(np.setdiff1d(np.arange(data.num_nodes), train))
+    for name, chosen in (("train", train), ("val", rest[:500]), ("test", rest[500:1500])):
+        mask = torch.zeros(data.num_nodes, dtype=torch.bool)
+        mask[torch.from_numpy(chosen)] = True
+        data[f"{name}_mask"] = mask
+    return data
+
+
+# ---- the plain loop
+
+
+class PlainGCN(nn.Module):
+    """Two of PyG's GCN layers with dropout before and ReLU between; weights are named as Isthmus names them."""
+
+    def __init__(self, features: int, hidden: int, classes: int, dropout: float, cached: bool) -> None:
+        super().__init__()
+        widths = ((features, hidden), (hidden, classes))
+        self.convs = nn.ModuleList(GCNConv(i, o, cached=cached) for i, o in widths)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = F.dropout(x, self.dropout, self.training)
+        x = self.convs[0](x, edge_index).relu()
+        x = F.dropout(x, self.dropout, self.training)
+        return self.convs[1](x, edge_index)
+
+
+class PlainParty:
+    """A party's tensors on the device, features dense as PyG's datasets give them, and its model, made once."""
+
+    def __init__(self, party: Party, model: nn.Module, device: torch.device) -> None:
+        self.model = model.to(device)
+        self.x = rows.dense(party.graph.x).to(device)
+        self.edge_index, self.y = party.graph.edge_index.to(device), party.graph.y.to(device)
+        self.train, self.val, self.test = (each.to(device) for each in (party.train, party.val, party.test))
+        self.count = int(party.train.sum())
+
+    def fit(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One epoch from the global weights with a fresh Adam."""
+        self.model.load_state_dict(weights)
+        self.model.train()
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+        self.step(optimizer)
+        return self.model.state_dict()
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        output = self.model(self.x, self.edge_index)
+        F.cross_entropy(output[self.train], self.y[self.train]).backward()
+        optimizer.step()
+
+    @torch.no_grad()
+    def hits(self, model: nn.Module) -> list[Tensor]:
+        """Right answers on validation and test nodes."""
+        right = model(self.x, self.edge_index).argmax(dim=1) == self.y
+        return [right[self.val].sum(), right[self.test].sum()]
+
+
+class Plain:
+    """FedAvg as a loop over parties. Parties without a training node have no weight and are not trained."""
+
+    def __init__(self, bench: Bench, *, cached: bool) -> None:
+        self.cached = cached
+        self.weights = {name: value.clone().to(bench.device) for name, value in bench.module.state_dict().items()}
+        self.parties = [PlainParty(party, bench.plain_model(cached), bench.device) for party in bench.parties]
+        self.server = bench.plain_model(cached=False).to(bench.device)
+
+    def train(self) -> None:
+        trained = [party for party in self.parties if party.count]
+        total = sum(party.count for party in trained)
+        found = [(party.fit(self.weights), party.count / total) for party in trained]
+        self.weights = {name: sum(state[name] * share for state, share in found) for name in self.weights}
+
+    def evaluate(self) -> tuple[int, int]:
+        """Hits over all parties with the averaged model; where normalisation is cached each party's model has its."""
+        self.server.load_state_dict(self.weights)
+        self.server.eval()
+        found = []
+        for party in self.parties:
+            model = self.server
+            if self.cached:
+                model = party.model.eval()
+                model.load_state_dict(self.weights)
+            found.append(torch.stack(party.hits(model)))
+        val, test = torch.stack(found).sum(0).tolist()
+        return val, test
+
+    def round(self) -> None:
+        self.train()
+        self.evaluate()
+
+
+class Centralised:
+    """One epoch on the union graph: the floor that a round of full-batch training stands on."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.party = PlainParty(bench.pool.party, bench.plain_model(cached=False), bench.device)
+        self.optimizer = torch.optim.Adam(self.party.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+
+    def epoch(self) -> None:
+        self.party.model.train()
+        self.party.step(self.optimizer)
+        self.party.model.eval()
+        torch.stack(self.party.hits(self.party.model)).tolist()
+
+
+# ---- both sides on one setting
+
+
+class Bench:
+    """One number of parties: the same cut, model and options for both sides."""
+
+    def __init__(self, pool: Pool, parties: int, *, hidden: int, device: torch.device, dropout: float = 0.5) -> None:
+        self.pool, self.device, self.hidden, self.dropout = pool, device, hidden, dropout
+        self.parties = Random().cut(pool, parties, 0)
+        self.task = task_for(self.parties, pool.classes)
+        self.module = module_for(Gcn(hidden=hidden, dropout=dropout), self.parties, self.task, 0)
+
+    def plain_model(self, cached: bool) -> PlainGCN:
+        return PlainGCN(self.pool.party.features, self.hidden, self.pool.classes, self.dropout, cached)
+
+    def run(self, rounds: int, **options: Any) -> Run:
+        local = LocalTraining(epochs=1, lr=LR, weight_decay=WEIGHT_DECAY)
+        method = FedAvg(rounds=rounds, local=local, select="last")
+        return Run(method, self.parties, self.task, self.module, device=self.device, **options)
+
+    def now(self) -> float:
+        """Seconds: on a CPU those that this process had it, so that other work on the machine counts little."""
+        if self.device.type == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def isthmus(self, rounds: int) -> list[float]:
+        """Milliseconds of whole rounds of a run, the first ones left out."""
+        stamps: list[float] = []
+        self.run(rounds + WARM_UP, on_round=lambda at, metrics: stamps.append(self.now())).go()
+        return between(stamps)
+
+    def isthmus_train(self, rounds: int) -> list[float]:
+        """The same without evaluation: the method's server loop, driven bare."""
+        run, state = self.run(rounds + WARM_UP), State()
+        federation = Federation(run.transport, quorum=run.method.quorum, clock=lambda: int(state.round))
+        return between([self.now() for _ in run.method.server(federation, Model(self.module), state)])
+
+    def loop(self, function: Callable[[], object], rounds: int) -> list[float]:
+        """Milliseconds of each call, the first ones left out."""
+        stamps = []
+        for _ in range(rounds + WARM_UP):
+            function()
+            stamps.append(self.now())
+        return between(stamps)
+
+
+def between(stamps: Sequence[float]) -> list[float]:
+    """Milliseconds from one stamp to the next, after the warm-up."""
+    kept = stamps[WARM_UP - 1 :]
+    return [1000 * (after - before) for before, after in itertools.pairwise(kept)]
+
+
+def check_same(pool: Pool, parties: int, hidden: int, device: torch.device) -> None:
+    """Both sides compute the same thing: without dropout their averaged weights agree after three rounds."""
+    bench = Bench(pool, parties, hidden=hidden, device=device, dropout=0.0)
+    ours = bench.run(3).go().weights
+    for cached in (False, True):
+        plain = Plain(bench, cached=cached)
+        for _ in range(3):
+            plain.round()
+        for name, theirs in plain.weights.items():
+            apart = float((ours[name].to(device) - theirs).abs().max())
+            if not apart <= 1e-4:
+                raise SystemExit(f"{parties} parties: weight '{name}' is {apart:.2g} apart, cached = {cached}")
+
+
+def measure(pool: Pool, parties: int, hidden: int, device: torch.device, rounds: int, repeats: int) -> dict[str, Any]:
+    """All figures of one number of parties; the two sides take turns."""
+    check_same(pool, parties, hidden, device)
+    bench = Bench(pool, parties, hidden=hidden, device=device)
+    plain, cached, centralised = Plain(bench, cached=False), Plain(bench, cached=True), Centralised(bench)
+    turns: dict[str, Callable[[], list[float]]] = {
+        "plain_ms": lambda: bench.loop(plain.round, rounds),
+        "isthmus_ms": lambda: bench.isthmus(rounds),
+        "plain_cached_ms": lambda: bench.loop(cached.round, rounds),
+        "isthmus_train_ms": lambda: bench.isthmus_train(rounds),
+        "plain_train_ms": lambda: bench.loop(plain.train, rounds),
+        "floor_ms": lambda: bench.loop(centralised.epoch, rounds),
+    }
+    ms = [{name: statistics.median(turn()) for name, turn in turns.items()} for _ in range(repeats)]
+    memory = alone(parties, hidden, device, rounds)
+    return row_of(parties, ms) | {name: value for name, value in memory.items() if name.startswith("peak")}
+
+
+def row_of(parties: int, turns: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Medians over the turns. A ratio is taken within a turn, so that a machine that slows down slows both sides."""
+
+    def ratio(above: str, below: str) -> float:
+        return statistics.median(turn[above] / turn[below] for turn in turns)
+
+    ratios = {
+        "ratio": ratio("plain_ms", "isthmus_ms"),
+        "ratio_cached": ratio("plain_cached_ms", "isthmus_ms"),
+        "ratio_train": ratio("plain_train_ms", "isthmus_train_ms"),
+        "over_floor": ratio("isthmus_ms", "floor_ms"),
+    }
+    ms = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+    return {"parties": parties, **{name: round(value, 2) for name, value in (ms | ratios).items()}}
+
+
+# ---- a process that runs Isthmus alone: its time and its memory
+
+
+def alone(parties: int, hidden: int, device: torch.device, rounds: int) -> dict[str, Any]:
+    """What a fresh process that runs nothing but Isthmus says of itself."""
+    options = ["--alone", str(parties), "--hidden", str(hidden), "--device", device.type, "--rounds", str(rounds)]
+    done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def say_alone(parties: int, hidden: int, device: torch.device, rounds: int) -> None:
+    pool, _ = load_pool()
+    bench = Bench(pool, parties, hidden=hidden, device=device)
+    before = peak_mb()
+    ms = statistics.median(bench.isthmus(max(rounds, 10)))
+    found = {
+        "parties": parties,
+        "training": sum(bool(party.train.any()) for party in bench.parties),
+        "isthmus_ms": round(ms, 2),
+        "before_mb": round(before),
+        "peak_mb": round(peak_mb()),
+    }
+    if device.type == "cuda":
+        found["peak_device_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
+    print(json.dumps(found))
+
+
+def peak_mb() -> float:
+    """Peak resident memory of this process.
+
+    Linux keeps it by address space; `getrusage` there would also count what the process that started this one held.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+# ---- what is said
+
+
+ROWS = {
+    "parties": "parties",
+    "isthmus_ms": "Isthmus, ms a round",
+    "plain_ms": "plain loop, ms a round",
+    "ratio": "**plain / Isthmus**",
+    "plain_cached_ms": "plain loop with cached normalisation, ms a round",
+    "ratio_cached": "**plain cached / Isthmus**",
+    "isthmus_train_ms": "Isthmus without evaluation, ms a round",
+    "plain_train_ms": "plain loop without evaluation, ms a round",
+    "ratio_train": "**plain / Isthmus, without evaluation**",
+    "floor_ms": "one centralised epoch with evaluation, ms",
+    "over_floor": "**Isthmus / one centralised epoch**",
+    "peak_mb": "peak memory, MB",
+    "peak_device_mb": "peak memory on the device, MB",
+}
+GROWTH_ROWS = {
+    "parties": "parties",
+    "training": "of them with training nodes",
+    "isthmus_ms": "Isthmus, ms a round",
+    "before_mb": "memory before the run, MB",
+    "peak_mb": "peak memory, MB",
+}
+
+
+def shown(name: str, value: float) -> str:
+    if name in ("parties", "training") or name.endswith("_mb"):
+        return f"{value:.0f}"
+    return f"{value:.2f}" if name == "over_floor" else f"{value:.1f}"
+
+
+def cells(found: Sequence[dict[str, Any]], names: dict[str, str]) -> list[list[str]]:
+    """A line per figure, a column per number of parties."""
+    return [[title, *(shown(name, row[name]) for row in found)] for name, title in names.items() if name in found[0]]
+
+
+def print_table(found: Sequence[dict[str, Any]], names: dict[str, str], title: str) -> None:
+    head, *body = cells(found, names)
+    table = Table(title=title)
+    table.add_column(head[0])
+    for parties in head[1:]:
+        table.add_column(parties, justify="right")
+    for line in body:
+        table.add_row(line[0].strip("*"), *line[1:])
+    Console().print(table)
+
+
+def markdown(found: Sequence[dict[str, Any]], names: dict[str, str]) -> str:
+    head, *body = cells(found, names)
+    rule = ["---", *["---:"] * len(found)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
+
+
+def title_of(figures: dict[str, Any]) -> str:
+    return f"{figures['data']}, FedAvg, GCN, hidden {figures['hidden']}, {figures['device']}, one thread"
+
+
+def write(figures: dict[str, Any]) -> None:
+    """Keep the figures: as JSON, and as the tables between the marks in the README."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
+    told = "\n\n".join(
+        [
+            f"Measured on {figures['date']}: {title_of(figures)}; {figures['machine']}; {versions}.",
+            markdown(figures["rows"], ROWS),
+            "Growth, each line a process of its own that runs Isthmus alone:",
+            markdown(figures["growth"], GROWTH_ROWS),
+        ]
+    )
+    before, _, rest = README.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    README.write_text(f"{before}{BEGIN}\n\n{told}\n\n{END}{after}")
+
+
+def figures_of(options: argparse.Namespace) -> dict[str, Any]:
+    pool, data = load_pool()
+    device = torch.device(options.device)
+    found: dict[str, Any] = {
+        "versions": {
+            "isthmus": __version__,
+            "torch": torch.__version__,
+            "torch_geometric": torch_geometric.__version__,
+            "python": platform.python_version(),
+        },
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores {platform.machine().replace('_', '-')}",
+        "data": data,
+        "threads": torch.get_num_threads(),
+        "device": options.device,
+        "hidden": options.hidden,
+        "rows": [
+            measure(pool, parties, options.hidden, device, options.rounds, options.repeats)
+            for parties in options.parties
+        ],
+    }
+    if options.growth or options.write:
+        found["growth"] = [alone(parties, options.hidden, device, options.rounds) for parties in GROWTH]
+    return found
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parties", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds a turn")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
+    parser.add_argument("--growth", action="store_true", help="also time and memory from 10 to 1000 parties")
+    parser.add_argument("--write", action="store_true", help="keep the figures here and in the README")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
+    parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    torch.set_num_threads(1)
+    options = parsed()
+    if options.alone:
+        say_alone(options.alone, options.hidden, torch.device(options.device), options.rounds)
+        return
+    figures = figures_of(options)
+    if options.write:
+        write(figures)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return
+    print_table(figures["rows"], ROWS, title_of(figures))
+    if "growth" in figures:
+        print_table(figures["growth"], GROWTH_ROWS, "Growth: Isthmus alone in a process of its own")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Writes the tables of options into the pages, between markers such as `<!-- methods -->` and `<!-- /methods -->`.
+
+The tables come from the typed fields. Run `python docs/make_tables.py` after changing an option; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isthmus.data.partition import Partition
+from isthmus.data.pool import DataSet
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.options import Registered
+
+HERE = Path(__file__).parent
+KINDS: dict[str, tuple[str, type[Registered]]] = {
+    "methods": ("methods.md", Method),
+    "encoders": ("models.md", Encoder),
+    "datasets": ("parties.md", DataSet),
+    "partitions": ("parties.md", Partition),
+}
+"""Marker: the page it is on, and what the table lists."""
+
+
+def entries(base: type[Registered]) -> list[dict[str, Any]]:
+    """What comes with Isthmus, without what others have registered in this process."""
+    return [kind.describe() for kind in base.known().values() if kind.__module__.startswith("isthmus.")]
+
+
+def tables(base: type[Registered]) -> str:
+    """Names and summaries, the options that most have in common, and the others with whose they are."""
+    listed = entries(base)
+    parts = [_table(("name", "what it is"), [(_code(each["name"]), each["summary"]) for each in listed])]
+    common, own = [], []
+    for row, names in _options(listed).items():
+        if 2 * len(names) >= len(listed):
+            without = [each["name"] for each in listed if each["name"] not in names]
+            common.append((*row, "all" if not without else f"all but {_code(*without)}"))
+        else:
+            own.append((_code(*names), *row))
+    head = ("option", "default", "values", "meaning")
+    if common:
+        parts += ["Options in common:", _table((*head, "of"), common)]
+    if own:
+        title = "Options of their own, and defaults that differ:" if common else "Options:"
+        parts += [title, _table((base.kind, *head), own)]
+    return "\n\n".join(parts)
+
+
+def written(text: str, page: str) -> str:
+    """The text of a page with its tables made anew."""
+    for marker, (home, base) in KINDS.items():
+        if home == page:
+            between = re.compile(f"(<!-- {marker} -->\n).*?(<!-- /{marker} -->)", re.DOTALL)
+            text, count = between.subn(lambda found, of=base: f"{found[1]}\n{tables(of)}\n\n{found[2]}", text)
+            if count != 1:
+                raise ValueError(f"{page}: the markers of '{marker}' are there {count} times, once is right")
+    return text
+
+
+def _options(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+    """Options, and the names of those that have them so."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for each in listed:
+        for option in each["options"]:
+            found.setdefault(_row(option), []).append(each["name"])
+    return found
+
+
+def _row(option: Mapping[str, Any]) -> tuple[str, ...]:
+    default = "required" if option["default"] is None else _code(str(option["default"]).lower())
+    choice = re.fullmatch(r"Literal\[(.*)\]", option["type"])
+    values = choice[1].replace("'", "`") if choice else {"bool": "`true`, `false`"}.get(option["type"], option["type"])
+    return _code(option["name"]), default, values, option["help"]
+
+
+def _code(*names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def main() -> None:
+    for page in dict.fromkeys(home for home, _ in KINDS.values()):
+        path = HERE / page
+        path.write_text(written(path.read_text(encoding="utf-8"), page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+import pytest
+import torch
+from hypothesis import settings
+
+from helpers import make_graph_parties, make_node_parties
+
+settings.register_profile("suite", deadline=None)  # two test processes on two cores make single examples slow
+settings.load_profile("suite")
+
+
+@pytest.fixture
+def node_parties():
+    """Four parties with one graph each, of unequal sizes, one of them small."""
+    return make_node_parties()
+
+
+@pytest.fixture
+def graph_parties():
+    """Four parties with several small graphs each, one of them with two."""
+    return make_graph_parties()
+
+
+@pytest.fixture
+def double_precision():
+    """Tensors are made in double precision: what differs then is no rounding."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

@@ -1,0 +1,51 @@
+"""The tables of options in the pages are those of the code."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def make_tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_tables", DOCS / "make_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MODULE = make_tables()
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in MODULE.KINDS.values()}))
+def test_tables_are_up_to_date(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert MODULE.written(text, page) == text, "run python docs/make_tables.py"
+
+
+@pytest.mark.parametrize("marker", sorted(MODULE.KINDS))
+def test_every_option_is_in_a_table(marker: str) -> None:
+    _, base = MODULE.KINDS[marker]
+    table = MODULE.tables(base)
+    for entry in MODULE.entries(base):
+        for name in (entry["name"], *(option["name"] for option in entry["options"])):
+            assert f"`{name}`" in table
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    for _, base in MODULE.KINDS.values():
+        for entry in MODULE.entries(base):
+            assert entry["summary"], entry["name"]
+            for option in entry["options"]:
+                assert option["help"], f"{entry['name']}: {option['name']} has no docstring"
+
+
+def test_missing_markers_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"methods\.md: the markers of 'methods' are there 0 times"):
+        MODULE.written("# Methods", "methods.md")

@@ -1,0 +1,47 @@
+"""The ledger tells what left whom, and survives a checkpoint."""
+
+from __future__ import annotations
+
+from isthmus.federation.ledger import COLUMNS, Call, Ledger
+from isthmus.study.store import pack, unpack
+
+
+def filled() -> Ledger:
+    ledger = Ledger()
+    ledger.add(Call(1, 0, "total", "train", "server sees the sum", "w[2]", "none", ("a", "b"), (80, 0), (72, 72),
+                    {"b": "action 'train', it rained"}))  # fmt: skip
+    ledger.add(Call(2, 1, "exchange", "send", "the addressed party", "x[3]", "none", ("b",), (24,), (16,)))
+    return ledger
+
+
+def test_every_call_has_a_row_per_party() -> None:
+    rows = list(filled().rows())
+    assert [(row["round"], row["call"], row["party"], row["sent"], row["received"]) for row in rows] == [
+        (1, 0, "a", 80, 72),
+        (1, 0, "b", 0, 72),
+        (2, 1, "b", 24, 16),
+    ]
+    assert all(tuple(row) == COLUMNS for row in rows)
+
+
+def test_a_row_says_who_failed_and_why() -> None:
+    assert [(row["status"], row["note"]) for row in filled().rows()] == [
+        ("answered", ""),
+        ("failed", "action 'train', it rained"),
+        ("answered", ""),
+    ]
+
+
+def test_totals_are_the_sums_of_the_rows() -> None:
+    ledger = filled()
+    assert (ledger.sent, ledger.received) == (104, 160)
+    assert ledger.sent == sum(row["sent"] for row in ledger.rows())
+    assert ledger.received == sum(row["received"] for row in ledger.rows())
+
+
+def test_a_ledger_comes_back_from_a_checkpoint_as_it_was() -> None:
+    ledger, restored = filled(), Ledger()
+    restored.add(ledger.calls[0])
+    restored.restore(unpack(pack({"ledger": ledger.dump()}))["ledger"])
+    assert restored.calls == ledger.calls
+    assert list(restored.rows()) == list(ledger.rows())

@@ -1,0 +1,239 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import CLASSES, FEATURES, STEADY, assert_close, make_parties, plain_fit
+from isthmus.federation.site import Site, action
+from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.training import LocalTraining, PartyOptimizer
+from isthmus.nn.encoders import Encoder, Gcn, Gin, Mlp
+from isthmus.nn.per_party import Leaf, initial_weights
+from isthmus.tasks.classification import GraphClassification, NodeClassification
+
+pytestmark = pytest.mark.usefixtures("double_precision")
+SEED = 5
+SIZES = {"node": {"nodes": (40, 23, 5, 31, 12)}, "graph": {"graphs": (9, 6, 2, 7, 4)}}
+"""The first party has most batches, the third has fewest."""
+OPTIMISERS = {
+    "adam": {"optimizer": "adam", "weight_decay": 0.01},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
+    "sgd": {"optimizer": "sgd", "lr": 0.1},
+    "momentum": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+}
+BATCHES = {
+    "full": {"epochs": 4},
+    "batches": {"epochs": 3, "batch_size": 3},
+    "single-items": {"epochs": 2, "batch_size": 1},
+    "clipped": {"epochs": 4, "clip": 0.05},
+    "hardly-clipped": {"epochs": 2, "clip": 100.0},
+    "clipped-batches": {"epochs": 3, "batch_size": 3, "clip": 0.05},
+}
+over_levels = pytest.mark.parametrize("level", ["node", "graph"])
+over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+
+
+def build(encoder, level):
+    torch.manual_seed(0)
+    return encoder.build(FEATURES, CLASSES, level)
+
+
+class CountingSite(Site):
+    @action
+    def train(self, request):
+        self.model.load(request["weights"])
+        self.steps = self.method.local.fit(self, self.task.loss)
+
+
+def trained(module, parties, options):
+    """The site after one round of training, and the steps that each party took."""
+    kind = NodeClassification if parties[0].level == "node" else GraphClassification
+    site = CountingSite(FedAvg(local=options), parties, kind(classes=CLASSES), module, seed=SEED)
+    reply = site.answer("train", {"weights": initial_weights(module)}, site.hosted.names)
+    assert not reply.failures
+    return site, site.steps.tolist()
+
+
+def assert_as_plain_torch(module, level, options, *, sparse=False, untrained=()):
+    site, steps = trained(module, make_parties(level, **SIZES[level], sparse=sparse, untrained=untrained), options)
+    found = site.model.stacks()
+    for at, party in enumerate(make_parties(level, **SIZES[level], untrained=untrained)):
+        due, count = plain_fit(module, party, options, seed=SEED)
+        assert steps[at] == count
+        assert_close({n: w[at] for n, w in found.items()}, initial_weights(due), within=1e-9)
+
+
+@over_sparse
+@over_levels
+@pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_training_is_a_plain_loop_over_parties(optimiser, batches, level, sparse):
+    options = LocalTraining(**OPTIMISERS[optimiser], **BATCHES[batches])
+    assert_as_plain_torch(build(Gcn(hidden=8, dropout=0.0), level), level, options, sparse=sparse)
+
+
+@over_levels
+@pytest.mark.parametrize("batches", BATCHES)
+def test_training_goes_on_where_some_parties_have_nothing_to_train_on(batches, level):
+    options = LocalTraining(**OPTIMISERS["adam"], **BATCHES[batches])
+    module = build(Gcn(hidden=8, dropout=0.0), level)
+    assert_as_plain_torch(module, level, options, sparse=True, untrained=(0, 2))
+
+
+@over_levels
+@pytest.mark.parametrize("batch_size", [0, 2])
+def test_batch_normalisation_trains_as_in_plain_torch(level, batch_size):
+    options = STEADY.model_copy(update={"batch_size": batch_size})
+    assert_as_plain_torch(build(Gin(hidden=8, dropout=0.0, norm=True), level), level, options, untrained=(1,))
+
+
+@over_sparse
+@pytest.mark.parametrize("batches", ["full", "batches"])
+@pytest.mark.parametrize("name", [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.home])
+def test_nodes_that_no_path_joins_to_a_training_node_train_as_in_plain_torch(name, batches, sparse):
+    def parties(sparse):
+        made = make_parties("node", sparse=sparse, weighted=True, untrained=(1,))
+        for party in made:
+            half = party.nodes // 2
+            inside = (party.graph.edge_index < half).all(0) | (party.graph.edge_index >= half).all(0)
+            party.graph.edge_index, party.graph.edge_weight = (
+                party.graph.edge_index[:, inside],
+                party.graph.edge_weight[inside],
+            )
+            party.train[half:] = False
+        return made
+
+    module = build(Encoder.named(name)(hidden=8, dropout=0.0), "node")
+    options = LocalTraining(**OPTIMISERS["adam"], **BATCHES[batches])
+    found = trained(module, parties(sparse), options)[0].model.stacks()
+    for at, party in enumerate(parties(False)):
+        due, _ = plain_fit(module, party, options, seed=SEED)
+        assert_close({n: w[at] for n, w in found.items()}, initial_weights(due), within=1e-9)
+
+
+class Mixing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x, edge_index):
+        h = self.first(x)
+        return self.head((h - h.mean(0)).relu())
+
+
+@pytest.mark.parametrize("batches", BATCHES)
+def test_a_module_that_falls_back_trains_as_in_plain_torch(batches):
+    assert_as_plain_torch(
+        Mixing(), "node", LocalTraining(**OPTIMISERS["adam"], **BATCHES[batches]), sparse=True, untrained=(3,)
+    )
+
+
+@over_levels
+@over_sparse
+@pytest.mark.parametrize("batches", BATCHES)
+def test_a_party_trains_the_same_alone_and_side_by_side_with_dropout(batches, level, sparse):
+    options = LocalTraining(**OPTIMISERS["adam"], **BATCHES[batches])
+    module = build(Gcn(hidden=8, dropout=0.5), level)
+    parties = make_parties(level, **SIZES[level], sparse=sparse, untrained=(1,))
+    together = trained(module, parties, options)[0].model.stacks()
+    for at, party in enumerate(parties):
+        alone = trained(module, [party], options)[0].model.stacks()
+        assert_close({n: w[at] for n, w in together.items()}, {n: w[0] for n, w in alone.items()}, within=1e-9)
+
+
+@over_sparse
+def test_a_party_without_training_items_does_not_move(sparse):
+    module = build(Gcn(hidden=8), "node")
+    parties = make_parties("node", sparse=sparse, untrained=(1, 2))
+    site, steps = trained(module, parties, LocalTraining(optimizer="adam", epochs=3, weight_decay=0.1))
+    assert steps == [3, 0, 0, 3]
+    for name, weight in initial_weights(module).items():
+        moved = [not torch.equal(own, weight) for own in site.model.stacks()[name]]
+        assert moved == [True, False, False, True]
+
+
+def test_no_training_items_anywhere_are_no_steps_at_all():
+    module = build(Mlp(hidden=8), "node")
+    site, steps = trained(module, make_parties("node", untrained=range(4)), LocalTraining())
+    assert steps == [0, 0, 0, 0]
+    assert_close({n: w[3] for n, w in site.model.stacks().items()}, initial_weights(module), within=0.0)
+
+
+@over_levels
+def test_batches_visit_every_training_item_of_a_party_once_an_epoch_in_an_order_of_its_own(level):
+    parties = make_parties(level)
+    site, _ = trained(build(Mlp(hidden=8), level), parties, LocalTraining())
+    training = LocalTraining(batch_size=2)
+    orders = [torch.cat(list(training._batches(site, epoch))) for epoch in range(2)]
+    items = site.cohort.masks["train"].nonzero().squeeze(1)
+    for order in orders:
+        assert torch.equal(order.sort().values, items)
+    assert not torch.equal(*orders)
+    for batch in training._batches(site, 0):
+        assert torch.equal(batch, batch.sort().values)
+        assert torch.bincount(site.cohort.party[batch], minlength=4).max() <= 2
+
+
+def test_a_pull_is_added_to_the_gradients():
+    module, parties = build(Mlp(hidden=8, dropout=0.0), "node"), make_parties("node")
+    options = LocalTraining(epochs=3, optimizer="sgd", lr=0.1)
+    site, _ = trained(module, parties, options)
+    site.model.load(initial_weights(module))
+    options.fit(site, site.task.loss, pull=lambda leaves: [torch.full_like(leaf.tensor, 0.5) for leaf in leaves])
+    for at, party in enumerate(parties):
+        due, _ = plain_fit(module, party, options, extra=lambda m: 0.5 * sum(p.sum() for p in m.parameters()))
+        assert_close({n: w[at] for n, w in site.model.stacks().items()}, initial_weights(due), within=1e-9)
+
+
+# ---- the optimiser alone
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        ["111", "111", "111", "111"],
+        ["111", "110", "100", "111", "110", "111"],
+        ["111", "100", "100", "111", "001", "111"],
+        ["011", "110", "101", "010"],
+    ],
+    ids=["always", "fewer-and-fewer", "one-far-ahead", "never-all"],
+)
+def test_a_step_moves_the_active_parties_alone_and_counts_for_each(pattern, optimiser):
+    options = LocalTraining(**OPTIMISERS[optimiser])
+    source = torch.Generator().manual_seed(0)
+    start = [torch.randn(3, 4, 2, generator=source), torch.randn(3, 5, generator=source)]
+    leaves = [Leaf(str(at), value.clone().requires_grad_(), (1, 1, 1)) for at, value in enumerate(start)]
+    plain = [[nn.Parameter(value[at].clone()) for value in start] for at in range(3)]
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    settings = {"lr": options.lr, "weight_decay": options.weight_decay}
+    settings |= {"momentum": options.momentum} if options.optimizer == "sgd" else {}
+    optimisers = [kinds[options.optimizer](values, **settings) for values in plain]
+    mine = PartyOptimizer(options, leaves)
+    for active in pattern:
+        on = [mark == "1" for mark in active]
+        for which, leaf in enumerate(leaves):
+            leaf.tensor.grad = torch.randn(leaf.tensor.shape, generator=source)
+            for at in range(3):
+                plain[at][which].grad = leaf.tensor.grad[at].clone()
+        mine.step(on)
+        for each, moves in zip(optimisers, on, strict=True):
+            if moves:
+                each.step()
+    for which, leaf in enumerate(leaves):
+        assert leaf.tensor.grad is None
+        due = torch.stack([values[which].detach() for values in plain])
+        torch.testing.assert_close(leaf.tensor.detach(), due, rtol=1e-9, atol=1e-9)
+
+
+def test_an_optimiser_is_fresh_in_every_round():
+    module, parties = build(Mlp(hidden=8, dropout=0.0), "node"), make_parties("node")
+    options = LocalTraining(optimizer="adam", epochs=2)
+    site, _ = trained(module, parties, options)
+    weights = copy.deepcopy(site.model.stacks())
+    for at, party in enumerate(parties):
+        after, _ = plain_fit(module, party, options)
+        twice, _ = plain_fit(after, party, options)
+        site.answer("train", {"weights": {n: w[at] for n, w in weights.items()}}, [party.name])
+        assert_close({n: w[0] for n, w in site.model.stacks().items()}, initial_weights(twice), within=1e-9)

@@ -1,0 +1,151 @@
+import pytest
+import torch
+from torch.func import functional_call
+
+from helpers import (
+    CLASSES,
+    FEATURES,
+    apart,
+    assert_close,
+    assert_law,
+    make_parties,
+    plain_fit,
+    plain_output,
+    train_side_by_side,
+)
+from isthmus.data.party import Cohort
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.encoders import Encoder
+from isthmus.nn.per_party import initial_weights, per_party
+
+NAMES = [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.home]
+VARIANTS = [
+    *((name, {}) for name in NAMES),
+    ("gcn", {"layers": 3}),
+    ("gcn", {"layers": 1, "pool": "max"}),
+    ("gat", {"heads": 1, "layers": 3}),
+    ("gin", {"norm": True}),
+    ("sage", {"pool": "sum"}),
+    ("gbp", {"r": 0.2}),
+]
+over_variants = pytest.mark.parametrize(
+    ("name", "options"), VARIANTS, ids=["-".join([n, *(f"{k}={v}" for k, v in o.items())]) for n, o in VARIANTS]
+)
+over_data = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+over_levels = pytest.mark.parametrize("level", ["node", "graph"])
+
+
+def steps_for(options):
+    return (
+        LocalTraining(epochs=5, optimizer="sgd", lr=0.1, momentum=0.9)
+        if options.get("norm")
+        else LocalTraining(optimizer="adam", epochs=5)
+    )
+
+
+def build(name, level, options):
+    torch.manual_seed(0)
+    return Encoder.named(name)(hidden=8, **options).build(FEATURES, CLASSES, level)
+
+
+@over_levels
+@over_data
+@over_variants
+def test_a_cohort_gives_what_its_parties_give_alone(name, options, level, sparse):
+    model = assert_law(
+        build(name, level, options), make_parties(level, sparse=sparse, weighted=sparse), steps_for(options)
+    )
+    assert model.side_by_side
+
+
+@over_levels
+@over_data
+@over_variants
+def test_one_party_without_dropout_is_the_plain_module(name, options, level, sparse):
+    module = build(name, level, {**options, "dropout": 0.0})
+    weighted = level == "node"
+    party = make_parties(level, sparse=sparse, weighted=weighted)[0]
+    weights = apart(module, 1)
+    found = train_side_by_side(per_party(module, 1), [party], weights, steps_for(options))
+    module.load_state_dict({n: w[0] for n, w in weights.items()}, strict=False)
+    due, _ = plain_fit(module, make_parties(level, weighted=weighted)[0], steps_for(options))
+    assert_close({n: w[0] for n, w in found.weights.items()}, initial_weights(due))
+
+
+@over_levels
+@over_data
+@over_variants
+def test_shared_weights_give_the_plain_modules_output(name, options, level, sparse):
+    module = build(name, level, options).eval()
+    cohort = Cohort(make_parties(level, sparse=sparse))
+    model = per_party(module, len(cohort))
+    weights = {n: w[0] for n, w in apart(module, 1).items()}
+    model.load(weights)
+    due = [functional_call(module, weights, kwargs=arguments(module, party)) for party in cohort.parties]
+    torch.testing.assert_close(model(cohort.block), torch.cat(due), rtol=1e-5, atol=1e-5)
+
+
+def arguments(module, party):
+    seen = {}
+
+    class Spy(torch.nn.Module):
+        def forward(self, x, edge_index, edge_weight, batch, batch_size):
+            seen.update(x=x, edge_index=edge_index, edge_weight=edge_weight)
+            if party.level == "graph":
+                seen.update(batch=batch, batch_size=batch_size)
+
+    plain_output(Spy(), party.graph)
+    return seen
+
+
+@over_levels
+@pytest.mark.parametrize("name", NAMES)
+def test_output_has_a_row_per_item_and_a_column_per_class(name, level):
+    cohort = Cohort(make_parties(level))
+    assert per_party(build(name, level, {}), len(cohort))(cohort.block).shape == (sum(cohort.items), CLASSES)
+
+
+@over_levels
+@pytest.mark.parametrize("name", NAMES)
+def test_a_first_layer_that_is_named_is_a_weight_over_the_features(name, level):
+    module = build(name, level, {})
+    first = getattr(module, "first_layer", None)
+    assert first is None or dict(module.named_parameters())[first].size(1) == FEATURES
+
+
+@pytest.mark.parametrize("pool", ["mean", "sum", "max"])
+def test_readout_pools_the_nodes_of_each_graph(pool):
+    module = build("mlp", "graph", {"pool": pool, "layers": 1}).eval()
+    graph = make_parties("graph")[0].graph
+    h = module.body(graph.x).relu()
+    due = torch.stack([getattr(h[graph.batch == at], {"max": "amax"}.get(pool, pool))(0) for at in range(6)])
+    torch.testing.assert_close(plain_output(module, graph), module.head(due))
+
+
+def test_gbp_sums_decaying_hops_of_the_features_under_its_own_normalisation():
+    module = build("gbp", "node", {"layers": 1, "hops": 2, "alpha": 0.3, "r": 0.2}).eval()
+    graph = make_parties("node")[0].graph
+    nodes = graph.num_nodes
+    a = torch.zeros(nodes, nodes).index_put((graph.edge_index[1], graph.edge_index[0]), torch.ones(()), accumulate=True)
+    a = a + torch.eye(nodes)
+    degree = a.sum(1)
+    matrix = degree.pow(0.2 - 1).diag() @ a @ degree.pow(-0.2).diag()
+    hops = [0.3 * graph.x, 0.3 * 0.7 * matrix @ graph.x, 0.3 * 0.49 * matrix @ matrix @ graph.x]
+    torch.testing.assert_close(plain_output(module, graph), module.perceptron(sum(hops)), rtol=1e-4, atol=1e-5)
+
+
+def test_gprgnn_starts_at_personalised_pagerank():
+    gpr = build("gprgnn", "node", {"hops": 4, "alpha": 0.2}).eval()
+    appnp = build("appnp", "node", {"hops": 4, "alpha": 0.2}).eval()
+    appnp.perceptron = gpr.perceptron
+    graph = make_parties("node", weighted=True)[1].graph
+    torch.testing.assert_close(plain_output(gpr, graph), plain_output(appnp, graph), rtol=1e-5, atol=1e-5)
+
+
+def test_lightgcn_averages_the_hops_of_its_embedding():
+    module = build("lightgcn", "node", {"hops": 2}).eval()
+    graph = make_parties("node")[1].graph
+    hops = [module.embed(graph.x)]
+    for conv in module.convs:
+        hops.append(conv(hops[-1], graph.edge_index))
+    torch.testing.assert_close(plain_output(module, graph), module.head(torch.stack(hops).mean(0)))

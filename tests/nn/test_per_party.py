@@ -1,0 +1,536 @@
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch_geometric import nn as gnn
+
+from helpers import (
+    CLASSES,
+    FEATURES,
+    STEADY,
+    UNTOUCHED,
+    apart,
+    assert_close,
+    assert_law,
+    make_parties,
+    plain_fit,
+    plain_output,
+    train_side_by_side,
+)
+from isthmus.data.party import Block, Cohort
+from isthmus.errors import IsthmusError
+from isthmus.methods.training import LocalTraining, PartyOptimizer
+from isthmus.nn.draws import generator
+from isthmus.nn.encoders import Gcn
+from isthmus.nn.per_party import PerParty, initial_weights, per_party
+
+HIDDEN = 8
+
+
+class Body(nn.Module):
+    """One convolution, something, one linear layer."""
+
+    def __init__(self, middle=None, conv=None):
+        super().__init__()
+        self.conv = conv or gnn.GCNConv(FEATURES, HIDDEN)
+        self.middle = middle or nn.Identity()
+        self.head = nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.head(self.middle(self.conv(x, edge_index)).relu())
+
+
+class Call(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+class Weighted(Body):
+    """Reads the weights of edges."""
+
+    def forward(self, x, edge_index, edge_weight):
+        return self.head(self.conv(x, edge_index, edge_weight).relu())
+
+
+class Named(Body):
+    """Names its first layer."""
+
+    first_layer = "conv.lin.weight"
+
+
+class Centred(Named):
+    """Names a first layer, and mixes rows."""
+
+    def forward(self, x, edge_index):
+        h = self.conv(x, edge_index)
+        return self.head((h - h.mean(0)).relu())
+
+
+class ByHand(Body):
+    """Reads a layer's weight past the layer."""
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index).relu() @ self.head.weight.t() + self.head.bias
+
+
+class Tied(nn.Module):
+    """Two layers, one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.outside = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.outside.weight = self.inside.weight
+
+    def forward(self, x, edge_index):
+        return self.outside(self.inside(x).relu())[:, :CLASSES]
+
+
+class OverEdges(nn.Module):
+    """A linear layer that sees edges, not nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.message, self.head = nn.Linear(2 * FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x, edge_index):
+        messages = self.message(torch.cat([x[edge_index[0]], x[edge_index[1]]], dim=1)).relu()
+        return self.head(messages.new_zeros(x.size(0), HIDDEN).index_add(0, edge_index[1], messages))
+
+
+def noisy(layer, x):
+    return x + 0.1 * torch.randn(x.shape) if layer.training else x
+
+
+def basic(kind, **options):
+    return kind(FEATURES, HIDDEN, 2, CLASSES, **options)
+
+
+SIDE_BY_SIDE = {
+    "gcn": lambda: basic(gnn.GCN, dropout=0.5),
+    "gcn-batch": lambda: basic(gnn.GCN, norm="batch_norm", dropout=0.5),
+    "gcn-joined": lambda: basic(gnn.GCN, jk="cat"),
+    "gcn-improved": lambda: Weighted(conv=gnn.GCNConv(FEATURES, HIDDEN, improved=True, bias=False)),
+    "gcn-without-self-loops": lambda: Weighted(conv=gnn.GCNConv(FEATURES, HIDDEN, add_self_loops=False)),
+    "gcn-unnormalised": lambda: Weighted(conv=gnn.GCNConv(FEATURES, HIDDEN, normalize=False)),
+    "sage": lambda: basic(gnn.GraphSAGE, dropout=0.5),
+    "gin": lambda: basic(gnn.GIN, dropout=0.5),
+    "gin-batch": lambda: basic(gnn.GIN, norm="batch_norm"),
+    "gat": lambda: basic(gnn.GAT, heads=2),
+    "gat-averaged-heads": lambda: Body(conv=gnn.GATConv(FEATURES, HIDDEN, heads=3, concat=False, residual=True)),
+    "layer-norm": lambda: Body(nn.LayerNorm(HIDDEN)),
+    "batch-norm": lambda: Body(nn.BatchNorm1d(HIDDEN)),
+    "batch-norm-without-weights": lambda: Body(nn.BatchNorm1d(HIDDEN, affine=False)),
+    "batch-norm-without-memory": lambda: Body(nn.BatchNorm1d(HIDDEN, track_running_stats=False)),
+    "two-names-one-layer": lambda: Body(nn.Sequential(*[nn.Linear(HIDDEN, HIDDEN)] * 2)),
+}
+ONE_BY_ONE = {
+    "gcn-layer": lambda: basic(gnn.GCN, norm="layer_norm"),
+    "gcn-pair": lambda: basic(gnn.GCN, norm="pair_norm"),
+    "gcn-graph": lambda: basic(gnn.GCN, norm="graph_norm"),
+    "gcn-recurrent": lambda: basic(gnn.GCN, jk="lstm"),
+    "gat-attention-dropout": lambda: basic(gnn.GAT, heads=2, dropout=0.5),
+    "gatv2": lambda: Body(conv=gnn.GATv2Conv(FEATURES, HIDDEN)),
+    "cached": lambda: Body(nn.PReLU(), conv=gnn.GCNConv(FEATURES, HIDDEN, cached=True)),
+    "centred": Centred,
+    "noisy": lambda: Body(Call(noisy)),
+    "alpha-dropout": lambda: Body(nn.AlphaDropout(0.5)),
+    "weight-read-past-its-layer": ByHand,
+    "tied": Tied,
+    "over-edges": OverEdges,
+}
+
+
+def made(name):
+    torch.manual_seed(0)
+    return (SIDE_BY_SIDE | ONE_BY_ONE)[name]()
+
+
+over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+
+
+@over_sparse
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+def test_known_layers_work_side_by_side_as_they_would_alone(name, sparse):
+    assert assert_law(made(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
+
+
+@over_sparse
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_what_is_not_known_falls_back_and_is_as_it_would_be_alone(name, sparse):
+    assert not assert_law(made(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
+
+
+@pytest.mark.parametrize("name", sorted({*SIDE_BY_SIDE, *ONE_BY_ONE} - {"noisy", "alpha-dropout"}))
+def test_one_party_is_the_plain_module(name):
+    module = made(name)
+    for layer in module.modules():
+        if isinstance(getattr(layer, "dropout", None), float):
+            layer.dropout = 0.0
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    party = make_parties("node", weighted=True)[0]
+    weights = apart(module, 1)
+    found = train_side_by_side(per_party(module, 1), [party], weights, STEADY)
+    module.load_state_dict({n: w[0] for n, w in weights.items()}, strict=False)
+    due, _ = plain_fit(module, party, STEADY)
+    assert_close({n: w[0] for n, w in found.weights.items()}, initial_weights(due))
+    model = per_party(module, 1)
+    model.load(initial_weights(due))
+    torch.testing.assert_close(model(Cohort((party,)).block), plain_output(due.eval(), party.graph))
+
+
+class OverGraphs(nn.Module):
+    def __init__(self, norm=None):
+        super().__init__()
+        self.conv, self.head = gnn.GraphConv(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.norm = norm or nn.Identity()
+
+    def forward(self, x, edge_index, batch):
+        h = F.dropout(self.conv(x, edge_index).relu(), 0.3, self.training)
+        return self.head(F.dropout(self.norm(gnn.global_mean_pool(h, batch)), 0.5, self.training))
+
+
+class OverCountedGraphs(OverGraphs):
+    def forward(self, x, edge_index, edge_weight, batch, num_graphs):
+        h = self.conv(x, edge_index, edge_weight).relu()
+        return self.head(self.norm(gnn.global_add_pool(h, batch, num_graphs)))
+
+
+class OverGraphNorm(OverGraphs):
+    def __init__(self):
+        super().__init__(gnn.GraphNorm(HIDDEN))
+
+    def forward(self, x, edge_index, batch, batch_size):
+        h = self.norm(self.conv(x, edge_index).relu(), batch, batch_size)
+        return self.head(gnn.global_max_pool(h, batch, batch_size))
+
+
+@over_sparse
+@pytest.mark.parametrize(
+    ("module", "side_by_side"),
+    [
+        (OverGraphs, True),
+        (lambda: OverGraphs(nn.BatchNorm1d(HIDDEN)), True),
+        (lambda: OverGraphs(Call(noisy)), False),
+        (lambda: OverGraphs(Call(lambda layer, h: h - h.mean(0))), False),
+        (OverCountedGraphs, True),
+        (OverGraphNorm, False),
+    ],
+)
+def test_modules_over_whole_graphs_obey_the_law(module, side_by_side, sparse):
+    torch.manual_seed(0)
+    parties = make_parties("graph", sparse=sparse, weighted=True)
+    assert assert_law(module(), parties, STEADY).side_by_side == side_by_side
+
+
+# ---- batch normalisation
+
+
+def test_running_statistics_move_for_each_party_as_plain_torch_moves_them():
+    module, parties = made("batch-norm"), make_parties("node")
+    start = apart(module, len(parties))
+    found = train_side_by_side(per_party(module, len(parties)), parties, start, STEADY).weights
+    for at, party in enumerate(parties):
+        module.load_state_dict({n: w[at] for n, w in start.items()}, strict=False)
+        due, _ = plain_fit(module, party, STEADY)
+        assert_close({n: w[at] for n, w in found.items()}, initial_weights(due))
+
+
+@pytest.mark.parametrize("name", ["batch-norm", "gcn-graph"])
+def test_an_absent_party_keeps_its_statistics(name):
+    module, cohort = made(name), Cohort(make_parties("node"))
+    model = per_party(module, len(cohort))
+    start = apart(module, len(cohort))
+    model.load(start)
+    active = [True, False, True, True]
+    model.start_training(cohort.block, active, touched=False)
+    model(cohort.block_of(active), [generator(name) for name in cohort.names])
+    statistics = [n for n in start if "running" in n]
+    for name in statistics:
+        moved = [not torch.equal(model.stacks()[name][at], start[name][at]) for at in range(len(cohort))]
+        assert moved == active
+
+
+def test_evaluation_moves_nothing():
+    module, cohort = made("batch-norm"), Cohort(make_parties("node"))
+    model = per_party(module, len(cohort))
+    start = apart(module, len(cohort))
+    model.load(start)
+    model(cohort.block)
+    assert_close(model.stacks(), start, within=0.0)
+
+
+# ---- the fallback
+
+
+@pytest.mark.parametrize("weights", ["shared", "stacked"])
+def test_a_convolution_that_caches_never_reads_another_partys_graph(weights):
+    module = made("cached").eval()
+    parties = make_parties("node", nodes=(12, 12, 12))
+    model, start = per_party(module, 3), apart(module, 3)
+    model.load(start if weights == "stacked" else {n: w[0] for n, w in start.items()})
+    for _ in range(2):
+        for at, out in enumerate(model(Cohort(parties).block).split(12)):
+            own = {n: w[at if weights == "stacked" else 0] for n, w in start.items()}
+            graph = parties[at].graph
+            plain = Body(nn.PReLU(), conv=gnn.GCNConv(FEATURES, HIDDEN)).eval()
+            torch.testing.assert_close(out, functional_call(plain, own, (graph.x, graph.edge_index)))
+
+
+def test_a_first_layer_is_trained_where_the_model_falls_back():
+    """Sparse features, a named first layer, and a module whose mixing shows only when it is run."""
+    module = Centred()
+    cohort = Cohort(make_parties("node", sparse=True))
+    for touched in (False, True):
+        model = per_party(module, len(cohort))
+        leaves = model.start_training(cohort.block, [True] * len(cohort), touched=touched)
+        model(cohort.block, [generator(name) for name in cohort.names]).square().sum().backward()
+        assert not model.side_by_side
+        assert all(leaf.tensor.grad is not None and leaf.tensor.grad.any() for leaf in leaves if "lin" in leaf.name)
+
+
+@pytest.mark.parametrize("name", ["noisy", "gat-attention-dropout", "gcn"])
+def test_every_pass_draws_anew_from_a_partys_generator(name):
+    module, cohort = made(name), Cohort(make_parties("node"))
+    model = per_party(module, len(cohort))
+    model.start_training(cohort.block, [True] * len(cohort), touched=False)
+    generators = [generator(name) for name in cohort.names]
+    first, second = (model(cohort.block, generators) for _ in range(2))
+    for one, other in zip(first.split(cohort.items), second.split(cohort.items), strict=True):
+        assert not torch.equal(one, other)
+
+
+def test_parties_without_edges_do_not_hide_what_mixes_the_others():
+    """Attention dropout looks like dropout of nodes where there is no edge but the self-loops."""
+    parties = list(make_parties("node"))
+    for at in (0, 2, 3):
+        parties[at].graph.edge_index = parties[at].graph.edge_index[:, :0]
+    assert not assert_law(made("gat-attention-dropout"), parties, STEADY).side_by_side
+
+
+def test_first_rows_without_edges_do_not_hide_what_mixes_the_others():
+    parties = make_parties("node", nodes=(450, 470))
+    for party in parties:
+        party.graph.edge_index = party.graph.edge_index[:, (party.graph.edge_index >= 220).all(0)]
+    assert not assert_law(made("gat-attention-dropout"), parties, STEADY).side_by_side
+
+
+# ---- weights
+
+
+@pytest.mark.parametrize("name", [*SIDE_BY_SIDE, *ONE_BY_ONE])
+def test_every_parameter_and_every_buffer_of_real_numbers_travels(name):
+    module = made(name)
+    due = {n for n, _ in module.named_parameters()} | {n for n, b in module.named_buffers() if b.is_floating_point()}
+    assert initial_weights(module).keys() == due
+    assert per_party(module, 3).weights().keys() == due
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["kept-by-rows", "plain"])
+def test_loaded_weights_come_back_out(first):
+    module = Gcn(hidden=HIDDEN).build(FEATURES, CLASSES, "node") if first else made("gcn-batch")
+    cohort = Cohort(make_parties("node", sparse=True))
+    model, start = per_party(module, len(cohort)), apart(module, len(cohort))
+    model.load(start)
+    assert_close(model.stacks(), start, within=0.0)
+    model.start_training(cohort.block, [True] * len(cohort), touched=False)
+    assert_close(model.stacks(), start, within=0.0)
+    assert_close(model.select([2, 0]), {n: w[[2, 0]] for n, w in start.items()}, within=0.0)
+    model.stop_training()
+    assert_close(model.stacks(), start, within=0.0)
+    shared = {n: w[1] for n, w in start.items()}
+    model.load(shared)
+    assert_close(model.stacks(), {n: torch.stack([w] * len(cohort)) for n, w in shared.items()}, within=0.0)
+
+
+def test_weights_may_be_part_shared_part_a_stack():
+    module, cohort = made("gcn"), Cohort(make_parties("node"))
+    stacked = apart(module, len(cohort))
+    shared = {n: w[0] for n, w in stacked.items()}
+    model = per_party(module, len(cohort))
+    head = [n for n in shared if n.startswith("convs.1")]
+    model.load(shared | {n: stacked[n] for n in head})
+    found = model(cohort.block)
+    model.load({n: w if n in head else torch.stack([shared[n]] * len(cohort)) for n, w in stacked.items()})
+    torch.testing.assert_close(found, model(cohort.block))
+
+
+def test_training_leaves_the_weights_it_was_given_and_the_module_alone():
+    module, parties = made("batch-norm"), make_parties("node")
+    start = apart(module, len(parties))
+    before = {n: w.clone() for n, w in start.items()}
+    initial = {n: w.clone() for n, w in initial_weights(module).items()}
+    train_side_by_side(per_party(module, len(parties)), parties, start, STEADY)
+    assert_close(start, before, within=0.0)
+    assert_close(initial_weights(module), initial, within=0.0)
+
+
+def test_resizing_starts_anew():
+    module = made("gcn")
+    model = per_party(module, 4)
+    model.load(apart(module, 4))
+    model.resize(2)
+    assert_close(model.stacks(), {n: torch.stack([w, w]) for n, w in initial_weights(module).items()}, within=0.0)
+
+
+@pytest.mark.parametrize("name", ["conv.lin.weight", "head.bias"])
+@pytest.mark.parametrize("base", [Body, Named, Centred])
+@over_sparse
+def test_a_frozen_parameter_does_not_move(name, base, sparse):
+    module = base()
+    dict(module.named_parameters())[name].requires_grad_(False)
+    parties = make_parties("node", sparse=sparse)
+    start = apart(module, len(parties))
+    found = train_side_by_side(per_party(module, len(parties)), parties, start).weights
+    assert {n for n in start if torch.equal(start[n], found[n])} == {name}
+
+
+# ---- the first layer
+
+
+def first_layer_model(level="node", **options):
+    torch.manual_seed(0)
+    return Gcn(hidden=HIDDEN, **options).build(FEATURES, CLASSES, level)
+
+
+def fitted(cohort, trains, touched, options, pulls):
+    """Some steps of those that train, from one slice for all."""
+    module = first_layer_model()
+    model = PerParty(module, len(cohort))
+    weights = {n: w[0] for n, w in apart(module, 1).items()}
+    model.load(weights)
+    block = cohort.block_of(trains)
+    leaves = model.start_training(block, trains, touched=touched)
+    optimizer = PartyOptimizer(options, leaves)
+    elsewhere = {n: w + 1 for n, w in weights.items()}
+    for step in range(3):
+        model(block, [generator(name, step) for name in cohort.names]).square().mean().backward()
+        for leaf, away in zip(leaves, model.like_leaves(leaves, elsewhere), strict=True):
+            if pulls:
+                pull = 0.1 * (leaf.tensor.detach() - away)
+                leaf.tensor.grad = pull if leaf.tensor.grad is None else leaf.tensor.grad + pull
+        optimizer.step(trains)
+    model.stop_training()
+    return model, weights
+
+
+@pytest.mark.parametrize("pulls", [False, True], ids=["free", "pulled"])
+@pytest.mark.parametrize("trains", [(True,) * 4, (True, False, True, True), (False, False, True, False)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        LocalTraining(optimizer="adam", weight_decay=0.0),
+        LocalTraining(optimizer="adam", weight_decay=0.1),
+        LocalTraining(optimizer="adamw", weight_decay=0.5),
+        LocalTraining(optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=0.1),
+    ],
+    ids=["adam", "adam-decay", "adamw", "sgd"],
+)
+def test_a_first_layer_kept_by_touched_rows_is_the_whole_one(options, trains, pulls):
+    cohort = Cohort(make_parties("node", sparse=True))
+    model, start = fitted(cohort, trains, True, options, pulls)
+    whole, _ = fitted(cohort, trains, False, options, pulls)
+    assert_close(model.stacks(), whole.stacks())
+    first = model.stacks()[model.first_layer]
+    for at, trained in enumerate(trains):
+        assert torch.equal(first[at], start[model.first_layer]) == (not trained)
+    unused = first[trains.index(True), :, UNTOUCHED]
+    moves_alike = bool(options.weight_decay) or pulls
+    assert torch.equal(unused, start[model.first_layer][:, UNTOUCHED]) == (not moves_alike)
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_slices_of_a_first_layer_are_those_of_its_stack(touched):
+    cohort = Cohort(make_parties("node", sparse=True))
+    model, _ = fitted(
+        cohort, (True, False, True, True), touched, LocalTraining(optimizer="adam", weight_decay=0.1), False
+    )
+    layer = model.weights()[model.first_layer]
+    stack = layer.stack()
+    assert stack.shape == (4, HIDDEN, FEATURES)
+    assert layer.outline().shape == (HIDDEN, FEATURES)
+    for at, each in enumerate(layer.slices()):
+        assert torch.equal(each, stack[at])
+        assert torch.equal(layer.slice(at), stack[at])
+
+
+def test_a_first_layer_is_kept_by_touched_rows_only_from_one_slice_for_all():
+    module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=True))
+    model, start = per_party(module, 4), apart(module, 4)
+    model.load(start)
+    leaves = model.start_training(cohort.block, [True] * 4, touched=True)
+    assert not any(leaf.everyone for leaf in leaves)
+    assert_close(model.stacks(), start, within=0.0)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@over_sparse
+def test_weights_go_into_the_shapes_of_the_leaves_and_back(sparse, stacked):
+    module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=sparse))
+    model, values = per_party(module, 4), apart(module, 4)
+    leaves = model.start_training(cohort.block, [True] * 4, touched=False)
+    if not stacked:
+        values = {n: w[:1].expand(4, *w.shape[1:]) for n, w in values.items()}
+    given = values if stacked else {n: w[0] for n, w in values.items()}
+    shaped = model.like_leaves(leaves, given)
+    assert [value.shape for value in shaped] == [leaf.tensor.shape for leaf in leaves]
+    assert_close(model.from_leaves(leaves, shaped), values, within=0.0)
+
+
+@over_sparse
+def test_parts_of_a_leaf_are_views_of_a_partys_slice(sparse):
+    module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=sparse))
+    model = per_party(module, 4)
+    leaves = model.start_training(cohort.block, [True] * 4, touched=False)
+    before = {n: w.clone() for n, w in model.stacks().items()}
+    with torch.no_grad():
+        for leaf in leaves:
+            leaf.parts(leaf.tensor)[2].add_(1.0)
+    for name, stack in model.stacks().items():
+        moved = [not torch.equal(own, old) for own, old in zip(stack, before[name], strict=True)]
+        assert moved == [False, False, True, False]
+
+
+# ---- errors
+
+
+class NamesNothing(nn.Module):
+    def forward(self, features, edges):
+        return features
+
+
+def wrong_shape(weights):
+    return weights | {"convs.0.bias": torch.zeros(3)}
+
+
+def too_few(weights):
+    return {n: w for n, w in weights.items() if n != "convs.0.bias"}
+
+
+def wrong_stack(weights):
+    return weights | {"convs.0.bias": torch.zeros(5, HIDDEN)}
+
+
+@pytest.mark.parametrize("change", [wrong_shape, too_few, wrong_stack])
+def test_weights_that_do_not_fit_are_named_in_one_line(change):
+    model = per_party(made("gcn"), 4)
+    with pytest.raises(IsthmusError, match=r"'convs\.0\.bias'") as error:
+        model.load(change(initial_weights(model.module)))
+    assert "\n" not in str(error.value)
+
+
+def test_a_module_must_read_x_and_edge_index():
+    with pytest.raises(IsthmusError, match=r"NamesNothing has no forward\(x, edge_index, \.\.\.\)") as error:
+        per_party(NamesNothing(), 2)
+    assert "\n" not in str(error.value)
+
+
+def test_a_block_of_other_parties_is_refused():
+    model = per_party(made("gcn"), 2)
+    with pytest.raises(IsthmusError, match="the block has 3 parties, the model 2"):
+        model(Block(torch.ones(3, FEATURES), torch.zeros(2, 0, dtype=torch.long), sizes=(1, 1, 1)))

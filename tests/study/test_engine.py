@@ -1,0 +1,281 @@
+"""A run stops, chooses, saves and goes on as its options say; what cannot fit is an error before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from helpers import make_graph_parties, make_node_parties
+from isthmus.data.party import Party
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Method, Model, State
+from isthmus.methods.fedavg import FedAvg
+from isthmus.nn.encoders import Encoder, Gcn
+from isthmus.study.engine import Run, RunResult, check_fit, check_labelled, module_for, task_for
+from isthmus.tasks.classification import GraphClassification, NodeClassification
+
+
+class Scripted(Method):
+    """Says in every round what its options tell it: so many hits of 100 in validation and in test."""
+
+    val: tuple[int, ...] = ()
+    test: tuple[int, ...] = ()
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(weights={"made in": torch.zeros(1)})
+        for state.round in state.rounds(self.rounds):
+            state.weights = {"made in": torch.full((1,), float(state.round))}
+            yield state
+
+    def evaluated(self, state: State) -> dict[str, Any]:
+        return {"round": state.round}
+
+    class AtParty(Site):
+        method: Scripted
+
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            at = request["round"] - 1
+            return Answer({"val": counts(self.method.val, at), "test": counts(self.method.test, at)})
+
+
+def counts(hits: tuple[int, ...], at: int) -> dict[str, Tensor]:
+    """Counts of one party with `hits[at]` of 100 items right, or with no item."""
+    confusion = torch.zeros(1, 2, 2, dtype=torch.long)
+    if hits:
+        confusion[0, 0] = torch.tensor([hits[at], 100 - hits[at]])
+    return {"confusion": confusion, "loss": torch.zeros(1, dtype=torch.float64)}
+
+
+TEST = (51, 52, 99, 54, 55, 56)
+"""Best in round 3, in which nothing may be chosen."""
+
+
+def scripted(
+    val: tuple[int, ...], *, test: tuple[int, ...] = TEST, ways: dict[str, Any] | None = None, **options: Any
+) -> Run:
+    party = replace(make_node_parties((6,))[0], name="a")
+    method = Scripted(val=val, test=test, **{"rounds": 6, **options})
+    return Run(method, [party], NodeClassification(classes=2), GCNConv(16, 2), **(ways or {}))
+
+
+@pytest.mark.parametrize(
+    ("val", "options", "rounds", "chosen"),
+    [
+        ((50, 60, 55, 58, 70, 10), {"patience": 0}, 6, 5),
+        ((50, 60, 55, 58, 70, 10), {"patience": 2}, 4, 2),
+        ((50, 60, 55, 58, 70, 10), {"patience": 3}, 6, 5),
+        ((50, 60, 60, 60, 60, 60), {"patience": 2}, 4, 2),
+        ((90, 10, 10, 10, 10, 10), {"patience": 1}, 2, 1),
+        ((10, 20, 30, 40, 50, 60), {"patience": 1}, 6, 6),
+        ((0, 0, 0, 0, 0, 0), {"patience": 4}, 5, 1),
+        ((50, 60, 55, 58, 70, 10), {"patience": 2, "select": "last"}, 4, 4),
+        ((50, 60, 55, 58, 70, 10), {"select": "last"}, 6, 6),
+        ((50, 60, 55, 58, 70, 10), {"rounds": 1, "patience": 5}, 1, 1),
+        ((), {"patience": 1}, 6, 6),
+    ],
+)
+def test_patience_stops_and_selection_chooses_by_validation_alone(
+    val: tuple[int, ...], options: dict[str, Any], rounds: int, chosen: int
+) -> None:
+    result = scripted(val, **options).go()
+    assert (result.rounds, result.chosen_round) == (rounds, chosen)
+    assert result.metrics["test_accuracy"] == TEST[chosen - 1] / 100
+    assert result.metrics.get("val_accuracy") == (val[chosen - 1] / 100 if val else None)
+    assert float(result.weights["made in"]) == chosen
+
+
+def test_history_has_every_metric_of_every_round() -> None:
+    result = scripted((50, 60, 55, 58, 70, 10), patience=2).go()
+    found = [(at, value) for at, name, value in result.history if name == "test_accuracy"]
+    assert found == [(at, TEST[at - 1] / 100) for at in (1, 2, 3, 4)]
+    assert {name for _, name, _ in result.history} == set(result.metrics)
+
+
+@pytest.mark.parametrize("stopped_in", [2, 3, 4])
+@pytest.mark.parametrize("options", [{"patience": 2}, {"patience": 3}, {"patience": 2, "select": "last"}])
+def test_resumed_run_counts_its_patience_on(tmp_path: Path, stopped_in: int, options: dict[str, Any]) -> None:
+    val = (50, 60, 55, 58, 70, 10)
+    whole = scripted(val, **options).go()
+    ways = {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+
+    def stop(at: int, _: Mapping[str, float]) -> None:
+        if at == stopped_in:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        scripted(val, ways={**ways, "on_round": stop}, **options).go()
+    resumed = scripted(val, ways=ways, **options).go()
+    assert outline(resumed) == outline(whole)
+
+
+def test_run_that_stopped_by_patience_stays_stopped_when_resumed(tmp_path: Path) -> None:
+    val = (50, 60, 55, 58, 70, 10)
+    ways = {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+    first = scripted(val, ways=ways, patience=2).go()
+    seen: list[int] = []
+    again = scripted(val, ways={**ways, "on_round": lambda at, _: seen.append(at)}, patience=2).go()
+    assert not seen
+    assert outline(again) == outline(first)
+
+
+def outline(result: RunResult) -> dict[str, Any]:
+    whole = result.dump()
+    del whole["seconds"]
+    return {**whole, "weights": {name: weight.tolist() for name, weight in result.weights.items()}}
+
+
+def test_resumed_run_counts_its_seconds_on(tmp_path: Path) -> None:
+    ways = {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+    run = scripted((1,) * 6, ways=ways)
+    run.progress["seconds"] = 1000.0
+    run.go()
+    assert scripted((1,) * 6, ways=ways).go().seconds > 1000.0
+
+
+def test_checkpoint_waits_for_its_interval(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint"
+    scripted((1,) * 6, ways={"checkpoint": file, "save_every": 1e9}).go()
+    assert not file.exists()
+
+
+def test_nothing_to_evaluate_is_an_error() -> None:
+    with pytest.raises(IsthmusError, match="no test or validation item to evaluate"):
+        scripted((), test=()).go()
+
+
+def test_result_is_the_round_with_the_best_validation() -> None:
+    parties = make_node_parties()
+    task = task_for(parties)
+    result = Run(FedAvg(rounds=12), parties, task, module_for(Gcn(hidden=8), parties, task, 0)).go()
+    by_round = {at: value for at, name, value in result.history if name == "val_accuracy"}
+    assert result.chosen_round == max(by_round, key=lambda at: (by_round[at], -at))
+    due = {name: value for at, name, value in result.history if at == result.chosen_round}
+    assert result.metrics == due
+
+
+# ---- the model before training
+
+
+class Own(nn.Module):
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = GCNConv(features, outputs)
+
+    def reset_parameters(self) -> None:
+        self.conv.reset_parameters()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index)
+
+
+def drawn(model: Any, seed: int) -> Tensor:
+    """The first matrix of the model before training."""
+    parties = make_node_parties()
+    module = module_for(model, parties, task_for(parties), seed)
+    return next(weight for weight in module.parameters() if weight.dim() == 2).detach().clone()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Own(16, 3), lambda: Own, lambda: lambda features, outputs: Own(features, outputs), lambda: Gcn(hidden=4)],
+    ids=["module", "class", "function", "encoder"],
+)
+def test_weights_are_drawn_by_the_seed_alone(make: Callable[[], Any]) -> None:
+    first, again, other = make(), make(), make()
+    before = torch.get_rng_state()
+    weight = drawn(first, 0)
+    assert torch.equal(weight, drawn(again, 0))
+    assert not torch.equal(weight, drawn(other, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_module_that_cannot_be_drawn_anew_is_taken_as_it_is() -> None:
+    module = nn.Sequential(nn.Linear(16, 3))
+    before = module[0].weight.detach().clone()
+    parties = make_node_parties()
+    assert module_for(module, parties, task_for(parties), 5) is module
+    assert torch.equal(module[0].weight, before)
+
+
+@pytest.mark.parametrize("name", Encoder.known())
+def test_every_encoder_by_name_has_an_output_per_class(name: str) -> None:
+    parties = make_graph_parties()
+    module = module_for(Encoder.named(name)(hidden=8), parties, task_for(parties, 5), 0)
+    graph = parties[0].graph
+    out = module(graph.x, graph.edge_index, None, graph.batch, graph.num_graphs)
+    assert out.shape == (parties[0].items, 5)
+
+
+# ---- what does not fit
+
+
+def relabelled(party: Party, **changes: Any) -> Party:
+    graph = party.graph.clone()
+    for name, value in changes.items():
+        setattr(graph, name, value)
+    return replace(party, graph=graph)
+
+
+class OnlyGraphs(FedAvg):
+    levels = ("graph",)
+
+
+A, B = make_node_parties((5, 6))
+PILE = make_graph_parties((3,))[0]
+NODES = NodeClassification(classes=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "parties", "task", "text"),
+    [
+        (FedAvg(), [], NODES, "there are no parties: a federation needs at least one"),
+        (FedAvg(), [A, PILE], NODES, "holds graphs"),
+        (FedAvg(), [A, replace(B, name=A.name)], NODES, f"two parties are called '{A.name}'"),
+        (FedAvg(), [A, relabelled(B, x=torch.ones(6, 2))], NODES, "has 2 features"),
+        (FedAvg(), [A], GraphClassification(classes=3), "task 'graph-classification' is for graphs"),
+        (OnlyGraphs(), [A], NODES, "is for graph tasks, the parties hold nodes"),
+        (FedAvg(), make_node_parties((5, 6), untrained=(0, 1)), NODES, "no party has a training label"),
+    ],
+)
+def test_what_does_not_fit_is_refused(method: Method, parties: list[Party], task: Any, text: str) -> None:
+    with pytest.raises(IsthmusError, match=text):
+        check_fit(method, parties, task)
+
+
+def test_parties_without_labels_are_counted() -> None:
+    with pytest.raises(IsthmusError, match=r"party 'party-1' has no training label \(2 of 3 have none\)"):
+        check_labelled(make_node_parties((5, 6, 7), untrained=(1, 2)))
+    check_labelled(make_node_parties((5, 6, 7)))
+
+
+@pytest.mark.parametrize(("party", "kind"), [(A, NodeClassification), (PILE, GraphClassification)])
+def test_task_follows_the_labels(party: Party, kind: type) -> None:
+    y = torch.zeros_like(party.graph.y)
+    assert task_for([relabelled(party, y=y)]) == kind(classes=2)
+    assert task_for([relabelled(party, y=y + 4)]) == kind(classes=5)
+    assert task_for([party], 7) == kind(classes=7)
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "text"),
+    [
+        (torch.rand(5), None, "labels are real numbers"),
+        (torch.tensor([0, 1, 2, 3, 0]), 3, "classes is 3, labels go up to 3: classes must be at least 4"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(y: Tensor, classes: int | None, text: str) -> None:
+    with pytest.raises(IsthmusError, match=text):
+        task_for([relabelled(A, y=y)], classes)

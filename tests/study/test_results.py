@@ -1,0 +1,92 @@
+"""Results sum up over seeds and are read back."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import Call, Ledger
+from isthmus.study.engine import RunResult
+from isthmus.study.results import Results, load_summary, ordered, versions
+
+
+def result(method: str = "fedavg", seed: int = 0, **metrics: float) -> RunResult:
+    ledger = Ledger()
+    ledger.add(
+        Call(1, 0, "total", "train", "server sees the sum", "w[2]", "none", ("a", "b"), (80, 0), (72, 72), {"b": "why"})
+    )
+    weights = {"conv.bias": torch.tensor([1.0, 2.0]), "conv.weight": torch.arange(6.0).view(2, 3).t()}
+    return RunResult(method, seed, 3, 2, 0.5, dict(metrics), [(1, "test_accuracy", 0.25)], ledger, weights)
+
+
+def test_summary_is_mean_and_sample_deviation_over_seeds() -> None:
+    values = [0.5, 0.75, 0.7]
+    runs = [result(seed=seed, test_accuracy=value) for seed, value in enumerate(values)]
+    (line,) = Results({}, runs).summary()
+    assert line == {
+        "method": "fedavg",
+        "metric": "test_accuracy",
+        "mean": pytest.approx(statistics.mean(values)),
+        "std": pytest.approx(statistics.stdev(values)),
+        "seeds": 3,
+    }
+
+
+def test_one_seed_has_no_deviation() -> None:
+    (line,) = Results({}, [result(test_accuracy=0.5)]).summary()
+    assert (line["mean"], line["std"], line["seeds"]) == (0.5, 0.0, 1)
+
+
+def test_summary_keeps_methods_and_metrics_apart() -> None:
+    runs = [result("a", 0, x=1.0, y=2.0), result("b", 0, x=3.0), result("a", 1, x=2.0)]
+    lines = [(each["method"], each["metric"], each["mean"], each["seeds"]) for each in Results({}, runs).summary()]
+    assert lines == [("a", "x", 1.5, 2), ("a", "y", 2.0, 1), ("b", "x", 3.0, 1)]
+
+
+def test_metrics_are_those_of_the_only_run() -> None:
+    assert Results({}, [result(x=1.0)]).metrics == {"x": 1.0}
+    with pytest.raises(IsthmusError, match=r"there are 2 runs: read their means from summary\(\)"):
+        _ = Results({}, [result(x=1.0), result(seed=1, x=1.0)]).metrics
+
+
+def test_runs_stand_in_the_order_of_the_methods_then_by_seed() -> None:
+    runs = [result("a", 2), result("b", 1), result("a", 0), result("b", 0)]
+    assert [(run.method, run.seed) for run in ordered(runs, ["b", "a"])] == [("b", 0), ("b", 1), ("a", 0), ("a", 2)]
+
+
+def test_run_comes_back_from_its_dump() -> None:
+    run = result(x=1.0)
+    back = RunResult.of_dump(json.loads(json.dumps({**run.dump(), "weights": {}})))
+    assert list(back.ledger.rows()) == list(run.ledger.rows())
+    assert (back.history, back.metrics, back.chosen_round) == (run.history, run.metrics, run.chosen_round)
+
+
+def test_saved_folder_reads_back(tmp_path: Path) -> None:
+    results = Results({"parties": None, "data": {"name": "x"}}, [result(x=1.0)])
+    results.save(tmp_path)
+    found = load_summary(tmp_path)
+    assert found["runs"] == results.to_dict()["runs"]
+    assert found["summary"] == results.summary()
+    assert abs(datetime.fromisoformat(found["created"]) - datetime.now(UTC)) < timedelta(minutes=5)
+    weights = load_file(tmp_path / "weights" / "fedavg-0.safetensors")
+    assert torch.equal(weights["conv.weight"], results.runs[0].weights["conv.weight"])
+
+
+def test_versions_name_what_the_figures_depend_on() -> None:
+    assert versions()["torch"] == torch.__version__
+    assert set(versions()) >= {"python", "isthmus", "torch_geometric", "numpy"}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"3", b"\xff"])
+def test_unreadable_results_are_an_error_that_names_the_folder(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "results.json").write_bytes(content)
+    with pytest.raises(IsthmusError, match=rf"^no readable results\.json in {tmp_path}: "):
+        load_summary(tmp_path)

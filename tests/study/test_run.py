@@ -1,0 +1,448 @@
+"""A study's folder holds what it gave; a killed study goes on to the same bits; nobody's files are overwritten."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pyarrow import parquet
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+import isthmus
+from helpers import make_graph_parties, make_node_parties
+from isthmus.data.party import Party
+from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import COLUMNS
+from isthmus.methods.base import Method
+from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.local import Local
+from isthmus.methods.scaffold import Scaffold
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.encoders import Gcn
+from isthmus.study.config import Study, merged, read_toml
+from isthmus.study.engine import module_for, task_for
+from isthmus.study.run import STATE, Watcher, run, run_study
+
+SMALL: dict[str, Any] = {"data": {"name": "banks", "nodes": 100}, "model": {"hidden": 8}, "training": {"rounds": 4}}
+
+
+def small(**changes: Any) -> Study:
+    return Study.of(merged(SMALL, changes))
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+TWO = small(methods=[{"name": "fedavg"}, {"name": "local"}], seeds=[0, 3])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of two methods with two seeds."""
+    out = tmp_path_factory.mktemp("runs") / "two"
+    run_study(TWO, out)
+    return out
+
+
+# ---- the folder
+
+
+def test_folder_holds_results_and_nothing_else(two: Path) -> None:
+    weights = {f"weights/fedavg-{seed}.safetensors" for seed in (0, 3)} | {
+        f"weights/local-{seed}/party-{at}.safetensors" for seed in (0, 3) for at in range(4)
+    }
+    assert files(two) == {"results.json", "study.toml", "history.parquet", "ledger.parquet"} | weights
+    assert not (two / STATE).exists()
+
+
+def test_results_have_a_run_for_each_method_and_seed(two: Path) -> None:
+    found = json.loads((two / "results.json").read_text())
+    assert set(found) == {"isthmus", "created", "versions", "study", "runs", "summary"}
+    assert [(each["method"], each["seed"]) for each in found["runs"]] == [
+        ("fedavg", 0), ("fedavg", 3), ("local", 0), ("local", 3),
+    ]  # fmt: skip
+    assert {each["rounds"] for each in found["runs"]} == {4}
+    assert {each["seeds"] for each in found["summary"]} == {2}
+
+
+def test_history_has_a_row_for_each_metric_of_each_round(two: Path) -> None:
+    table = parquet.read_table(two / "history.parquet")
+    assert table.column_names == ["method", "seed", "round", "metric", "value"]
+    assert table.num_rows == 4 * 4 * 6
+    assert set(table["round"].to_pylist()) == {1, 2, 3, 4}
+    rows = {(row["method"], row["seed"], row["round"], row["metric"]): row["value"] for row in table.to_pylist()}
+    assert len(rows) == table.num_rows
+    for each in json.loads((two / "results.json").read_text())["runs"]:
+        for metric, value in each["metrics"].items():
+            assert rows[each["method"], each["seed"], each["chosen_round"], metric] == value
+
+
+def test_ledger_has_a_row_for_each_action_and_party(two: Path) -> None:
+    table = parquet.read_table(two / "ledger.parquet")
+    assert table.column_names == ["method", "seed", *COLUMNS]
+    fedavg, local = 4 * (1 + 1), 1 + 4 * (1 + 1)  # training and evaluation per round; one start
+    assert table.num_rows == 2 * 4 * (fedavg + local)
+    assert set(table["status"].to_pylist()) == {"answered"}
+    assert min(table["sent"].to_pylist()) > 0
+
+
+def test_written_study_gives_the_same_results_again(two: Path, tmp_path: Path) -> None:
+    run_study(Study.of(read_toml(two / "study.toml")), tmp_path / "again")
+    assert outline(tmp_path / "again") == outline(two)
+
+
+def module_of(study: Study, parties: list[Party], seed: int) -> nn.Module:
+    return module_for(study.encoder(), parties, task_for(parties), seed).eval()
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_saved_weights_give_the_reported_accuracy_in_plain_pyg(two: Path, method: str, seed: int) -> None:
+    parties = TWO.load(seed).parties
+    module = module_of(TWO, parties, seed)
+    hits = items = 0
+    for party in parties:
+        file = f"{method}-{seed}" if method == "fedavg" else f"{method}-{seed}/{party.name}"
+        module.load_state_dict(load_file(two / "weights" / f"{file}.safetensors"))
+        with torch.no_grad():
+            guess = module(party.graph.x, party.graph.edge_index).argmax(1)
+        hits += int((guess == party.graph.y)[party.test].sum())
+        items += int(party.test.sum())
+    reported = next(
+        each["metrics"]["test_accuracy"]
+        for each in json.loads((two / "results.json").read_text())["runs"]
+        if (each["method"], each["seed"]) == (method, seed)
+    )
+    assert hits / items == reported
+
+
+def test_run_with_the_same_parties_gives_the_same_results(two: Path) -> None:
+    parties = TWO.load(3).parties
+    results = run(["fedavg", "local"], parties, model=Gcn(hidden=8), seed=3, rounds=4)
+    saved = [each for each in json.loads((two / "results.json").read_text())["runs"] if each["seed"] == 3]
+    assert [each.metrics for each in results.runs] == [each["metrics"] for each in saved]
+    assert [each.chosen_round for each in results.runs] == [each["chosen_round"] for each in saved]
+    weights = load_file(two / "weights" / "fedavg-3.safetensors")
+    assert all(torch.equal(results.runs[0].weights[name], weight) for name, weight in weights.items())
+
+
+def test_wire_changes_nothing_but_the_study(two: Path, tmp_path: Path) -> None:
+    study = small(methods=TWO.methods, seeds=TWO.seeds, wire=True)
+    run_study(study, tmp_path / "wire")
+    assert outline(tmp_path / "wire")["runs"] == outline(two)["runs"]
+    assert outline(tmp_path / "wire")["files"] == outline(two)["files"]
+
+
+def test_study_without_a_folder_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_study(small()).metrics["test_accuracy"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+# ---- killed and resumed
+
+
+LONG = Study.of(
+    {
+        **SMALL,
+        "training": {"rounds": 12},
+        "methods": [
+            {"name": "fedavg", "fraction": 0.5},
+            {"name": "fedadam"},
+            {"name": "scaffold", "local": {"momentum": 0.5}},
+            {"name": "local", "patience": 4, "rounds": 40},
+        ],
+    }
+)
+
+
+def outline(folder: Path) -> dict[str, Any]:
+    """Everything in a result folder that must be alike: the files by their bytes, the runs but for their seconds."""
+    results = json.loads((folder / "results.json").read_text())
+    runs = [{name: value for name, value in each.items() if name != "seconds"} for each in results["runs"]]
+    kept = files(folder) - {"results.json", "study.toml"}
+    return {
+        "study": results["study"],
+        "runs": runs,
+        "summary": results["summary"],
+        "files": {name: (folder / name).read_bytes() for name in sorted(kept)},
+    }
+
+
+class Killed(Watcher):
+    """Kills its own process, as the kernel would, in the middle of a run."""
+
+    def __init__(self, method: str, at: int) -> None:
+        self.method, self.at = method, at
+
+    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+        if (method.name, at) == (self.method, self.at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def kill() -> Iterator[Callable[[Path, str, int], None]]:
+    """Starts a study in a process of its own that is killed in a round of a method."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["isthmus.study.run", "isthmus.study.results", "pyarrow.parquet"])
+
+    def start(out: Path, method: str, at: int) -> None:
+        process = context.Process(
+            target=run_study, args=(LONG, out), kwargs={"watcher": Killed(method, at), "save_every": 0.0}
+        )
+        process.start()
+        process.join(120)
+        assert process.exitcode == -signal.SIGKILL
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    run_study(LONG, out)
+    return outline(out)
+
+
+@pytest.mark.parametrize(
+    ("method", "at"), [("fedavg", 2), ("fedavg", 9), ("fedadam", 5), ("scaffold", 6), ("local", 4)]
+)
+def test_killed_study_goes_on_to_the_same_bits(
+    tmp_path: Path, kill: Any, uninterrupted: dict[str, Any], method: str, at: int
+) -> None:
+    out = tmp_path / "out"
+    kill(out, method, at)
+    assert f"{STATE}/{method}-0.checkpoint" in files(out)
+    assert "results.json" not in files(out)
+    rounds: list[tuple[str, int]] = []
+    watcher = Watcher()
+    watcher.round_done = lambda method, seed, at, metrics: rounds.append((method.name, at))  # type: ignore[method-assign]
+    run_study(LONG, out, resume=True, watcher=watcher)
+    assert rounds[0] == (method, at)
+    assert outline(out) == uninterrupted
+    assert not (out / STATE).exists()
+
+
+def test_killed_before_the_first_checkpoint_starts_over(
+    tmp_path: Path, kill: Any, uninterrupted: dict[str, Any]
+) -> None:
+    out = tmp_path / "out"
+    kill(out, "fedavg", 1)
+    assert files(out) == {f"{STATE}/study"}
+    run_study(LONG, out, resume=True)
+    assert outline(out) == uninterrupted
+
+
+def test_full_disk_at_the_end_keeps_the_runs_for_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "write_table", full)
+        with pytest.raises(IsthmusError, match=r"cannot write .*No space left on device"):
+            run_study(small(), out)
+    assert "results.json" not in files(out)
+    assert not [name for name in files(out) if name.endswith(".part")]
+    run_study(small(), out, resume=True)
+    run_study(small(), tmp_path / "whole")
+    assert outline(out) == outline(tmp_path / "whole")
+
+
+def test_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, kill: Any) -> None:
+    out = tmp_path / "out"
+    kill(out, "fedavg", 5)
+    file = out / STATE / "fedavg-0.checkpoint"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(IsthmusError, match=rf"cannot read {file}: .*delete it to start that run anew"):
+        run_study(LONG, out, resume=True)
+
+
+# ---- what is there is not overwritten
+
+
+@pytest.fixture
+def finished(two: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(two, tmp_path / "finished"))
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Path:
+    """A study that was stopped in its first round."""
+    out = tmp_path / "started"
+
+    class Stopped(Watcher):
+        def round_done(self, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(small(), out, watcher=Stopped())
+    return out
+
+
+def test_resume_of_a_finished_study_is_refused(finished: Path) -> None:
+    with pytest.raises(IsthmusError, match="holds a finished study: there is nothing to resume; use --force"):
+        run_study(TWO, finished, resume=True)
+
+
+def test_resume_of_another_study_is_refused(started: Path) -> None:
+    with pytest.raises(IsthmusError, match="was started with another study: resume it with the same options"):
+        run_study(small(training={"rounds": 5}), started, resume=True)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None], ids=["empty", "file", "nothing"])
+def test_resume_of_nothing_is_refused(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    make(tmp_path / "out")
+    with pytest.raises(IsthmusError, match="holds no started study: run it without --resume first"):
+        run_study(small(), tmp_path / "out", resume=True)
+
+
+def test_results_are_not_overwritten_without_force(finished: Path) -> None:
+    before = outline(finished)
+    with pytest.raises(IsthmusError, match="is not empty: use --resume to go on, --force to start anew"):
+        run_study(TWO, finished)
+    assert outline(finished) == before
+
+
+@pytest.mark.parametrize("which", ["finished", "started"])
+def test_force_starts_anew_and_leaves_other_files(which: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    out = request.getfixturevalue(which)
+    (out / "notes.txt").write_text("mine")
+    run_study(small(), out, force=True)
+    run_study(small(), tmp_path / "whole")
+    assert files(out) == files(tmp_path / "whole") | {"notes.txt"}
+    assert outline(out)["runs"] == outline(tmp_path / "whole")["runs"]
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "weights/precious.pt", "results.json", "report.html", ".state/x"])
+def test_force_does_not_touch_the_folder_of_somebody_else(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("[1]")
+    with pytest.raises(IsthmusError, match="holds other files than results: choose another folder"):
+        run_study(small(), out, force=True)
+    assert (out / name).read_text() == "[1]"
+    assert files(out) == {name}
+
+
+def test_wrong_force_leaves_the_old_results(finished: Path) -> None:
+    before = outline(finished)
+    with pytest.raises(IsthmusError, match="2 nodes are too few for 4 parties"):
+        run_study(small(data={"nodes": 2}), finished, force=True)
+    assert outline(finished) == before
+
+
+def test_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(IsthmusError, match="is a file: choose a folder"):
+        run_study(small(), tmp_path / "out", force=True)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_empty_folder_is_taken(tmp_path: Path) -> None:
+    run_study(small(), tmp_path)
+    assert "results.json" in files(tmp_path)
+
+
+# ---- isthmus.run
+
+
+class Own(nn.Module):
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = GCNConv(features, outputs)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index)
+
+
+def test_own_model_is_trained_on_own_parties() -> None:
+    results = isthmus.run("fedavg", make_node_parties(), model=Own, rounds=3)
+    assert set(results.runs[0].weights) == {name for name, _ in Own(16, 3).named_parameters()}
+
+
+@pytest.mark.parametrize("make", [make_node_parties, make_graph_parties])
+def test_parties_of_every_level_train(make: Callable[[], Any]) -> None:
+    assert 0 <= isthmus.run("fedavg", make(), rounds=2).metrics["test_accuracy"] <= 1
+
+
+def test_several_methods_and_seeds_come_in_order() -> None:
+    results = isthmus.run([Local(rounds=2), "fedavg"], make_node_parties(), seeds=[5, 1], rounds=1)
+    assert [(each.method, each.seed, each.rounds) for each in results.runs] == [
+        ("local", 1, 1), ("local", 5, 1), ("fedavg", 1, 1), ("fedavg", 5, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["scaffold", Scaffold()])
+def test_options_in_a_table_keep_the_others_of_the_method(method: str | Method) -> None:
+    results = isthmus.run(method, make_node_parties(), rounds=1, local={"epochs": 2})
+    local = results.study["methods"][0]["local"]
+    assert (local["epochs"], local["optimizer"], local["lr"]) == (2, "sgd", 0.1)
+
+
+def test_options_go_to_the_methods_that_have_them() -> None:
+    results = isthmus.run(["fedavg", Local(rounds=1)], make_node_parties(), rounds=2, fraction=0.5)
+    fedavg, local = results.study["methods"]
+    assert (fedavg["rounds"], local["rounds"], fedavg["fraction"]) == (2, 2, 0.5)
+    assert "fraction" not in local
+
+
+def test_method_object_is_run_as_it_is() -> None:
+    fits = []
+
+    class Counted(LocalTraining):
+        def fit(self, *arguments: Any, **options: Any) -> Tensor:
+            fits.append(self.epochs)
+            return super().fit(*arguments, **options)
+
+    isthmus.run(FedAvg(rounds=2, local=Counted(epochs=3)), make_node_parties())
+    assert fits == [3, 3]
+
+
+def test_results_are_written_to_a_new_folder_only(tmp_path: Path) -> None:
+    isthmus.run("fedavg", make_node_parties(), rounds=1, out=tmp_path / "out")
+    before = files(tmp_path / "out")
+    assert before >= {"results.json", "ledger.parquet", "weights/fedavg-0.safetensors"}
+    with pytest.raises(IsthmusError, match="exists: choose another folder"):
+        isthmus.run("local", make_node_parties(), rounds=1, out=str(tmp_path / "out"))
+    assert files(tmp_path / "out") == before
+
+
+def test_every_round_is_told() -> None:
+    seen: list[int] = []
+    isthmus.run("fedavg", make_node_parties(), rounds=3, on_round=lambda at, metrics: seen.append(at))
+    assert seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"method": "fedavgg"}, "unknown method 'fedavgg': did you mean 'fedavg'"),
+        ({"method": ["fedavg", FedAvg()]}, "run: method 'fedavg' is listed twice"),
+        ({"model": "gcnn"}, "unknown encoder 'gcnn': did you mean 'gcn'"),
+        ({"ronds": 3}, "run: no method has an option 'ronds': did you mean 'rounds'"),
+        ({"parties": []}, "there are no parties"),
+        ({"seeds": []}, "run: option 'seeds' is "),
+        ({"seed": -1}, "run: option 'seeds.0' is -1: "),
+        ({"device": "cpuu"}, "unknown device 'cpuu': did you mean 'cpu'"),
+        ({"classes": 2, "parties": make_node_parties()}, "classes is 2, labels go up to 2"),
+    ],
+)
+def test_wrong_argument_is_one_line(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(IsthmusError) as caught:
+        isthmus.run(**{"method": "fedavg", **arguments})
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)

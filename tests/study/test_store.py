@@ -1,0 +1,135 @@
+"""Files are whole or as they were; what is packed comes back to the bit."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from isthmus.errors import IsthmusError
+from isthmus.study import store
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    values = draw(st.lists(st.integers(0, 100), min_size=1, max_size=4))
+    tensor = torch.tensor(values).repeat(27)[: torch.Size(shape).numel()].view(shape).to(draw(st.sampled_from(DTYPES)))
+    return tensor.t() if tensor.dim() == 2 else tensor
+
+
+keys = st.text(max_size=8) | st.sampled_from(["$tensor", "$$tensor", "$", "tree", "t0"])
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | tensors()
+trees = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Alike to the bit and in type and order; NaN is like NaN."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape and a.tolist() == b.tolist()
+    if isinstance(a, Mapping):
+        return isinstance(b, Mapping) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+@settings(deadline=None, derandomize=True)
+@given(trees)
+def test_what_is_packed_comes_back(value: Any) -> None:
+    assert same(value, store.unpack(store.pack(value)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 5e-324, 0.1 + 0.2])
+def test_number_comes_back_to_the_bit(value: float) -> None:
+    tensor = torch.tensor([value], dtype=torch.float64)
+    back = store.unpack(store.pack({"plain": value, "tensor": tensor}))
+    assert repr(back["plain"]) == repr(value)
+    assert torch.equal(back["tensor"].view(torch.int64), tensor.view(torch.int64))
+
+
+def test_tensors_that_share_memory_come_back_apart() -> None:
+    whole = torch.arange(6.0).view(2, 3)
+    back = store.unpack(
+        store.pack({"row": whole[0], "column": whole[:, 0], "again": whole, "grown": whole[:1].expand(4, 3)})
+    )
+    assert back["column"].tolist() == [0.0, 3.0]
+    assert back["grown"].shape == (4, 3)
+    back["row"].zero_()
+    assert back["again"][0].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_tuples_come_back_as_lists() -> None:
+    assert store.unpack(store.pack({"a": (1, (2, 3))})) == {"a": [1, [2, 3]]}
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"bytes", object(), 1j])
+def test_other_things_are_refused(value: Any) -> None:
+    with pytest.raises(IsthmusError, match=f"a {type(value).__name__} cannot be saved"):
+        store.pack({"a": [value]})
+
+
+def full(*_: Any, **__: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def half_then_full(aside: Path) -> None:
+    aside.write_bytes(b"ha")
+    full()
+
+
+def test_write_makes_the_folder_and_leaves_only_the_file(tmp_path: Path) -> None:
+    store.write(tmp_path / "a" / "b" / "file", "text ⟷")
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["file"]
+    assert (tmp_path / "a" / "b" / "file").read_text(encoding="utf-8") == "text ⟷"
+
+
+@pytest.mark.parametrize(("where", "name"), [(os, "fsync"), (Path, "open"), (Path, "replace")])
+def test_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
+) -> None:
+    file = tmp_path / "file"
+    store.write(file, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, full)
+        with pytest.raises(IsthmusError, match=r"cannot write .*: No space left on device"):
+            store.write(file, b"new and longer")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("stop", [half_then_full, lambda aside: (aside.write_bytes(b"ha"), 1 / 0)])
+def test_library_that_stops_half_way_leaves_the_old_file(tmp_path: Path, stop: Any) -> None:
+    file = tmp_path / "file"
+    store.write(file, b"old")
+    with pytest.raises((IsthmusError, ZeroDivisionError)):
+        store.write_with(file, stop)
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_folder_that_cannot_be_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(IsthmusError, match="cannot write") as caught:
+        store.write(tmp_path / "file" / "inside", b"")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"no" * 40])
+def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, damage: Any) -> None:
+    file = tmp_path / "file"
+    store.write(file, damage(store.pack({"a": torch.ones(9)})))
+    with pytest.raises(IsthmusError, match=rf"^cannot read {file}: .*delete it"):
+        store.read(file)

@@ -1,0 +1,36 @@
+"""Errors are one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswers, missing_extra, nearest
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "hint"),
+    [
+        ("fedavgg", ["local", "fedavg"], "did you mean 'fedavg'?"),
+        ("FedAvg", ["local", "fedavg"], "did you mean 'fedavg'?"),
+        ("xyz", ["local", "fedavg"], "known: fedavg, local"),
+        ("", ["local"], "known: local"),
+        ("xyz", [], "none is known"),
+    ],
+)
+def test_hint_is_the_nearest_name_or_all_of_them(name: str, known: list[str], hint: str) -> None:
+    assert nearest(name, known) == hint
+
+
+@pytest.mark.parametrize("kind", [PayloadError, PartyFailed, TooFewAnswers])
+def test_every_error_is_an_isthmus_error(kind: type[Exception]) -> None:
+    assert issubclass(kind, IsthmusError)
+
+
+def test_failed_party_is_named_with_the_reason() -> None:
+    error = PartyFailed("bank-a", "disk on fire")
+    assert (str(error), error.party, error.reason) == ("party 'bank-a': disk on fire", "bank-a", "disk on fire")
+
+
+def test_missing_extra_says_what_to_install() -> None:
+    text = str(missing_extra("pymetis", "metis", "partition 'metis'"))
+    assert text == "partition 'metis' needs pymetis: install it with pip install 'isthmus[metis]'"

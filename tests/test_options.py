@@ -1,0 +1,138 @@
+"""Options are typed fields; a wrong value is one line; kinds are found by name."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+from isthmus.data.partition import Partition
+from isthmus.data.pool import DataSet
+from isthmus.errors import IsthmusError
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.options import Options, Registered
+from isthmus.tasks.base import Task
+
+
+class Inner(Options):
+    lr: float = Field(0.1, gt=0)
+    """Learning rate."""
+    epochs: int = 1
+
+
+class Example(Options):
+    name_of_it: str
+    rounds: int = Field(10, ge=1)
+    """Rounds,
+    at most."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    inner: Inner = Inner(lr=0.5, epochs=3)
+
+
+class Shape(Registered):
+    kind: ClassVar[str] = "shape"
+
+
+class Circle(Shape):
+    """Round.
+
+    More on circles.
+    """
+
+    name: ClassVar[str] = "circle"
+    radius: float = 1.0
+    """Half its width."""
+    inner: Inner = Inner(lr=0.5)
+
+
+class Square(Shape):
+    name: ClassVar[str] = "square"
+
+
+class BigSquare(Square):
+    """Inherits the name, so it is not the one that is found."""
+
+    side: int = 2
+
+
+def read(**values: Any) -> Example:
+    return Example.read({"name_of_it": "x", **values}, "example")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"ronds": 3}, "example: unknown option 'ronds': did you mean 'rounds'?"),
+        ({"inner": {"epoch": 3}}, "example: unknown option 'inner.epoch': did you mean 'epochs'?"),
+        ({"rounds": 0}, "example: option 'rounds' is 0: input should be greater than or equal to 1"),
+        ({"rounds": "many"}, "example: option 'rounds' is 'many': input should be a valid integer"),
+        ({"rounds": None}, "example: option 'rounds' is None: input should be a valid integer"),
+        ({"optimizer": "adan"}, "example: option 'optimizer' is 'adan': input should be 'adam' or 'sgd'"),
+        ({"inner": {"lr": -1}}, "example: option 'inner.lr' is -1: input should be greater than 0"),
+        ({"inner": {"lr": float("nan")}}, "example: option 'inner.lr' is nan: input should be greater than 0"),
+        ({"inner": 3}, "example: option 'inner' is 3: "),
+    ],
+)
+def test_wrong_option_is_one_line_that_names_it(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(IsthmusError) as caught:
+        read(**values)
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_required_option_is_named() -> None:
+    with pytest.raises(IsthmusError, match=r"^example: option 'name_of_it' is required$"):
+        Example.read({}, "example")
+
+
+def test_table_changes_the_entries_it_names_and_no_other() -> None:
+    assert read(inner={"epochs": 7}).inner == Inner(lr=0.5, epochs=7)
+
+
+def test_options_object_replaces_the_default_as_a_whole() -> None:
+    assert read(inner=Inner(epochs=7)).inner == Inner(lr=0.1, epochs=7)
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        read().rounds = 3  # type: ignore[misc]
+
+
+def test_reading_leaves_the_values_as_they_were() -> None:
+    values = {"name_of_it": "x", "inner": {"epochs": 7}}
+    Example.read(values, "example")
+    assert values == {"name_of_it": "x", "inner": {"epochs": 7}}
+
+
+def test_kinds_are_found_by_name_in_any_case() -> None:
+    assert Shape.named("Circle") is Circle
+    assert Shape.named("square") is Square
+    assert list(Shape.known()) == ["circle", "square"]
+
+
+def test_unknown_kind_names_the_nearest() -> None:
+    with pytest.raises(IsthmusError, match=r"^unknown shape 'cirle': did you mean 'circle'\?$"):
+        Shape.named("cirle")
+
+
+def test_description_lists_nested_options_with_the_defaults_of_their_owner() -> None:
+    described = Circle.describe()
+    assert (described["name"], described["summary"]) == ("circle", "Round.")
+    assert [(each["name"], each["default"], each["help"]) for each in described["options"]] == [
+        ("radius", 1.0, "Half its width."),
+        ("inner.lr", 0.5, "Learning rate."),
+        ("inner.epochs", 1, ""),
+    ]
+
+
+@pytest.mark.parametrize("kind", [Method, DataSet, Partition, Encoder, Task])
+def test_everything_built_in_is_described(kind: type[Registered]) -> None:
+    known = kind.known()
+    assert known
+    for name, each in known.items():
+        described = each.describe()
+        assert described["summary"], f"{kind.kind} '{name}' has no docstring"
+        for option in described["options"]:
+            assert option["help"], f"option '{option['name']}' of {kind.kind} '{name}' has no docstring"

@@ -1,0 +1,86 @@
+"""The package imports fast, imports no extra by itself, and says what it has."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isthmus
+
+SOURCE = Path(isthmus.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+EXTRAS = {"pymetis", "rdkit", "nvflare"}
+AT_HOME = {"nvflare": "federation/flare.py"}
+"""The one file that may import an extra when it is itself imported."""
+
+
+def fresh(code: str) -> Any:
+    """What a new interpreter prints, as JSON."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    return json.loads(done.stdout)
+
+
+def test_import_is_fast_and_brings_in_nothing_heavy() -> None:
+    code = (
+        "import sys, time, json; start = time.perf_counter(); import isthmus; took = time.perf_counter() - start;"
+        "print(json.dumps([took, sorted({name.split('.')[0] for name in sys.modules})]))"
+    )
+    took, modules = fresh(code)
+    assert took < 2.5
+    assert EXTRAS.isdisjoint(modules)
+    assert {"torch", "torch_geometric", "pydantic", "pyarrow"}.isdisjoint(modules)
+
+
+def test_using_it_imports_no_extra() -> None:
+    code = (
+        "import sys, json, isthmus; isthmus.run; from isthmus.methods.base import Method; Method.known();"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    modules = fresh(code)
+    assert "torch" in modules
+    assert EXTRAS.isdisjoint(modules)
+
+
+@pytest.mark.parametrize("name", isthmus.__all__)
+def test_public_name_resolves(name: str) -> None:
+    assert getattr(isthmus, name) is not None
+    assert name in dir(isthmus)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fedavg'"):
+        _ = isthmus.fedavg
+
+
+def test_types_travel_with_the_package() -> None:
+    assert (SOURCE / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_source_prints_nothing_and_imports_no_extra_at_the_top(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    assert not [call.lineno for call in calls if call.func.id == "print"], "print: use typer.echo or a console"
+    here = file.relative_to(SOURCE).as_posix()
+    early = {name for name in imported(tree.body) if name in EXTRAS and AT_HOME.get(name) != here}
+    assert not early, f"{here} imports {early} when it is imported: import it where it is used"
+
+
+def imported(statements: list[ast.stmt]) -> Iterator[str]:
+    """Top-level packages that these statements import when the module is imported."""
+    for each in statements:
+        if isinstance(each, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
+            yield each.module.split(".")[0]
+        elif isinstance(each, ast.If):
+            yield from () if "TYPE_CHECKING" in ast.unparse(each.test) else imported(each.body)
+        elif isinstance(each, ast.Try | ast.With | ast.ClassDef):
+            yield from imported(each.body)
