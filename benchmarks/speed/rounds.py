@@ -41,7 +41,7 @@ from torch_geometric.nn import GCNConv
 from isthmus import __version__
 from isthmus.data import rows
 from isthmus.data.datasets import Cora, node_pool
-from isthmus.data.partition import Random
+from isthmus.data.partition import Partition
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool
 from isthmus.federation.verbs import Federation
@@ -210,9 +210,18 @@ class Centralised:
 class Bench:
     """One number of parties: the same cut, model and options for both sides."""
 
-    def __init__(self, pool: Pool, parties: int, *, hidden: int, device: torch.device, dropout: float = 0.5) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        parties: int,
+        *,
+        hidden: int,
+        device: torch.device,
+        dropout: float = 0.5,
+        cut: str = "random",
+    ) -> None:
         self.pool, self.device, self.hidden, self.dropout = pool, device, hidden, dropout
-        self.parties = Random().cut(pool, parties, 0)
+        self.parties = Partition.named(cut)().cut(pool, parties, 0)
         self.task = task_for(self.parties, pool.classes)
         self.module = module_for(Gcn(hidden=hidden, dropout=dropout), self.parties, self.task, 0)
 
@@ -220,7 +229,7 @@ class Bench:
         return PlainGCN(self.pool.party.features, self.hidden, self.pool.classes, self.dropout, cached)
 
     def run(self, rounds: int, **options: Any) -> Run:
-        local = LocalTraining(epochs=1, lr=LR, weight_decay=WEIGHT_DECAY)
+        local = LocalTraining(epochs=1, optimizer="adam", lr=LR, weight_decay=WEIGHT_DECAY)
         method = FedAvg(rounds=rounds, local=local, select="last")
         return Run(method, self.parties, self.task, self.module, device=self.device, **options)
 
@@ -258,9 +267,9 @@ def between(stamps: Sequence[float]) -> list[float]:
     return [1000 * (after - before) for before, after in itertools.pairwise(kept)]
 
 
-def check_same(pool: Pool, parties: int, hidden: int, device: torch.device) -> None:
+def check_same(pool: Pool, parties: int, cut: str, hidden: int, device: torch.device) -> None:
     """Both sides compute the same thing: without dropout their averaged weights agree after three rounds."""
-    bench = Bench(pool, parties, hidden=hidden, device=device, dropout=0.0)
+    bench = Bench(pool, parties, cut=cut, hidden=hidden, device=device, dropout=0.0)
     ours = bench.run(3).go().weights
     for cached in (False, True):
         plain = Plain(bench, cached=cached)
@@ -272,10 +281,12 @@ def check_same(pool: Pool, parties: int, hidden: int, device: torch.device) -> N
                 raise SystemExit(f"{parties} parties: weight '{name}' is {apart:.2g} apart, cached = {cached}")
 
 
-def measure(pool: Pool, parties: int, hidden: int, device: torch.device, rounds: int, repeats: int) -> dict[str, Any]:
+def measure(
+    pool: Pool, parties: int, cut: str, hidden: int, device: torch.device, rounds: int, repeats: int
+) -> dict[str, Any]:
     """All figures of one number of parties; the two sides take turns."""
-    check_same(pool, parties, hidden, device)
-    bench = Bench(pool, parties, hidden=hidden, device=device)
+    check_same(pool, parties, cut, hidden, device)
+    bench = Bench(pool, parties, cut=cut, hidden=hidden, device=device)
     plain, cached, centralised = Plain(bench, cached=False), Plain(bench, cached=True), Centralised(bench)
     turns: dict[str, Callable[[], list[float]]] = {
         "plain_ms": lambda: bench.loop(plain.round, rounds),
@@ -286,8 +297,12 @@ def measure(pool: Pool, parties: int, hidden: int, device: torch.device, rounds:
         "floor_ms": lambda: bench.loop(centralised.epoch, rounds),
     }
     ms = [{name: statistics.median(turn()) for name, turn in turns.items()} for _ in range(repeats)]
-    memory = alone(parties, hidden, device, rounds)
-    return row_of(parties, ms) | {name: value for name, value in memory.items() if name.startswith("peak")}
+    memory = alone(parties, cut, hidden, device, rounds)
+    return (
+        {"cut": cut, "hidden": hidden}
+        | row_of(parties, ms)
+        | {name: value for name, value in memory.items() if name.startswith("peak")}
+    )
 
 
 def row_of(parties: int, turns: Sequence[dict[str, float]]) -> dict[str, Any]:
@@ -309,16 +324,17 @@ def row_of(parties: int, turns: Sequence[dict[str, float]]) -> dict[str, Any]:
 # ---- a process that runs Isthmus alone: its time and its memory
 
 
-def alone(parties: int, hidden: int, device: torch.device, rounds: int) -> dict[str, Any]:
+def alone(parties: int, cut: str, hidden: int, device: torch.device, rounds: int) -> dict[str, Any]:
     """What a fresh process that runs nothing but Isthmus says of itself."""
-    options = ["--alone", str(parties), "--hidden", str(hidden), "--device", device.type, "--rounds", str(rounds)]
+    options = ["--alone", str(parties), "--cut", cut, "--hidden", str(hidden)]
+    options += ["--device", device.type, "--rounds", str(rounds)]
     done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
-def say_alone(parties: int, hidden: int, device: torch.device, rounds: int) -> None:
+def say_alone(parties: int, cut: str, hidden: int, device: torch.device, rounds: int) -> None:
     pool, _ = load_pool()
-    bench = Bench(pool, parties, hidden=hidden, device=device)
+    bench = Bench(pool, parties, cut=cut, hidden=hidden, device=device)
     before = peak_mb()
     ms = statistics.median(bench.isthmus(max(rounds, 10)))
     found = {
@@ -349,6 +365,8 @@ def peak_mb() -> float:
 
 ROWS = {
     "parties": "parties",
+    "cut": "cut",
+    "hidden": "hidden",
     "isthmus_ms": "Isthmus, ms a round",
     "plain_ms": "plain loop, ms a round",
     "ratio": "**plain / Isthmus**",
@@ -364,6 +382,8 @@ ROWS = {
 }
 GROWTH_ROWS = {
     "parties": "parties",
+    "cut": "cut",
+    "hidden": "hidden",
     "training": "of them with training nodes",
     "isthmus_ms": "Isthmus, ms a round",
     "before_mb": "memory before the run, MB",
@@ -371,8 +391,10 @@ GROWTH_ROWS = {
 }
 
 
-def shown(name: str, value: float) -> str:
-    if name in ("parties", "training") or name.endswith("_mb"):
+def shown(name: str, value: Any) -> str:
+    if name == "cut":
+        return str(value)
+    if name in ("parties", "training", "hidden") or name.endswith("_mb"):
         return f"{value:.0f}"
     return f"{value:.2f}" if name == "over_floor" else f"{value:.1f}"
 
@@ -400,7 +422,7 @@ def markdown(found: Sequence[dict[str, Any]], names: dict[str, str]) -> str:
 
 
 def title_of(figures: dict[str, Any]) -> str:
-    return f"{figures['data']}, FedAvg, GCN, hidden {figures['hidden']}, {figures['device']}, one thread"
+    return f"{figures['data']}, FedAvg, GCN, {figures['device']}, one thread"
 
 
 def write(figures: dict[str, Any]) -> None:
@@ -436,21 +458,25 @@ def figures_of(options: argparse.Namespace) -> dict[str, Any]:
         "data": data,
         "threads": torch.get_num_threads(),
         "device": options.device,
-        "hidden": options.hidden,
         "rows": [
-            measure(pool, parties, options.hidden, device, options.rounds, options.repeats)
+            measure(pool, parties, cut, hidden, device, options.rounds, options.repeats)
+            for hidden in options.hidden
+            for cut in options.cut
             for parties in options.parties
         ],
     }
     if options.growth or options.write:
-        found["growth"] = [alone(parties, options.hidden, device, options.rounds) for parties in GROWTH]
+        found["growth"] = [
+            alone(parties, options.cut[0], options.hidden[0], device, options.rounds) for parties in GROWTH
+        ]
     return found
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parties", type=int, nargs="+", default=[10, 100])
-    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[64])
+    parser.add_argument("--cut", nargs="+", default=["random", "louvain"], help="ways to cut the graph into parties")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds a turn")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
@@ -466,7 +492,7 @@ def main() -> None:
     torch.set_num_threads(1)
     options = parsed()
     if options.alone:
-        say_alone(options.alone, options.hidden, torch.device(options.device), options.rounds)
+        say_alone(options.alone, options.cut[0], options.hidden[0], torch.device(options.device), options.rounds)
         return
     figures = figures_of(options)
     if options.write:

@@ -203,7 +203,7 @@ def test_a_party_without_training_items_takes_part_without_moving(name):
 @pytest.mark.parametrize("weighting", ["train", "size", "even"])
 @pytest.mark.parametrize("name", METHODS)
 def test_parties_count_by_the_chosen_weighting(name, weighting):
-    assert_as_written(name, weighting=weighting, fraction=0.75)
+    assert_as_written(name, "graph", weighting=weighting, fraction=0.75)
 
 
 def test_weightings_differ():

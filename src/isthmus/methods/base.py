@@ -29,9 +29,9 @@ class Model:
     def weights(self) -> Weights:
         return {name: weight.clone() for name, weight in initial_weights(self.module).items()}
 
-    def trained(self) -> set[str]:
-        """Names of the weights that are parameters; the others are running statistics."""
-        return {name for name, _ in self.module.named_parameters()}
+    def trained(self) -> tuple[str, ...]:
+        """Names of the weights that are parameters, in the module's order; the others are running statistics."""
+        return tuple(name for name, _ in self.module.named_parameters())
 
 
 class State:
