@@ -1,6 +1,7 @@
 """Writes the tables of options into the pages, between markers such as `<!-- methods -->` and `<!-- /methods -->`.
 
-The tables come from the typed fields. Run `python docs/make_tables.py` after changing an option; a test compares.
+The tables come from the typed fields. Run `python docs/make_tables.py` after changing an option; with `--check`
+nothing is written, and pages that would change are an error.
 """
 
 from __future__ import annotations
@@ -88,11 +89,22 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> int:
+    old: list[str] = []
     for page in dict.fromkeys(home for home, _ in KINDS.values()):
         path = HERE / page
-        path.write_text(written(path.read_text(encoding="utf-8"), page), encoding="utf-8")
+        before = path.read_text(encoding="utf-8")
+        after = written(before, page)
+        if after == before:
+            continue
+        old.append(page)
+        if "--check" not in arguments:
+            path.write_text(after, encoding="utf-8")
+    if old and "--check" in arguments:
+        sys.stderr.write(f"{', '.join(old)}: run python docs/make_tables.py\n")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -49,3 +49,20 @@ def test_every_option_says_what_it_is_for() -> None:
 def test_missing_markers_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"methods\.md: the markers of 'methods' are there 0 times"):
         MODULE.written("# Methods", "methods.md")
+
+
+def test_check_says_which_page_is_old_and_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
+    for page, _ in MODULE.KINDS.values():
+        (tmp_path / page).write_text((DOCS / page).read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(MODULE, "HERE", tmp_path)
+    assert MODULE.main(["--check"]) == 0
+    old = tmp_path / "models.md"
+    old.write_text(
+        old.read_text(encoding="utf-8").replace("| `hidden` | `64` |", "| `hidden` | `63` |"), encoding="utf-8"
+    )
+    before = old.read_text(encoding="utf-8")
+    assert MODULE.main(["--check"]) == 1
+    assert "models.md" in capsys.readouterr().err
+    assert old.read_text(encoding="utf-8") == before
+    assert MODULE.main([]) == 0
+    assert MODULE.main(["--check"]) == 0

@@ -259,8 +259,16 @@ class Total:
         """The (weighted) sum of a field or group of fields; rows that are not opened are zero."""
         return self._read(name, lambda path: self._sums[path].contiguous())
 
-    def mean(self, name: str) -> Any:
-        """The weighted mean of a field or group of fields."""
+    def mean(self, name: str, default: Any = None) -> Any:
+        """The weighted mean of a field or group of fields.
+
+        Arguments:
+            default: what it is where all weights are zero, as when only parties without training items were drawn;
+                without, that is an error.
+        """
+        weights = [self._weights[path] for path in self._sums if path == name or path.startswith(f"{name}/")]
+        if default is not None and weights and all(not isinstance(w, Tensor) and w == 0 for w in weights):
+            return default
         return self._read(name, self._mean)
 
     def payload(self) -> dict[str, Any]:

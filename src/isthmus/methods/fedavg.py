@@ -21,7 +21,8 @@ class FedAvg(Averaging):
         state.start(weights=model.weights())
         for state.round in state.rounds(self.rounds):
             chosen = federation.sample(self.fraction)
-            state.weights = federation.total("train", {"weights": state.weights}, of=chosen).mean("weights")
+            total = federation.total("train", {"weights": state.weights}, of=chosen)
+            state.weights = total.mean("weights", default=state.weights)
             yield state
 
     class AtParty(Site):

@@ -38,7 +38,9 @@ class FedDyn(Averaging):
         for state.round in state.rounds(self.rounds):
             chosen = federation.sample(self.fraction)
             total = federation.total("train", {"weights": state.weights}, of=chosen)
-            mean, moved = total.mean("weights"), total.sum("moved")
+            # where nobody counts anything: the mean that leaves the weights where they are
+            standing = {name: state.weights[name] + h / self.alpha for name, h in state.h.items()}
+            mean, moved = total.mean("weights", default=state.weights | standing), total.sum("moved")
             state.h = {name: h - self.alpha * moved[name] / len(federation.parties) for name, h in state.h.items()}
             state.weights = mean | {name: mean[name] - h / self.alpha for name, h in state.h.items()}
             yield state

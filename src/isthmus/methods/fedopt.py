@@ -40,7 +40,8 @@ class FedOpt(FedAvg):
         )
         for state.round in state.rounds(self.rounds):
             chosen = federation.sample(self.fraction)
-            mean = federation.total("train", {"weights": state.weights}, of=chosen).mean("weights")
+            total = federation.total("train", {"weights": state.weights}, of=chosen)
+            mean = total.mean("weights", default=state.weights)
             delta = {name: mean[name] - state.weights[name] for name in state.m}
             state.m = {name: self.beta1 * m + (1 - self.beta1) * delta[name] for name, m in state.m.items()}
             state.v = {name: self.second_moment(v, delta[name].square()) for name, v in state.v.items()}

@@ -41,7 +41,7 @@ class Scaffold(Averaging):
         for state.round in state.rounds(self.rounds):
             chosen = federation.sample(self.fraction)
             total = federation.total("train", {"weights": state.weights, "control": state.control}, of=chosen)
-            mean, change = total.mean("weights"), total.sum("change")
+            mean, change = total.mean("weights", default=state.weights), total.sum("change")
             state.control = {name: c + change[name] / len(federation.parties) for name, c in state.control.items()}
             state.weights = mean | {
                 name: state.weights[name] + self.server_lr * (mean[name] - state.weights[name])
