@@ -241,6 +241,20 @@ def test_a_row_with_too_few_contributors_is_not_opened() -> None:
     assert found.mean("x").tolist() == [[0, 0], [5, 5.5], [7, 5.5], [0, 0]]
 
 
+def test_a_row_of_a_field_that_too_few_answer_is_not_opened() -> None:
+    ids = [torch.tensor([5])]
+    replies = [
+        Reply.of("a", Answer({"ids": ids, "x": [torch.ones(1, 2)]})),
+        Reply.of("b", Answer({"ids": ids})),
+        Reply.of("c", Answer({"ids": [torch.tensor([7])], "x": [torch.ones(1, 2)]})),
+        Reply.of("d", Answer({"ids": [torch.tensor([7])], "x": [torch.ones(1, 2)]})),
+    ]
+    found = Total(replies, "abcd", UNION, 2)
+    assert found.opened is not None
+    assert found.opened.tolist() == [False, False, True, False]
+    assert found.sum("x").tolist() == [[0, 0], [0, 0], [2, 2], [0, 0]]
+
+
 def test_a_party_that_names_a_row_twice_is_one_contributor() -> None:
     ids = [torch.tensor([7, 7]), torch.tensor([5])]
     found = Total([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], "ab", UNION, 2)

@@ -418,12 +418,17 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
 
 def _check_edges(party: Party) -> None:
     edges, nodes = party.graph.edge_index, party.nodes
-    if edges.dim() != 2 or edges.size(0) != 2 or edges.is_floating_point():
-        raise IsthmusError(f"party '{party.name}': edge_index has shape {tuple(edges.shape)}, it must be [2, edges]")
+    if edges is None or edges.dim() != 2 or edges.size(0) != 2 or edges.dtype != torch.long:
+        found = "missing" if edges is None else f"{edges.dtype} of shape {list(edges.shape)}"
+        raise IsthmusError(f"party '{party.name}': edge_index is {found}, it must be torch.int64 of shape [2, edges]")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         raise IsthmusError(f"party '{party.name}': an edge names a node outside 0 .. {nodes - 1}")
     border = party.border
-    if border is None or not len(border):
+    if border is None:
+        return
+    if not border.inner.shape == border.outer.shape == border.owner.shape:
+        raise IsthmusError(f"party '{party.name}': inner, outer and owner of its border have different lengths")
+    if not len(border):
         return
     for what, values, count in (("inner node", border.inner, nodes), ("owner", border.owner, len(border.owners))):
         if not 0 <= int(values.min()) <= int(values.max()) < count:

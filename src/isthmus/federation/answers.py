@@ -246,13 +246,14 @@ class Total:
         places: dict[str, Tensor] = {}
         if rows is not None:
             places = {party: _places(reply, at, rows) for reply in ordered for at, party in enumerate(reply.parties)}
-            count = torch.zeros(rows.ids.numel(), dtype=torch.long)
-            for at in places.values():
-                count[at.unique()] += 1  # a party contributes once, however often it names a row
-            self.opened = count >= least
-        for path in dict.fromkeys(path for reply in ordered for path in reply.columns):
-            if path != "ids" or rows is None:
-                self._add(path, [(ordered[which], at) for _, which, at in turns], places)
+        paths = dict.fromkeys(path for reply in ordered for path in reply.columns)
+        if rows is not None:
+            paths.pop("ids", None)
+            self.opened = torch.ones(rows.ids.numel(), dtype=torch.bool)
+            for path in paths:
+                self.opened &= _contributors(path, ordered, places, rows) >= least
+        for path in paths:
+            self._add(path, [(ordered[which], at) for _, which, at in turns], places)
         self._scratch.clear()
 
     def sum(self, name: str) -> Any:
@@ -321,6 +322,8 @@ class Total:
                     value = value.double()
                 place = places.get(reply.parties[at])
                 self._check_shape(path, value, place, reply.parties[at])
+                if place is None and path in self._sums and _is_zero(weight):
+                    continue  # it would add nothing but zeros
                 if place is None:
                     self._add_whole(path, value, weight)
                 else:
@@ -401,6 +404,22 @@ def _runs(turns: Sequence[tuple[Reply, int]]) -> Iterator[tuple[Reply, list[int]
 def _one_each(weights: Column | None) -> TypeGuard[Tensor | None]:
     """Whether there is one weight for each party, or none at all."""
     return weights is None or (isinstance(weights, Tensor) and weights.dim() == 1)
+
+
+def _contributors(path: str, replies: Sequence[Reply], places: Mapping[str, Tensor], rows: IdUnion) -> Tensor:
+    """How many parties contribute to each row of a field."""
+    count = torch.zeros(rows.ids.numel(), dtype=torch.long)
+    for reply in replies:
+        if path in reply.columns:
+            for party in reply.parties:
+                count[places[party].unique()] += 1  # a party contributes once, however often it names a row
+    return count
+
+
+def _is_zero(weight: Any) -> bool:
+    """Whether a single weight is zero."""
+    rowwise = isinstance(weight, Tensor) and weight.dim() > 0
+    return weight is not None and not rowwise and float(weight) == 0
 
 
 def _in_order(reply: Reply, order: Mapping[str, int]) -> Reply:

@@ -132,7 +132,7 @@ class _Findings:
         return _finite(line.mean) if line else None
 
 
-def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
+def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Writes one self-contained HTML page about one or more result folders.
 
     A method that stands in more than one folder is named with its folder behind it.

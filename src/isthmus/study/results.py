@@ -32,7 +32,7 @@ class Results:
         runs: one entry per method and seed.
     """
 
-    study: Mapping[str, Any]
+    study: Mapping[str, Any] = field(repr=False)
     runs: list[RunResult] = field(default_factory=list)
 
     @property

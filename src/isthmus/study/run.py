@@ -34,7 +34,7 @@ class Watcher:
 
 def run_study(
     study: Study,
-    out: Path | None = None,
+    out: Path | str | None = None,
     *,
     resume: bool = False,
     force: bool = False,
@@ -50,6 +50,7 @@ def run_study(
         save_every: seconds between checkpoints, at least; 0 saves after every round.
     """
     watcher = watcher or Watcher()
+    out = None if out is None else Path(out)
     methods = study.method_list()
     first = study.load(study.seeds[0])  # wrong input shows before anything is written
     resolved = study.resolved(first)
@@ -202,10 +203,12 @@ def run(
             module = module_for(encoder, held, task, at)
             runs.append(Run(each, held, task, module, seed=at, device=where, wire=wire, on_round=on_round).go())
     study = {
+        "parties": len(held),
         "seeds": plan.seeds,
+        "data": {"name": "parties given in Python"} if loaded is None else plan.resolved(loaded)["data"],
+        "partition": {} if loaded is None else plan.resolved(loaded)["partition"],
         "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
-        "parties": len(held),
     }
     results = Results(study, ordered(runs, [each.name for each in chosen]))
     if out is not None:
