@@ -125,6 +125,17 @@ def slope_of(leaf: Leaf) -> Tensor:
     return torch.zeros_like(leaf.tensor) if leaf.tensor.grad is None else leaf.tensor.grad.clone()
 
 
+def from_leaves(model: PerParty, leaves: Sequence[Leaf], values: Sequence[Tensor]) -> Weights:
+    """The way back from `PerParty.like_leaves`, for first layers that are kept whole."""
+    weights = initial_weights(model.module)
+    stacks = {}
+    for leaf, value in zip(leaves, values, strict=True):
+        full = value.shape == (model.parties, *weights[leaf.name].shape)
+        by_input = value if full else value.view(model.parties, -1, value.size(1))
+        stacks[leaf.name] = value if full else by_input.transpose(1, 2).contiguous()
+    return stacks
+
+
 def train_side_by_side(
     model: PerParty, parties: Sequence[Party], weights: Weights, options: LocalTraining | None = None
 ) -> Trained:
@@ -147,7 +158,7 @@ def train_side_by_side(
         if found is None:
             slopes = [slope_of(leaf) for leaf in leaves]
             rows_of = cohort.items if cohort.level == "node" else sizes
-            found = output.detach().split(rows_of), model.from_leaves(leaves, slopes)
+            found = output.detach().split(rows_of), from_leaves(model, leaves, slopes)
         optimizer.step([True] * len(cohort))
     model.stop_training()
     assert found is not None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data.partition import Partition
-from isthmus.data.party import Level, Party
+from isthmus.data.party import Level, Party, pool
 from isthmus.data.pool import DataSet
 from isthmus.errors import TooFewAnswers
 from isthmus.federation import wire
@@ -149,13 +149,13 @@ def weights_travel_or_are_kept(subject: Subject) -> None:
 
 def faults_are_named(subject: Subject) -> None:
     """A party that fails, or answers NaN, is named; the run goes on or stops as the method's quorum says."""
+    if subject.method.pooled:
+        return  # all data in one place: there is no party to do without
     victim = subject.parties[0].name
     lenient = subject.method.model_copy(update={"quorum": 0.0})
     strict = subject.method.model_copy(update={"quorum": 1.0})
     with_nan = [_with_nan(subject.parties[0]), *subject.parties[1:]]
     for what, parties, failing in (("NaN", with_nan, None), ("a failure", subject.parties, victim)):
-        if subject.method.pooled:
-            continue  # all data in one place: there is no party to do without
         run = subject.run(method=lenient, parties=parties, transport=_transport(subject, lenient, parties, failing))
         result = run.go()
         rows = list(result.ledger.rows())
@@ -259,8 +259,6 @@ def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _site(subject: Subject, method: Method, parties: Sequence[Party], kind: type[Site] | None = None) -> Site:
-    from isthmus.data.party import pool
-
     held = [pool(parties)] if method.pooled else list(parties)
     module = module_for(subject.encoder, parties, subject.task, subject.seed)
     return (kind or method.AtParty)(method, held, subject.task, module, seed=subject.seed)

@@ -13,6 +13,7 @@ from helpers import (
     apart,
     assert_close,
     assert_law,
+    from_leaves,
     make_parties,
     plain_fit,
     plain_output,
@@ -340,7 +341,6 @@ def test_loaded_weights_come_back_out(first):
     assert_close(model.stacks(), start, within=0.0)
     model.start_training(cohort.block, [True] * len(cohort), touched=False)
     assert_close(model.stacks(), start, within=0.0)
-    assert_close(model.select([2, 0]), {n: w[[2, 0]] for n, w in start.items()}, within=0.0)
     model.stop_training()
     assert_close(model.stacks(), start, within=0.0)
     shared = {n: w[1] for n, w in start.items()}
@@ -479,7 +479,19 @@ def test_weights_go_into_the_shapes_of_the_leaves_and_back(sparse, stacked):
     given = values if stacked else {n: w[0] for n, w in values.items()}
     shaped = model.like_leaves(leaves, given)
     assert [value.shape for value in shaped] == [leaf.tensor.shape for leaf in leaves]
-    assert_close(model.from_leaves(leaves, shaped), values, within=0.0)
+    assert_close(from_leaves(model, leaves, shaped), values, within=0.0)
+
+
+def test_a_first_layer_kept_by_touched_rows_reads_other_features_once_it_is_trained():
+    module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=True))
+    model, trains = per_party(module, 4), [True, False, True, True]
+    model.start_training(cohort.block_of(trains), trains, touched=True)
+    with pytest.raises(IsthmusError, match="trained on the features it was made for"):
+        model(cohort.block)
+    model.stop_training()
+    found, weights = model(cohort.block), model.stacks()
+    model.load(weights)
+    assert torch.equal(found, model(cohort.block))
 
 
 @over_sparse

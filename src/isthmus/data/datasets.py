@@ -205,8 +205,7 @@ def _beside(raw: Path, title: str) -> Iterator[str]:
     PyG writes what it has processed beside the raw files. Those may lie in a read-only folder, and two processes may
     read them at once; so it writes into a folder of its own, where the raw files are a link.
     """
-    if not raw.is_dir():
-        raw.mkdir(parents=True)
+    raw.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="isthmus-") as root:
         (Path(root) / title).mkdir()
         (Path(root) / title / "raw").symlink_to(raw.resolve(), target_is_directory=True)

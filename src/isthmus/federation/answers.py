@@ -183,11 +183,17 @@ def _suspects(column: Column) -> Iterator[int]:
         yield from range(len(column))
 
 
+def _on_cpu(payload: wire.Payload) -> dict[str, Any]:
+    """What the server reads is on the CPU, wherever the parties are."""
+    fields = wire.flatten(payload)
+    return wire.unflatten({name: value.cpu() if isinstance(value, Tensor) else value for name, value in fields})
+
+
 class Answers(Mapping[str, Mapping[str, Any]]):
     """The answers to `ask`, by party; `missing` says who has none, and why."""
 
     def __init__(self, replies: Sequence[Reply], asked: Sequence[str]) -> None:
-        found = {party: reply.payload(at) for reply in replies for at, party in enumerate(reply.parties)}
+        found = {party: _on_cpu(reply.payload(at)) for reply in replies for at, party in enumerate(reply.parties)}
         self._answers = {party: found[party] for party in asked if party in found}
         self.missing = {party: why for reply in replies for party, why in reply.failures.items()}
 
@@ -258,7 +264,7 @@ class Total:
 
     def sum(self, name: str) -> Any:
         """The (weighted) sum of a field or group of fields; rows that are not opened are zero."""
-        return self._read(name, lambda path: self._sums[path].contiguous())
+        return self._read(name, lambda path: self._sums[path].contiguous().cpu())
 
     def mean(self, name: str, default: Any = None) -> Any:
         """The weighted mean of a field or group of fields.
@@ -270,7 +276,7 @@ class Total:
         weights = [self._weights[path] for path in self._sums if path == name or path.startswith(f"{name}/")]
         if default is not None and weights and all(not isinstance(w, Tensor) and w == 0 for w in weights):
             return default
-        return self._read(name, self._mean)
+        return self._read(name, lambda path: self._mean(path).cpu())
 
     def payload(self) -> dict[str, Any]:
         """All sums, as they would travel."""

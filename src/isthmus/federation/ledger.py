@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 Verb = Literal["ask", "total", "exchange"]
 Eyes = Literal["server sees each answer", "server sees the sum", "parties see the sum", "the addressed party"]
-Status = Literal["answered", "failed"]
 
 COLUMNS = (
     "round", "call", "verb", "action", "party", "eyes", "fields", "sent", "received", "protection", "status", "note",

@@ -1,4 +1,4 @@
-"""Control variates against client drift."""
+"""Control variates against the drift of parties from each other."""
 
 from __future__ import annotations
 

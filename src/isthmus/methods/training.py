@@ -65,16 +65,16 @@ class LocalTraining(Options):
         touched = self.batch_size == 0 and self.clip == 0 and alike
         # nodes that no path joins to a training node change nothing: most of a graph that was cut at random
         near = self.batch_size == 0 and model.keeps_to_components
-        first = next(self._batches(site, 0))
-        block = _read(cohort, first, trains, near)[0] if touched else cohort.block
-        leaves = model.start_training(block, trains, touched=touched)
+        # without batches every step reads the same
+        whole = None if self.batch_size else _read(cohort, next(self._batches(site, 0)), trains, near)
+        leaves = model.start_training(whole[0] if whole and touched else cohort.block, trains, touched=touched)
         optimizer = PartyOptimizer(self, leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)
         for epoch in range(self.epochs):
             for at, chosen in enumerate(self._batches(site, epoch)):
                 sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
                 active = [size > 0 for size in sizes]
-                read, at_rows = _read(cohort, chosen, active, near)
+                read, at_rows = whole or _read(cohort, chosen, active, near)
                 output = model(read, site.generators("dropout", epoch, at))
                 losses = loss(Step(output[at_rows], cohort.y[chosen], sizes, chosen))
                 losses.sum().backward()

@@ -33,7 +33,7 @@ class Leaf:
     Arguments:
         name: the weight it is (part of); a first-layer weight kept by touched rows has a second leaf `name#rest`.
         tensor: what autograd sees.
-        parts: for every party a view of its slice; none where the party has no slice of its own.
+        sizes: rows of the tensor that are each party's.
         everyone: the slice moves when any party moves (the rest of a first-layer weight, equal at all that train).
     """
 
@@ -159,11 +159,6 @@ class PerParty:
         """As `weights`, every stack a plain tensor."""
         return {name: s if isinstance(s, Tensor) else s.stack() for name, s in self.weights().items()}
 
-    def select(self, positions: Sequence[int]) -> Weights:
-        """The slices of some parties."""
-        at = torch.tensor(list(positions), device=self.device)
-        return {name: stack[at] for name, stack in self.stacks().items()}
-
     def start_training(self, block: Block, trains: Sequence[bool], *, touched: bool) -> list[Leaf]:
         """Make the weights trainable, a slice per party, and hand out the leaves that an optimiser moves.
 
@@ -210,10 +205,11 @@ class PerParty:
     def like_leaves(self, leaves: Sequence[Leaf], weights: Mapping[str, Tensor]) -> list[Tensor]:
         """Weights (shared or stacked) in the shapes of the leaves, to be added to their gradients."""
         shaped = []
+        parameters = dict(self.module.named_parameters())
         for leaf in leaves:
             name = leaf.name.removesuffix("#rest")
             value = weights[name].to(self.device)
-            stacked = value.dim() > dict(self.module.named_parameters())[name].dim()
+            stacked = value.dim() > parameters[name].dim()
             layer = self._stacks[name]
             if isinstance(layer, Tensor):
                 shaped.append(value if stacked else value.expand_as(leaf.tensor))
@@ -224,17 +220,6 @@ class PerParty:
             else:
                 shaped.append(value.t()[layer.columns.index])
         return shaped
-
-    def from_leaves(self, leaves: Sequence[Leaf], values: Sequence[Tensor]) -> Weights:
-        """Tensors in the shapes of the leaves as stacks (the way back from `like_leaves`; full first layers only)."""
-        stacks = {}
-        for leaf, value in zip(leaves, values, strict=True):
-            layer = self._stacks[leaf.name]
-            if isinstance(layer, Tensor):
-                stacks[leaf.name] = value
-            else:
-                stacks[leaf.name] = value.view(self.parties, -1, value.size(1)).transpose(1, 2).contiguous()
-        return stacks
 
     def stop_training(self) -> None:
         """Freeze the weights; what autograd held is let go."""
@@ -451,9 +436,13 @@ def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
     out: Tensor
     if not bank.stacked:
         return F.linear(x, weight, bias)
+    if isinstance(weight, FirstLayer) and weight.columns.touched and weight.columns.x is not x.x:
+        if weight.kept.requires_grad:
+            raise IsthmusError("a first layer kept by touched rows is trained on the features it was made for")
+        weight = weight.stack()
     if isinstance(weight, FirstLayer):
         columns = weight.columns
-        if columns.x is not x.x and not columns.touched:  # a batch of the features it was made for
+        if columns.x is not x.x:  # a batch of the features it was made for
             columns = x.all_columns(sizes_of(x.size(0), bank.layouts))
         out = x.grouped(weight.kept, columns)
     elif isinstance(x, Features):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from isthmus.errors import IsthmusError
-from isthmus.study import charts
+from isthmus.study import charts, store
 
 HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
 """Columns of history.parquet, with their types."""
@@ -148,7 +147,7 @@ def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -
         raise IsthmusError("report: no result folder given: name at least one")
     findings = _combined([_read(Path(folder)) for folder in dict.fromkeys(folders)])
     target = Path(folders[0]) / "report.html" if out is None else Path(out)
-    _write_aside(_page(findings), target)
+    store.write(target, _page(findings))
     return target
 
 
@@ -246,20 +245,6 @@ def _renamed(source: _Source, folder: str, names: Mapping[str, str]) -> _Source:
         }
     )
     return _Source(folder, results, source.toml, table(source.history), table(source.ledger))
-
-
-def _write_aside(page: str, target: Path) -> None:
-    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(target)
-    except OSError as error:
-        reason = error.strerror or error
-        raise IsthmusError(f"cannot write the report to '{target}': {reason}: choose another place") from error
-    finally:
-        if aside.parent.is_dir():
-            aside.unlink(missing_ok=True)
 
 
 # Sections

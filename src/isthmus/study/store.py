@@ -66,7 +66,7 @@ def pack(value: Any) -> bytes:
             tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
             return {"$tensor": name}
         if isinstance(value, Mapping):
-            return {_marked(str(key)): plain(inner) for key, inner in value.items()}
+            return {_marked(key): plain(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [plain(inner) for inner in value]
         if value is None or isinstance(value, bool | int | float | str):
@@ -92,8 +92,10 @@ def unpack(data: bytes) -> Any:
     return whole(tree)
 
 
-def _marked(key: str) -> str:
+def _marked(key: Any) -> str:
     """A key that stands apart from the one for tensors."""
+    if not isinstance(key, str):
+        raise IsthmusError(f"{key!r} is no text: what is saved is kept under texts, so that it comes back as it was")
     return f"${key}" if key.startswith("$") else key
 
 
