@@ -204,6 +204,12 @@ def test_of_graphs_takes_masks_or_positions():
     assert (party.items, party.nodes) == (3, 6)
 
 
+@pytest.mark.parametrize("name", ["", "..", "../bank", "a/b", "a\\b"])
+def test_a_name_that_is_no_file_name_is_refused(name):
+    with pytest.raises(IsthmusError, match="a name is also that of a file"):
+        Party.of_graph(name, make_graph(0, 4))
+
+
 def test_a_party_that_does_not_fit_together_is_refused():
     with pytest.raises(IsthmusError, match="party 'a' has no graphs"):
         Party.of_graphs("a", [])
@@ -275,3 +281,17 @@ def test_pool_of_piles_is_one_pile(cohort):
     assert (whole.level, whole.items, whole.nodes) == ("graph", sum(cohort.items), cohort.block.nodes)
     assert_same_block(Cohort((whole,)).block.alone(0), Cohort((whole,)).block)
     assert torch.equal(whole.graph.batch, cohort.block.batch)
+
+
+@pytest.mark.parametrize(
+    ("train", "text"),
+    [
+        (torch.tensor([1, 0, 1, 0]), "neither a mask"),
+        (torch.tensor([0.0, 1.0]), "neither a mask"),
+        (torch.tensor([4]), "outside"),
+    ],
+)
+def test_a_split_that_is_no_mask_and_no_positions_is_refused(train: torch.Tensor, text: str) -> None:
+    graphs = [Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0])) for _ in range(4)]
+    with pytest.raises(IsthmusError, match=text):
+        Party.of_graphs("a", graphs, train=train)

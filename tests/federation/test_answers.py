@@ -350,3 +350,15 @@ def test_an_answer_that_cannot_travel_is_told_from_the_others(fields: Any, weigh
 def test_large_finite_numbers_are_fit_to_travel() -> None:
     stack = torch.full((2, 3), torch.finfo(torch.float32).max)
     assert Reply.of("ab", Answer({"w": stack, "n": torch.ones(2, dtype=torch.bool)})).not_carried() == {}
+
+
+def test_who_weighs_nothing_is_no_contributor() -> None:
+    fields, weight = {"x": torch.ones(3, 2)}, torch.tensor([2.0, 0.0, 0.0])
+    replies = [Reply.of("abc", Answer(fields, weight=weight))]
+    with pytest.raises(TooFewAnswers, match="1 party"):
+        Total(replies, "abc", None, 2)
+    ids = [torch.tensor([5])] * 3
+    replies = [Reply.of("abc", Answer({"ids": ids, "x": [torch.ones(1, 2)] * 3}, weight=weight))]
+    found = Total(replies, "abc", UNION, 2)
+    assert found.opened is not None
+    assert not found.opened.any()

@@ -81,6 +81,11 @@ def test_other_things_are_refused(value: Any) -> None:
         store.pack({"a": [value]})
 
 
+def test_keys_that_are_no_texts_are_refused() -> None:
+    with pytest.raises(IsthmusError, match="1 is no text"):
+        store.pack({"a": {1: 2}})
+
+
 def full(*_: Any, **__: Any) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -69,6 +69,8 @@ class Party:
     border: Border | None = None
 
     def __post_init__(self) -> None:
+        if self.name in ("", ".", "..") or any(letter in self.name for letter in "/\\\0"):
+            raise IsthmusError(f"party {self.name!r}: a name is also that of a file: a text without '/' and '\\'")
         items = self.items
         if self.nodes == 0:
             raise IsthmusError(f"party '{self.name}' has no nodes: give it at least one, or leave it out")
@@ -226,6 +228,7 @@ class Cohort:
         }
         self._edges: tuple[Tensor, Tensor] | None = None
         self._parts: dict[tuple[int, ...], Cohort] = {}
+        self._last: tuple[Tensor, Block] | None = None
         self._blocks: dict[tuple[bool, ...], Block] = {}
 
     def __len__(self) -> int:
@@ -307,6 +310,11 @@ class Cohort:
 
     def graphs_of(self, chosen: Tensor) -> Block:
         """The graphs at these item positions (ascending) as a block of their own; every party keeps its place."""
+        if self._last is None or not torch.equal(self._last[0], chosen):  # full batches are the same in every round
+            self._last = chosen, self._graphs_of(chosen)
+        return self._last[1]
+
+    def _graphs_of(self, chosen: Tensor) -> Block:
         block = self.block
         if block.batch is None:
             raise IsthmusError("only parties with many graphs can be cut into batches of graphs")
@@ -448,9 +456,14 @@ def _weights(weights: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor 
 
 
 def _mask(value: Tensor | None, items: int) -> Tensor:
+    """A mask from a mask or from positions; a mask of whole numbers would pass for positions, and repeats them."""
     if value is not None and value.dtype == torch.bool:
         return value
     mask = torch.zeros(items, dtype=torch.bool)
-    if value is not None:
-        mask[value] = True
+    if value is not None and value.numel():
+        if value.is_floating_point() or value.unique().numel() < value.numel():
+            raise IsthmusError("a split is neither a mask (torch.bool) nor positions that differ from each other")
+        if not -items <= int(value.min()) <= int(value.max()) < items:
+            raise IsthmusError(f"a split names a position outside 0 .. {items - 1}")
+        mask[value.long()] = True
     return mask

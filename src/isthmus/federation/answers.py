@@ -310,13 +310,13 @@ class Total:
 
     def _add(self, path: str, turns: Sequence[tuple[Reply, int]], places: Mapping[str, Tensor]) -> None:
         """Add up one field, party after party."""
-        group = path.split("/", 1)[0]
         contributors = 0
         values: dict[int, Iterator[Any]] = {}
         for reply, positions in _runs([turn for turn in turns if path in turn[0].columns]):
             contributors += len(positions)
             column = reply.columns[path]
-            weights = reply.weights.get(group, reply.weights.get(""))
+            weights = _weights_of(path, reply)
+            contributors -= 0 if weights is None else sum(_is_zero(slice_of(weights, at)) for at in positions)
             if not places and isinstance(column, Tensor) and len(positions) == column.size(0) and _one_each(weights):
                 self._add_stack(path, column, weights, reply)
                 continue
@@ -336,7 +336,8 @@ class Total:
                     self._add_rows(path, value, weight, place)
             if positions[-1] == len(reply.parties) - 1:
                 values.pop(id(reply))  # and with it the buffer in which it put slices together
-        self._enough(contributors, f"a total of '{path}'")
+        if self._least > 1:  # who weighs nothing hides nobody
+            self._enough(contributors, f"a total of '{path}'")
 
     def _add_stack(self, path: str, column: Tensor, weights: Tensor | None, reply: Reply) -> None:
         """As `_add_whole` for every slice of a stack: the same arithmetic, to the bit, in fewer calls."""
@@ -350,11 +351,12 @@ class Total:
         if weights is not None:
             wide = stack.float() if stack.dtype.itemsize < 4 else stack  # as torch multiplies a half by a number
             stack = (wide * weights.to(wide).view(-1, *[1] * (stack.dim() - 1))).to(stack.dtype)
-        for value in stack.unbind(0):
-            if path in self._sums:
-                self._sums[path] += value
-            else:
+        zero = [False] * len(stack) if weights is None else (weights == 0).tolist()
+        for value, nothing in zip(stack.unbind(0), zero, strict=True):
+            if path not in self._sums:
                 self._sums[path] = value.clone()
+            elif not nothing:
+                self._sums[path] += value
 
     def _check_shape(self, path: str, value: Tensor, place: Tensor | None, party: str) -> None:
         if place is not None and (value.dim() == 0 or value.size(0) != place.numel()):
@@ -371,6 +373,8 @@ class Total:
 
     def _add_whole(self, path: str, value: Tensor, weight: Any) -> None:
         rowwise = isinstance(weight, Tensor) and weight.dim() > 0
+        if rowwise and (value.dim() == 0 or weight.shape != value.shape[:1]):
+            raise PayloadError(f"field '{path}' is {list(value.shape)}, its weight per row {list(weight.shape)}")
         counted: Any = weight if rowwise else 1 if weight is None else float(weight)
         factor = counted.to(value.dtype).view(-1, *[1] * (value.dim() - 1)) if rowwise else counted
         self._weights[path] = self._weights.get(path, 0) + counted
@@ -416,10 +420,19 @@ def _contributors(path: str, replies: Sequence[Reply], places: Mapping[str, Tens
     """How many parties contribute to each row of a field."""
     count = torch.zeros(rows.ids.numel(), dtype=torch.long)
     for reply in replies:
-        if path in reply.columns:
-            for party in reply.parties:
-                count[places[party].unique()] += 1  # a party contributes once, however often it names a row
+        if path not in reply.columns:
+            continue
+        weights = _weights_of(path, reply)
+        for at, party in enumerate(reply.parties):
+            weight = torch.as_tensor(1.0 if weights is None else slice_of(weights, at))
+            counted = weight.cpu().expand(places[party].numel()) != 0
+            count[places[party][counted].unique()] += 1  # a party contributes once, however often it names a row
     return count
+
+
+def _weights_of(path: str, reply: Reply) -> Column | None:
+    """The weights that count for a field: its own, or those of all fields."""
+    return reply.weights.get(path.split("/", 1)[0], reply.weights.get(""))
 
 
 def _is_zero(weight: Any) -> bool:
