@@ -336,7 +336,7 @@ class Total:
                     self._add_rows(path, value, weight, place)
             if positions[-1] == len(reply.parties) - 1:
                 values.pop(id(reply))  # and with it the buffer in which it put slices together
-        if self._least > 1:  # who weighs nothing hides nobody
+        if self._least > 1 and self.rows is None:  # who weighs nothing hides nobody
             self._enough(contributors, f"a total of '{path}'")
 
     def _add_stack(self, path: str, column: Tensor, weights: Tensor | None, reply: Reply) -> None:
