@@ -500,7 +500,8 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures, indent=2))
         return
-    print_table(figures["rows"], ROWS, title_of(figures))
+    for at in range(0, len(figures["rows"]), 4):  # four settings fit a terminal
+        print_table(figures["rows"][at : at + 4], ROWS, title_of(figures))
     if "growth" in figures:
         print_table(figures["growth"], GROWTH_ROWS, "Growth: Isthmus alone in a process of its own")
 
