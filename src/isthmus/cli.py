@@ -288,7 +288,7 @@ def main() -> None:
     if debug:  # wherever it stands on the line
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
     try:
-        code = app(standalone_mode=False)
+        code = _guarded()
     except Exception as error:
         known = isinstance(error, IsthmusError)
         usage = getattr(error, "format_message", None)  # typer brings a click of its own: known by its shape
@@ -298,6 +298,19 @@ def main() -> None:
         typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
         raise SystemExit(2) from None
     raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _guarded() -> Any:
+    """The command; what standard output does not take, at the latest when it is flushed, is an error like others."""
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in it would fail again at exit
+        raise IsthmusError(f"cannot write to standard output: {error.strerror or error}") from error
+    return code
 
 
 if __name__ == "__main__":

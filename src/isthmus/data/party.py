@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from isthmus.data import rows
+from isthmus.data.checked import check_splits, checked_graph, checked_split
 from isthmus.errors import IsthmusError
 
 Level = Literal["node", "graph"]
@@ -81,6 +82,10 @@ class Party:
                     f"its {self.level}s are {items}"
                 )
         _check_edges(self)
+        if self.ids is not None and (self.ids.shape != (self.nodes,) or self.ids.unique().numel() < self.nodes):
+            raise IsthmusError(f"party '{self.name}': ids must be {self.nodes} different numbers, one for each node")
+        if self.border is not None and len(self.border) and self.ids is None:
+            raise IsthmusError(f"party '{self.name}' has a border but no ids: others find its nodes by their ids")
         if self.graph.y is None or self.graph.y.size(0) != items:
             raise IsthmusError(f"party '{self.name}' needs one label row for each of its {items} {self.level}s")
 
@@ -93,13 +98,13 @@ class Party:
         >>> Party.of_graph("bank-a", graph).items
         3
         """
-        nodes = int(graph.num_nodes or 0)
-        masks = {split: _mask(getattr(graph, f"{split}_mask", None), nodes) for split in SPLITS}
-        kept = Data(x=graph.x, edge_index=graph.edge_index, y=graph.y)
-        if getattr(graph, "edge_weight", None) is not None:
-            kept.edge_weight = graph.edge_weight
-        kept.num_nodes = nodes
-        return cls(name=name, graph=kept, level="node", ids=ids, border=border, **masks)
+        where = f"party '{name}'"
+        kept = checked_graph(graph, where)
+        nodes = int(kept.num_nodes or 0)
+        masks: dict[str, Tensor] = {s: checked_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
+        party = cls(name=name, graph=kept, level="node", ids=ids, border=border, **masks)
+        check_splits(masks, kept.y, where)
+        return party
 
     @classmethod
     def of_graphs(
@@ -114,10 +119,15 @@ class Party:
         """A party with many graphs; `train`, `val`, `test` are masks or positions over them."""
         if not graphs:
             raise IsthmusError(f"party '{name}' has no graphs: give it at least one, or leave it out")
-        keys = ("x", "edge_index", "y", "edge_weight")
-        kept = [Data(**{key: graph[key] for key in keys if graph.get(key) is not None}) for graph in graphs]
-        masks = {key: _mask(value, len(graphs)) for key, value in (("train", train), ("val", val), ("test", test))}
-        return cls(name=name, graph=Batch.from_data_list(kept), level="graph", border=None, **masks)
+        where = f"party '{name}'"
+        kept = [checked_graph(graph, f"{where}, graph {at}") for at, graph in enumerate(graphs)]
+        if len({graph.x.size(1) for graph in kept}) > 1 or len({graph.y.shape for graph in kept}) > 1:
+            raise IsthmusError(f"{where}: its graphs differ in feature width or label shape")
+        given = {"train": train, "val": val, "test": test}
+        masks = {split: checked_split(value, len(kept), where) for split, value in given.items()}
+        batch = Batch.from_data_list(kept)
+        check_splits(masks, batch.y, where)
+        return cls(name=name, graph=batch, level="graph", border=None, **masks)
 
     @property
     def nodes(self) -> int:
@@ -453,17 +463,3 @@ def _weights(weights: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor 
     if all(weight is None for weight in weights):
         return None
     return torch.cat([torch.ones(n) if weight is None else weight for weight, n in zip(weights, counts, strict=True)])
-
-
-def _mask(value: Tensor | None, items: int) -> Tensor:
-    """A mask from a mask or from positions; a mask of whole numbers would pass for positions, and repeats them."""
-    if value is not None and value.dtype == torch.bool:
-        return value
-    mask = torch.zeros(items, dtype=torch.bool)
-    if value is not None and value.numel():
-        if value.is_floating_point() or value.unique().numel() < value.numel():
-            raise IsthmusError("a split is neither a mask (torch.bool) nor positions that differ from each other")
-        if not -items <= int(value.min()) <= int(value.max()) < items:
-            raise IsthmusError(f"a split names a position outside 0 .. {items - 1}")
-        mask[value.long()] = True
-    return mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from isthmus.federation.answers import Answers, IdUnion, Receipt, Reply, Total, 
 from isthmus.federation.ledger import Call, Eyes, Ledger, Verb
 from isthmus.nn.draws import generator
 from isthmus.nn.per_party import FirstLayer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,8 @@ class Federation:
             received = [wire.size(request.payloads[party]) for party in asked]
         else:
             received = [wire.size(request)] * len(asked)
+        for party, why in notes.items():
+            log.warning("party '%s' is left out of round %d: %s", party, self.clock(), why)
         fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
         self.ledger.add(
             Call(

@@ -78,7 +78,7 @@ class Study(Options):
         return study
 
     def data_set(self) -> DataSet:
-        kind, options = _named(DataSet, self.data, "name", "data")
+        kind, options = _named(DataSet, self.data, "name", "data", default="banks")
         if self.parties and "parties" in kind.model_fields:
             options = {"parties": self.parties, **options}
         return kind.read(options, f"data '{kind.name}'")
@@ -208,7 +208,8 @@ def _toml_value(text: str) -> Any:
 
 
 def _named(kind: Any, table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> tuple[Any, Any]:
-    name = table.get(key, default)
+    close = difflib.get_close_matches(key, [] if key in table else table, n=1)
+    name = None if close else table.get(key, default)
     if not isinstance(name, str):
         mistyped = "".join(f"; is '{word}' meant to be '{key}'?" for word in difflib.get_close_matches(key, table, n=1))
         raise IsthmusError(f"{where}: give a '{key}' (a text){mistyped}")

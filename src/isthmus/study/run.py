@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -15,7 +15,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study import store
 from isthmus.study.config import Loaded, Study, check_once, merged
-from isthmus.study.engine import OnRound, Run, RunResult, module_for, task_for
+from isthmus.study.engine import OnRound, Run, RunResult, check_labelled, module_for, task_for
 from isthmus.study.results import Results, load_summary, ordered
 
 STATE = ".state"
@@ -165,6 +165,7 @@ def run(
     wire: bool = False,
     on_round: OnRound | None = None,
     out: str | Path | None = None,
+    unlabelled: Literal["error", "idle"] = "error",
     **options: Any,
 ) -> Results:
     """Train together, in this process.
@@ -178,7 +179,8 @@ def run(
         seeds: one run for each (or `seed`, a single one).
         wire: send every payload through bytes.
         on_round: called with the round and its metrics.
-        out: folder to write the results to; it must not hold any.
+        out: folder to write the results to; it must not be there yet.
+        unlabelled: parties without a training label: an error, or they take part without weight.
         options: of the methods, each takes those that it has: `rounds=10`, `local={"epochs": 5}`.
 
     >>> from isthmus.data.synthetic import Banks
@@ -187,6 +189,10 @@ def run(
     ['test_accuracy', 'test_loss']
     """
     several = [method] if isinstance(method, str | Method) else list(method)
+    if parties is not None and not (isinstance(parties, Sequence) and all(isinstance(p, Party) for p in parties)):
+        raise IsthmusError("parties is a list of Party objects: make them with Party.of_graph or Party.of_graphs")
+    if parties and unlabelled == "error":
+        check_labelled(parties)
     chosen = _with_options(several, options)
     check_once([each.name for each in chosen], "run")
     encoder = Encoder.named(model)() if isinstance(model, str) else model
@@ -194,6 +200,8 @@ def run(
         raise IsthmusError(f"{out} exists: choose another folder")
     plan = Study.read({"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire}, "run")
     where = plan.torch_device()
+    if out is not None:
+        _make(Path(out))
     runs = []
     for at in plan.seeds:
         loaded = plan.load(at) if parties is None else None
@@ -214,6 +222,14 @@ def run(
     if out is not None:
         results.save(Path(out))
     return results
+
+
+def _make(out: Path) -> None:
+    """Make a folder before the work whose results it is for."""
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise IsthmusError(f"cannot make the folder {out}: {error.strerror or error}; choose another") from error
 
 
 def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -> list[Method]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data.party import Level
+from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step, Task
 
 
@@ -31,10 +32,17 @@ class Classification(Task):
     def outputs(self) -> int:
         return self.classes
 
+    def _check(self, step: Step) -> None:
+        if step.output.dim() != 2 or step.output.size(1) != self.classes:
+            found = list(step.output.shape[1:])
+            raise IsthmusError(f"the model gives {found} outputs per item, the task has {self.classes} classes")
+
     def loss(self, step: Step) -> Tensor:
+        self._check(step)
         return step.mean(F.cross_entropy(step.output, step.y, reduction="none"))
 
     def counts(self, step: Step) -> dict[str, Tensor]:
+        self._check(step)
         guess = step.output.argmax(dim=1)
         sizes = torch.tensor(step.sizes, device=guess.device)
         party = torch.arange(len(step.sizes), device=guess.device).repeat_interleave(sizes)

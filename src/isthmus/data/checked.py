@@ -1,0 +1,98 @@
+"""What a person hands in as a graph, checked and in the types that models read; every error is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from isthmus.data import rows
+from isthmus.errors import IsthmusError
+
+
+def checked_graph(graph: Any, where: str) -> Data:
+    """Features, edges, weights and labels of one graph.
+
+    Arguments:
+        where: what the graph is called in messages, such as "party 'bank-a'".
+    """
+    if not isinstance(graph, Data):
+        raise IsthmusError(f"{where}: a graph is a torch_geometric.data.Data, not a {type(graph).__name__}")
+    x = _features(graph.get("x"), where)
+    kept = Data(x=x, edge_index=_tensor(graph.get("edge_index"), "edge_index", where))
+    kept.y = _labels(graph.get("y"), where)
+    if graph.get("edge_weight") is not None:
+        kept.edge_weight = _edge_weight(graph.edge_weight, kept.edge_index, where)
+    kept.num_nodes = x.size(0)
+    return kept
+
+
+def checked_split(value: Any, items: int, where: str) -> Tensor:
+    """A mask over the items from a mask or from positions; a mask of whole numbers would repeat positions."""
+    if value is None:
+        return torch.zeros(items, dtype=torch.bool)
+    if not isinstance(value, range | list | tuple) or len(value):
+        value = _tensor(list(value) if isinstance(value, range) else value, "a split", where)
+    else:
+        value = torch.empty(0, dtype=torch.long)
+    if value.dtype == torch.bool:
+        return value.reshape(-1)
+    if value.is_floating_point() or value.unique().numel() < value.numel():
+        raise IsthmusError(f"{where}: a split is neither a mask (torch.bool) nor positions that differ from each other")
+    if value.numel() and not 0 <= int(value.min()) <= int(value.max()) < items:
+        raise IsthmusError(f"{where}: a split names a position outside 0 .. {items - 1}")
+    mask = torch.zeros(items, dtype=torch.bool)
+    mask[value.long()] = True
+    return mask
+
+
+def check_splits(masks: Mapping[str, Tensor], y: Tensor, where: str) -> None:
+    """Splits share no item, and every item in one has a label."""
+    for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
+        if masks[first].shape == masks[second].shape and bool((masks[first] & masks[second]).any()):
+            raise IsthmusError(f"{where}: '{first}' and '{second}' share items: a split keeps them apart")
+    if y.is_floating_point() or y.dim() != 1:
+        return
+    for split, mask in masks.items():
+        if mask.shape == y.shape and bool((y[mask] < 0).any()):
+            at = int((mask & (y < 0)).nonzero()[0])
+            raise IsthmusError(f"{where}: item {at} in '{split}' has label {int(y[at])}: classes are 0, 1, ...")
+
+
+def _tensor(value: Any, what: str, where: str) -> Tensor:
+    if value is None:
+        raise IsthmusError(f"{where}: {what} is missing")
+    try:
+        return value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise IsthmusError(f"{where}: {what} is a {type(value).__name__}, not a tensor") from error
+
+
+def _features(x: Any, where: str) -> Tensor:
+    x = _tensor(x, "x", where)
+    if x.layout == torch.sparse_coo:
+        x = x.coalesce().to_sparse_csr()
+    if x.dim() != 2:
+        raise IsthmusError(f"{where}: x has shape {list(x.shape)}, it must be [nodes, features]")
+    values = x.values() if rows.is_sparse(x) else x
+    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        raise IsthmusError(f"{where}: x has {int((~torch.isfinite(values)).sum())} NaN or infinite values: mend them")
+    return x.to(torch.get_default_dtype())
+
+
+def _labels(y: Any, where: str) -> Tensor:
+    y = _tensor(y, "y", where)
+    if y.is_floating_point():
+        return y
+    return (y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y).long()
+
+
+def _edge_weight(weight: Any, edges: Tensor, where: str) -> Tensor:
+    weight = _tensor(weight, "edge_weight", where)
+    weight = weight.squeeze(1) if weight.dim() == 2 and weight.size(1) == 1 else weight
+    if weight.dim() != 1 or weight.size(0) != edges.size(-1) or not bool(torch.isfinite(weight).all()):
+        raise IsthmusError(f"{where}: edge_weight must be {edges.size(-1)} finite numbers, one for each edge")
+    return weight.to(torch.get_default_dtype())
