@@ -1,3 +1,4 @@
+import sys
 import time
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from isthmus.data.partition import Given, Iid, LabelDirichlet, Louvain, Partitio
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.party import pool as put_together
 from isthmus.data.pool import Pool
+from isthmus.data.synthetic import Banks
 from isthmus.errors import IsthmusError
 
 BY_DRAW = [Random(), Iid(), LabelDirichlet(), LabelDirichlet(beta=0.01)]
@@ -256,7 +258,7 @@ def test_random_cuts_items_with_labels_of_several_tasks():
 
 
 def test_partitions_are_known_by_name():
-    assert list(Partition.known()) == ["given", "iid", "label-dirichlet", "louvain", "random"]
+    assert list(Partition.known()) == ["given", "iid", "label-dirichlet", "louvain", "metis", "random"]
     with pytest.raises(IsthmusError, match="unknown partition 'louvian': did you mean 'louvain'"):
         Partition.named("louvian")
     with pytest.raises(IsthmusError, match="option 'beta' is -1"):
@@ -282,3 +284,21 @@ def test_a_thousand_parties_take_no_thousand_passes_over_the_edges():
     started = time.perf_counter()
     Random().cut(pool, parties, seed=0)
     assert time.perf_counter() - started < parties * one_pass
+
+
+def test_metis_gives_every_party_about_as_much_and_cuts_fewer_edges_than_chance() -> None:
+    pytest.importorskip("pymetis", reason="the extra metis is not installed")
+    pool_ = Banks().load(0)
+    parties = Partition.named("metis")().cut(pool_, 5, 0)
+    again = Partition.named("metis")().cut(pool_, 5, 0)
+    chance = Partition.named("random")().cut(pool_, 5, 0)
+    sizes = [party.nodes for party in parties]
+    assert max(sizes) <= 1.2 * min(sizes)
+    assert sum(party.edges for party in parties) > 1.5 * sum(party.edges for party in chance)
+    assert all(torch.equal(one.ids, other.ids) for one, other in zip(parties, again, strict=True))
+
+
+def test_without_pymetis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(IsthmusError, match=r"pip install 'isthmus\[metis\]'"):
+        Partition.named("metis")().cut(Banks().load(0), 3, 0)

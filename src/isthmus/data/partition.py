@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from isthmus.data import rows
 from isthmus.data.party import SPLITS, Border, Cohort, Party
 from isthmus.data.pool import Pool, draws, rank_within
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, missing_extra
 from isthmus.options import Registered
 
 
@@ -138,6 +138,33 @@ class Louvain(Partition):
         )
         near = _neighbours_near(party)  # so that a community that must be split falls apart into connected halves
         return [sorted(community, key=near.__getitem__) for community in found]
+
+
+class Metis(Partition):
+    """Parts of similar size with few edges between them, by METIS; needs the extra `metis`."""
+
+    name: ClassVar[str] = "metis"
+
+    def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
+        if pool.party.level != "node":
+            raise self.refuse("METIS cuts one graph, this pool is a pile of graphs: use 'iid' or 'label-dirichlet'")
+        try:
+            import pymetis
+        except ImportError as error:
+            raise missing_extra("pymetis", "metis", "partition 'metis'") from error
+        if parties == 1:
+            return torch.zeros(pool.party.items, dtype=torch.long)
+        source, target = pool.party.graph.edge_index.numpy()
+        adjacency = coo_array((np.ones(source.size), (source, target)), shape=(pool.party.items,) * 2).tocsr()
+        adjacency = (adjacency + adjacency.T).tolil()
+        adjacency.setdiag(0)
+        adjacency = adjacency.tocsr()
+        adjacency.eliminate_zeros()
+        options = pymetis.Options(seed=int(draws(seed, "partition").integers(2**31)))
+        _, owner = pymetis.part_graph(
+            parties, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
+        )
+        return _nobody_empty(torch.tensor(owner), parties)
 
 
 class Given(Partition):
