@@ -34,10 +34,9 @@ def checked_split(value: Any, items: int, where: str) -> Tensor:
     """A mask over the items from a mask or from positions; a mask of whole numbers would repeat positions."""
     if value is None:
         return torch.zeros(items, dtype=torch.bool)
-    if not isinstance(value, range | list | tuple) or len(value):
-        value = _tensor(list(value) if isinstance(value, range) else value, "a split", where)
-    else:
-        value = torch.empty(0, dtype=torch.long)
+    if isinstance(value, range | list | tuple):
+        value = list(value) or torch.empty(0, dtype=torch.long)  # an empty list alone would be read as real numbers
+    value = _tensor(value, "a split", where)
     if value.dtype == torch.bool:
         return value.reshape(-1)
     if value.is_floating_point() or value.unique().numel() < value.numel():

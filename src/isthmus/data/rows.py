@@ -40,6 +40,21 @@ def ranges(counts: Tensor, chosen: Tensor) -> Tensor:
     return shift.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=counts.device)
 
 
+def owners(sizes: Sequence[int], device: torch.device) -> Tensor:
+    """For every row the position of its party, where `sizes[p]` rows in a run are party p's.
+
+    >>> owners((2, 0, 1), torch.device("cpu")).tolist()
+    [0, 0, 2]
+    """
+    return torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))
+
+
+def summed(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """A value (or row) per row summed over each party's rows, `[parties, ...]`."""
+    total = values.new_zeros(len(sizes), *values.shape[1:])
+    return total.index_add(0, owners(sizes, values.device), values)
+
+
 def take(x: Tensor, at: Tensor) -> Tensor:
     """Rows `at` of x."""
     if not is_sparse(x):

@@ -316,7 +316,8 @@ class Total:
             contributors += len(positions)
             column = reply.columns[path]
             weights = _weights_of(path, reply)
-            contributors -= 0 if weights is None else sum(_is_zero(slice_of(weights, at)) for at in positions)
+            if self._least > 1 and weights is not None:  # who weighs nothing hides nobody
+                contributors -= sum(_is_zero(slice_of(weights, at)) for at in positions)
             if not places and isinstance(column, Tensor) and len(positions) == column.size(0) and _one_each(weights):
                 self._add_stack(path, column, weights, reply)
                 continue
@@ -336,7 +337,7 @@ class Total:
                     self._add_rows(path, value, weight, place)
             if positions[-1] == len(reply.parties) - 1:
                 values.pop(id(reply))  # and with it the buffer in which it put slices together
-        if self._least > 1 and self.rows is None:  # who weighs nothing hides nobody
+        if self._least > 1 and self.rows is None:
             self._enough(contributors, f"a total of '{path}'")
 
     def _add_stack(self, path: str, column: Tensor, weights: Tensor | None, reply: Reply) -> None:

@@ -519,9 +519,9 @@ def _batch_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
     out: Tensor
     if use_batch:
         count = torch.tensor(sizes, dtype=x.dtype, device=x.device).clamp(min=1).unsqueeze(1)
-        mean = _sums(x, sizes) / count
+        mean = rows.summed(x, sizes) / count
         centred = x - per_row(mean, sizes)
-        var = _sums(centred * centred, sizes) / count
+        var = rows.summed(centred * centred, sizes) / count
         _move_statistics(layer, bank, names[:2], mean.detach(), var.detach(), sizes)
         out = centred * per_row((var + layer.eps).rsqrt(), sizes)
     else:
@@ -530,12 +530,6 @@ def _batch_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
     if layer.affine:
         out = out * bank.per_row(names[2], x.size(0)) + bank.per_row(names[3], x.size(0))
     return out
-
-
-def _sums(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Rows summed per party, `[parties, features]`."""
-    party = torch.arange(len(sizes), device=x.device).repeat_interleave(torch.tensor(sizes, device=x.device))
-    return x.new_zeros(len(sizes), x.size(1)).index_add(0, party, x)
 
 
 def _move_statistics(

@@ -237,7 +237,7 @@ class Columns:
     def __init__(self, x: Tensor, sizes: Sequence[int], touched: bool) -> None:
         self.x, self.touched = x, touched
         width = x.size(1)
-        party = torch.arange(len(sizes), device=x.device).repeat_interleave(torch.tensor(sizes, device=x.device))
+        party = rows.owners(sizes, x.device)
         key = party[_row_of_entries(x)] * width + x.col_indices()
         if touched:
             kept, self.of_entries = torch.unique(key, return_inverse=True)

@@ -211,6 +211,6 @@ def _named(kind: Any, table: Mapping[str, Any], key: str, where: str, default: s
     close = difflib.get_close_matches(key, [] if key in table else table, n=1)
     name = None if close else table.get(key, default)
     if not isinstance(name, str):
-        mistyped = "".join(f"; is '{word}' meant to be '{key}'?" for word in difflib.get_close_matches(key, table, n=1))
+        mistyped = "".join(f"; is '{word}' meant to be '{key}'?" for word in close)
         raise IsthmusError(f"{where}: give a '{key}' (a text){mistyped}")
     return kind.named(name), {option: value for option, value in table.items() if option != key}

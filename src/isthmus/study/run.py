@@ -210,11 +210,12 @@ def run(
         for each in chosen:
             module = module_for(encoder, held, task, at)
             runs.append(Run(each, held, task, module, seed=at, device=where, wire=wire, on_round=on_round).go())
+    whole = {"data": {"name": "parties given in Python"}} if loaded is None else plan.resolved(loaded)
     study = {
         "parties": len(held),
         "seeds": plan.seeds,
-        "data": {"name": "parties given in Python"} if loaded is None else plan.resolved(loaded)["data"],
-        "partition": {} if loaded is None else plan.resolved(loaded)["partition"],
+        "data": whole["data"],
+        "partition": whole.get("partition", {}),
         "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
     }

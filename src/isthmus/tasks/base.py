@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from isthmus.data import rows
 from isthmus.data.party import Level
 from isthmus.options import Registered
 
@@ -37,9 +38,7 @@ class Step:
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of a value (or row) per item over each party's items, `[parties, ...]`."""
-        party = torch.arange(len(self.sizes), device=values.device)
-        party = party.repeat_interleave(torch.tensor(self.sizes, device=values.device))
-        return values.new_zeros(len(self.sizes), *values.shape[1:]).index_add(0, party, values)
+        return rows.summed(values, self.sizes)
 
 
 class Task(Registered):

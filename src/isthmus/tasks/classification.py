@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from isthmus.data import rows
 from isthmus.data.party import Level
 from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step, Task
@@ -44,8 +45,7 @@ class Classification(Task):
     def counts(self, step: Step) -> dict[str, Tensor]:
         self._check(step)
         guess = step.output.argmax(dim=1)
-        sizes = torch.tensor(step.sizes, device=guess.device)
-        party = torch.arange(len(step.sizes), device=guess.device).repeat_interleave(sizes)
+        party = rows.owners(step.sizes, guess.device)
         cell = (party * self.classes + step.y) * self.classes + guess
         confusion = torch.bincount(cell, minlength=len(step.sizes) * self.classes**2)
         loss = F.cross_entropy(step.output, step.y, reduction="none").cpu()  # some devices have no doubles
