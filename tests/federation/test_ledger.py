@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isthmus.federation.ledger import COLUMNS, Call, Ledger
-from isthmus.study.store import pack, unpack
+from isthmus.store import pack, unpack
 
 
 def filled() -> Ledger:

@@ -15,7 +15,7 @@ from isthmus.errors import IsthmusError, PartyFailed, PayloadError
 from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.site import Kept, Site, action
 from isthmus.federation.verbs import Each
-from isthmus.study.store import pack, unpack
+from isthmus.store import pack, unpack
 
 # ---- what a site keeps
 

@@ -319,7 +319,7 @@ class Cohort:
         )
 
     def graphs_of(self, chosen: Tensor) -> Block:
-        """The graphs at these item positions (ascending) as a block of their own; every party keeps its place."""
+        """The graphs at these item positions (party after party) as a block; every party keeps its place."""
         if self._last is None or not torch.equal(self._last[0], chosen):  # full batches are the same in every round
             self._last = chosen, self._graphs_of(chosen)
         return self._last[1]
@@ -331,14 +331,14 @@ class Cohort:
         nodes_of = torch.bincount(block.batch, minlength=sum(self.items))
         order, edges_of = self._edges_by_graph()
         node_at, edge_at = rows.ranges(nodes_of, chosen), order[rows.ranges(edges_of, chosen)]
-        place = torch.full((block.nodes,), -1, device=self.device, dtype=torch.long)
-        place[node_at] = torch.arange(node_at.numel(), device=self.device)
+        first, sizes_of = nodes_of.cumsum(0) - nodes_of, nodes_of[chosen]
+        moved = (sizes_of.cumsum(0) - sizes_of - first[chosen]).repeat_interleave(edges_of[chosen])
         whose = self.party[chosen]
         graphs = torch.bincount(whose, minlength=len(self))
         sizes = torch.zeros(len(self), dtype=torch.long, device=self.device).index_add_(0, whose, nodes_of[chosen])
         return Block(
             x=rows.take(block.x, node_at),
-            edge_index=place[block.edge_index[:, edge_at]],
+            edge_index=block.edge_index[:, edge_at] + moved,
             sizes=tuple(sizes.tolist()),
             edge_weight=None if block.edge_weight is None else block.edge_weight[edge_at],
             batch=torch.arange(chosen.numel(), device=self.device).repeat_interleave(nodes_of[chosen]),

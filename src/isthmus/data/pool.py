@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.data.party import SPLITS, Party
+from isthmus.data.party import SPLITS, Party, pool
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
@@ -22,19 +23,44 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Everything put together, as no single party has it.
+    """A data set before it is cut, and whose its items are by nature.
 
     Arguments:
-        party: all items as one party called "pooled"; at node level its `ids` are 0, 1, 2, ...
-        classes: how many classes the labels tell apart.
-        owner: for every item the position of the party that owns it by nature, `[items]`, or none.
+        whole: everything put together, as no single party has it; at node level with ids 0, 1, 2, ...
+        classes: how many classes the labels tell apart; of labels for several tasks, how many tasks.
+        holders: the positions of the items that each natural party holds, ascending; an item may have several holders.
+        names: names of the natural parties.
+        smiles: molecules as they were written, for cuts that look at their build.
+        parties: where the data come as parties, these; `whole` then is none, and put together when it is asked for.
         note: a sentence about the data for the reader of a report.
     """
 
-    party: Party
+    whole: Party | None
     classes: int
-    owner: Tensor | None = None
+    holders: tuple[Tensor, ...] | None = None
+    names: tuple[str, ...] | None = None
+    smiles: tuple[str, ...] | None = None
+    parties: tuple[Party, ...] | None = None
     note: str = ""
+
+    @cached_property
+    def party(self) -> Party:
+        """Everything put together, as one party."""
+        if self.whole is not None:
+            return self.whole
+        if not self.parties:
+            raise IsthmusError("a pool needs either its whole or its parties: give one of them")
+        return pool(self.parties)
+
+
+def held_by(owner: Tensor, parties: int) -> tuple[Tensor, ...]:
+    """What each party holds, from an owner for every item.
+
+    >>> [held.tolist() for held in held_by(torch.tensor([0, 1, 0]), 3)]
+    [[0, 2], [1], []]
+    """
+    counts = torch.bincount(owner, minlength=parties)
+    return torch.argsort(owner, stable=True).split(counts.tolist())
 
 
 class DataSet(Registered):

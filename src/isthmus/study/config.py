@@ -12,7 +12,9 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, NonNegativeInt
 
+from isthmus.data.cache import cache_root
 from isthmus.data.partition import Partition
+from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError, nearest
@@ -115,9 +117,8 @@ class Study(Options):
         draw = seed if self.data_seed is None else self.data_seed
         data_set = self.data_set()
         pool = data_set.load(draw)
-        natural = None if pool.owner is None else int(pool.owner.max()) + 1
-        cut = self.cut() or Partition.named("random" if natural is None else "given")()
-        parties = cut.cut(pool, self.parties or natural or 4, draw)
+        cut = self.cut() or Partition.named("random" if Given().natural(pool) is None else "given")()
+        parties = cut.cut(pool, self.parties or cut.natural(pool) or 4, draw, kept=cache_root() / "cuts")
         if self.unlabelled == "error":
             check_labelled(parties)
         task = task_for(parties, pool.classes)

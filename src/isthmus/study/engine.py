@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from isthmus import store
 from isthmus.data.party import Party, check_alike, pool
 from isthmus.errors import IsthmusError, nearest
 from isthmus.federation.ledger import Ledger
@@ -20,7 +21,6 @@ from isthmus.federation.verbs import Federation, Transport
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
-from isthmus.study import store
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 

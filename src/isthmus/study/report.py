@@ -18,8 +18,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from isthmus import store
 from isthmus.errors import IsthmusError
-from isthmus.study import charts, store
+from isthmus.study import charts
 
 HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
 """Columns of history.parquet, with their types."""

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from torch import nn
 
+from isthmus import store
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, nearest
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.study import store
 from isthmus.study.config import Loaded, Study, check_once, merged
 from isthmus.study.engine import OnRound, Run, RunResult, check_labelled, module_for, task_for
 from isthmus.study.results import Results, load_summary, ordered
@@ -183,7 +183,7 @@ def run(
         unlabelled: parties without a training label: an error, or they take part without weight.
         options: of the methods, each takes those that it has: `rounds=10`, `local={"epochs": 5}`.
 
-    >>> from isthmus.data.synthetic import Banks
+    >>> from isthmus.data.datasets.banks import Banks
     >>> results = run("fedavg", rounds=2)
     >>> sorted(results.metrics)[:2]
     ['test_accuracy', 'test_loss']

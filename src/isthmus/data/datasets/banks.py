@@ -1,8 +1,7 @@
-"""Generated federations: nothing to download, the same data for the same seed, time linear in nodes and edges."""
+"""Generated banks: nothing to download, the same data for the same seed, time linear in nodes and edges."""
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +11,7 @@ from pydantic import Field
 from torch_geometric.data import Data
 
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, Pool, Share, draws, split_by_share
+from isthmus.data.pool import DataSet, Pool, Share, draws, held_by, split_by_share
 from isthmus.errors import IsthmusError
 
 Ints = NDArray[np.int64]
@@ -54,11 +53,11 @@ class Banks(DataSet):
     """Share of every bank's accounts to validate on; the rest is for testing."""
 
     def load(self, seed: int) -> Pool:
-        """The banks put together; `Pool.owner` says whose account it is.
+        """The banks put together; `Pool.holders` says whose account it is.
 
         >>> pool = Banks(parties=3, nodes=60).load(seed=0)
-        >>> pool.party.nodes, pool.classes, pool.owner.unique().tolist()
-        (60, 4, [0, 1, 2])
+        >>> pool.party.nodes, pool.classes, len(pool.holders)
+        (60, 4, 3)
         """
         if self.nodes < self.parties:
             raise IsthmusError(
@@ -75,7 +74,8 @@ class Banks(DataSet):
         owners = torch.from_numpy(owner)
         graph.update(split_by_share(owners, self.train, self.val, draws(seed, "split")))
         party = Party.of_graph("pooled", graph, ids=torch.arange(self.nodes))
-        return Pool(party, self.classes, owners, note="Generated accounts and transfers; no real ones.")
+        held = held_by(owners, self.parties)
+        return Pool(party, self.classes, held, note="Generated accounts and transfers; no real ones.")
 
     def _owners(self, generator: np.random.Generator) -> Ints:
         sizes = generator.uniform(0.5, 1.5, self.parties)
@@ -146,77 +146,3 @@ class _Accounts:
     def _at(self, point: Floats) -> Ints:
         found = np.searchsorted(self.sums, point, side="right") - 1
         return self.order[np.minimum(found, self.order.size - 1)]
-
-
-def _cycle(size: int) -> list[tuple[int, int]]:
-    return [(at, (at + 1) % size) for at in range(size)]
-
-
-def _clique(size: int) -> list[tuple[int, int]]:
-    return list(combinations(range(size), 2))
-
-
-def _star(size: int) -> list[tuple[int, int]]:
-    return [(0, at) for at in range(1, size)]
-
-
-def _wheel(size: int) -> list[tuple[int, int]]:
-    return [(0, at) for at in range(1, size)] + [(at, at % (size - 1) + 1) for at in range(1, size)]
-
-
-def _path(size: int) -> list[tuple[int, int]]:
-    return [(at, at + 1) for at in range(size - 1)]
-
-
-PLANTED = (_cycle, _clique, _star, _wheel, _path)
-
-
-class Motifs(DataSet):
-    """Small graphs, each a random tree with one planted motif: a cycle, a clique, a star, a wheel or a path."""
-
-    name: ClassVar[str] = "motifs"
-
-    graphs: int = Field(300, ge=1)
-    """Graphs of all parties together."""
-    classes: int = Field(3, ge=1, le=len(PLANTED))
-    """Kinds of motif, in the order above; a graph's class is its motif."""
-    features: int = Field(8, ge=1)
-    """Kinds of node, one-hot; they say nothing about the class."""
-    size: int = Field(6, ge=4)
-    """Nodes of a motif."""
-    smallest: int = Field(8, ge=1)
-    """Least nodes of a tree; the largest tree has twice as many."""
-    train: Share = 0.6
-    """Share of the graphs to train on, the same in every class."""
-    val: Share = 0.2
-    """Share of the graphs to validate on; the rest is for testing."""
-
-    def load(self, seed: int) -> Pool:
-        """All graphs as one pile.
-
-        >>> pool = Motifs(graphs=12).load(seed=0)
-        >>> pool.party.level, pool.party.items, pool.party.features
-        ('graph', 12, 8)
-        """
-        generator = draws(seed, "motifs")
-        y = generator.permutation(np.arange(self.graphs) % self.classes)
-        trees = generator.integers(self.smallest, 2 * self.smallest + 1, size=self.graphs)
-        graphs = [self._graph(int(label), int(tree), generator) for label, tree in zip(y, trees, strict=True)]
-        labels = torch.from_numpy(y)
-        masks = split_by_share(labels, self.train, self.val, draws(seed, "split"))
-        splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
-        party = Party.of_graphs("pooled", graphs, **splits)
-        return Pool(party, self.classes, note="Generated trees with planted motifs.")
-
-    def _graph(self, label: int, tree: int, generator: np.random.Generator) -> Data:
-        child = np.arange(1, tree)
-        parent = (generator.random(tree - 1) * child).astype(np.int64)  # any node before it
-        motif = np.array(PLANTED[label](self.size)).T + tree
-        link = np.array([[int(generator.integers(tree))], [tree]])
-        once = np.concatenate([np.stack([parent, child]), motif, link], axis=1)
-        kinds = generator.integers(self.features, size=tree + self.size)
-        return Data(
-            x=torch.eye(self.features)[torch.from_numpy(kinds)],
-            edge_index=torch.from_numpy(np.concatenate([once, once[::-1]], axis=1)),
-            y=torch.tensor([label]),
-        )

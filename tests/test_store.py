@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus.errors import IsthmusError
-from isthmus.study import store
+from isthmus import store
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool)
 

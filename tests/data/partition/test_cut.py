@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from isthmus.data import rows
-from isthmus.data.partition import Given, Iid, LabelDirichlet, Louvain, Partition, Random
+from isthmus.data.partition import Partition
+from isthmus.data.partition.given import Given
+from isthmus.data.partition.labels import Iid, LabelDirichlet, Random
+from isthmus.data.partition.structure import Louvain
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.party import pool as put_together
 from isthmus.data.pool import Pool
-from isthmus.data.synthetic import Banks
+from isthmus.data.datasets.banks import Banks
 from isthmus.errors import IsthmusError
 
 BY_DRAW = [Random(), Iid(), LabelDirichlet(), LabelDirichlet(beta=0.01)]

@@ -1,0 +1,89 @@
+"""What takes long to find out is kept in files that are named by a hash of all that it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus import __version__, store
+from isthmus.data import rows
+from isthmus.data.party import SPLITS
+from isthmus.data.pool import Pool
+from isthmus.errors import IsthmusError
+
+KEPT = 512
+"""Files in one folder; the oldest go when there are more."""
+
+
+def cache_root() -> Path:
+    """The folder of what can be made anew: `ISTHMUS_CACHE` from the environment, or `~/.cache/isthmus`."""
+    named = os.environ.get("ISTHMUS_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "isthmus"
+
+
+def digest(*parts: Any) -> str:
+    """A hash of tensors, bytes, texts, numbers and groups of them.
+
+    >>> digest("cora", torch.ones(2)) == digest("cora", torch.ones(2)) != digest("cora", torch.ones(3))
+    True
+    """
+    found = hashlib.sha256(__version__.encode())
+    _feed(found, parts)
+    return found.hexdigest()
+
+
+def content(pool: Pool) -> str:
+    """A hash of what a pool holds; what it is called plays no part."""
+    party = pool.party
+    graph = {key: value for key, value in party.graph.to_dict().items() if isinstance(value, Tensor)}
+    masks = [getattr(party, split) for split in SPLITS]
+    return digest(party.level, graph, masks, party.ids, pool.holders, pool.smiles, pool.classes)
+
+
+def cached(folder: Path, key: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors kept under `key`, or those that `make` gives, kept from then on.
+
+    A folder that cannot be written or a file that cannot be read is no error: what is asked for is made anew.
+    """
+    path = folder / f"{key}.kept"
+    if path.exists():
+        with suppress(IsthmusError):
+            return dict(store.read(path))
+    made = make()
+    with suppress(IsthmusError, OSError):
+        store.write(path, store.pack(made))
+        for old in sorted(folder.glob("*.kept"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
+            old.unlink(missing_ok=True)
+    return made
+
+
+def _feed(found: Any, part: Any) -> None:
+    """Add a part to a hash; every part says first what it is, so that no two groupings look alike."""
+    if isinstance(part, Tensor) and rows.is_sparse(part):
+        _feed(found, ("sparse", list(part.shape), part.crow_indices(), part.col_indices(), part.values()))
+    elif isinstance(part, Tensor):
+        found.update(f"tensor {part.dtype} {list(part.shape)};".encode())
+        found.update(part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.numel() else b"")
+    elif isinstance(part, bytes):
+        found.update(f"bytes {len(part)};".encode())
+        found.update(part)
+    elif isinstance(part, Mapping):
+        found.update(f"group {len(part)};".encode())
+        for key in sorted(part):
+            _feed(found, key)
+            _feed(found, part[key])
+    elif isinstance(part, list | tuple):
+        found.update(f"list {len(part)};".encode())
+        for each in part:
+            _feed(found, each)
+    else:
+        text = json.dumps(part)
+        found.update(f"{len(text)};{text}".encode())

@@ -1,0 +1,117 @@
+"""What all cuts have in common: from who holds which item to parties."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from isthmus.data import cache
+from isthmus.data.partition.cut import parties_of
+from isthmus.data.party import Level, Party
+from isthmus.data.pool import Pool
+from isthmus.errors import IsthmusError
+from isthmus.options import Registered
+
+
+class Partition(Registered):
+    """A way to cut a pool. A subclass says who holds each item; the parties are built from that here.
+
+    Parties are called `party-0`, `party-1`, ... (with leading zeros where there are more than ten), inherit the pool's
+    splits, and hold tensors of their own: none is a view into the pool.
+    """
+
+    kind: ClassVar[str] = "partition"
+    home: ClassVar[str] = "isthmus.data.partition"
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
+    """What it can cut: one graph by its nodes, a pile of graphs, or both."""
+
+    edges: Literal["coupled", "broken"] = "coupled"
+    """Edges between two parties' nodes: known to both as their border, or dropped. Only for one graph that is cut."""
+
+    def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
+        """For every item the position of the party that gets it, int64 `[items]`; `1 <= parties <= items` holds."""
+        raise NotImplementedError(f"{type(self).__name__} has neither assign nor members")
+
+    def members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
+        """For every party the positions of its items; here those that `assign` gives it.
+
+        A cut whose parties share items, or that leaves some to nobody, says so here.
+        """
+        owner = self.assign(pool, parties, seed)
+        return list(torch.argsort(owner, stable=True).split(torch.bincount(owner, minlength=parties).tolist()))
+
+    def natural(self, pool: Pool) -> int | None:
+        """The number of parties where the cut itself says how many there are."""
+        return None
+
+    def cut(self, pool: Pool, parties: int, seed: int, *, kept: Path | None = None) -> list[Party]:
+        """The pool as `parties` parties; the same seed gives the same ones.
+
+        Arguments:
+            kept: a folder of cuts made before; one of the same content is read there, a new one is added.
+
+        >>> from isthmus.data.datasets.banks import Banks
+        >>> from isthmus.data.partition.labels import Random
+        >>> [(party.name, party.items) for party in Random().cut(Banks(nodes=100).load(seed=0), 3, seed=0)]
+        [('party-0', 34), ('party-1', 33), ('party-2', 33)]
+        """
+        whole = pool.party
+        if whole.level not in self.levels:
+            has, others = ("one graph", "k-means, louvain") if whole.level == "node" else ("a pile of graphs", "iid")
+            raise self.refuse(f"it does not cut {has}: use another partition, such as {others} or random")
+        if parties < 1:
+            raise self.refuse(f"cannot cut into {parties} parties: ask for at least 1")
+        if parties > whole.items:
+            raise self.refuse(f"{whole.items} {whole.level}s are too few for {parties} parties: ask for fewer")
+        members = self._members(pool, parties, seed, kept)
+        for at, held in enumerate(members):
+            if held.numel() == 0:
+                raise self.refuse(f"party {at} would get no {whole.level}: ask for fewer parties")
+        return parties_of(whole, members, self.names(pool, parties), coupled=self.edges == "coupled")
+
+    def names(self, pool: Pool, parties: int) -> Sequence[str]:
+        return [f"party-{at:0{len(str(parties - 1))}d}" for at in range(parties)]
+
+    def refuse(self, reason: str) -> IsthmusError:
+        """The error for a cut that cannot be made, to be raised."""
+        return IsthmusError(f"partition '{self.name}': {reason}")
+
+    def _members(self, pool: Pool, parties: int, seed: int, kept: Path | None) -> list[Tensor]:
+        if kept is None:
+            return self.members(pool, parties, seed)
+        key = cache.digest(cache.content(pool), self.name, self.model_dump(exclude={"edges"}), parties, seed)
+
+        def make() -> dict[str, Tensor]:
+            members = self.members(pool, parties, seed)
+            return {"held": torch.cat(members), "sizes": torch.tensor([held.numel() for held in members])}
+
+        found = cache.cached(kept, key, make)
+        return list(found["held"].split(found["sizes"].tolist()))
+
+
+def nobody_empty(owner: Tensor, parties: int) -> Tensor:
+    """Give each party without an item one from those that have most."""
+    counts = torch.bincount(owner, minlength=parties)
+    empty = torch.nonzero(counts == 0).flatten()
+    order = torch.argsort(owner, stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.numel()) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    # The last places are in the largest parties; a first place is never among them while items >= parties.
+    spare = torch.argsort(place, descending=True, stable=True)[: empty.numel()]
+    return owner.index_copy(0, spare, empty)
+
+
+def packed(groups: Sequence[list[int]], parties: int, items: int) -> Tensor:
+    """Owners, when every group in turn (the largest comes first) goes to the party that has least so far."""
+    owner = torch.empty(items, dtype=torch.long)
+    smallest = [(0, at) for at in range(parties)]
+    for group in groups:
+        size, at = heapq.heappop(smallest)
+        owner[group] = at
+        heapq.heappush(smallest, (size + len(group), at))
+    return owner

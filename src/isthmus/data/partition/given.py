@@ -1,0 +1,42 @@
+"""The cut that nature made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from torch import Tensor
+
+from isthmus.data.partition.base import Partition
+from isthmus.data.party import Party
+from isthmus.data.pool import Pool
+
+
+class Given(Partition):
+    """Everyone keeps what is theirs: the holders, or the parties, that came with the data."""
+
+    name: ClassVar[str] = "given"
+
+    def natural(self, pool: Pool) -> int | None:
+        held = pool.parties if pool.holders is None else pool.holders
+        return None if held is None else len(held)
+
+    def cut(self, pool: Pool, parties: int, seed: int, *, kept: Path | None = None) -> list[Party]:
+        natural = self.natural(pool)
+        if natural is None:
+            raise self.refuse(
+                "these data have no owners of their own: use another partition, such as 'louvain' or 'random'"
+            )
+        if natural != parties:
+            raise self.refuse(f"the data belong to {natural} parties, {parties} were asked for: ask for {natural}")
+        if pool.parties is None:
+            return super().cut(pool, parties, seed)
+        return [party if self.edges == "coupled" else replace(party, border=None) for party in pool.parties]
+
+    def members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
+        return list(pool.holders or ())
+
+    def names(self, pool: Pool, parties: int) -> Sequence[str]:
+        return pool.names or super().names(pool, parties)

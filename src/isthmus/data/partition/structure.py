@@ -1,0 +1,91 @@
+"""Cuts of one graph along its structure: communities."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from torch import Tensor
+
+from isthmus.data.partition.base import Partition, nobody_empty, packed
+from isthmus.data.party import Level, Party
+from isthmus.data.pool import Pool, draws
+from isthmus.errors import missing_extra
+
+
+class Louvain(Partition):
+    """Communities found by the Louvain method, packed into parties of similar size."""
+
+    name: ClassVar[str] = "louvain"
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
+
+    resolution: float = Field(1.0, gt=0)
+    """Above 1 for smaller communities, below for larger ones."""
+
+    def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
+        communities = self._communities(pool.party, seed)
+        return packed(_at_least(communities, parties), parties, pool.party.items)
+
+    def _communities(self, party: Party, seed: int) -> list[list[int]]:
+        import networkx  # slow to import, and only needed here
+
+        graph = networkx.Graph()
+        graph.add_nodes_from(range(party.nodes))
+        graph.add_edges_from(party.graph.edge_index.t().tolist())
+        found = networkx.community.louvain_communities(
+            graph, resolution=self.resolution, seed=int(draws(seed, "partition").integers(2**31))
+        )
+        near = _neighbours_near(party)  # so that a community that must be split falls apart into connected halves
+        return [sorted(community, key=near.__getitem__) for community in found]
+
+
+class Metis(Partition):
+    """Parts of similar size with few edges between them, by METIS; needs the extra `metis`."""
+
+    name: ClassVar[str] = "metis"
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
+
+    def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
+        try:
+            import pymetis
+        except ImportError as error:
+            raise missing_extra("pymetis", "metis", "partition 'metis'") from error
+        if parties == 1:
+            return torch.zeros(pool.party.items, dtype=torch.long)
+        source, target = pool.party.graph.edge_index.numpy()
+        adjacency = coo_array((np.ones(source.size), (source, target)), shape=(pool.party.items,) * 2).tocsr()
+        adjacency = (adjacency + adjacency.T).tolil()
+        adjacency.setdiag(0)
+        adjacency = adjacency.tocsr()
+        adjacency.eliminate_zeros()
+        options = pymetis.Options(seed=int(draws(seed, "partition").integers(2**31)))
+        _, owner = pymetis.part_graph(
+            parties, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
+        )
+        return nobody_empty(torch.tensor(owner), parties)
+
+
+def _neighbours_near(party: Party) -> list[int]:
+    """For every node a position in an order that keeps neighbours close."""
+    source, target = party.graph.edge_index.numpy()
+    adjacency = coo_array((np.ones(source.size), (source, target)), shape=(party.nodes, party.nodes)).tocsr()
+    positions: list[int] = np.argsort(reverse_cuthill_mckee(adjacency)).tolist()
+    return positions
+
+
+def _at_least(communities: Sequence[list[int]], wanted: int) -> list[list[int]]:
+    """Halve the largest community until there are enough."""
+    heap = [(-len(community), at, community) for at, community in enumerate(communities)]
+    heapq.heapify(heap)
+    while len(heap) < wanted:
+        size, _, largest = heapq.heappop(heap)
+        middle = -size // 2
+        for half in (largest[:middle], largest[middle:]):
+            heapq.heappush(heap, (-len(half), half[0], half))
+    return [community for _, _, community in sorted(heap)]
