@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 from hypothesis import settings
@@ -6,6 +8,18 @@ from helpers import make_graph_parties, make_node_parties
 
 settings.register_profile("suite", deadline=None)  # two test processes on two cores make single examples slow
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_cuts_of_yesterday(tmp_path_factory):
+    """What a run keeps for the next one is kept for these tests alone."""
+    before = os.environ.get("ISTHMUS_CACHE")
+    os.environ["ISTHMUS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["ISTHMUS_CACHE"]
+    else:
+        os.environ["ISTHMUS_CACHE"] = before
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from typing import Any
 
 from safetensors.torch import save
 
-from isthmus import __version__, store
+from isthmus import __version__, store, toml
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
-from isthmus.study import toml
 from isthmus.study.engine import RunResult
 
 
