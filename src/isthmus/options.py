@@ -35,6 +35,15 @@ class Options(BaseModel):
         except ValidationError as error:
             raise IsthmusError(_one_line(cls, error.errors()[0], where)) from error
 
+    @classmethod
+    def faults(cls, values: Mapping[str, Any]) -> list[str]:
+        """Everything that is wrong with `values`, a line each."""
+        try:
+            cls.model_validate(_on_defaults(cls, values))
+        except ValidationError as error:
+            return [_one_line(cls, each, "").removeprefix(": ") for each in error.errors()]
+        return []
+
 
 class Registered(Options):
     """Options of a kind that is found by name: a subclass that gives itself a `name` is registered by being defined."""

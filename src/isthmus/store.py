@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from torch import Tensor
 from isthmus.errors import IsthmusError
 
 
-def write(path: Path, data: bytes | str) -> None:
-    """Write a file that is either whole or as it was; a full disk is an error of one line."""
+def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
+    """Write a file that is either whole or as it was; a full disk is an error of one line.
+
+    Arguments:
+        private: only the user who writes it may read it.
+    """
     data = data.encode() if isinstance(data, str) else data
 
     def fill(aside: Path) -> None:
-        with aside.open("wb") as file:
+        with open(aside, "wb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

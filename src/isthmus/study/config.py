@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class Loaded:
     parties: list[Party]
     classes: int
     cut: Partition
+    note: str = ""
 
 
 class Study(Options):
@@ -80,7 +82,7 @@ class Study(Options):
         return study
 
     def data_set(self) -> DataSet:
-        kind, options = _named(DataSet, self.data, "name", "data", default="banks")
+        kind, options = _named(DataSet, _with_path(self.data), "name", "data", default="banks")
         if self.parties and "parties" in kind.model_fields:
             options = {"parties": self.parties, **options}
         return kind.read(options, f"data '{kind.name}'")
@@ -124,7 +126,7 @@ class Study(Options):
         task = task_for(parties, pool.classes)
         for method in self.method_list():
             check_fit(method, parties, task)
-        return Loaded(parties, pool.classes, cut)
+        return Loaded(parties, pool.classes, cut, pool.note)
 
     def torch_device(self) -> torch.device:
         return device_named(self.device)
@@ -148,6 +150,16 @@ class Study(Options):
             "model": {"encoder": self.encoder().name, **self.encoder().model_dump()},
             "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
         }
+
+
+def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A path where a data set's name is expected stands for the party folders in it."""
+    name = data.get("name")
+    if not isinstance(name, str) or not (os.sep in name or name in (".", "..") or Path(name).is_dir()):
+        return data
+    if name in DataSet.known():
+        return data
+    return {"path": name, **data, "name": "folder"}
 
 
 def check_once(methods: Sequence[str], where: str) -> None:

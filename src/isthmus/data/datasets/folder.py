@@ -1,0 +1,31 @@
+"""Party folders as a data set: what organisations bring, studied as if it were a named one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from isthmus.data.folder.loading import parties_of, read_folders
+from isthmus.data.ids import read_key
+from isthmus.data.pool import DataSet, Pool, Share
+
+
+class PartyFolders(DataSet):
+    """Parties from their own files: a party folder, or a folder of party folders."""
+
+    name: ClassVar[str] = "folder"
+
+    path: str
+    """The folder; on the command line also `--data PATH`."""
+    key: str | None = None
+    """File of the parties' common key; with it all ids are keyed hashes."""
+    train: Share = 0.6
+    """Share of the labelled items to train on, for parties whose files have no split."""
+    val: Share = 0.2
+    """Share of the labelled items to validate on, for parties whose files have no split; the rest is for testing."""
+
+    def load(self, seed: int) -> Pool:
+        key = None if self.key is None else read_key(self.key)
+        contents = read_folders(Path(self.path).expanduser(), key)
+        parties = parties_of(contents, seed=seed, train=self.train, val=self.val, key=key)
+        return Pool(None, contents[0].settings.outcomes, parties=tuple(parties))

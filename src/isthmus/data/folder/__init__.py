@@ -1,0 +1,1 @@
+"""Party folders: the files that an organisation brings, read, checked and written."""

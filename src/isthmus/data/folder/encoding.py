@@ -1,0 +1,82 @@
+"""One encoding of features for all parties, from sums of what each counts in its own files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from scipy.sparse import csr_matrix, hstack
+from torch import Tensor
+
+from isthmus.data import rows
+from isthmus.data.folder.columns import Column, Totals
+from isthmus.data.folder.reading import Contents
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How every feature column becomes numbers.
+
+    Arguments:
+        columns: the columns, in the order of their features.
+        totals: for each column the sums over all parties that its encoding follows from.
+    """
+
+    columns: dict[str, Column]
+    totals: dict[str, Totals] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parties: Sequence[Contents], key: bytes | None = None) -> Encoding:
+        """The encoding of these parties' features; no party's rows are looked at but by itself.
+
+        Means come first, deviations from them second: two sums that each party takes part in.
+        """
+        columns = parties[0].settings.kinds()
+        totals = {}
+        for column, kind in columns.items():
+            first = summed(kind.first_totals(column, party.features, key) for party in parties)
+            second = summed(kind.second_totals(column, party.features, first) for party in parties)
+            totals[column] = {**first, **second}
+        return cls(columns, totals)
+
+    def features(self, contents: Contents, key: bytes | None = None) -> Tensor:
+        """Features of one party's nodes, `[nodes, features]`, sparse where a column is."""
+        if contents.x is not None:
+            return contents.x
+        table = contents.features
+        parts = [kind.encode(column, table, self.totals[column], key) for column, kind in self.columns.items()]
+        if len(parts) == 1:
+            return parts[0]
+        if any(rows.is_sparse(part) for part in parts):
+            return _side_by_side(parts)
+        return torch.cat(parts, dim=1)
+
+
+def summed(totals: Iterable[Totals]) -> Totals:
+    """Totals of several parties added up, those with `ids` row by row over all ids that occur.
+
+    >>> first = {"ids": torch.tensor([3, 9]), "counts": torch.tensor([1, 2])}
+    >>> both = summed([first, {"ids": torch.tensor([9]), "counts": torch.tensor([5])}])
+    >>> both["ids"].tolist(), both["counts"].tolist()
+    ([3, 9], [1, 7])
+    """
+    parts = list(totals)
+    if "ids" in parts[0]:
+        ids, place = torch.unique(torch.cat([part["ids"] for part in parts]), return_inverse=True)
+        keyed = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name != "ids"}
+        sums = {name: value.new_zeros(ids.numel()).index_add(0, place, value) for name, value in keyed.items()}
+        return {"ids": ids, **sums}
+    return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Matrices next to each other as one CSR matrix."""
+    blocks = []
+    for part in parts:
+        part = part if rows.is_sparse(part) else part.to_sparse_csr()
+        arrays = (part.values().numpy(), part.col_indices().numpy(), part.crow_indices().numpy())
+        blocks.append(csr_matrix(arrays, shape=tuple(part.shape)))
+    whole = hstack(blocks, format="csr")
+    crow, col = torch.from_numpy(whole.indptr).long(), torch.from_numpy(whole.indices).long()
+    return rows.csr(crow, col, torch.from_numpy(whole.data), whole.shape)

@@ -1,0 +1,160 @@
+"""From parties to party folders: all of it, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus import store, toml
+from isthmus.data import rows
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES
+from isthmus.data.folder.settings import FILE
+from isthmus.data.party import SPLITS, Party
+from isthmus.errors import IsthmusError
+
+
+def write_parties(folder: Path, parties: Sequence[Party], classes: int, *, force: bool = False) -> None:
+    """A folder of party folders, one for each party, from which `isthmus run --data FOLDER` gets the same parties.
+
+    Arguments:
+        classes: how many classes (or tasks) the labels tell apart.
+        force: put it in the place of what was there, where that are party folders too.
+    """
+    with written_aside(folder, force=force) as aside:
+        for party in parties:
+            write_party(aside / party.name, party, classes)
+
+
+def write_party(folder: Path, party: Party, classes: int) -> None:
+    """One party's folder; loading it gives the same party, bit for bit."""
+    import pyarrow as pa
+
+    folder.mkdir(parents=True)
+    ids = torch.arange(party.nodes) if party.ids is None else party.ids
+    labels = _label_columns(party)
+    features, declared = _feature_columns(party.graph.x)
+    settings: dict[str, Any] = {
+        "format": 1,
+        "name": party.name,
+        "level": party.level,
+        "classes": None if party.graph.y.dim() > 1 else classes,
+        "tasks": [name for name in labels if name.startswith("task")] or None,
+        "directed": True,
+        "ids": "shared" if party.level == "graph" or party.ids is not None else "own",
+        "partners": None if party.border is None else list(party.border.owners),
+        "columns": {"x": declared},
+    }
+    nodes: dict[str, Any] = {"id": pa.array(ids.numpy()), **features}
+    if party.level == "graph":
+        _write_table(folder / GRAPHS, {"id": pa.array(np.arange(party.items)), **labels})
+        nodes = {"graph": pa.array(party.graph.batch.numpy()), **nodes}
+    else:
+        nodes |= labels
+    _write_table(folder / NODES, nodes)
+    _write_table(folder / EDGES, _edge_columns(party, ids))
+    store.write(folder / FILE, toml.dumps(settings))
+
+
+@contextmanager
+def written_aside(folder: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder to fill beside the one that is meant, which it becomes at the end; after an error there is no trace."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not force):
+        raise IsthmusError(f"{folder} is there already: choose another folder, or put it in its place with --force")
+    if folder.is_dir() and any(folder.iterdir()) and not _ours(folder):
+        raise IsthmusError(f"{folder} holds other things than party folders: choose another folder")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise IsthmusError(f"cannot write to {folder.parent}: {error.strerror or error}; choose another") from error
+    try:
+        inside = aside / "new"
+        inside.mkdir()
+        yield inside
+        if folder.is_dir():
+            folder.rename(aside / "old")
+        inside.rename(folder)
+    except OSError as error:
+        raise IsthmusError(f"cannot write {folder}: {error.strerror or error}; make room or choose another") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _ours(folder: Path) -> bool:
+    return (folder / FILE).exists() or all((each / FILE).exists() for each in folder.iterdir())
+
+
+def _write_table(path: Path, columns: dict[str, Any]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table(columns)
+    fill: Callable[[Path], object] = lambda aside: parquet.write_table(table, aside)  # noqa: E731
+    store.write_with(path, fill)
+
+
+def _label_columns(party: Party) -> dict[str, Any]:
+    """Labels and splits of the items."""
+    import pyarrow as pa
+
+    y: Tensor = party.graph.y
+    split = np.full(party.items, "", dtype=object)
+    for name in SPLITS:
+        split[getattr(party, name).numpy()] = name
+    column = pa.array(split, pa.string(), mask=split == "")
+    if y.dim() == 1 and y.is_floating_point():
+        y = y.unsqueeze(1)
+    if y.dim() == 1:
+        return {"label": pa.array(y.numpy(), mask=(y < 0).numpy()), "split": column}
+    width = len(str(max(0, y.size(1) - 1)))
+    tasks = {f"task-{at:0{width}d}": pa.array(each.numpy(), mask=each.isnan().numpy()) for at, each in enumerate(y.t())}
+    return {**tasks, "split": column}
+
+
+def _feature_columns(x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Features as one list column, or two where they are sparse, and how `party.toml` declares it."""
+    import pyarrow as pa
+
+    width = int(x.size(1))
+    if rows.is_sparse(x):
+        crow = x.crow_indices().numpy()
+        offsets = pa.array(crow, pa.int64())
+        at = pa.LargeListArray.from_arrays(offsets, pa.array(x.col_indices().numpy().astype(np.int32)))
+        value = pa.LargeListArray.from_arrays(offsets, pa.array(x.values().numpy()))
+        return {"x.at": at, "x.value": value}, {"kind": "bag", "width": width}
+    offsets = pa.array(np.arange(x.size(0) + 1) * width, pa.int64())
+    values = pa.LargeListArray.from_arrays(offsets, pa.array(x.contiguous().view(-1).numpy()))
+    return {"x": values}, {"kind": "vector", "width": width}
+
+
+def _edge_columns(party: Party, ids: Tensor) -> dict[str, Any]:
+    """Edges within the party, then those across its border."""
+    import pyarrow as pa
+
+    inner, border = ids[party.graph.edge_index], party.border
+    weight = getattr(party.graph, "edge_weight", None)
+    count = inner.size(1)
+    if border is None:
+        columns = {"source": pa.array(inner[0].numpy()), "target": pa.array(inner[1].numpy())}
+        return columns if weight is None else {**columns, "weight": pa.array(weight.numpy())}
+    names = np.array([*border.owners, None], dtype=object)
+    owner = np.concatenate([np.full(count, -1), border.owner.numpy()])
+    columns = {
+        "source": pa.array(torch.cat([inner[0], border.outer]).numpy()),
+        "target": pa.array(torch.cat([inner[1], ids[border.inner]]).numpy()),
+        "owner": pa.array(names[owner], pa.string()),
+    }
+    if weight is not None or border.weight is not None:
+        parts = [(weight, count), (border.weight, len(border))]
+        known = np.concatenate([np.full(n, each is not None) for each, n in parts])
+        values = torch.cat([torch.zeros(n) if each is None else each for each, n in parts])
+        columns["weight"] = pa.array(values.numpy(), mask=~known)
+    return columns
