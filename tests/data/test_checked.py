@@ -73,6 +73,19 @@ def test_other_types_of_the_same_graph_are_read_as_it(changes: dict[str, Any]) -
     isthmus.run("fedavg", [party], rounds=1)
 
 
+def test_an_item_whose_labels_are_all_missing_is_in_no_split() -> None:
+    nan = float("nan")
+    y = torch.tensor([[nan, nan], [1.0, nan], [nan, nan], [0.0, 1.0]])
+    party = Party.of_graph("a", graph(y=y))
+    assert [getattr(party, split).tolist() for split in ("train", "val", "test")] == [
+        [False, True, False, False], [False] * 4, [False, False, False, True],
+    ]  # fmt: skip
+    flat = Party.of_graph("a", graph(y=y[:, 1]))
+    assert (flat.train | flat.test).tolist() == [False, False, False, True]
+    pile = [Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=row[None]) for row in y]
+    assert Party.of_graphs("a", pile, train=range(3), test=[3]).train.tolist() == [False, True, False, False]
+
+
 def test_ids_are_different_and_a_border_needs_them() -> None:
     with pytest.raises(IsthmusError, match="different numbers"):
         Party.of_graph("a", graph(), ids=torch.tensor([1, 1, 2, 3]))

@@ -1,17 +1,20 @@
-"""The table fits a terminal of 80 columns; progress is drawn on a terminal only."""
+"""Tables fit a terminal of 80 columns; progress is drawn on a terminal, and told in lines elsewhere."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.federation.ledger import Call, Ledger
 from isthmus.methods.base import Method
 from isthmus.study.engine import RunResult
 from isthmus.study.results import Results
-from isthmus.study.show import Live, size, table
+from isthmus.study.show import Live, show_cut, size, table
 
 
 def result(method: str, seed: int, *, sent: int = 80, **metrics: float) -> RunResult:
@@ -71,14 +74,77 @@ def test_size_is_for_people(count: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_drawn_on_a_terminal_only(terminal: bool) -> None:
+def test_progress_is_drawn_on_a_terminal_and_elsewhere_a_line_for_each_run(terminal: bool) -> None:
     out = io.StringIO()
-    with Live(Console(file=out, force_terminal=terminal, width=120)) as live:
+    with Live(Console(file=out, force_terminal=terminal, width=20)) as live:
         method = Method.named("fedavg")(rounds=5)
-        live.run_started(method, 3)
-        live.round_done(method, 3, 1, {"val_accuracy": 0.5})
-        live.round_done(method, 3, 2, {})
-        live.run_done(result("fedavg", 3))
-    shown = out.getvalue()
-    assert bool(shown) == terminal
-    assert ("fedavg, seed 3" in shown) == terminal
+        for seed in (3, 4):
+            live.run_started(method, seed)
+            live.round_done(method, seed, 1, {"val_accuracy": 0.5})
+            live.round_done(method, seed, 2, {})
+            live.run_done(result("fedavg", seed))
+    lines = "fedavg, seed 3: 100 rounds in 12.5 s\nfedavg, seed 4: 100 rounds in 12.5 s\n"
+    assert (out.getvalue() == lines) == (not terminal)
+    assert "fedavg" in out.getvalue()
+    assert ("in 12.5 s" in out.getvalue()) == (not terminal)
+
+
+# ---- what the parties of a cut hold
+
+
+def cut(parties: int, classes: int = 3, **changes: Any) -> CutDescription:
+    counts = dict.fromkeys(("items", "nodes", "edges", "cross", "shared", "train", "val", "test"), 1234)
+    each = [
+        PartyDescription(f"party-{at:03d}", **counts, unlabelled=0, labels=(100,) * classes) for at in range(parties)
+    ]
+    whole: dict[str, Any] = {"level": "node", "kind": "class", "nodes": 1000, "edges": 5, "cross": 5, "emd": 0.25}
+    return CutDescription(parties=tuple(each), **{**whole, **changes})
+
+
+def printed(told: CutDescription, width: int = 80) -> list[str]:
+    out = io.StringIO()
+    show_cut(told, Console(file=out, width=width))
+    return out.getvalue().splitlines()
+
+
+def party_lines(lines: list[str]) -> list[list[str]]:
+    return [line.split() for line in lines if "party-" in line]
+
+
+@pytest.mark.parametrize("classes", [3, 8, 40])
+def test_table_of_parties_fits_80_columns(classes: int) -> None:
+    lines = printed(cut(2, classes))
+    table = lines[: next(at for at, line in enumerate(lines) if "parties hold" in line)]
+    assert max(map(len, table)) <= 80
+    text = " ".join(" ".join(table).split())
+    assert text.count("1,234") == 2 * 7
+    assert "…" not in text
+    assert [line[0] for line in party_lines(lines)] == ["party-000", "party-001"]
+    assert text.count("100") == 2 * classes if classes <= 8 else "class 0 2 %" in text
+
+
+def test_wide_counts_are_not_cut_off() -> None:
+    told = cut(1)
+    wide = replace(told, parties=(replace(told.parties[0], nodes=1_234_567_890, unlabelled=77, labels=(10**9,) * 3),))
+    text = " ".join(" ".join(printed(wide, 40)).split())
+    assert "1,234,567,890" in text
+    assert text.count("1,000,000,000") == 3
+    assert "(77 without)" in text
+
+
+def test_of_many_parties_the_first_are_shown_and_all_are_counted() -> None:
+    lines = printed(cut(60, note="A [bold]note."))
+    assert len(party_lines(lines)) == 50
+    assert lines[-2:] == ["The first 50 parties are shown; --json has all 60.", "A [bold]note."]
+    assert lines[-3].startswith("60 parties hold 1,000 nodes")
+    assert printed(cut(50))[-1].startswith("50 parties hold")
+
+
+def test_labels_are_headed_by_what_they_say() -> None:
+    assert "yes of labelled" in printed(replace(cut(1), kind="yes-no", parties=cut(1, 0).parties), 200)[1]
+
+
+def test_name_of_a_party_is_no_markup() -> None:
+    told = cut(1)
+    named = replace(told, parties=(replace(told.parties[0], name="[red]bank[/red]"),))
+    assert "[red]bank[/red]" in "".join(printed(named, 200))

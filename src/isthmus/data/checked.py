@@ -48,6 +48,16 @@ def checked_split(value: Any, items: int, where: str) -> Tensor:
     return mask
 
 
+def checked_batch(batch: Any, nodes: int, graphs: int, where: str) -> Tensor:
+    """For every node the graph it belongs to, the graphs one after another."""
+    batch = _tensor(batch, "batch", where)
+    if batch.shape != (nodes,) or batch.is_floating_point() or batch.dtype == torch.bool:
+        raise IsthmusError(f"{where}: batch must be {nodes} whole numbers, for every node the graph it belongs to")
+    if nodes and not (0 <= int(batch[0]) and int(batch[-1]) < graphs and bool((batch[1:] >= batch[:-1]).all())):
+        raise IsthmusError(f"{where}: batch must ascend within 0 .. {graphs - 1}, one number for every row of y")
+    return batch.long()
+
+
 def check_splits(masks: Mapping[str, Tensor], y: Tensor, where: str) -> None:
     """Splits share no item, and every item in one has a label."""
     for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
@@ -59,6 +69,15 @@ def check_splits(masks: Mapping[str, Tensor], y: Tensor, where: str) -> None:
         if mask.shape == y.shape and bool((y[mask] < 0).any()):
             at = int((mask & (y < 0)).nonzero()[0])
             raise IsthmusError(f"{where}: item {at} in '{split}' has label {int(y[at])}: classes are 0, 1, ...")
+
+
+def labelled(masks: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
+    """Splits without the items whose labels are all missing (NaN): there is nothing to learn from or to measure."""
+    if not y.is_floating_point() or y.dim() == 0:
+        return dict(masks)
+    missing = y.isnan()
+    known = ~(missing if y.dim() == 1 else missing.flatten(1).all(dim=1))
+    return {split: mask & known if mask.shape == known.shape else mask for split, mask in masks.items()}
 
 
 def _tensor(value: Any, what: str, where: str) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from isthmus.data import rows
-from isthmus.data.checked import check_splits, checked_graph, checked_split
+from isthmus.data.checked import check_splits, checked_batch, checked_graph, checked_split, labelled
 from isthmus.errors import IsthmusError
 
 Level = Literal["node", "graph"]
@@ -56,7 +56,8 @@ class Party:
     Attributes:
         graph: PyG `Data` with `x` `[nodes, features]`, `edge_index` `[2, edges]`, `y` (`[items]` classes, or
             `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]`.
-        train, val, test: masks over the items (nodes or graphs), `[items]`.
+        train, val, test: masks over the items (nodes or graphs), `[items]`; an item whose labels are all missing is
+            in none of them.
         ids: ids of the nodes, unique within the party; a node that two parties share has the same id at both.
     """
 
@@ -102,7 +103,7 @@ class Party:
         kept = checked_graph(graph, where)
         nodes = int(kept.num_nodes or 0)
         masks: dict[str, Tensor] = {s: checked_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
-        party = cls(name=name, graph=kept, level="node", ids=ids, border=border, **masks)
+        party = cls(name=name, graph=kept, level="node", ids=ids, border=border, **labelled(masks, kept.y))
         check_splits(masks, kept.y, where)
         return party
 
@@ -127,7 +128,40 @@ class Party:
         masks = {split: checked_split(value, len(kept), where) for split, value in given.items()}
         batch = Batch.from_data_list(kept)
         check_splits(masks, batch.y, where)
-        return cls(name=name, graph=batch, level="graph", border=None, **masks)
+        return cls(name=name, graph=batch, level="graph", border=None, **labelled(masks, batch.y))
+
+    @classmethod
+    def of_batch(
+        cls,
+        name: str,
+        graph: Data,
+        *,
+        train: Tensor | None = None,
+        val: Tensor | None = None,
+        test: Tensor | None = None,
+    ) -> Party:
+        """A party with many graphs that stand in one already, as a PyG `Batch` has them: `batch` says which is whose.
+
+        Arguments:
+            graph: `x`, `edge_index` and perhaps `edge_weight` of all graphs, one after another; `batch`, for every
+                node its graph, ascending, `[nodes]`; `y`, a row for every graph.
+            train, val, test: masks or positions over the graphs.
+
+        >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1]))
+        >>> graph.batch = torch.tensor([0, 0, 1])
+        >>> Party.of_batch("lab-a", graph, train=torch.tensor([0])).items
+        2
+        """
+        where = f"party '{name}'"
+        kept = checked_graph(graph, where)
+        kept.num_graphs = kept.y.size(0) if kept.y.dim() else 0
+        if not kept.num_graphs:
+            raise IsthmusError(f"{where} has no graphs: give it at least one, or leave it out")
+        kept.batch = checked_batch(graph.get("batch"), kept.num_nodes, kept.num_graphs, where)
+        given = {"train": train, "val": val, "test": test}
+        masks = {split: checked_split(value, kept.num_graphs, where) for split, value in given.items()}
+        check_splits(masks, kept.y, where)
+        return cls(name=name, graph=kept, level="graph", border=None, **labelled(masks, kept.y))
 
     @property
     def nodes(self) -> int:
@@ -441,6 +475,8 @@ def _check_edges(party: Party) -> None:
         raise IsthmusError(f"party '{party.name}': edge_index is {found}, it must be torch.int64 of shape [2, edges]")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         raise IsthmusError(f"party '{party.name}': an edge names a node outside 0 .. {nodes - 1}")
+    if party.level == "graph" and bool((party.graph.batch[edges[0]] != party.graph.batch[edges[1]]).any()):
+        raise IsthmusError(f"party '{party.name}': an edge joins two graphs, or names a node outside its graph")
     border = party.border
     if border is None:
         return

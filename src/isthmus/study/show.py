@@ -1,4 +1,4 @@
-"""What a terminal sees of a study: progress while it runs, a table at the end."""
+"""What a terminal sees of a study: progress while it runs, a table at the end; and what the parties of a cut hold."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from isthmus.data.describe import CutDescription
 from isthmus.methods.base import Method
+from isthmus.study import words
 from isthmus.study.engine import RunResult
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
 
+CHOSEN_BY = ("val_roc_auc", "val_rmse", "val_accuracy")
+"""What tells how a run goes: the first of these that there is."""
+
 
 class Live(Watcher):
-    """A bar per run with the metric that rounds are chosen by; silent when the console is not a terminal."""
+    """A bar per run with the metric that rounds are chosen by; where there is no terminal, a line per run that ends."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -47,19 +55,24 @@ class Live(Watcher):
         self._bars[method.name, seed] = self._progress.add_task(label, total=method.rounds, metric="")
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        value = metrics.get("val_accuracy")
-        shown = "" if value is None else f"validation {100 * value:.1f}%"
-        self._progress.update(self._bars[method.name, seed], completed=at, metric=shown)
+        found = [f"validation {_figure(name, metrics[name], '%')}" for name in CHOSEN_BY if name in metrics]
+        self._progress.update(self._bars[method.name, seed], completed=at, metric="".join(found[:1]))
 
     def run_done(self, result: RunResult) -> None:
         bar = self._bars[result.method, result.seed]
         self._progress.update(bar, total=max(1, result.rounds), completed=result.rounds)
+        if not self._console.is_terminal:
+            rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
+            line = f"{result.method}, seed {result.seed}: {rounds} in {result.seconds:.1f} s"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def table(results: Results) -> Table:
     """Methods by metrics on test data, mean ± standard deviation over seeds; the round they are of; bytes sent."""
     summary = results.summary()
-    titles = {"test_accuracy": "accuracy", "test_macro_f1": "macro F1", "val_accuracy": "validation"}
+    titles = {"test_roc_auc": "ROC AUC", "test_accuracy": "accuracy", "test_macro_f1": "macro F1"}
+    titles |= {"test_rmse": "RMSE", "test_mae": "MAE"}
+    titles |= dict.fromkeys([name for name in CHOSEN_BY if _has(summary, name)][:1], "validation")
     metrics = {name: title for name, title in titles.items() if _has(summary, name)}
     if not metrics:
         metrics = {line["metric"]: line["metric"].removeprefix("test_") for line in summary}
@@ -75,6 +88,35 @@ def table(results: Results) -> Table:
         pooled = method in Method.known() and Method.named(method).pooled
         sent = "-" if pooled else size(sum(run.ledger.sent for run in runs) / len(runs))
         shown.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
+    return shown
+
+
+def show_cut(cut: CutDescription, console: Console) -> None:
+    """What each party holds as a table, and under it the cut in words."""
+    table = parties_table(cut)
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).minimum
+    console.width = max(needed, console.width)  # a long line is better than a figure cut off
+    console.print(table)
+    lines = [words.cut_said([cut])]
+    if len(cut.parties) > words.PARTIES_SHOWN:
+        lines.append(f"The first {words.PARTIES_SHOWN} parties are shown; --json has all {len(cut.parties):,}.")
+    lines += [cut.note] if cut.note else []
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def parties_table(cut: CutDescription) -> Table:
+    """What each party holds, a line each, and its labels in one column."""
+    counts = words.count_columns(cut)
+    missing = counts.pop("unlabelled", [0] * len(cut.parties))
+    _, labels = words.label_columns(cut)
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    shown.add_column("party", no_wrap=True)
+    for head in counts:
+        shown.add_column(head, justify="right", no_wrap=True)
+    shown.add_column({"class": "labels of each class", "yes-no": "yes of labelled", "value": "mean label"}[cut.kind])
+    for at, party in enumerate(cut.parties[: words.PARTIES_SHOWN]):
+        told = [*labels[at], *([f"({missing[at]:,} without)"] if missing[at] else [])]
+        shown.add_row(escape(party.name), *(f"{of[at]:,}" for of in counts.values()), " ".join(told))
     return shown
 
 
@@ -98,7 +140,11 @@ def _has(summary: list[dict[str, Any]], metric: str) -> bool:
 def _cell(summary: list[dict[str, Any]], method: str, metric: str) -> str:
     for line in summary:
         if line["method"] == method and line["metric"] == metric:
-            scale = 100.0 if metric.endswith(("accuracy", "f1", "auc")) else 1.0
-            spread = f" ± {scale * line['std']:.1f}" if line["seeds"] > 1 else ""
-            return f"{scale * line['mean']:.1f}{spread}"
+            spread = f" ± {_figure(metric, line['std'])}" if line["seeds"] > 1 else ""
+            return f"{_figure(metric, line['mean'])}{spread}"
     return "-"
+
+
+def _figure(metric: str, value: float, percent: str = "") -> str:
+    """Shares in percent, other figures as they are."""
+    return f"{100 * value:.1f}{percent}" if metric.endswith(("accuracy", "f1", "auc")) else f"{value:.3g}"

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from isthmus.data import rows
 from isthmus.data.party import Level
+from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
 
@@ -20,8 +22,8 @@ class Step:
     """Outputs and labels of some items, party after party.
 
     Arguments:
-        output: model outputs of the items, `[items, classes]`.
-        y: their labels, `[items]`.
+        output: model outputs of the items, `[items, outputs]`.
+        y: their labels, classes `[items]` or `[items, tasks]` with NaN where a label is missing.
         sizes: how many of the items are each party's.
         items: their positions among all items of the cohort, `[items]`.
     """
@@ -48,7 +50,9 @@ class Task(Registered):
     home: ClassVar[str] = "isthmus.tasks"
     level: ClassVar[Level]
     select_by: ClassVar[str] = "accuracy"
-    """The metric that chooses the round, on validation data; larger is better."""
+    """The metric that chooses the round, on validation data."""
+    larger_is_better: ClassVar[bool] = True
+    """Whether it is better for that metric to be larger."""
 
     @property
     @abstractmethod
@@ -66,3 +70,41 @@ class Task(Registered):
     @abstractmethod
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
         """Metrics from counts summed over any parties."""
+
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        """What chooses between rounds, larger is better; none where the data do not give the metric."""
+        value = metrics.get(self.select_by)
+        return value if value is None or self.larger_is_better else -value
+
+
+class SeveralTasks(Task):
+    """Labels of one task or of several, real numbers `[items, tasks]`; NaN stands for a label that is missing.
+
+    The loss of a party is the mean over its labelled entries, whatever items and tasks they are of. A missing label
+    adds nothing to loss, gradient or metrics, and neither does an item that has no label at all.
+    """
+
+    tasks: int = Field(ge=1)
+    """Number of tasks: what is to be told of every item."""
+
+    @property
+    def outputs(self) -> int:
+        return self.tasks
+
+    @abstractmethod
+    def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """The loss of every entry, `[items, tasks]`."""
+
+    def loss(self, step: Step) -> Tensor:
+        y, known = self.labels(step)
+        losses = self.entry_loss(step.output, y).masked_fill(~known, 0.0)
+        return step.sum(losses.sum(1)) / step.sum(known.sum(1)).clamp(min=1)
+
+    def labels(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Labels with 0 for the missing ones, and a mask of those that are there, both `[items, tasks]`."""
+        y = step.y.unsqueeze(1) if step.y.dim() == 1 else step.y
+        if step.output.shape != y.shape or y.size(1) != self.tasks:
+            found = f"{list(step.output.shape[1:])} outputs and {y.size(1)} labels"
+            raise IsthmusError(f"an item has {found}, the task is of {self.tasks}: give each one of both")
+        known = ~y.isnan()
+        return y.to(step.output.dtype).masked_fill(~known, 0.0), known

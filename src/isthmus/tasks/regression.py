@@ -1,0 +1,61 @@
+"""One real number per node, or per graph, or several, any of which may be missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from isthmus.data.party import Level
+from isthmus.tasks.base import SeveralTasks, Step
+
+
+class Regression(SeveralTasks):
+    """Mean squared error; its root and the mean absolute error, over the labelled entries of all tasks together.
+
+    Labels are taken as they are: tasks of unlike scales weigh by their scale, so bring them to one before.
+
+    >>> import torch
+    >>> y = torch.tensor([[1.0], [2.0], [float("nan")]])
+    >>> step = Step(torch.tensor([[1.0], [5.0], [9.0]]), y, (3,), torch.arange(3))
+    >>> task = GraphRegression(tasks=1)
+    >>> task.metrics({name: count.sum(0) for name, count in task.counts(step).items()})["mae"]
+    1.5
+    """
+
+    select_by: ClassVar[str] = "rmse"
+    larger_is_better: ClassVar[bool] = False
+
+    def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(output, y, reduction="none")
+
+    def counts(self, step: Step) -> dict[str, Tensor]:
+        """How many labelled `entries` there are, and the sums of their `squared` and `absolute` errors."""
+        y, known = self.labels(step)
+        gap = (step.output - y).masked_fill(~known, 0.0).cpu().double()  # some devices have no doubles
+        sums = {"squared": gap.square(), "absolute": gap.abs()}
+        return {"entries": step.sum(known.sum(1))} | {name: step.sum(each.sum(1)) for name, each in sums.items()}
+
+    def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
+        entries = float(counts["entries"])
+        if entries == 0:
+            return {}
+        squared = float(counts["squared"]) / entries
+        return {"rmse": math.sqrt(squared), "mae": float(counts["absolute"]) / entries, "loss": squared}
+
+
+class NodeRegression(Regression):
+    """One real number per node, or several."""
+
+    name: ClassVar[str] = "node-regression"
+    level: ClassVar[Level] = "node"
+
+
+class GraphRegression(Regression):
+    """One real number per graph, or several."""
+
+    name: ClassVar[str] = "graph-regression"
+    level: ClassVar[Level] = "graph"
