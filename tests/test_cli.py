@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +27,8 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.study.engine import Run
 
+RUN = re.compile(r"(\w+), seed (\d+): (\d+) rounds in \d+\.\d s")
+"""The line on standard error that a run ends with."""
 SMALL = ("--rounds", "3", "--hidden", "8", "--set", "data.nodes=100")
 
 
@@ -34,6 +37,12 @@ class Done:
     code: int
     out: str
     err: str
+
+    @property
+    def runs(self) -> list[tuple[str, str, str]]:
+        """Method, seed and rounds of each run that standard error tells of; it must tell of nothing else."""
+        lines = [RUN.fullmatch(line) for line in self.err.splitlines()]
+        return [(line[1], line[2], line[3]) if line else ("", "", self.err) for line in lines]
 
 
 Isthmus = Callable[..., Done]
@@ -75,7 +84,8 @@ def options_of(folder: Path) -> dict[str, Any]:
 
 def test_run_prints_a_table_that_fits_80_columns(isthmus: Isthmus, tmp_path: Path) -> None:
     done = isthmus("run", *SMALL, "--method", "fedavg,local", "--method", "centralized", "--seeds", "0,1")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.runs == [(name, seed, "3") for seed in "01" for name in ("fedavg", "local", "centralized")]
     assert max(map(len, done.out.splitlines())) <= 80
     assert [line.split()[0] for line in done.out.splitlines() if "±" in line] == ["fedavg", "local", "centralized"]
     assert not files(tmp_path)
@@ -83,9 +93,10 @@ def test_run_prints_a_table_that_fits_80_columns(isthmus: Isthmus, tmp_path: Pat
 
 def test_json_is_all_there_is_on_standard_output(isthmus: Isthmus) -> None:
     done = isthmus("run", *SMALL, "--method", "fedavg", "--method", "local", "--seeds", "0,4", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.runs == [(name, seed, "3") for seed in "04" for name in ("fedavg", "local")]
     found = json.loads(done.out)
-    assert set(found) == {"runs", "summary"}
+    assert set(found) == {"runs", "summary", "cuts"}
     assert [(run["method"], run["seed"]) for run in found["runs"]] == [
         ("fedavg", 0), ("fedavg", 4), ("local", 0), ("local", 4),
     ]  # fmt: skip
@@ -97,13 +108,14 @@ def test_json_is_all_there_is_on_standard_output(isthmus: Isthmus) -> None:
     for line in found["summary"]:
         assert set(line) == {"method", "metric", "mean", "std", "seeds"}
         assert line["seeds"] == 2
+    assert [cut["seeds"] for cut in found["cuts"]] == [[0], [4]]
     assert ("local", "test_accuracy") in {(line["method"], line["metric"]) for line in found["summary"]}
 
 
 def test_out_is_a_folder_that_holds_what_was_printed(isthmus: Isthmus, tmp_path: Path) -> None:
     done = isthmus("run", *SMALL, "--out", "a/b", "--json")
     saved = json.loads((tmp_path / "a" / "b" / "results.json").read_text())
-    assert json.loads(done.out) == {"runs": saved["runs"], "summary": saved["summary"]}
+    assert json.loads(done.out) == {part: saved[part] for part in ("runs", "summary", "cuts")}
 
 
 def test_where_results_are_is_one_line_however_long_and_odd(isthmus: Isthmus) -> None:
@@ -178,12 +190,69 @@ def test_stopped_run_says_how_to_go_on(isthmus: Isthmus, tmp_path: Path, monkeyp
     assert not (tmp_path / "out" / ".state").exists()
 
 
+# ---- describe
+
+
+def test_describe_tells_the_cut_of_a_run_without_training(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--parties", 3, "--set", "data.nodes=100", "--partition", "random")
+    found = [json.loads(isthmus("run", *flags, *SMALL, "--seeds", 4, "--json").out)["cuts"][0]]
+    monkeypatch.setattr(Run, "go", lambda self: pytest.fail("describe does not train"))
+    done = isthmus("describe", *flags, "--seed", 4, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert found == [{"seeds": [4], **json.loads(done.out)}]
+    assert json.loads(isthmus("describe", *flags, "--json").out) != json.loads(done.out)
+    assert not files(tmp_path)
+
+
+def test_describe_prints_a_line_for_each_party(isthmus: Isthmus) -> None:
+    done = isthmus("describe", "--set", "data.nodes=100")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith(" party-")] == [
+        "party-0", "party-1", "party-2", "party-3",
+    ]  # fmt: skip
+    assert "\n4 parties hold 100 nodes and " in done.out
+
+
+def test_describe_takes_a_study_with_flags_on_top(isthmus: Isthmus, tmp_path: Path) -> None:
+    text = 'seeds = [7, 8]\nparties = 2\n[data]\nname = "banks"\nnodes = 80\n[partition]\nname = "random"\n'
+    path = study(tmp_path, text)
+    first = json.loads(isthmus("describe", path, "--json").out)
+    assert [party["items"] for party in first["parties"]] == [40, 40]
+    assert first == json.loads(isthmus("describe", path, "--seed", 7, "--json").out)
+    assert first != json.loads(isthmus("describe", path, "--seed", 8, "--json").out)
+    five = json.loads(isthmus("describe", path, "--parties", 5, "--set", "partition.edges=broken", "--json").out)
+    assert (len(five["parties"]), five["cross"]) == (5, 0)
+
+
+def test_describe_tells_what_methods_cannot_train_on(isthmus: Isthmus) -> None:
+    done = isthmus("describe", "--set", "data.train=0", "--json")
+    assert (done.code, {party["train"] for party in json.loads(done.out)["parties"]}) == (0, {0})
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("cora", "there is no study file 'cora': to take the data set of that name say --data cora"),
+        ("--seed -1", "(see isthmus --help)"),
+        ("--method fedavg", "No such option: --method"),
+        ("--parties 2000", "1200 nodes are too few for 2000 parties"),
+        ("--data bank", "unknown data set 'bank': did you mean 'banks'?"),
+        ("--set partition.beta=1", "partition: give a 'name' (a text)"),
+    ],
+)
+def test_wrong_flag_of_describe_is_one_line(isthmus: Isthmus, flags: str, text: str) -> None:
+    assert_is_one_line(isthmus("describe", *flags.split()), text)
+
+
 # ---- the other commands
 
 
 def test_demo_trains_and_writes_a_report(isthmus: Isthmus, tmp_path: Path) -> None:
     done = isthmus("demo")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert len(done.runs) == 5 * 3
     assert "runs/demo/report.html" in done.out
     assert "<svg" in (tmp_path / "runs" / "demo" / "report.html").read_text(encoding="utf-8")
     means = {
@@ -282,6 +351,8 @@ MISTAKES = {
     "--device gpu": "unknown device 'gpu'",
     "--resume": "--resume needs --out: the folder of the run to go on with",
     "--resume --out new": "holds no started study: run it without --resume first",
+    "cora": "there is no study file 'cora': to take the data set of that name say --data cora",
+    "nowhere": "cannot read the study nowhere: No such file or directory",
     "nowhere.toml": "cannot read the study nowhere.toml: No such file or directory",
     ".": "cannot read the study .: Is a directory",
     "--out taken": "taken is a file: choose a folder",
@@ -344,7 +415,8 @@ def test_data_that_cannot_be_had_are_one_line(
     monkeypatch.setenv("ISTHMUS_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
     done = isthmus("run", "--data", name, "--out", "out")
-    assert_is_one_line(done, f"data set '{name}': no files in {tmp_path / 'data'}")
+    assert_is_one_line(done, f"data set '{name}': no ")
+    assert str(tmp_path / "data") in done.err
     assert "the download failed" in done.err
     assert not files(tmp_path)
 
@@ -370,7 +442,9 @@ def test_disk_that_fills_up_on_the_way_is_one_line_and_can_be_resumed(
     with monkeypatch.context() as patch:
         patch.setattr(parquet, "write_table", full)
         done = isthmus("run", *SMALL, "--out", "out")
-    assert_is_one_line(done, "cannot write out/history.parquet: No space left on device")
+    run, _, mistake = done.err.partition("\n")
+    assert RUN.fullmatch(run)
+    assert_is_one_line(replace(done, err=mistake), "cannot write out/history.parquet: No space left on device")
     assert isthmus("run", *SMALL, "--out", "out", "--resume").code == 0
     assert "results.json" in files(tmp_path / "out")
 
@@ -395,11 +469,12 @@ main()
 """The command line, with a checkpoint after every round."""
 
 
-def test_process_prints_json_and_nothing_on_standard_error(tmp_path: Path) -> None:
+def test_process_prints_json_on_standard_output_and_its_runs_on_standard_error(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "run", *SMALL, "--json"], capture_output=True, text=True, cwd=tmp_path, timeout=120
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert Done(0, done.stdout, done.stderr).runs == [("fedavg", "0", "3")]
     assert json.loads(done.stdout)["runs"][0]["method"] == "fedavg"
 
 

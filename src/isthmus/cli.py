@@ -1,4 +1,4 @@
-"""The command line: run, demo, report, and what there is."""
+"""The command line: run, describe, demo, report, and what there is."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus import __version__
+from isthmus.cli_party import app as party_commands
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from isthmus.study.config import Study
 
 app = typer.Typer(
     name="isthmus",
@@ -25,7 +28,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.add_typer(party_commands, name="party")
+
 Name = Annotated[str | None, typer.Argument(help="One of them, with its options.")]
+StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags go on top of it.")]
+Data = Annotated[str | None, typer.Option(help="Data set, see isthmus datasets; or a folder of party folders.")]
+PartitionName = Annotated[str | None, typer.Option("--partition", help="Cut, see isthmus partitions.")]
+Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
 
 
@@ -44,10 +53,10 @@ def root(
 
 @app.command("run")
 def run_command(
-    study: Annotated[Path | None, typer.Argument(help="A study as TOML; flags go on top of it.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set, see isthmus datasets.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Cut, see isthmus partitions.")] = None,
-    parties: Annotated[int | None, typer.Option(help="Number of parties.")] = None,
+    study: StudyFile = None,
+    data: Data = None,
+    partition: PartitionName = None,
+    parties: Parties = None,
     method: Annotated[list[str] | None, typer.Option(help="Method, see isthmus methods; may be repeated.")] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder, see isthmus encoders.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
@@ -66,20 +75,38 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
-    from isthmus.study.config import Study, merged, read_toml
-
-    flags = _flags(
-        data=data, partition=partition, parties=parties, method=method, encoder=encoder, hidden=hidden, rounds=rounds,
-        seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
+    whole = _study(
+        study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
+        hidden=hidden, rounds=rounds, seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
     )  # fmt: skip
-    base = {} if study is None else read_toml(study)
-    where = "study" if study is None else str(study)
-    Study.read(base, where)
-    if parties is not None and isinstance(base.get("data"), dict):
-        base["data"].pop("parties", None)
-    for_all = flags.pop("training", {})
-    whole = _with_settings(_with_training(merged(base, flags), for_all), set_ or [])
-    _run(Study.of(whole, where), out, resume=resume, force=force, as_json=as_json)
+    _run(whole, out, resume=resume, force=force, as_json=as_json)
+
+
+@app.command("describe")
+def describe_command(
+    study: StudyFile = None,
+    data: Data = None,
+    partition: PartitionName = None,
+    parties: Parties = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any option: data.cross=0.2, partition.beta=0.1, ...")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the split and the cut; the study's first one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what each party of a cut holds, without training."""
+    from isthmus.data.describe import describe
+    from isthmus.study.show import show_cut
+
+    whole = _study(study, set_ or [], data=data, partition=partition, parties=parties)
+    loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
+    described = describe(loaded.parties, loaded.classes, loaded.note)
+    if as_json:
+        typer.echo(json.dumps(described.to_dict()))
+        return
+    show_cut(described, _console())
 
 
 @app.command()
@@ -146,6 +173,31 @@ def encoders_command(name: Name = None, as_json: Json = False) -> None:
     from isthmus.nn.encoders import Encoder
 
     _list(Encoder, name, as_json)
+
+
+def _study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
+    """The study in the file, or the default one, with flags and `--set` on top."""
+    from isthmus.study.config import Study, merged
+
+    base = {} if file is None else _file(file)
+    where = "study" if file is None else str(file)
+    Study.read(base, where)
+    if flags["parties"] is not None and isinstance(base.get("data"), dict):
+        base["data"].pop("parties", None)
+    given = _flags(**flags)
+    for_all = given.pop("training", {})
+    whole = _with_settings(_with_training(merged(base, given), for_all), assignments)
+    return Study.of(whole, where)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """What a study's file holds; a data set's name in its place is answered with how to name one."""
+    from isthmus.data.pool import DataSet
+    from isthmus.study.config import read_toml
+
+    if not path.exists() and str(path).lower() in DataSet.known():
+        raise IsthmusError(f"there is no study file '{path}': to take the data set of that name say --data {path}")
+    return read_toml(path)
 
 
 def _flags(**given: Any) -> dict[str, Any]:

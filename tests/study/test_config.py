@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from isthmus import toml
 from isthmus.errors import IsthmusError
-from isthmus.study import toml
 from isthmus.study.config import Study, merged, read_toml, settings
 
 EVERYTHING = """

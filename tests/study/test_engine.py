@@ -24,7 +24,9 @@ from isthmus.methods.base import Method, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Encoder, Gcn
 from isthmus.study.engine import Run, RunResult, check_fit, check_labelled, module_for, task_for
+from isthmus.tasks.base import Task
 from isthmus.tasks.classification import GraphClassification, NodeClassification
+from isthmus.tasks.regression import NodeRegression
 
 
 class Scripted(Method):
@@ -269,13 +271,60 @@ def test_task_follows_the_labels(party: Party, kind: type) -> None:
     assert task_for([party], 7) == kind(classes=7)
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("party", [A, PILE])
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [([0.0, 1.0, NAN], "multilabel"), ([NAN, 1.0, 1.0], "multilabel"), ([0.0, 0.5, NAN], "regression")],
+)
+def test_real_numbers_are_labels_of_several_tasks(party: Party, labels: list[float], kind: str) -> None:
+    y = torch.tensor(labels).repeat(party.items, 1)
+    task = Task.named(f"{party.level}-{kind}")
+    assert task_for([relabelled(party, y=y)]) == task_for([relabelled(party, y=y)], 3) == task(tasks=3)
+    assert task_for([relabelled(party, y=y[:, :2].double())]) == task_for([relabelled(party, y=y[:, :2])])
+    assert task_for([relabelled(party, y=y[:, 1])]).outputs == 1
+
+
+def test_one_party_with_another_number_than_0_and_1_makes_all_numbers_measured() -> None:
+    zeros = torch.zeros(5, 1)
+    ratings = relabelled(replace(A, name="b"), y=zeros + 4)
+    assert task_for([relabelled(A, y=zeros), ratings]) == NodeRegression(tasks=1)
+
+
 @pytest.mark.parametrize(
     ("y", "classes", "text"),
     [
-        (torch.rand(5), None, "labels are real numbers"),
+        (torch.rand(5), 3, "labels are 1 real numbers for each item: give 3 as `classes` says, or leave `classes` out"),
+        (torch.rand(5, 2), 3, "labels are 2 real numbers for each item: give 3"),
+        (torch.rand(5, 2, 2), None, "labels are 4 real numbers for each item: give one for each task"),
+        (torch.full((5, 2), NAN), None, "labels are all missing"),
+        (torch.tensor([0.0, 1.0, NAN, 1.0, float("inf")]), None, "labels are infinite"),
+        (torch.zeros(5, 2, dtype=torch.long), None, "labels are whole numbers of several tasks"),
+        (torch.zeros(5, dtype=torch.long), 1, "task: option 'classes' is 1"),
         (torch.tensor([0, 1, 2, 3, 0]), 3, "classes is 3, labels go up to 3: classes must be at least 4"),
     ],
 )
-def test_labels_that_are_no_classes_are_refused(y: Tensor, classes: int | None, text: str) -> None:
-    with pytest.raises(IsthmusError, match=text):
+def test_labels_that_fit_no_task_are_refused(y: Tensor, classes: int | None, text: str) -> None:
+    with pytest.raises(IsthmusError, match=text) as error:
         task_for([relabelled(A, y=y)], classes)
+    assert "\n" not in str(error.value)
+
+
+class ScriptedErrors(Scripted):
+    """Says in every round what its options tell it: the squared error of one item."""
+
+    class AtParty(Scripted.AtParty):
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            squared = torch.tensor([float(self.method.val[request["round"] - 1])])
+            sums = {"entries": torch.ones(1, dtype=torch.long), "squared": squared, "absolute": squared.sqrt()}
+            return Answer({"val": sums, "test": sums})
+
+
+def test_a_round_with_a_smaller_error_is_the_better_one() -> None:
+    method = ScriptedErrors(val=(4, 1, 9, 25, 0), rounds=5, patience=2)
+    result = Run(method, [A], NodeRegression(tasks=1), GCNConv(16, 1)).go()
+    assert (result.rounds, result.chosen_round) == (4, 2)
+    assert result.metrics["val_rmse"] == result.metrics["test_mae"] == 1.0

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Call, Ledger
 from isthmus.study.engine import RunResult
-from isthmus.study.results import Results, load_summary, ordered, versions
+from isthmus.study.results import Results, _readable, load_summary, ordered, versions
 
 
 def result(method: str = "fedavg", seed: int = 0, **metrics: float) -> RunResult:
@@ -77,6 +81,39 @@ def test_saved_folder_reads_back(tmp_path: Path) -> None:
     assert abs(datetime.fromisoformat(found["created"]) - datetime.now(UTC)) < timedelta(minutes=5)
     weights = load_file(tmp_path / "weights" / "fedavg-0.safetensors")
     assert torch.equal(weights["conv.weight"], results.runs[0].weights["conv.weight"])
+
+
+def described(emd: float = 0.5) -> CutDescription:
+    held = PartyDescription("a", 3, 3, 4, 0, 0, 1, 1, 1, 0, labels=(1, 2))
+    return CutDescription("node", "class", (held,), 3, 4, 0, emd)
+
+
+def test_cuts_that_are_alike_are_told_once() -> None:
+    cuts = Results({}, [result(x=1.0)], {4: described(), 7: described(0.6), 5: described()}).to_dict()["cuts"]
+    assert [each["seeds"] for each in cuts] == [[4, 5], [7]]
+    assert cuts[1] == {"seeds": [7], **described(0.6).to_dict()}
+
+
+def test_saved_cuts_are_a_line_for_each_party(tmp_path: Path) -> None:
+    results = Results({"data": {}}, [result(x=math.nan)], {0: described()})
+    results.save(tmp_path)
+    lines = (tmp_path / "results.json").read_text().splitlines()
+    (line,) = [line for line in lines if '"labels"' in line]
+    assert json.loads(line)["labels"] == [1, 2]
+    assert load_summary(tmp_path)["cuts"] == json.loads(json.dumps(results.to_dict()["cuts"]))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50)
+@given(plain)
+def test_readable_json_is_json(value: object) -> None:
+    assert json.loads(_readable(value)) == value
 
 
 def test_versions_name_what_the_figures_depend_on() -> None:

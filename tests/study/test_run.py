@@ -21,6 +21,7 @@ from torch_geometric.nn import GCNConv
 
 import isthmus
 from helpers import make_graph_parties, make_node_parties
+from isthmus.data.describe import describe
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import COLUMNS
@@ -69,12 +70,26 @@ def test_folder_holds_results_and_nothing_else(two: Path) -> None:
 
 def test_results_have_a_run_for_each_method_and_seed(two: Path) -> None:
     found = json.loads((two / "results.json").read_text())
-    assert set(found) == {"isthmus", "created", "versions", "study", "runs", "summary"}
+    assert set(found) == {"isthmus", "created", "versions", "study", "runs", "summary", "cuts"}
     assert [(each["method"], each["seed"]) for each in found["runs"]] == [
         ("fedavg", 0), ("fedavg", 3), ("local", 0), ("local", 3),
     ]  # fmt: skip
     assert {each["rounds"] for each in found["runs"]} == {4}
     assert {each["seeds"] for each in found["summary"]} == {2}
+
+
+def test_results_hold_what_the_parties_held(two: Path) -> None:
+    cuts = json.loads((two / "results.json").read_text())["cuts"]
+    assert [cut.pop("seeds") for cut in cuts] == [[0], [3]]
+    for cut, seed in zip(cuts, (0, 3), strict=True):
+        loaded = TWO.load(seed)
+        assert cut == json.loads(json.dumps(describe(loaded.parties, loaded.classes, loaded.note).to_dict()))
+        assert sum(party["items"] for party in cut["parties"]) == 100
+
+
+def test_one_cut_for_all_seeds_is_told_once() -> None:
+    results = run_study(small(data_seed=5, seeds=[2, 0]))
+    assert [cut["seeds"] for cut in results.to_dict()["cuts"]] == [[2, 0]]
 
 
 def test_history_has_a_row_for_each_metric_of_each_round(two: Path) -> None:
@@ -177,6 +192,7 @@ def outline(folder: Path) -> dict[str, Any]:
         "study": results["study"],
         "runs": runs,
         "summary": results["summary"],
+        "cuts": results["cuts"],
         "files": {name: (folder / name).read_bytes() for name in sorted(kept)},
     }
 
@@ -377,6 +393,13 @@ def test_own_model_is_trained_on_own_parties() -> None:
 @pytest.mark.parametrize("make", [make_node_parties, make_graph_parties])
 def test_parties_of_every_level_train(make: Callable[[], Any]) -> None:
     assert 0 <= isthmus.run("fedavg", make(), rounds=2).metrics["test_accuracy"] <= 1
+
+
+def test_parties_are_described() -> None:
+    parties = make_node_parties()
+    results = isthmus.run("fedavg", parties, classes=5, seeds=[0, 1], rounds=1)
+    assert results.cuts == dict.fromkeys((0, 1), describe(parties, 5))
+    assert isthmus.run("fedavg", rounds=1, seed=4).cuts.keys() == {4}
 
 
 def test_several_methods_and_seeds_come_in_order() -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from isthmus.data.party import Cohort, Level
+from isthmus.data.party import Cohort, Level, Party
+from isthmus.federation.answers import Total
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Weights, initial_weights
 from isthmus.options import Registered
+from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
 
@@ -98,6 +100,10 @@ class Method(Registered):
     """Levels of tasks that it is for."""
     pooled: ClassVar[bool] = False
     """The reference that holds all data in one place: a study hands it one party, put together from all."""
+    everyone: ClassVar[bool] = False
+    """Whether a party that does not take part, in set-up or in training, stops the run."""
+    encoder: ClassVar[str] = "gcn"
+    """An encoder that it can train; one that needs another than a GCN says so, for checks and examples."""
     AtParty: ClassVar[type[Site]] = Site
 
     rounds: int = Field(100, ge=1)
@@ -113,9 +119,17 @@ class Method(Registered):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         """The server side: a generator that yields its state after every round (and every step of set-up)."""
 
+    def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
+        """The party side for these parties; `where` are the site's seed and device."""
+        return self.AtParty(self, parties, task, module, **where)
+
     def evaluated(self, state: State) -> dict[str, Any]:
         """What parties are asked to evaluate: the server's weights, or nothing where they keep their own."""
         return {"weights": state.weights} if "weights" in state else {}
+
+    def evaluate(self, federation: Federation, state: State) -> Total:
+        """Counts from which the metrics of a round follow, summed over all parties."""
+        return federation.total("evaluate", self.evaluated(state))
 
     def weighting_of(self, cohort: Cohort) -> Tensor:
         """How much each party counts in a mean, `[parties]`."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 STYLE = """
 :root{--s0:#0067a5;--s1:#cf5300;--s2:#00876a;--s3:#a8327d;--s4:#3d8fc6;--s5:#8f6c00;--s6:#6a4fc0;--s7:#5c6670}
@@ -27,11 +28,16 @@ svg.chart{display:block;width:100%;height:auto;font:13px system-ui,-apple-system
 .chart .d3 .curve{stroke-dasharray:9 3 2 3}
 .chart .band{fill:var(--c);opacity:.14}.chart .leader{stroke:var(--c);stroke-width:1;opacity:.45}
 .chart .dot{fill:var(--c)}.chart .seen{fill:var(--c);opacity:.55}.chart .mark{stroke:var(--c);stroke-width:3}
+.chart .part{fill:var(--c);stroke:var(--paper);stroke-width:1}.chart .inside{fill:var(--paper);font-size:12px}
+.chart .cell{fill:var(--s0)}.chart .frame{fill:none;stroke:var(--line);stroke-width:1}
 .chart .bar{fill:var(--c)}.chart .bar.second{fill:var(--c);fill-opacity:.22;stroke:var(--c);stroke-width:1}
 """
 
 _LETTER = 8.6
 """Width of a letter in the charts' 13 px type, on the generous side: text cannot be measured here."""
+
+_SHADES = 10
+"""How many shades a heat map has."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,15 @@ class Dots:
     style: int
     points: Sequence[tuple[str, float]]
     mean: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What one name has of each part, and a text that says how much that is in all."""
+
+    name: str
+    values: Sequence[float]
     text: str
 
 
@@ -152,6 +167,53 @@ def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float
     return _svg(width, bottom + 26, title, f"{what} {said}.", parts, "chart wide")
 
 
+def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
+    """One bar of the same length per row, cut by the shares of its parts, each with its number where there is room."""
+    names = _fitting([row.name for row in rows], 24)
+    width, top, step = 1120.0, 62.0, 25.0
+    left = 16 + _LETTER * max(map(len, names))
+    room = width - left - 18 - _LETTER * max(len(row.text) for row in rows)
+    drawn, at = [_text(0, 14, title, "heading")], left
+    for order, part in enumerate(parts):
+        drawn += [_box(at, 32, 12, 12, f"part s{order % 8}"), _text(at + 18, 43, part, "")]
+        at += 34 + _LETTER * len(part)
+    for order, (row, name) in enumerate(zip(rows, names, strict=True)):
+        height = top + step * order
+        inside = [_text(left - 14, height + 14, name, "value", "end")]
+        inside += _stacked(row, parts, left, height, room)
+        inside.append(_text(left + room + 12, height + 14, row.text, "value"))
+        drawn.append(f"<g><title>{escape(f'{row.name}: {row.text}')}</title>{''.join(inside)}</g>")
+    said = "; ".join(f"{row.name}: {_shares_said(row, parts)}" for row in rows)
+    return _svg(width, top + step * len(rows), title, f"{said}.", drawn, "chart wide")
+
+
+def heat_map(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    show: Callable[[float], str],
+) -> str:
+    """A field per row and column, the darker the larger its value, with names along both sides where there is room."""
+    names = _fitting(rows, 24)
+    width, top = 1120.0, 52.0
+    left = 16 + _LETTER * max(map(len, names))
+    across, down = (width - left) / len(columns), min(20.0, max(2.0, 640 / len(rows)))
+    bottom = top + down * len(rows)
+    most, row, column = max((value, -at, -place) for at, line in enumerate(values) for place, value in enumerate(line))
+    parts = [_text(0, 14, title, "heading"), _scale(width, show(most))]
+    for level, path in sorted(_shades(values, most or 1.0, left, top, across, down).items()):
+        parts.append(f'<path class="cell" fill-opacity="{level / _SHADES:.2f}" d="{path}"/>')
+    parts.append(_frame(left, top, width - left, bottom - top))
+    every = math.ceil(14 / down)
+    parts += [
+        _text(left - 14, top + down * (at + 0.5) + 4, names[at], "value", "end") for at in range(0, len(rows), every)
+    ]
+    parts += _column_names(_fitting(columns, 18), left, top - 8, across)
+    said = f"The darkest field is {rows[-row]}, {columns[-column]}: {show(most)}."
+    return _svg(width, bottom + 8, title, said, parts, "chart wide")
+
+
 def value_range(curves: Sequence[Curve]) -> tuple[float, float]:
     """The lowest and the highest value that any of the curves reaches."""
     return min(min(curve.low) for curve in curves), max(max(curve.high) for curve in curves)
@@ -211,6 +273,66 @@ def _curve(
         _text(label_x, label_y + 4, name, "name"),
     ]
     return _group(curve.style, curve.name, drawn)
+
+
+def _stacked(row: Stack, parts: Sequence[str], left: float, top: float, room: float) -> list[str]:
+    drawn, start, whole = [], left, sum(row.values) or 1.0
+    for order, (part, value) in enumerate(zip(parts, row.values, strict=True)):
+        length = value / whole * room
+        if length:
+            said = escape(f"{row.name}, {part}: {value:,g} ({100 * value / whole:.1f} %)")
+            box = f'x="{start:.1f}" y="{top:.1f}" width="{length:.1f}" height="19"'
+            drawn.append(f'<rect class="part s{order % 8}" {box}><title>{said}</title></rect>')
+        text = f"{100 * value / whole:.0f} %"
+        if length > _LETTER * len(text):
+            drawn.append(_text(start + length / 2, top + 14, text, "inside", "middle"))
+        start += length
+    return drawn
+
+
+def _shares_said(row: Stack, parts: Sequence[str]) -> str:
+    whole = sum(row.values) or 1.0
+    return ", ".join(f"{part} {100 * value / whole:.0f} %" for part, value in zip(parts, row.values, strict=True))
+
+
+def _column_names(names: Sequence[str], left: float, y: float, across: float) -> list[str]:
+    """Every name where all have room; else every second, third, ... at the left edge of its column."""
+    every = math.ceil(_LETTER * (1 + max(map(len, names))) / across)
+    if every == 1:
+        return [_text(left + across * (at + 0.5), y, name, "", "middle") for at, name in enumerate(names)]
+    return [_text(left + across * at, y, names[at], "") for at in range(0, len(names) - every + 1, every)]
+
+
+def _shades(
+    values: Sequence[Sequence[float]], most: float, left: float, top: float, across: float, down: float
+) -> dict[int, str]:
+    """For each shade the outline of all its fields; neighbours of one shade are one rectangle."""
+    paths: dict[int, list[str]] = {}
+    for at, line in enumerate(values):
+        levels = [math.ceil(_SHADES * (value / most)) for value in line]
+        start = 0
+        for level, run in groupby(levels):
+            count = len(list(run))
+            if level > 0:
+                x, y = left + across * start, top + down * at
+                box = f"M{x:.1f} {y:.1f}h{across * count:.1f}v{down:.1f}h-{across * count:.1f}z"
+                paths.setdefault(level, []).append(box)
+            start += count
+    return {level: "".join(boxes) for level, boxes in paths.items()}
+
+
+def _scale(right: float, most: str) -> str:
+    """What the lightest and the darkest shade stand for, at the upper right."""
+    start = right - 14 * _SHADES - 16 - _LETTER * len(most)
+    parts = [_text(start - 8, 14, "0", "", "end"), _text(right, 14, most, "", "end")]
+    for level in range(1, _SHADES + 1):
+        box = f'x="{start + 14 * (level - 1):.1f}" y="4" width="14" height="12"'
+        parts.append(f'<rect class="cell" fill-opacity="{level / _SHADES:.2f}" {box}/>')
+    return "".join(parts)
+
+
+def _frame(x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="frame" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
 
 
 def _thinned(curve: Curve, most: int = 400) -> Curve:

@@ -27,7 +27,7 @@ from isthmus.study.engine import check_fit, check_labelled, device_named, task_f
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a run works on: parties, the number of classes, and the cut that made them."""
+    """What a run works on: parties, the number of classes (or of tasks), and the cut that made them."""
 
     parties: list[Party]
     classes: int
@@ -116,16 +116,21 @@ class Study(Options):
 
     def load(self, seed: int) -> Loaded:
         """The parties of a run with this seed, checked to be fit for the methods."""
+        loaded = self.cut_data(seed)
+        if self.unlabelled == "error":
+            check_labelled(loaded.parties)
+        task = task_for(loaded.parties, loaded.classes)
+        for method in self.method_list():
+            check_fit(method, loaded.parties, task)
+        return loaded
+
+    def cut_data(self, seed: int) -> Loaded:
+        """The parties of a run with this seed, whether or not methods can train on them."""
         draw = seed if self.data_seed is None else self.data_seed
         data_set = self.data_set()
         pool = data_set.load(draw)
         cut = self.cut() or Partition.named("random" if Given().natural(pool) is None else "given")()
         parties = cut.cut(pool, self.parties or cut.natural(pool) or 4, draw, kept=cache_root() / "cuts")
-        if self.unlabelled == "error":
-            check_labelled(parties)
-        task = task_for(parties, pool.classes)
-        for method in self.method_list():
-            check_fit(method, parties, task)
         return Loaded(parties, pool.classes, cut, pool.note)
 
     def torch_device(self) -> torch.device:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from isthmus import store
 from isthmus.data.party import Party, check_alike, pool
@@ -22,7 +22,6 @@ from isthmus.methods.base import Method, Model, State
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import Task
-from isthmus.tasks.classification import GraphClassification, NodeClassification
 
 History = list[tuple[int, str, float]]
 OnRound = Callable[[int, Mapping[str, float]], None]
@@ -103,7 +102,7 @@ class Run:
         parties = [pool(parties)] if method.pooled and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
         self.transport = transport or LocalTransport(
-            [method.AtParty(method, group, task, module, seed=seed, device=device) for group in groups], wire=wire
+            [method.site(group, task, module, seed=seed, device=device) for group in groups], wire=wire
         )
         self.state = State()
         self.progress: dict[str, Any] = {"best": None, "best_round": 0, "metrics": {}, "weights": {}, "seconds": 0.0}
@@ -139,13 +138,11 @@ class Run:
         return self.progress["best"] is not None and 0 < self.method.patience <= waited
 
     def _evaluate(self, state: State) -> None:
-        total = self.federation.total("evaluate", self.method.evaluated(state))
-        metrics: dict[str, float] = {}
-        for split in ("val", "test"):
-            found = self.task.metrics(total.sum(split))
-            metrics |= {f"{split}_{name}": value for name, value in found.items()}
+        total = self.method.evaluate(self.federation, state)
+        found = {split: self.task.metrics(total.sum(split)) for split in ("val", "test")}
+        metrics = {f"{split}_{name}": value for split, own in found.items() for name, value in own.items()}
         self.history += [(state.round, name, value) for name, value in metrics.items()]
-        value = metrics.get(f"val_{self.task.select_by}")
+        value = self.task.score(found["val"])
         best = self.progress["best"]
         chosen = value is None or self.method.select == "last"
         if chosen or best is None or value > best:
@@ -218,16 +215,41 @@ def check_labelled(parties: Sequence[Party]) -> None:
 
 
 def task_for(parties: Sequence[Party], classes: int | None = None) -> Task:
-    """The classification task that the parties' labels ask for."""
+    """The task that the parties' labels ask for.
+
+    Whole numbers `[items]` are classes. Real numbers `[items, tasks]`, NaN where a label is missing, are labels of
+    several tasks: yes or no where there are only 0 and 1, else measured values.
+
+    Arguments:
+        classes: how many classes there are, where the labels do not show it; of several tasks, how many tasks.
+    """
     check_alike(parties)
-    labels = torch.cat([party.graph.y.reshape(-1) for party in parties])
-    if labels.is_floating_point():
-        raise IsthmusError("labels are real numbers: give classes 0, 1, ... as integers")
-    seen = int(labels.max()) + 1
+    y = torch.cat([party.graph.y for party in parties])
+    kind, options = _several(y, classes) if y.is_floating_point() else _classes(y, classes)
+    return Task.named(f"{parties[0].level}-{kind}").read(options, "task")
+
+
+def _classes(y: Tensor, classes: int | None) -> tuple[str, dict[str, int]]:
+    if y.dim() > 1:
+        raise IsthmusError("labels are whole numbers of several tasks: give them as real numbers, NaN where missing")
+    seen = int(y.max()) + 1
     if classes is not None and classes < seen:
         raise IsthmusError(f"classes is {classes}, labels go up to {seen - 1}: classes must be at least {seen}")
-    count = classes or max(2, seen)
-    return (NodeClassification if parties[0].level == "node" else GraphClassification)(classes=count)
+    return "classification", {"classes": classes or max(2, seen)}
+
+
+def _several(y: Tensor, tasks: int | None) -> tuple[str, dict[str, int]]:
+    count = y[0].numel()
+    if y.dim() > 2 or (tasks is not None and tasks != count):
+        due = "one for each task" if tasks is None else f"{tasks} as `classes` says, or leave `classes` out"
+        raise IsthmusError(f"labels are {count} real numbers for each item: give {due}, or whole numbers for classes")
+    known = y[~y.isnan()]
+    if not known.numel():
+        raise IsthmusError("labels are all missing: give at least one item a number")
+    if not bool(known.isfinite().all()):
+        raise IsthmusError("labels are infinite: give finite numbers, and NaN where one is missing")
+    binary = bool(((known == 0) | (known == 1)).all())
+    return "multilabel" if binary else "regression", {"tasks": count}
 
 
 def device_named(name: str) -> torch.device:

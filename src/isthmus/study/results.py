@@ -17,6 +17,7 @@ from typing import Any
 from safetensors.torch import save
 
 from isthmus import __version__, store, toml
+from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
 from isthmus.study.engine import RunResult
@@ -29,10 +30,12 @@ class Results:
     Attributes:
         study: the study with all its options spelled out.
         runs: one entry per method and seed.
+        cuts: for each seed what the parties held.
     """
 
     study: Mapping[str, Any] = field(repr=False)
     runs: list[RunResult] = field(default_factory=list)
+    cuts: Mapping[int, CutDescription] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -54,8 +57,15 @@ class Results:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"runs": [...], "summary": [...]}`."""
-        return {"runs": [run.summary() for run in self.runs], "summary": self.summary()}
+        """`{"runs": [...], "summary": [...], "cuts": [...]}`; cuts that are described alike are one entry."""
+        cuts: dict[CutDescription, list[int]] = {}
+        for seed, cut in self.cuts.items():
+            cuts.setdefault(cut, []).append(seed)
+        return {
+            "runs": [run.summary() for run in self.runs],
+            "summary": self.summary(),
+            "cuts": [{"seeds": seeds, **cut.to_dict()} for cut, seeds in cuts.items()],
+        }
 
     def save(self, folder: Path) -> None:
         """Write the result folder: each file whole or not at all."""
@@ -75,7 +85,7 @@ class Results:
         store.write(folder / "study.toml", toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"isthmus": __version__, "created": created, "versions": versions(), "study": self.study}
-        store.write(folder / "results.json", json.dumps({**head, **self.to_dict()}, indent=2) + "\n")
+        store.write(folder / "results.json", _readable({**head, **self.to_dict()}) + "\n")
 
     def _history(self) -> Iterator[dict[str, Any]]:
         for run in self.runs:
@@ -93,6 +103,23 @@ _NUMBERS = ("round", "call", "sent", "received")
 _LEDGER = {"method": "string", "seed": "int64"} | {
     name: "int64" if name in _NUMBERS else "string" for name in ledger.COLUMNS
 }
+
+
+def _readable(value: Any, margin: str = "") -> str:
+    """JSON with a line for each innermost group: a party of a cut, a line of the summary, the metrics of a run."""
+    if not _holds_groups(value):
+        return json.dumps(value)
+    inner = f"{margin}  "
+    if isinstance(value, Mapping):
+        brackets, lines = "{}", [f"{json.dumps(str(key))}: {_readable(each, inner)}" for key, each in value.items()]
+    else:
+        brackets, lines = "[]", [_readable(each, inner) for each in value]
+    return f"{brackets[0]}\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}{brackets[1]}"
+
+
+def _holds_groups(value: Any) -> bool:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(isinstance(each, Mapping) or _holds_groups(each) for each in inside)
 
 
 def _weight_files(run: RunResult) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import nn
 
 from isthmus import store
+from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, nearest
 from isthmus.methods.base import Method
@@ -57,8 +58,10 @@ def run_study(
     if out is not None:
         _prepare(out, resolved, resume=resume, force=force)
     runs: list[RunResult] = []
+    cuts: dict[int, CutDescription] = {}
     for seed in study.seeds:
         loaded = first if seed == study.seeds[0] else study.load(seed)
+        cuts[seed] = describe(loaded.parties, loaded.classes, loaded.note)
         for method in methods:
             done = None if out is None else out / STATE / f"{method.name}-{seed}.run"
             if done is not None and done.exists():
@@ -71,7 +74,7 @@ def run_study(
                 done.with_suffix(".checkpoint").unlink(missing_ok=True)
             watcher.run_done(result)
             runs.append(result)
-    results = Results(resolved, ordered(runs, [method.name for method in methods]))
+    results = Results(resolved, ordered(runs, [method.name for method in methods]), cuts)
     if out is not None:
         results.save(out)
         shutil.rmtree(out / STATE, ignore_errors=True)
@@ -175,7 +178,7 @@ def run(
         parties: all of them; without, the generated federation of banks.
         model: an encoder by name or with its options, a PyG module of your own with `forward(x, edge_index, ...)`,
             or a function of the numbers of features and outputs that makes one.
-        classes: number of classes, where the parties' labels do not show it.
+        classes: number of classes, where the parties' labels do not show it; of labels for several tasks, of tasks.
         seeds: one run for each (or `seed`, a single one).
         wire: send every payload through bytes.
         on_round: called with the round and its metrics.
@@ -203,10 +206,13 @@ def run(
     if out is not None:
         _make(Path(out))
     runs = []
+    cuts: dict[int, CutDescription] = {}
     for at in plan.seeds:
         loaded = plan.load(at) if parties is None else None
         held = list(parties or []) if loaded is None else loaded.parties
-        task = task_for(held, classes if loaded is None else loaded.classes)
+        known = classes if loaded is None else loaded.classes
+        task = task_for(held, known)
+        cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
         for each in chosen:
             module = module_for(encoder, held, task, at)
             runs.append(Run(each, held, task, module, seed=at, device=where, wire=wire, on_round=on_round).go())
@@ -219,7 +225,7 @@ def run(
         "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
     }
-    results = Results(study, ordered(runs, [each.name for each in chosen]))
+    results = Results(study, ordered(runs, [each.name for each in chosen]), cuts)
     if out is not None:
         results.save(Path(out))
     return results

@@ -1,0 +1,176 @@
+"""What each party of a cut holds, in figures: the table that a reader wants to see before any result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from isthmus.data import rows
+from isthmus.data.party import SPLITS, Level, Party, check_alike
+from isthmus.data.skew import earth_movers
+
+LabelKind = Literal["class", "yes-no", "value"]
+"""What labels say: one class of several; of every task yes or no; or of every task a measured value."""
+
+
+@dataclass(frozen=True)
+class PartyDescription:
+    """What one party holds.
+
+    Attributes:
+        items: what is labelled: its nodes, or its graphs.
+        edges: between its own nodes, directed, as they are stored.
+        cross: edges that reach its nodes from other parties' nodes: its border.
+        shared: of its nodes those that other parties hold too: the same id.
+        train, val, test: items in each split.
+        unlabelled: items without any label.
+        labels: items of each class; of labels that say yes or no, those that say yes, for each task.
+        labelled: where there are tasks, the items that have a label of each.
+        means: of measured values, their mean for each task; none where nothing is labelled.
+    """
+
+    name: str
+    items: int
+    nodes: int
+    edges: int
+    cross: int
+    shared: int
+    train: int
+    val: int
+    test: int
+    unlabelled: int
+    labels: tuple[int, ...] = ()
+    labelled: tuple[int, ...] = ()
+    means: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class CutDescription:
+    """What all parties of a cut hold, and how unlike they are.
+
+    Attributes:
+        kind: what labels say.
+        nodes: different nodes; one that several parties hold counts once.
+        edges, cross: sums over the parties.
+        emd: the earth mover's distance of the parties' labels from those of all (see `earth_movers`), of several tasks
+            the mean over them; none of measured values, and where nothing is labelled.
+        note: a sentence about the data.
+    """
+
+    level: Level
+    kind: LabelKind
+    parties: tuple[PartyDescription, ...]
+    nodes: int
+    edges: int
+    cross: int
+    emd: float | None = None
+    note: str = ""
+
+    @property
+    def crossing(self) -> float:
+        """Share of the edges that cross between parties."""
+        return self.cross / max(1, self.edges + self.cross)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON: without what is empty, and with the share of crossing edges."""
+        whole = {**asdict(self), "crossing": self.crossing}
+        parties = [{key: value for key, value in party.items() if value != ()} for party in whole.pop("parties")]
+        return {**whole, "parties": parties}
+
+
+def describe(parties: Sequence[Party], classes: int | None = None, note: str = "") -> CutDescription:
+    """Count what each party of a cut holds.
+
+    Arguments:
+        parties: all of them.
+        classes: how many classes there are, where the parties' labels do not show the last of them.
+        note: a sentence about the data, as a `Pool` has it.
+
+    >>> from isthmus.data.datasets.banks import Banks
+    >>> from isthmus.data.partition.labels import Random
+    >>> cut = describe(Random().cut(Banks(nodes=100).load(seed=0), 3, seed=0))
+    >>> cut.nodes, [party.items for party in cut.parties]
+    (100, [34, 33, 33])
+    """
+    check_alike(parties)
+    items = [party.items for party in parties]
+    y = torch.cat([party.graph.y for party in parties])
+    labels = _of_tasks(y, items) if y.is_floating_point() or y.dim() > 1 else _of_classes(y, items, classes)
+    shared, nodes = _ids(parties)
+    columns = {
+        "items": items,
+        "nodes": [party.nodes for party in parties],
+        "edges": [party.edges for party in parties],
+        "cross": [0 if party.border is None else len(party.border) for party in parties],
+        "shared": shared.tolist(),
+        **{split: _sums(torch.cat([getattr(party, split) for party in parties]), items).tolist() for split in SPLITS},
+        **labels.columns,
+    }
+    described = tuple(
+        PartyDescription(party.name, **{key: column[at] for key, column in columns.items()})
+        for at, party in enumerate(parties)
+    )
+    edges, cross = sum(columns["edges"]), sum(columns["cross"])
+    return CutDescription(parties[0].level, labels.kind, described, nodes, edges, cross, labels.emd, note)
+
+
+@dataclass(frozen=True, eq=False)
+class _Labels:
+    """What labels say, party by party, and how unlike the parties' labels are."""
+
+    kind: LabelKind
+    columns: dict[str, list[Any]]
+    emd: float | None
+
+
+def _of_classes(y: Tensor, items: Sequence[int], classes: int | None) -> _Labels:
+    width = max(classes or 0, int(y.max()) + 1)
+    party, known = rows.owners(items, y.device), y >= 0
+    counts = torch.bincount(party[known] * width + y[known], minlength=len(items) * width).view(len(items), width)
+    unlabelled = (torch.tensor(items) - counts.sum(1)).tolist()
+    emd = earth_movers(counts) if bool(known.any()) else None
+    return _Labels("class", {"labels": _tuples(counts), "unlabelled": unlabelled}, emd)
+
+
+def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
+    y = y.reshape(y.size(0), -1)
+    known = ~y.isnan() if y.is_floating_point() else y >= 0
+    y = y.double().masked_fill(~known, 0.0)
+    labelled = _sums(known, items)
+    columns = {"labelled": _tuples(labelled), "unlabelled": _sums(~known.any(1), items).tolist()}
+    if not bool(((y == 0) | (y == 1)).all()):
+        means = rows.summed(y, items) / labelled
+        return _Labels("value", {**columns, "means": [tuple(map(_finite, row)) for row in means.tolist()]}, None)
+    yes = rows.summed(y, items).long()
+    told = [task for task, count in enumerate(labelled.sum(0).tolist()) if count]
+    moved = [earth_movers(torch.stack([labelled[:, task] - yes[:, task], yes[:, task]], 1)) for task in told]
+    return _Labels("yes-no", {**columns, "labels": _tuples(yes)}, fmean(moved) if moved else None)
+
+
+def _ids(parties: Sequence[Party]) -> tuple[Tensor, int]:
+    """How many of each party's nodes others hold too, `[parties]`, and how many different nodes there are."""
+    ids = [party.ids for party in parties if party.ids is not None]
+    sizes = [0 if party.ids is None else party.nodes for party in parties]
+    nameless = sum(party.nodes for party in parties) - sum(sizes)
+    if not ids:
+        return torch.zeros(len(parties), dtype=torch.long), nameless
+    _, which, holders = torch.unique(torch.cat(ids), return_inverse=True, return_counts=True)
+    return _sums(holders[which] > 1, sizes), nameless + holders.numel()
+
+
+def _sums(mask: Tensor, sizes: Sequence[int]) -> Tensor:
+    return rows.summed(mask.long(), sizes)
+
+
+def _tuples(counts: Tensor) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in counts.tolist()]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,29 @@
+"""How far parties' labels are from those of the whole."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def earth_movers(counts: Tensor) -> float:
+    """The earth mover's distance between the parties' class distributions and that of the whole.
+
+    Its equation is $\\sum_i \\frac{|S_i|}{|S|} \\lVert q_i - p \\rVert_1$, as in FCLG (section IV-B): $|S_i|$ items are
+    party i's, $q_i$ are its shares of the classes, $p$ those of all parties together. It is 0 where all have the same
+    mix, and below 2. Where parties share items, the whole counts an item once for every party that holds it.
+
+    Arguments:
+        counts: labelled items of every class at every party, `[parties, classes]`; those without a label count nowhere.
+
+    >>> earth_movers(torch.tensor([[10, 0], [0, 10]]))
+    1.0
+    >>> earth_movers(torch.tensor([[5, 5], [10, 10]]))
+    0.0
+    """
+    counts = counts.to(torch.float64)
+    items = counts.sum()
+    if items == 0:
+        return 0.0
+    if_alike = counts.sum(1, keepdim=True) * counts.sum(0, keepdim=True) / items
+    return float((counts - if_alike).abs().sum() / items)

@@ -1,0 +1,248 @@
+"""What result folders hold, read and put together for the report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, model_validator
+
+from isthmus.data.describe import CutDescription
+from isthmus.errors import IsthmusError
+from isthmus.study import words
+
+HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
+"""Columns of history.parquet, with their types."""
+
+LEDGER = {
+    **dict.fromkeys(("method", "verb", "action", "party", "eyes", "fields", "protection", "status", "note"), "string"),
+    **dict.fromkeys(("seed", "round", "call", "sent", "received"), "int64"),
+}
+"""Columns of ledger.parquet, with their types."""
+
+_SMALLER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse")
+
+
+class Run(BaseModel):
+    method: str
+    seed: int
+    rounds: int = 0
+    chosen_round: int | None = None
+    seconds: float | None = None
+    metrics: dict[str, float | None] = {}
+    parties: dict[str, dict[str, float | None]] = {}
+
+
+class Line(BaseModel):
+    method: str
+    metric: str
+    mean: float | None
+    std: float | None = None
+    seeds: int = 1
+
+
+class Cut(BaseModel):
+    """What the parties held in the runs with these seeds."""
+
+    seeds: list[int]
+    described: CutDescription
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_group(cls, value: Any) -> Any:
+        return {**value, "described": value} if isinstance(value, Mapping) else value
+
+
+class ResultsFile(BaseModel):
+    isthmus: str = ""
+    created: str = ""
+    versions: dict[str, Any] = {}
+    study: dict[str, Any]
+    runs: list[Run]
+    summary: list[Line]
+    cuts: list[Cut] = []
+    """Empty in results of versions that did not describe them."""
+
+    @property
+    def seeds(self) -> str:
+        return ", ".join(map(str, sorted({run.seed for run in self.runs})))
+
+
+LEADING = ("roc_auc", "auc", "rmse", "accuracy")
+"""Metrics that a task is judged by, the first that is there before all others: what chose the round, mostly."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One result folder; its methods already carry the names that the page gives them."""
+
+    name: str
+    results: ResultsFile
+    toml: str
+    history: Any
+    ledger: Any
+
+    @property
+    def setting(self) -> str:
+        """What must be equal for figures to be comparable."""
+        study = self.results.study
+        return json.dumps([study.get(part) for part in ("data", "partition", "parties", "model")], sort_keys=True)
+
+    @property
+    def methods(self) -> list[str]:
+        """Every method that is spoken of anywhere: what only the ledger knows left a party too."""
+        lines: list[Line | Run] = [*self.results.runs, *self.results.summary]
+        tables = [*self.history["method"].unique().to_pylist(), *self.ledger["method"].unique().to_pylist()]
+        return list(dict.fromkeys([*(line.method for line in lines), *(each or "unnamed" for each in tables)]))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All folders together; `methods` maps the name on the page to the method's own name."""
+
+    sources: list[Source]
+    methods: dict[str, str]
+    runs: list[Run]
+    lines: dict[tuple[str, str], Line]
+    history: Any
+    ledger: Any
+
+    @property
+    def metrics(self) -> list[str]:
+        """Test metrics first, then validation, then the rest; what a task is judged by leads."""
+        metrics = dict.fromkeys(metric for _, metric in self.lines)
+        kinds = {"test": 0, "val": 1}
+        leading = {name: at for at, name in enumerate(LEADING)}
+
+        def rank(metric: str) -> tuple[int, int]:
+            return kinds.get(words.kind(metric), 2), leading.get(metric.partition("_")[2], len(leading))
+
+        return sorted(metrics, key=rank)
+
+    @property
+    def main(self) -> str | None:
+        """The metric that the headline speaks of."""
+        return next(iter(self.metrics), None)
+
+    def style(self, method: str) -> int:
+        return list(self.methods).index(method)
+
+    def runs_of(self, method: str) -> list[Run]:
+        return [run for run in self.runs if run.method == method]
+
+    def value(self, method: str, metric: str | None) -> float | None:
+        line = self.lines.get((method, metric or ""))
+        return words.finite(line.mean) if line else None
+
+    def ranked(self, methods: Iterable[str], metric: str | None) -> list[str]:
+        """Methods that have the metric, best mean first."""
+        values = {method: self.value(method, metric) for method in methods}
+        sign = 1 if (metric or "").endswith(_SMALLER_IS_BETTER) else -1
+        known = {method: sign * value for method, value in values.items() if value is not None}
+        return sorted(known, key=lambda method: known[method])
+
+
+def read_folders(folders: Iterable[Path | str]) -> Findings:
+    """All result folders together, each once.
+
+    Arguments:
+        folders: each with study.toml, results.json, history.parquet and ledger.parquet.
+    """
+    return _combined([_read(Path(folder)) for folder in dict.fromkeys(folders)])
+
+
+def _read(folder: Path) -> Source:
+    for name in ("study.toml", "results.json", "history.parquet", "ledger.parquet"):
+        if not (folder / name).is_file():
+            raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
+    return Source(
+        name=folder.resolve().name,
+        results=_read_results(folder / "results.json"),
+        toml=_read_text(folder / "study.toml"),
+        history=_read_table(folder / "history.parquet", HISTORY),
+        ledger=_read_table(folder / "ledger.parquet", LEDGER),
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_results(path: Path) -> ResultsFile:
+    try:
+        results = ResultsFile.model_validate(json.loads(_read_text(path)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise _unreadable(path, f"{where}: {first['msg']}") from error
+    except ValueError as error:
+        raise _unreadable(path, error) from error
+    if not results.runs:
+        raise _unreadable(path, "it holds no run")
+    return results
+
+
+def _read_table(path: Path, columns: Mapping[str, str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+        missing = [name for name in columns if name not in table.column_names]
+        if missing:
+            raise _unreadable(path, f"column '{missing[0]}' is missing")
+        return table.select(list(columns)).cast(schema)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, reason: object) -> IsthmusError:
+    text = " ".join(str(reason).split())[:200]
+    return IsthmusError(f"cannot read '{path}': {text}: run the study again, or restore the file")
+
+
+def _combined(sources: list[Source]) -> Findings:
+    import pyarrow as pa
+
+    homes = Counter(method for source in sources for method in source.methods)
+    folders = Counter(source.name for source in sources)
+    methods: dict[str, str] = {}
+    named = []
+    for order, source in enumerate(sources, 1):
+        folder = source.name if folders[source.name] == 1 else f"{source.name} #{order}"
+        names = {each: each if homes[each] == 1 else f"{each} ({folder})" for each in source.methods}
+        methods |= {name: each for each, name in names.items()}
+        named.append(_renamed(source, folder, names))
+    return Findings(
+        sources=named,
+        methods=methods,
+        runs=[run for source in named for run in source.results.runs],
+        lines={(line.method, line.metric): line for source in named for line in source.results.summary},
+        history=pa.concat_tables([source.history for source in named]),
+        ledger=pa.concat_tables([source.ledger for source in named]),
+    )
+
+
+def _renamed(source: Source, folder: str, names: Mapping[str, str]) -> Source:
+    import pyarrow as pa
+
+    def table(old: Any) -> Any:
+        column = [names[each or "unnamed"] for each in old["method"].to_pylist()]
+        return old.set_column(old.column_names.index("method"), "method", pa.array(column, pa.string()))
+
+    results = source.results.model_copy(
+        update={
+            "runs": [run.model_copy(update={"method": names[run.method]}) for run in source.results.runs],
+            "summary": [line.model_copy(update={"method": names[line.method]}) for line in source.results.summary],
+        }
+    )
+    return Source(folder, results, source.toml, table(source.history), table(source.ledger))

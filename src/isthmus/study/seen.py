@@ -1,0 +1,170 @@
+"""The report's section on who saw what: the ledger, action by action, in a table and in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from isthmus.study import page, words
+from isthmus.study.findings import Findings
+
+_EXPOSURE = {
+    "server sees each answer": "each",
+    "server sees the sum": "sum",
+    "parties see the sum": "parties",
+    "the addressed party": "parties",
+}
+"""How the page marks the ledger's eyes; what it does not know it marks as the widest."""
+
+_FAILURES_SHOWN = 100
+
+
+def who_saw_what(findings: Findings) -> str:
+    """The section's HTML."""
+    bodies = []
+    entries = _entries(findings)
+    for method in findings.methods:
+        runs = len(findings.runs_of(method)) or 1
+        rows = [_entry_rows(entry, runs) for entry in entries.get(method, [])]
+        if findings.methods[method] == "centralized":
+            rows.insert(
+                0, _said("All data were pooled before; the ledger does not record that. Here one party holds all.")
+            )
+        elif not rows:
+            rows = [_said("Nothing left any party.")]
+        bodies.append(
+            f'<tbody class="s{findings.style(method) % 8}"><tr><th class=method scope=rowgroup colspan=9>'
+            f"<i></i>{escape(method)}</th></tr>{''.join(rows)}</tbody>"
+        )
+    names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
+    counts = ("Calls", "Parties", "Sent", "Received")
+    head = f"<tr>{''.join(map(page.head, names))}{''.join(page.head(count, 'n') for count in counts)}</tr>"
+    note = "Calls and bytes are those of one run (mean over seeds), all parties together."
+    return page.table(head, "".join(bodies), note, grouped=True) + _failures(findings)
+
+
+def _entries(findings: Findings) -> dict[str, list[dict[str, Any]]]:
+    """Per method its actions, with the calls and the fewest and most parties that answered one."""
+    import pyarrow.compute as pc
+
+    keys = ["method", "action", "verb", "eyes", "protection"]
+    rows = findings.ledger.group_by(keys, use_threads=False).aggregate(
+        [("fields", "distinct"), ("party", "distinct"), ("sent", "sum"), ("received", "sum")]
+    )
+    answered = pc.cast(pc.equal(findings.ledger["status"], "answered"), "int64")
+    calls = findings.ledger.append_column("answered", answered).group_by([*keys, "seed", "round", "call"])
+    answers: dict[tuple[str, ...], list[int]] = {}
+    for call in calls.aggregate([("answered", "sum")]).to_pylist():
+        answers.setdefault(tuple(call[key] for key in keys), []).append(call["answered_sum"] or 0)
+    entries: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        row["answers"] = answers[tuple(row[key] for key in keys)]
+        entries.setdefault(row["method"], []).append(row)
+    return entries
+
+
+def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
+    fields = _fields(entry["fields_distinct"])
+    listed = escape(", ".join(_grouped(fields)) or "nothing")
+    if fields:
+        listed = f"<details><summary>{listed}</summary>{escape(_with_shapes(fields))}</details>"
+    eyes = entry["eyes"] or "not recorded"
+    counts = [f"{len(entry['answers']) / runs:.4g}", str(len(entry["party_distinct"]))]
+    counts += [page.amount(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
+    return (
+        f"<tr><th scope=row>{escape(entry['action'] or '')}</th><td>{escape(entry['verb'] or '')}</td>"
+        f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
+        f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
+        f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
+        f"{_said(_in_plain_words(entry, fields))}"
+    )
+
+
+def _said(text: str) -> str:
+    return f"<tr><td class=said colspan=9>{escape(text)}</td></tr>"
+
+
+def _in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]]) -> str:
+    """Who saw what in this action, and what it rests on where no protection was on."""
+    what = words.listed(_grouped(fields))
+    answers = [count for count in entry["answers"] if count]
+    if not answers:
+        return "No party answered."
+    if not what:
+        return "The parties only said that they were done; no field left them."
+    bare = (entry["protection"] or "none") == "none"
+    match entry["eyes"]:
+        case "server sees each answer":
+            return f"The server saw each party's {what}."
+        case "server sees the sum":
+            if max(answers) == 1:
+                return f"The server saw {what} of the only party that answered: a sum over one hides nothing."
+            over = " to ".join(map(str, sorted({min(answers), max(answers)})))
+            said = f"The server saw only sums of {what}, each over {over} parties."
+            if 1 in answers:
+                said += f" Sums over one party alone, and so its own: {answers.count(1)}."
+            hidden = "The summands were not hidden from whoever operates the server."
+        case "parties see the sum":
+            said = f"Only the parties saw sums of {what}; the server's side of the method saw nothing of it."
+            hidden = "The summands were not hidden from whoever operates the server."
+        case "the addressed party":
+            said = f"Only the addressed party saw {what}; the server's side of the method learned sizes alone."
+            hidden = "The messages were not sealed against whoever operates the server."
+        case other:
+            return f"Seen by: {other or 'not recorded'}: {what}."
+    return f"{said} {hidden}" if bare else f"{said} Protected by {entry['protection']}."
+
+
+def _failures(findings: Findings) -> str:
+    import pyarrow.compute as pc
+
+    ledger = findings.ledger
+    failed = ledger.filter(pc.not_equal(pc.fill_null(ledger["status"], "not recorded"), "answered"))
+    if not failed.num_rows:
+        said = f"Every party answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
+        return f"<p class=note>{said}</p>"
+    rows = []
+    for row in failed.slice(0, _FAILURES_SHOWN).to_pylist():
+        cells = "".join(f"<td>{escape(str(row[key] or ''))}</td>" for key in ("action", "party", "status", "note"))
+        rows.append(
+            f"<tr><th scope=row>{escape(row['method'] or '')}</th><td class=n>{row['seed']}</td>"
+            f"<td class=n>{row['round']}</td>{cells}</tr>"
+        )
+    names = ("Method", "Seed", "Round", "Action", "Party", "Status", "Note")
+    head = f"<tr>{''.join(page.head(name, 'n' if name in ('Seed', 'Round') else '') for name in names)}</tr>"
+    note = f"{failed.num_rows:,} of {ledger.num_rows:,} times a party gave no answer."
+    if failed.num_rows > _FAILURES_SHOWN:
+        note += f" The first {_FAILURES_SHOWN} are listed; all are in ledger.parquet."
+    return f"<h3>Failures</h3>{page.table(head, ''.join(rows), note)}"
+
+
+def _fields(texts: Iterable[str | None]) -> dict[str, list[str]]:
+    """Every field with the shapes it had, from texts such as `weights/conv1.bias[64], count`."""
+    fields: dict[str, list[str]] = {}
+    for text in texts:
+        for part in re.split(r",\s*(?![^\[\]]*\])", text or ""):
+            name, bracket, shape = part.strip().partition("[")
+            shapes = fields.setdefault(name, []) if name else []
+            if bracket + shape not in shapes:
+                shapes.append(bracket + shape)
+    return fields
+
+
+def _with_shapes(fields: Mapping[str, Sequence[str]]) -> str:
+    """All fields with the first few shapes of each: a hundred parties may send a hundred different ones."""
+    return ", ".join(
+        name + ", ".join([*shapes[:3], *(["…"] if len(shapes) > 3 else [])]) for name, shapes in fields.items()
+    )
+
+
+def _grouped(fields: Iterable[str]) -> list[str]:
+    """Fields under one name counted together.
+
+    >>> _grouped(["weights/a", "weights/b", "count"])
+    ['weights (2 fields)', 'count']
+    """
+    groups = Counter(name.partition("/")[0] for name in fields)
+    return [f"{name} ({count} fields)" if count > 1 else name for name, count in groups.items()]

@@ -1,0 +1,174 @@
+"""How the report and the terminal say things: names of metrics, figures, lists, what parties hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from isthmus.data.describe import CutDescription, PartyDescription
+
+PARTIES_SHOWN = 50
+"""Of more parties, a table has not all."""
+COLUMNS_SHOWN = 8
+"""With more classes or tasks, a table has one column for all of them."""
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def kind(metric: str) -> str:
+    return metric.partition("_")[0]
+
+
+def base(metric: str) -> str:
+    kind, _, rest = metric.partition("_")
+    return rest if kind in ("train", "val", "test") and rest else metric
+
+
+def metric_name(metric: str, bare: bool = False) -> str:
+    words = (base(metric) if bare else metric).split("_")
+    spelled = {"val": "validation", "f1": "F1", "auc": "AUC"}
+    return " ".join(spelled.get(word, word) for word in words)
+
+
+def titled(metric: str) -> str:
+    name = metric_name(metric)
+    return name[:1].upper() + name[1:]
+
+
+def percent(metric: str) -> bool:
+    return metric.endswith(("accuracy", "f1", "auc"))
+
+
+def unit(metric: str) -> str:
+    return " (%)" if percent(metric) else ""
+
+
+def shown(metric: str) -> Callable[[float], str]:
+    return (lambda value: f"{100 * value:.4g} %") if percent(metric) else (lambda value: f"{value:.4g}")
+
+
+def number(value: float | None, metric: str) -> str:
+    known = finite(value)
+    if known is None:
+        return "–"
+    if percent(metric):
+        return f"{100 * known:.1f}"
+    return f"{known:.3f}" if 0.001 <= abs(known) < 1000 or known == 0 else f"{known:.3g}"
+
+
+def size(count: float) -> str:
+    """Bytes in the decimal units that networks are sold in."""
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g} {unit}"
+
+
+def span(numbers: Iterable[int]) -> str:
+    known = sorted(set(numbers))
+    if not known:
+        return "–"
+    if len(known) > 2 and known[-1] - known[0] > len(known) - 1:
+        return f"{known[0]} to {known[-1]}"
+    return str(known[0]) if len(known) == 1 else f"{known[0]}{', ' if len(known) == 2 else ' to '}{known[-1]}"
+
+
+def listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """party-2 before party-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def described(part: Any, brief: bool = False) -> str:
+    """A part of the study in words: its name first, then its options.
+
+    >>> described({"encoder": "gcn", "hidden": 64})
+    'gcn (hidden 64)'
+    """
+    if not isinstance(part, Mapping):
+        return "not recorded" if part is None else str(part)
+    options = {key: value for key, value in part.items() if value is not None}
+    name = str(options.pop("name", None) or options.pop("encoder", None) or "unnamed")
+    said = [f"{key.replace('_', ' ')} {described(value)}" for key, value in options.items()]
+    return name if brief or not said else f"{name} ({', '.join(said)})"
+
+
+def cut_said(cuts: Sequence[CutDescription]) -> str:
+    """What the parties hold, and how unlike they are, over the cuts of several seeds (the first one's counts)."""
+    cut = cuts[0]
+    held = sum(party.items for party in cut.parties)
+    edges = f"{cut.edges + cut.cross:,} edges"
+    what = f"{cut.nodes:,} nodes" if cut.level == "node" else f"{held:,} graphs with {cut.nodes:,} nodes"
+    one = len(cut.parties) == 1
+    said = [f"{'1 party holds' if one else f'{len(cut.parties):,} parties hold'} {what} and {edges}"]
+    if cut.level == "node" and not one:
+        share = _mean_said([100 * each.crossing for each in cuts], 1)
+        said[0] += f"; {share} % of the edges cross between parties" if cut.cross else "; none is known to cross"
+    if cut.level == "node" and held > cut.nodes:
+        said.append(f"Some nodes are with several parties: counted at each of their holders, they are {held:,}")
+    unlabelled = sum(party.unlabelled for party in cut.parties)
+    if unlabelled:
+        said.append(f"{unlabelled:,} of the {held:,} {cut.level}s have no label")
+    emd = [each.emd for each in cuts if each.emd is not None]
+    if emd and not one:
+        over = "" if cut.kind == "class" else ", mean over the tasks,"
+        said.append(
+            f"The earth mover's distance of the parties' labels from the mix of all{over} is {_mean_said(emd, 2)} "
+            "(0: all are alike; the bound is 2)"
+        )
+    return ". ".join(said) + "."
+
+
+def count_columns(cut: CutDescription) -> dict[str, list[int]]:
+    """What there is to count, with each party's count; what all parties lack is left out where that says nothing."""
+    heads = {"items": "graphs"} if cut.level == "graph" else {}
+    heads |= {"nodes": "nodes", "edges": "edges", "cross": "cross", "shared": "shared"}
+    heads |= {"train": "train", "val": "val", "test": "test", "unlabelled": "unlabelled"}
+    counts = {head: [getattr(party, name) for party in cut.parties] for name, head in heads.items()}
+    return {head: of for head, of in counts.items() if any(of) or head not in ("cross", "shared", "unlabelled")}
+
+
+def label_columns(cut: CutDescription) -> tuple[list[str], list[list[str]]]:
+    """Heads and, for each party, cells that tell its labels; one column for all where there are many."""
+    width = max(len(party.labels or party.labelled) for party in cut.parties)
+    if not width:
+        return [], [[] for _ in cut.parties]
+    if width > COLUMNS_SHOWN:
+        return ["labels"], [[_labels_said(cut, party)] for party in cut.parties]
+    heads = [f"class {at}" if cut.kind == "class" else f"task {at}" for at in range(width)]
+    return heads, [[_label_said(cut, party, at) for at in range(width)] for party in cut.parties]
+
+
+def _label_said(cut: CutDescription, party: PartyDescription, at: int) -> str:
+    if cut.kind == "class":
+        return f"{party.labels[at]:,}"
+    if cut.kind == "yes-no":
+        return f"{party.labels[at]:,}/{party.labelled[at]:,}"
+    mean = party.means[at]
+    return "–" if mean is None else f"{mean:.4g}"
+
+
+def _labels_said(cut: CutDescription, party: PartyDescription) -> str:
+    if cut.kind == "yes-no":
+        return f"{sum(party.labels):,} of {sum(party.labelled):,} yes"
+    if cut.kind == "value":
+        return f"{sum(party.labelled):,} values"
+    known = {at: count for at, count in enumerate(party.labels) if count}
+    most = sorted(known, key=lambda at: -known[at])[:3]
+    said = [f"class {at} {100 * known[at] / sum(party.labels):.0f} %" for at in most]
+    return ", ".join([*said, *([f"{len(known) - 3} others"] if len(known) > 3 else [])]) or "none"
+
+
+def _mean_said(values: Sequence[float], digits: int) -> str:
+    mean = f"{fmean(values):.{digits}f}"
+    return mean if len(set(values)) == 1 else f"{mean} ± {stdev(values):.{digits}f}"

@@ -1,0 +1,205 @@
+"""Result folders as a study writes them, for tests of what reads them; and the page that is made of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SEEDS = (0, 1, 2)
+ROUNDS = 12
+PARTIES = 4
+LEVEL = {"fedavg": 0.80, "fedsage": 0.82, "centralized": 0.84, "local": 0.70}
+
+Build = Callable[..., Path]
+
+
+def curve(method: str, seed: int, round_: int) -> float:
+    return LEVEL.get(method, 0.75) * (1 - math.exp(-round_ / 3)) + 0.004 * seed
+
+
+def run(method: str, seed: int) -> dict[str, Any]:
+    score = curve(method, seed, ROUNDS - 2)
+    return {
+        "method": method,
+        "seed": seed,
+        "rounds": ROUNDS,
+        "chosen_round": ROUNDS - 2,
+        "seconds": 1.25,
+        "metrics": {"test_accuracy": score - 0.01, "val_accuracy": score, "test_loss": 0.5},
+        "parties": {f"party-{each}": {"test_accuracy": score - 0.01 * each} for each in range(PARTIES)},
+    }
+
+
+def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    lines = []
+    for method in dict.fromkeys(each["method"] for each in runs):
+        of = [each["metrics"] for each in runs if each["method"] == method]
+        for metric in of[0]:
+            values = [each[metric] for each in of]
+            mean = sum(values) / len(values)
+            std = (sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)) ** 0.5
+            lines.append({"method": method, "metric": metric, "mean": mean, "std": std, "seeds": len(values)})
+    return lines
+
+
+def ledger_rows(method: str, seed: int) -> list[dict[str, Any]]:
+    """One set-up exchange, then one sum per round and one answer per party at the end."""
+    calls = [(0, "exchange", "introduce", "the addressed party", "ids[120]", 960)]
+    calls += [
+        (
+            round_,
+            "total",
+            "train",
+            "server sees the sum",
+            "weights/conv1.bias[64], weights/conv1.weight[64, 32], count",
+            8000,
+        )
+        for round_ in range(1, ROUNDS + 1)
+    ]
+    calls.append((ROUNDS, "ask", "size", "server sees each answer", "nodes", 8))
+    return [
+        {
+            "method": method,
+            "seed": seed,
+            "round": round_,
+            "call": call,
+            "verb": verb,
+            "action": action,
+            "party": f"party-{party}",
+            "eyes": eyes,
+            "fields": fields,
+            "sent": sent,
+            "received": 2 * sent,
+            "protection": "none",
+            "status": "answered",
+            "note": "",
+        }
+        for call, (round_, verb, action, eyes, fields, sent) in enumerate(calls)
+        for party in range(PARTIES)
+    ]
+
+
+def cut(seeds: tuple[int, ...], parties: int = PARTIES, classes: int = 3, **changes: Any) -> dict[str, Any]:
+    """An entry of `cuts`: party p has ten labels of class p, and one of each other class, counted round."""
+    held = [
+        {
+            "name": f"party-{at}", "items": 20 + at, "nodes": 20 + at, "edges": 1000 + at, "cross": 7, "shared": 0,
+            "train": 4, "val": 5, "test": 6, "unlabelled": 20 + at - (classes + 9),
+            "labels": [10 if label == at % classes else 1 for label in range(classes)],
+        }
+        for at in range(parties)
+    ]  # fmt: skip
+    whole = {"level": "node", "kind": "class", "nodes": sum(each["nodes"] for each in held), "edges": 4006, "cross": 28}
+    return {"seeds": list(seeds), **whole, "emd": 0.75, "crossing": 0.5, "note": "", "parties": held, **changes}
+
+
+def write_folder(
+    root: Path,
+    name: str = "results",
+    methods: tuple[str, ...] = ("fedavg", "fedsage", "centralized", "local"),
+    seeds: tuple[int, ...] = SEEDS,
+    change: Callable[[dict[str, Any]], None] = lambda parts: None,
+) -> Path:
+    """Makes a result folder; `change` may alter what is written."""
+    pairs = [(method, seed) for method in methods for seed in seeds]
+    runs = [run(method, seed) for method, seed in pairs]
+    parts: dict[str, Any] = {
+        "toml": '[data]\nname = "cora"\n',
+        "results": {
+            "isthmus": "0.1.0",
+            "created": "2026-01-02T03:04:05Z",
+            "versions": {"python": "3.11.9", "torch": "2.13.0"},
+            "study": {
+                "data": {"name": "cora"},
+                "partition": {"name": "louvain", "seed": None},
+                "parties": PARTIES,
+                "model": {"encoder": "gcn", "hidden": 64},
+                "seeds": list(seeds),
+                "methods": [{"name": method} for method in methods],
+            },
+            "runs": runs,
+            "summary": summary(runs),
+            "cuts": [cut(seeds)],
+        },
+        "history": [
+            {"method": method, "seed": seed, "round": round_, "metric": f"{split}_accuracy", "value": value - less}
+            for method, seed in pairs
+            for round_ in range(1, ROUNDS + 1)
+            for value in [curve(method, seed, round_)]
+            for split, less in (("val", 0.0), ("test", 0.01))
+        ],
+        "ledger": [
+            row for method, seed in pairs if method not in ("centralized", "local") for row in ledger_rows(method, seed)
+        ],
+    }
+    change(parts)
+    folder = root / name
+    folder.mkdir()
+    (folder / "study.toml").write_text(parts["toml"], encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(parts["results"]), encoding="utf-8")
+    for table in ("history", "ledger"):
+        pq.write_table(pa.Table.from_pylist(parts[table]), folder / f"{table}.parquet")
+    return folder
+
+
+class Page(HTMLParser):
+    """Visible text, the cells of every table row, the charts, and whether every tag is closed."""
+
+    empty = frozenset({"meta", "br"})
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.rows: list[list[str]] = []
+        self.bytes: list[list[int]] = []
+        self.heads: list[dict[str, str | None]] = []
+        self.feed(self.source)
+        self.close()
+        self.charts = [ET.fromstring(text) for text in re.findall(r"<svg.*?</svg>", self.source, re.S)]
+        self.text = " ".join(re.sub(r"<[^>]+>", " ", self.source.partition("</style>")[2]).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in self.empty:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+            self.bytes.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag == "th":
+            self.heads.append(dict(attrs))
+        if tag == "data":
+            self.bytes[-1].append(int(dict(attrs)["value"] or ""))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+    def row(self, *starts: str) -> list[str]:
+        """The first row whose cells begin so."""
+        return next(row for row in self.rows if [cell.split(" ")[0] for cell in row[: len(starts)]] == list(starts))
+
+    def chart(self, title: str) -> ET.Element:
+        return next(each for each in self.charts if (each.findtext("title") or "").startswith(title))
+
+    def names(self, title: str) -> list[str]:
+        """The series that a chart shows."""
+        return [group.findtext("title") or "" for group in self.chart(title).findall("g")]

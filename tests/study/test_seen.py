@@ -1,0 +1,79 @@
+"""Who saw what is told from the ledger, in a table and in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from result_folders import PARTIES, ROUNDS, Build, Page, ledger_rows, write_folder
+
+from isthmus.study.report import write_report
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """Makes a result folder; `change` may alter what is written."""
+    return partial(write_folder, tmp_path)
+
+
+def test_who_saw_what(build: Build) -> None:
+    page = Page(write_report([build()]))
+    row = page.row("train", "total")
+    assert row[2] == "server sees the sum"
+    assert row[3].startswith("weights (2 fields), count")
+    assert "weights/conv1.weight[64, 32]" in row[3]
+    assert row[4:7] == ["none", str(ROUNDS), str(PARTIES)]
+    assert page.bytes[page.rows.index(row)] == [8000 * ROUNDS * PARTIES, 16000 * ROUNDS * PARTIES]
+    assert "The server saw only sums of weights (2 fields) and count, each over 4 parties." in page.text
+    assert "The server saw each party's nodes." in page.text.replace("&#x27;", "'")
+    assert "Only the addressed party saw ids" in page.text
+    assert "not hidden from whoever operates the server" in page.text
+    assert f"{len(ledger_rows('fedavg', 0)) * 6:,} answers" in page.text
+
+
+def test_a_sum_over_one_party_is_not_called_a_sum(build: Build) -> None:
+    def few(kept: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], None]:
+        def change(parts: dict[str, Any]) -> None:
+            for row in parts["ledger"]:
+                row["status"] = "answered" if kept(row) else "silent"
+
+        return change
+
+    alone = Page(write_report([build("alone", change=few(lambda row: row["party"] == "party-0"))]))
+    assert "a sum over one hides nothing" in alone.text
+    assert "saw only sums" not in alone.text
+    once = few(lambda row: row["party"] == "party-0" or row["round"] != 3)
+    text = Page(write_report([build("once", ("fedavg",), (0,), change=once)])).text
+    assert "each over 1 to 4 parties. Sums over one party alone, and so its own: 1." in text
+
+
+def test_a_protection_is_named_instead_of_a_caveat(build: Build) -> None:
+    def protect(parts: dict[str, Any]) -> None:
+        for row in parts["ledger"]:
+            row["protection"] = "pairwise masks"
+
+    page = Page(write_report([build(change=protect)]))
+    assert "Protected by pairwise masks." in page.text
+    assert "whoever operates the server" not in page.text
+
+
+def test_failures_are_listed(build: Build) -> None:
+    def fail(parts: dict[str, Any]) -> None:
+        parts["ledger"][5] |= {"status": "silent", "note": "no answer in 30 s"}
+
+    page = Page(write_report([build(change=fail)]))
+    assert page.row("fedavg", "0", "1") == ["fedavg", "0", "1", "train", "party-1", "silent", "no answer in 30 s"]
+    assert "Every party answered" not in page.text
+
+
+def test_many_failures_are_counted(build: Build) -> None:
+    def fail(parts: dict[str, Any]) -> None:
+        for row in parts["ledger"]:
+            row["status"] = "failed"
+
+    page = Page(write_report([build(change=fail)]))
+    assert sum(row[-2:-1] == ["failed"] for row in page.rows) == 100
+    assert "The first 100 are listed" in page.text
