@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from isthmus.data.partition import Partition
 from isthmus.data.party import Level, Party, pool
 from isthmus.data.pool import DataSet
-from isthmus.errors import TooFewAnswers
+from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
 from isthmus.federation.local import LocalTransport
@@ -31,6 +31,8 @@ from isthmus.nn.encoders import Encoder
 from isthmus.study.engine import Run, RunResult, module_for, task_for
 
 TOLERANCE = 1e-5
+Labels = Literal["classes", "multilabel", "regression"]
+"""What parties for checks have to tell of every item."""
 
 
 class Subject:
@@ -65,7 +67,7 @@ def check_method(
     subject = method if isinstance(method, Method) else method(rounds=4)
     for level in subject.levels if parties is None else (parties[0].level,):
         held = small_parties(level) if parties is None else parties
-        small = encoder or Encoder.named("gcn")(hidden=8)
+        small = encoder or Encoder.named(subject.encoder)(hidden=8)
         for name in CHECKS if checks is None else checks:
             try:
                 with _quiet():
@@ -75,13 +77,30 @@ def check_method(
                 raise AssertionError(f"method '{who}' on {level}s fails '{name}': {error}") from error
 
 
-def small_parties(level: Level, parties: int = 4) -> list[Party]:
-    """Generated parties for quick checks."""
+def small_parties(level: Level, parties: int = 4, labels: Labels = "classes") -> list[Party]:
+    """Generated parties for quick checks.
+
+    Arguments:
+        labels: a class for each item; or three yes-or-no labels, or three real numbers, of which some are missing.
+    """
     if level == "node":
         banks = DataSet.named("banks").read({"parties": parties, "nodes": 40 * parties}, "banks")
-        return Partition.named("given")().cut(banks.load(0), parties, 0)
-    graphs = DataSet.named("motifs").read({"graphs": 12 * parties}, "motifs")
-    return Partition.named("random")().cut(graphs.load(0), parties, 0)
+        made = Partition.named("given")().cut(banks.load(0), parties, 0)
+    else:
+        graphs = DataSet.named("motifs").read({"graphs": 12 * parties}, "motifs")
+        made = Partition.named("random")().cut(graphs.load(0), parties, 0)
+    return made if labels == "classes" else [_of_several_tasks(party, labels) for party in made]
+
+
+def _of_several_tasks(party: Party, labels: Labels) -> Party:
+    """The same party with labels of three tasks for each item, every fifth missing, and all of one training item."""
+    y = (party.graph.y[:, None] == torch.arange(3)).float()
+    y = y if labels == "multilabel" else y - 0.5 * party.graph.y[:, None]
+    y.view(-1)[::5] = float("nan")
+    y[party.train.nonzero().flatten()[:1]] = float("nan")
+    graph = party.graph.clone()
+    graph.y = y
+    return replace(party, graph=graph)
 
 
 @contextlib.contextmanager
@@ -171,7 +190,11 @@ def faults_are_named(subject: Subject) -> None:
     with_nan = [_with_nan(subject.parties[0]), *subject.parties[1:]]
     for what, parties, failing in (("NaN", with_nan, None), ("a failure", subject.parties, victim)):
         run = subject.run(method=lenient, parties=parties, transport=_transport(subject, lenient, parties, failing))
-        result = run.go()
+        try:
+            result = run.go()
+        except IsthmusError as error:
+            _may_stop(subject.method, what, victim, error)
+            continue
         rows = list(result.ledger.rows())
         named = {row["party"] for row in rows if row["status"] == "failed"}
         assert named == {victim}, f"{what} at '{victim}': the ledger names {sorted(named) or 'nobody'}"
@@ -184,6 +207,11 @@ def faults_are_named(subject: Subject) -> None:
         message = _stopped(run)
         assert message, f"{what} at '{victim}' did not stop a run whose quorum is everybody"
         assert victim in message, f"{what} at '{victim}': the error does not name the party: {message}"
+
+
+def _may_stop(method: Method, what: str, victim: str, error: IsthmusError) -> None:
+    assert method.everyone, f"{what} at '{victim}' stopped a run that can do without it: {error}"
+    assert victim in str(error), f"{what} at '{victim}': the error does not name the party: {error}"
 
 
 def ledger_counts_every_byte(subject: Subject) -> None:
@@ -272,22 +300,25 @@ def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _site(subject: Subject, method: Method, parties: Sequence[Party], kind: type[Site] | None = None) -> Site:
+def _site(subject: Subject, method: Method, parties: Sequence[Party]) -> Site:
     held = [pool(parties)] if method.pooled else list(parties)
     module = module_for(subject.encoder, parties, subject.task, subject.seed)
-    return (kind or method.AtParty)(method, held, subject.task, module, seed=subject.seed)
+    return method.site(held, subject.task, module, seed=subject.seed)
 
 
 def _transport(subject: Subject, method: Method, parties: Sequence[Party], failing: str | None) -> LocalTransport:
     """All parties in one cohort; the one that fails raises in the middle of every action."""
 
-    class Failing(method.AtParty):  # type: ignore[name-defined,misc]
-        def generators(self, *purpose: object) -> Any:
-            if failing in self.cohort.names:
-                raise RuntimeError("disk on fire")
-            return super().generators(*purpose)
+    site = _site(subject, method, parties)
+    whole = site.generators
 
-    return LocalTransport([_site(subject, method, parties, Failing)])
+    def generators(*purpose: object) -> Any:
+        if failing in site.cohort.names:
+            raise RuntimeError("disk on fire")
+        return whole(*purpose)
+
+    site.generators = generators  # type: ignore[method-assign]
+    return LocalTransport([site])
 
 
 def _silent_in_training(rows: Sequence[Mapping[str, Any]], victim: str) -> str:
@@ -308,10 +339,14 @@ def _stopped(run: Run) -> str:
 
 
 def _poisoned(party: Party) -> Party:
-    """The same party, every test label another one."""
+    """The same party, every test label another one, and none missing."""
     y = party.graph.y.clone()
-    classes = int(y.max()) + 1
-    y[party.test] = (y[party.test] + 1) % max(classes, 2)
+    if y.is_floating_point():
+        known = y.nan_to_num(nan=0.0)
+        yes_or_no = bool(((known == 0) | (known == 1)).all())
+        y[party.test] = (1.0 - known if yes_or_no else known + 1.0)[party.test]
+    else:
+        y[party.test] = (y[party.test] + 1) % max(int(y.max()) + 1, 2)
     graph = party.graph.clone()
     graph.y = y
     return replace(party, graph=graph)

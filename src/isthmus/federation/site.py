@@ -68,6 +68,14 @@ class Kept:
             return
         self._whole[name] = (self.now, value)
 
+    def __delitem__(self, name: str) -> None:
+        """What the parties asked now keep under this name has served."""
+        self._unpack(name)
+        for at in self.now:
+            self._values.get(name, {}).pop(at, None)
+        if not self._values.get(name):
+            self._values.pop(name, None)
+
     def get(self, name: str, default: Any) -> Any:
         """As reading, with `default` (one party's value) for parties that have none."""
         if name in self:
@@ -75,6 +83,13 @@ class Kept:
         self._unpack(name)
         have = self._values.get(name, {})
         return _joined([have.get(at, default) for at in self.now])
+
+    def each(self, name: str) -> list[Any]:
+        """As reading, always a list of one value per party."""
+        if name not in self:
+            raise IsthmusError(f"nothing is kept under '{name}' yet")
+        self._unpack(name)
+        return [self._values[name][at] for at in self.now]
 
     def _unpack(self, name: str) -> None:
         """From one stack to a value per party: what a sampled part of the parties reads and writes."""
@@ -193,6 +208,10 @@ class Site:
         sizes = torch.bincount(cohort.party[at], minlength=len(cohort))
         return Step(output[at], cohort.y[at], tuple(sizes.tolist()), at)
 
+    def cohort_of(self, positions: Sequence[int]) -> Cohort:
+        """The hosted parties at these positions; a method that trains on something else than they hold says so here."""
+        return self.hosted.take(positions)
+
     # ---- for transports
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
@@ -217,7 +236,7 @@ class Site:
 
     def _answer(self, function: Any, request: wire.Payload | Each, positions: tuple[int, ...]) -> Reply:
         self.kept.now = positions
-        self.cohort = self.hosted.take(positions)
+        self.cohort = self.cohort_of(positions)
         self.model.resize(len(positions))
         for at in positions:
             self.answered[at] += 1
@@ -270,6 +289,34 @@ class Site:
         for each in reversed(cls.__mro__):
             found |= {name: value for name, value in vars(each).items() if getattr(value, "is_action", False)}
         return found
+
+
+class Prepared(Site):
+    """A site whose parties train on something else than what they hold, once a set-up has made it.
+
+    The set-up keeps what it made under `prepared`; `trained_on` says what party that makes.
+    """
+
+    def __init__(self, *args: Any, **where: Any) -> None:
+        super().__init__(*args, **where)
+        self._made: Cohort | None = None
+
+    def trained_on(self, party: Party, prepared: Any) -> Party:
+        """What the party trains on, by what it keeps under `prepared`."""
+        raise NotImplementedError
+
+    def cohort_of(self, positions: Sequence[int]) -> Cohort:
+        if self._made is None:
+            self.kept.now = tuple(range(len(self.hosted)))
+            if "prepared" in self.kept:
+                made = map(self.trained_on, self.hosted.parties, self.kept.each("prepared"))
+                self._made = Cohort(tuple(made), self.hosted.device)
+            self.kept.now = tuple(positions)
+        return (self._made or self.hosted).take(positions)
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        super().restore(saved)
+        self._made = None
 
 
 def _joined_replies(replies: Sequence[Reply]) -> Reply:

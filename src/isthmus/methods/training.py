@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -174,6 +174,29 @@ def _sgd(o: LocalTraining, values: Any, grads: Any, first: Any, second: Any, cou
 
 
 _STEPS = {"adam": _adam, "adamw": _adam, "sgd": _sgd}
+
+
+@torch.no_grad()
+def moved(
+    options: LocalTraining,
+    step: int,
+    weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    first: Mapping[str, Tensor],
+    second: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """One step of the optimiser on a server: weights and moments after it; what went in stays as it was.
+
+    Arguments:
+        step: how many steps this is, from 1.
+        first, second: moments, zeros before the first step.
+    """
+    names = list(gradients)
+    values, m, v = ([each[name].clone() for name in names] for each in (weights, first, second))
+    counters = [torch.tensor(float(step - 1)) for _ in names]
+    _STEPS[options.optimizer](options, values, [gradients[name] for name in names], m, v, counters)
+    stepped = dict(zip(names, values, strict=True))
+    return {**weights, **stepped}, dict(zip(names, m, strict=True)), dict(zip(names, v, strict=True))
 
 
 def _add(leaves: Sequence[Leaf], pulls: Sequence[Tensor]) -> None:

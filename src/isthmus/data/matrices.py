@@ -1,0 +1,96 @@
+"""Matrices that may be dense or sparse, as numpy and scipy compute with them and as they travel.
+
+torch has no product of two sparse matrices with a sparse result that is quick on a CPU; scipy has.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, hstack, vstack
+from torch import Tensor
+
+from isthmus.data import rows
+
+DENSE = 0.25
+"""Share of entries that are not zero from which on a sparse matrix is slower than a dense one."""
+
+
+def of_tensor(x: Tensor) -> Any:
+    """A tensor as a matrix: CSR where it is sparse."""
+    if not rows.is_sparse(x):
+        return x.numpy()
+    arrays = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
+    return csr_array(arrays, shape=tuple(x.shape))
+
+
+def is_sparse(h: Any) -> bool:
+    return isinstance(h, csr_array)
+
+
+def fitting(h: Any) -> Any:
+    """Dense where that is quicker."""
+    return h.toarray() if is_sparse(h) and h.nnz > DENSE * h.shape[0] * h.shape[1] else h
+
+
+def alike(parts: Sequence[Any]) -> list[Any]:
+    """All sparse, or all dense."""
+    if all(map(is_sparse, parts)):
+        return list(parts)
+    return [part.toarray() if is_sparse(part) else part for part in parts]
+
+
+def below(parts: Sequence[Any]) -> Any:
+    """One below the other."""
+    parts = alike(parts)
+    if len(parts) == 1:
+        return parts[0]
+    return csr_array(vstack(parts, format="csr")) if is_sparse(parts[0]) else np.concatenate(parts)
+
+
+def beside(parts: Sequence[Any]) -> Any:
+    """Side by side."""
+    return csr_array(hstack(parts, format="csr")) if is_sparse(parts[0]) else np.concatenate(parts, axis=1)
+
+
+def scaled(h: Any, by: Any) -> Any:
+    """Rows times a number each."""
+    by = by.astype(h.dtype)
+    if not is_sparse(h):
+        return h * by[:, None]
+    return csr_array((h.data * np.repeat(by, np.diff(h.indptr)), h.indices, h.indptr), shape=h.shape)
+
+
+def pieces(h: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Every party's rows as tensors."""
+    ends = np.cumsum([0, *sizes])
+    return [carried(h[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
+
+
+def carried(h: Any) -> dict[str, Any]:
+    """A matrix as the tensors that travel; columns in as few bytes as they need."""
+    if not is_sparse(h):
+        return {"rows": torch.from_numpy(np.ascontiguousarray(h))}
+    columns = h.indices.astype(np.int16 if h.shape[1] < 2**15 else np.int32)
+    counts = np.diff(h.indptr).astype(np.int32)
+    return {
+        "counts": torch.from_numpy(counts),
+        "columns": torch.from_numpy(columns),
+        "values": torch.from_numpy(h.data),
+        "width": h.shape[1],
+    }
+
+
+def uncarried(fields: Mapping[str, Any]) -> Tensor:
+    """The way back from `carried`."""
+    if "rows" in fields:
+        return fields["rows"].cpu()
+    counts = fields["counts"].cpu().long()
+    crow = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return rows.csr(
+        crow, fields["columns"].cpu().long(), fields["values"].cpu(), (counts.numel(), int(fields["width"]))
+    )

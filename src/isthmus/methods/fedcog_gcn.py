@@ -1,0 +1,273 @@
+"""FedCog for GCN: the layers of one network run across all parties, in every iteration, forth and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import GCNConv
+
+from isthmus.data import rows
+from isthmus.data.coupling import Coupling, decoupled
+from isthmus.data.party import Level, Party
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Answer, Mail, Total
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Method, Model, State
+from isthmus.methods.fedcog import places_of, require_all
+from isthmus.methods.training import LocalTraining, moved
+from isthmus.nn.draws import Draws
+from isthmus.nn.encoders import Convolutions
+from isthmus.nn.products import Features, SparseProduct, grouped_linear, per_row
+from isthmus.tasks.base import Task
+
+
+class FedCogGcn(Method):
+    """FedCog for GCN (Lei et al. 2023), (9) and (10): a graph convolution over coupled graphs in every iteration.
+
+    Forth, layer by layer:  h_u^(l+1/2) <- sum_{v in N_u^I} beta_v h_v^(l) W^(l), exchanged at the border,
+                            h_u^(l+1) <- ReLU(gamma_u (own sum + what came for u) + b^(l)).
+    Back, layer by layer:   the gradient of what came goes back to who sent it.
+    Server:                 one step of the optimiser on the sum of the parties' gradients.
+
+    The loss is the mean over all parties' training nodes, so that an iteration is one step of the same GCN on the
+    whole graph (Theorem 1), to rounding. Every party takes part in every iteration; the parties keep what backward
+    needs between the actions of one iteration, so a run is saved between iterations only. Dropout is drawn by each
+    party for its own nodes.
+
+    The messages forth are those that Theorem 2 speaks of. The gradients that go back lie outside it: they depend on the
+    labels around the border, and nothing is proved about them.
+    """
+
+    name: ClassVar[str] = "fedcog-gcn"
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
+    everyone: ClassVar[bool] = True
+
+    rounds: int = Field(200, ge=1)
+    """Iterations, at most: each is one step of the optimiser."""
+    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    """The server's optimiser; its moments last over the iterations."""
+    lnnc: bool = True
+    """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
+    least: int = Field(1, ge=1)
+    """Nothing is sent for a border node that fewer of the sender's nodes are joined to."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        layers = convolutions_of(model.module)
+        weights = model.weights()
+        zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        state.start(weights=weights, first=zeros, second=zeros)
+        if state.once("count"):
+            state.items = float(federation.total("count").sum("items"))
+            yield state
+        for state.round in state.rounds(self.rounds):
+            self._forth(federation, state, layers, training=True)
+            for layer in reversed(range(layers)):
+                require_all(federation.exchange("back", {"layer": layer, "items": state.items}).missing)
+            gradients = federation.total("gradients", {"weights": state.weights})
+            require_all(gradients.missing)
+            state.weights, state.first, state.second = moved(
+                self.optimizer, state.round, state.weights, gradients.sum("weights"), state.first, state.second
+            )
+            yield state
+
+    def evaluate(self, federation: Federation, state: State) -> Total:
+        layers = 1 + max(int(name.split(".")[1]) for name in state.weights)
+        self._forth(federation, state, layers, training=False)
+        return federation.total("evaluate")
+
+    def _forth(self, federation: Federation, state: State, layers: int, *, training: bool) -> None:
+        for layer in range(layers):
+            start = {"weights": state.weights} if layer == 0 else {}
+            receipt = federation.exchange("forth", {"layer": layer, "training": training, **start})
+            require_all(receipt.missing)
+
+    class AtParty(Site):
+        method: FedCogGcn
+
+        def __init__(self, method: Method, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
+            super().__init__(method, parties, task, module, **where)
+            self.layers, self.dropout = convolutions_of(module), float(module.get_submodule("dropout").p)  # type: ignore[arg-type]
+            self._decoupled: tuple[tuple[str, ...], _Decoupled] | None = None
+            self._tape = _Tape()
+
+        @action
+        def count(self, request: Payload) -> Answer:
+            return Answer({"items": self.cohort.counts("train")})
+
+        @action
+        def forth(self, request: Payload) -> Mail:
+            """Internal propagation (9) of one layer; what was summed up for others' nodes goes to their owners."""
+            layer, training, graph = int(request["layer"]), bool(request["training"]), self.decoupled
+            if layer == 0:
+                self._tape = _Tape(self._stacks(request["weights"], training))
+                block = self.cohort.block
+                h: Any = Features(block.x) if rows.is_sparse(block.x) else block.x
+            else:
+                h = self._output(layer - 1, training).relu()
+            if training and self.dropout:
+                with Draws(self.generators("dropout", layer), (self.cohort.sizes,)):
+                    h = F.dropout(h, self.dropout)
+            t = graph.scale * self._linear(h, layer)
+            self._tape.halves.append(graph.inner @ t)
+            self._tape.sent.append(graph.outer @ t)
+            return self._letters(self._tape.sent[-1].detach())
+
+        @action
+        def back(self, request: Payload) -> Mail:
+            """The gradient of what came in one layer goes back to those that it came from."""
+            layer, tape = int(request["layer"]), self._tape
+            if layer == self.layers - 1:
+                tape.loss = self._loss(self._output(layer, True)) / float(request["items"])
+            else:
+                self._take_back(layer + 1)
+            (slope,) = tape.gradients([tape.came[layer]])
+            return Mail([{sender: {"h": slope[at]} for sender, at in own.items()} for own in tape.arrivals])
+
+        @action
+        def gradients(self, request: Payload) -> Answer:
+            """Every party's part of the gradient, `[parties, ...]` for each weight."""
+            self._take_back(0)
+            found = self._tape.gradients(list(self._tape.stacks.values()))
+            self._tape = _Tape()
+            return Answer({"weights": dict(zip(request["weights"], found, strict=True))})
+
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            with torch.no_grad():
+                output = self._output(self.layers - 1, False)
+                masks = self.cohort.masks
+                return Answer({split: self.task.counts(self._step(output, masks[split])) for split in ("val", "test")})
+
+        @property
+        def decoupled(self) -> _Decoupled:
+            """The decoupled graphs of the parties asked now."""
+            names = self.cohort.names
+            if self._decoupled is None or self._decoupled[0] != names:
+                method = self.method
+                coupling = decoupled(self.cohort.parties, lnnc=method.lnnc, least=method.least)
+                self._decoupled = names, _Decoupled.of(coupling, self.cohort.device)
+            return self._decoupled[1]
+
+        def _stacks(self, weights: Mapping[str, Tensor], training: bool) -> dict[str, Tensor]:
+            """The weights once for each party, so that each has a gradient of its own."""
+            parties = len(self.cohort)
+            return {
+                name: weight.expand(parties, *weight.shape).clone().requires_grad_(training)
+                for name, weight in weights.items()
+            }
+
+        def _linear(self, h: Any, layer: int) -> Tensor:
+            stack = self._tape.stacks[f"convs.{layer}.lin.weight"]
+            if isinstance(h, Features):
+                return h.grouped(stack.transpose(1, 2).flatten(0, 1), h.all_columns(self.cohort.sizes))
+            return grouped_linear(h, stack, self.cohort.sizes)
+
+        def _letters(self, sums: Tensor) -> Mail:
+            coupling = self.decoupled.coupling
+            return Mail(
+                [
+                    {owner: {"ids": torch.from_numpy(coupling.ids[at]), "h": sums[at]} for owner, at in own.items()}
+                    for own in coupling.slots
+                ]
+            )
+
+        def _output(self, layer: int, training: bool) -> Tensor:
+            """Border propagation (10) of one layer, before the ReLU."""
+            tape, half = self._tape, self._tape.halves[layer]
+            came, tape.arrivals, first = torch.zeros_like(half, requires_grad=False), [], 0
+            for party, letters in zip(self.cohort.parties, self.received("forth"), strict=True):
+                at = {sender: first + places_of(party, sender, letter["ids"]) for sender, letter in letters.items()}
+                tape.arrivals.append({sender: place.to(half.device) for sender, place in at.items()})
+                for sender, letter in letters.items():
+                    came.index_add_(0, tape.arrivals[-1][sender], letter["h"])
+                first += party.nodes
+            tape.came.append(came.requires_grad_(training))
+            bias = per_row(tape.stacks[f"convs.{layer}.bias"], self.cohort.sizes)
+            return self.decoupled.scale * (half + came) + bias
+
+        def _loss(self, output: Tensor) -> Tensor:
+            """The sum of the loss over the training nodes here."""
+            step = self._step(output, self.cohort.masks["train"])
+            return (self.task.loss(step) * self.cohort.counts("train").to(output)).sum()
+
+        def _take_back(self, layer: int) -> None:
+            """The gradient of what was sent in one layer, as its addressees give it back."""
+            slope = torch.zeros_like(self._tape.sent[layer])
+            for own, letters in zip(self.decoupled.coupling.slots, self.received("back"), strict=True):
+                for owner, letter in letters.items():
+                    slope[own[owner]] = letter["h"]
+            self._tape.slopes[layer] = slope
+
+
+@dataclass
+class _Tape:
+    """What backward needs of one iteration.
+
+    Arguments:
+        stacks: weights, a slice for each party.
+        halves, sent, came: of every layer, own sums, sums for others, and sums from others.
+        arrivals: for every party, which of its nodes each sender sent sums for.
+        slopes: of every layer, the gradient of what was sent.
+    """
+
+    stacks: dict[str, Tensor] = field(default_factory=dict)
+    halves: list[Tensor] = field(default_factory=list)
+    sent: list[Tensor] = field(default_factory=list)
+    came: list[Tensor] = field(default_factory=list)
+    arrivals: list[dict[str, Tensor]] = field(default_factory=list)
+    slopes: dict[int, Tensor] = field(default_factory=dict)
+    loss: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def gradients(self, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Of the loss, by the ways through this site and by those through what it sent."""
+        ends = [self.loss, *(self.sent[layer] for layer in self.slopes)]
+        slopes = [torch.ones_like(self.loss), *self.slopes.values()]
+        found = torch.autograd.grad(ends, of, slopes, retain_graph=True, allow_unused=True)
+        return tuple(torch.zeros_like(x) if slope is None else slope for x, slope in zip(of, found, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _Decoupled:
+    """Decoupled graphs as products that have a gradient."""
+
+    coupling: Coupling
+    inner: _Product
+    outer: _Product
+    scale: Tensor
+
+    @classmethod
+    def of(cls, coupling: Coupling, device: torch.device) -> _Decoupled:
+        dtype = torch.get_default_dtype()
+        scale = torch.from_numpy(coupling.degree**-0.5).to(device, dtype).unsqueeze(1)
+        return cls(coupling, _Product(coupling.inner, device, dtype), _Product(coupling.outer, device, dtype), scale)
+
+
+class _Product:
+    """A constant sparse matrix with its transpose at hand."""
+
+    def __init__(self, matrix: Any, device: torch.device, dtype: torch.dtype) -> None:
+        self._matrix, self._transpose = (_csr(each).to(device, dtype) for each in (matrix, matrix.T.tocsr()))
+
+    def __matmul__(self, h: Tensor) -> Tensor:
+        return SparseProduct.apply(self._matrix, self._transpose, h)  # type: ignore[no-untyped-call]
+
+
+def _csr(matrix: Any) -> Tensor:
+    crow, col = (torch.from_numpy(each.astype(np.int64)) for each in (matrix.indptr, matrix.indices))
+    return rows.csr(crow, col, torch.from_numpy(matrix.data), matrix.shape)
+
+
+def convolutions_of(module: nn.Module) -> int:
+    """The number of layers of a GCN; an error where the model is none."""
+    if not isinstance(module, Convolutions) or not all(isinstance(conv, GCNConv) for conv in module.convs):
+        raise IsthmusError("method 'fedcog-gcn' runs the layers of a GCN across parties: use encoder gcn")
+    return len(module.convs)

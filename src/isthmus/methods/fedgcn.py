@@ -1,0 +1,172 @@
+"""FedGCN: what neighbours elsewhere add to a node is summed up once, before training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from isthmus.data import matrices, rows
+from isthmus.data.coupling import Coupling, decoupled
+from isthmus.data.party import SPLITS, Level, Party
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Prepared, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Model, State
+from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.fedcog import require_all
+from isthmus.methods.fedcog_gcn import convolutions_of
+from isthmus.nn.per_party import REPEATED
+from isthmus.tasks.base import Task
+
+
+class FedGcn(FedAvg):
+    """FedGCN (Yao et al. 2023): parties learn the sum over each node's neighbours, of all parties, once; then FedAvg.
+
+    For every node u they add up sum_v c_uv x_v over all neighbours v wherever they are, and
+
+        0 hops: nothing is added up, edges across the border do not exist (FedAvg);
+        1 hop:  a party gets the sums of its own nodes: the first layer is exact, the second sees own edges only;
+        2 hops: and those of the nodes across its border: two layers are exact, with no exchange in training.
+
+    Parties add up by the nodes' ids, so that none sees another's part of a sum: only a node with a single neighbour
+    across a border gives that neighbour away to who knows the edge. c_uv = ((1 + d_u) (1 + d_v))^-1/2 with degrees in
+    the whole graph; the degrees of nodes across the border travel with the sums.
+    """
+
+    name: ClassVar[str] = "fedgcn"
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
+    everyone: ClassVar[bool] = True
+
+    hops: Literal[0, 1, 2] = 2
+    """How many hops of neighbours are summed up across parties."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        convolutions_of(model.module)
+        if self.hops and state.once("sum up"):
+            union = federation.agree("known")
+            require_all(federation.total("sum_up", rows=union, to="parties").missing)
+            require_all(federation.ask("settle").missing)
+            yield state
+        yield from super().server(federation, model, state)
+
+    class AtParty(Prepared, FedAvg.AtParty):
+        method: FedGcn
+
+        def __init__(
+            self, method: FedGcn, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
+        ) -> None:
+            convolutions_of(module)
+            super().__init__(method, parties, task, _summed(module) if method.hops else module, **where)
+            self._coupling: tuple[tuple[str, ...], Coupling] | None = None
+
+        @action
+        def known(self, request: Payload) -> Answer:
+            """The ids of own nodes and of those across the border."""
+            return Answer({"ids": [torch.cat(each) for each in zip(*self._ids(), strict=True)]})
+
+        @action
+        def sum_up(self, request: Payload) -> Answer:
+            """What own nodes add to every node that they are joined to, and the degrees of own nodes."""
+            coupling = self.coupling
+            scaled = torch.from_numpy(coupling.degree**-0.5)
+            own_ids, outer_ids = self._ids()
+            answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}
+            nodes, slots = np.cumsum([0, *coupling.sizes]), np.cumsum([0, *map(len, outer_ids)])
+            for at, party in enumerate(self.cohort.parties):
+                own, across = slice(*nodes[at : at + 2]), slice(*slots[at : at + 2])
+                x = matrices.of_tensor(rows.dense(party.graph.x)) * scaled[own].unsqueeze(1).numpy()
+                sums = [matrix[part][:, own] @ x for matrix, part in ((coupling.inner, own), (coupling.outer, across))]
+                degree = np.concatenate([coupling.degree[own], np.zeros(len(outer_ids[at]))])
+                answer["ids"].append(torch.cat([own_ids[at], outer_ids[at]]))
+                answer["sum"].append(torch.from_numpy(np.concatenate(sums)).to(party.graph.x.dtype))
+                answer["degree"].append(torch.from_numpy(degree))
+                answer["wants"].append(answer["ids"][-1] if self.method.hops == 2 else own_ids[at])
+            return Answer(answer)
+
+        @action
+        def settle(self, request: Payload) -> Answer:
+            """From here on the parties train on the sums, and on the edges that they know of."""
+            self.kept["prepared"] = [
+                {"sum": came["sum"], "degree": came["degree"], "ids": came["ids"]} for came in self.received("sum_up")
+            ]
+            return Answer({})
+
+        def trained_on(self, party: Party, prepared: Any) -> Party:
+            ids, degree = prepared["ids"].cpu(), prepared["degree"].cpu()
+            scale = degree.pow(-0.5).unsqueeze(1)
+            edges, weight = _edges(party, ids)
+            values = (scale[edges[0]] * scale[edges[1]]).squeeze(1) * weight
+            beyond = ids.numel() - party.nodes
+            graph = Data(x=(scale * prepared["sum"].cpu()).to(values.dtype), edge_index=edges, num_nodes=ids.numel())
+            graph.x, graph.edge_weight = graph.x.to(party.graph.x.dtype), values.to(party.graph.x.dtype)
+            graph.y = torch.cat([party.graph.y, party.graph.y.new_zeros(beyond, *party.graph.y.shape[1:])])
+            train, val, test = (
+                torch.cat([getattr(party, split), torch.zeros(beyond, dtype=torch.bool)]) for split in SPLITS
+            )
+            return replace(party, graph=graph, ids=ids, border=None, train=train, val=val, test=test)
+
+        @property
+        def coupling(self) -> Coupling:
+            """The decoupled graphs of the parties asked now."""
+            names = self.cohort.names
+            if self._coupling is None or self._coupling[0] != names:
+                self._coupling = names, decoupled(self.cohort.parties)
+            return self._coupling[1]
+
+        def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
+            """Ids of own nodes, and of those across the border, by party."""
+            slots = torch.from_numpy(self.coupling.ids)
+            outer = [len_of(own) for own in self.coupling.slots]
+            own = [torch.arange(party.nodes) if party.ids is None else party.ids for party in self.cohort.parties]
+            return own, list(slots.split(outer))
+
+
+def len_of(slots: dict[str, slice]) -> int:
+    return sum(at.stop - at.start for at in slots.values())
+
+
+def _edges(party: Party, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Edges among own nodes and, where those are there, to nodes across the border; every node has a loop."""
+    graph, border = party.graph, party.border
+    weight = getattr(graph, "edge_weight", None)
+    parts = [graph.edge_index, torch.arange(ids.numel()).expand(2, -1)]
+    weights = [torch.ones(graph.edge_index.size(1)) if weight is None else weight, torch.ones(ids.numel())]
+    if border is not None and len(border) and ids.numel() > party.nodes:
+        order = torch.argsort(ids[party.nodes :])
+        outer = party.nodes + order[torch.searchsorted(ids[party.nodes :][order], border.outer)]
+        across = torch.ones(len(border)) if border.weight is None else border.weight
+        parts += [torch.stack([outer, border.inner])]
+        weights += [across]
+    return torch.cat(parts, dim=1), torch.cat(weights)
+
+
+class SummedUp(nn.Module):
+    """A graph convolution whose sums over neighbours are in its input already."""
+
+    def __init__(self, conv: Any) -> None:
+        super().__init__()
+        self.lin, self.bias = conv.lin, conv.bias
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self.lin(x) + self.bias
+
+
+REPEATED[SummedUp] = ("bias",)
+
+
+def _summed(module: nn.Module) -> nn.Module:
+    """The GCN for such inputs: no sum in the first layer, given weights of edges in the others."""
+    module = deepcopy(module)
+    convs: Any = module.get_submodule("convs")
+    convs[0] = SummedUp(convs[0])
+    for conv in convs[1:]:
+        conv.normalize = conv.add_self_loops = False
+    return module
