@@ -32,16 +32,20 @@ def is_sparse(h: Any) -> bool:
     return isinstance(h, csr_array)
 
 
+def dense(h: Any) -> Any:
+    return h.toarray() if is_sparse(h) else h
+
+
 def fitting(h: Any) -> Any:
     """Dense where that is quicker."""
-    return h.toarray() if is_sparse(h) and h.nnz > DENSE * h.shape[0] * h.shape[1] else h
+    return dense(h) if is_sparse(h) and h.nnz > DENSE * h.shape[0] * h.shape[1] else h
 
 
 def alike(parts: Sequence[Any]) -> list[Any]:
     """All sparse, or all dense."""
     if all(map(is_sparse, parts)):
         return list(parts)
-    return [part.toarray() if is_sparse(part) else part for part in parts]
+    return [dense(part) for part in parts]
 
 
 def below(parts: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -45,7 +45,7 @@ class FedCog(Averaging):
     """
 
     name: ClassVar[str] = "fedcog"
-    levels: ClassVar[tuple[Level, ...]] = ("node",)
+    levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     encoder: ClassVar[str] = "sgc"
     everyone: ClassVar[bool] = True
 
@@ -90,36 +90,35 @@ class FedCog(Averaging):
             setattr(module, "diffused", True)  # noqa: B010 - nn.Module's type knows no plain attributes
             super().__init__(method.training(), parties, task, module, **where)
             self.lnnc, self.least = method.lnnc, method.least
-            self._coupling: tuple[tuple[str, ...], Coupling] | None = None
+            self._way: _Way | None = None
 
         @action
         def propagate(self, request: Payload) -> Mail:
             """Lines 5 to 8: the hop before is finished, own nodes are summed up, what is others' goes to them."""
-            coupling = self.coupling
-            h = matrices.scaled(self._reached(int(request["hop"]) - 1), coupling.degree**self.diffusion.right)
-            self.kept["half"] = matrices.pieces(coupling.inner.astype(h.dtype) @ h, coupling.sizes)
-            across = matrices.fitting(coupling.outer.astype(h.dtype) @ h)
+            if int(request["hop"]) == 1:  # lines 2 and 3
+                coupling = decoupled(self.cohort.parties, lnnc=self.lnnc, least=self.least)
+                self._way = _Way(coupling, self.diffusion, matrices.of_tensor(self.cohort.block.x.cpu()))
+            else:
+                self._border()
+            way = self.way
+            across = way.sum_up()
             return Mail(
                 [
                     {
-                        owner: {"ids": torch.from_numpy(coupling.ids[at]), **matrices.carried(across[at])}
+                        owner: {"ids": torch.from_numpy(way.coupling.ids[at]), **matrices.carried(across[at])}
                         for owner, at in own.items()
                     }
-                    for own in coupling.slots
+                    for own in way.coupling.slots
                 ]
             )
 
         @action
         def settle(self, request: Payload) -> Answer:
             """Line 9 for the last time; from here on the parties train on what the hops come to."""
-            last = self._reached(self.diffusion.hops)
-            before = range(self.diffusion.hops) if self.diffusion.keeps_all else ()
-            hops = matrices.alike(
-                [*(self._features() if at == 0 else self._kept_matrix(f"hop-{at}") for at in before), last]
-            )
-            self.kept["prepared"] = matrices.pieces(self.diffusion.result(hops, matrices.beside), self.coupling.sizes)
-            for name in ("half", *(f"hop-{at}" for at in before)):
-                del self.kept[name]
+            self._border()
+            result = self.diffusion.result(matrices.alike(self.way.hops), matrices.beside)
+            self.kept["prepared"] = matrices.pieces(result, self.way.coupling.sizes)
+            self._way = None
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
@@ -128,49 +127,63 @@ class FedCog(Averaging):
             return replace(party, graph=graph, border=None)
 
         @property
-        def coupling(self) -> Coupling:
-            """The decoupled graphs of the parties asked now (lines 2 and 3)."""
-            names = self.cohort.names
-            if self._coupling is None or self._coupling[0] != names:
-                self._coupling = names, decoupled(self.cohort.parties, lnnc=self.lnnc, least=self.least)
-            return self._coupling[1]
+        def way(self) -> _Way:
+            """How far the parties asked now have propagated; a run that was stopped on the way starts it anew."""
+            if self._way is None or self._way.coupling.sizes != self.cohort.sizes:
+                raise IsthmusError("propagation goes on with the parties that began it")
+            return self._way
 
-        def _features(self) -> Any:
-            return matrices.below([matrices.of_tensor(party.graph.x) for party in self.cohort.parties])
-
-        def _kept_matrix(self, name: str) -> Any:
-            return matrices.below([matrices.of_tensor(matrices.uncarried(piece)) for piece in self.kept.each(name)])
-
-        def _reached(self, hop: int) -> Any:
-            """H of this hop: border propagation of the own half and of what came."""
-            if hop == 0:
-                return self._features()
-            half = self._kept_matrix("half")
-            half, came = matrices.alike([half, self._came(half)])
-            h = matrices.scaled(half + came, self.coupling.degree**self.diffusion.left)
-            if restart := self.diffusion.restart:
-                h, start = matrices.alike([h, self._features()])
-                h = (1 - restart) * h + restart * start
-            h = matrices.fitting(h)
-            if self.diffusion.keeps_all and hop < self.diffusion.hops:
-                self.kept[f"hop-{hop}"] = matrices.pieces(h, self.coupling.sizes)
-            return h
-
-        def _came(self, like: Any) -> Any:
-            """What other parties summed up for the nodes here, in the shape of the own half."""
+        def _border(self) -> None:
+            """Line 9: what came is added to the own sums."""
             places, parts, first = [], [], 0
             for party, letters in zip(self.cohort.parties, self.received("propagate"), strict=True):
-                for sender, letter in letters.items():
-                    places.append(first + places_of(party, sender, letter["ids"]).numpy())
-                    parts.append(matrices.of_tensor(matrices.uncarried(letter)))
+                at = places_of(party, {sender: letter["ids"] for sender, letter in letters.items()})
+                places += [first + at[sender].numpy() for sender in letters]
+                parts += [matrices.of_tensor(matrices.uncarried(letter)) for letter in letters.values()]
                 first += party.nodes
-            if not parts:
-                return csr_array(like.shape, dtype=like.dtype)
+            self.way.add_up(places, parts)
+
+
+class _Way:
+    """The hops of several parties, from the first to the last.
+
+    The factors beta and gamma are in the matrices, so that no product has to be scaled.
+
+    Attributes:
+        hops: all that the result needs, the last one last.
+    """
+
+    def __init__(self, coupling: Coupling, diffusion: Diffusion, features: Any) -> None:
+        kind = features.dtype
+        beta, self._gamma = ((coupling.degree**e).astype(kind) for e in (diffusion.right, diffusion.left))
+        self.coupling, self.diffusion, self.hops = coupling, diffusion, [features]
+        self._inner = (diags_array(self._gamma) @ coupling.inner.astype(kind) @ diags_array(beta)).tocsr()
+        self._outer = (coupling.outer.astype(kind) @ diags_array(beta)).tocsr()
+        self._start = features if diffusion.restart else None
+        self._half: Any = None
+
+    def sum_up(self) -> Any:
+        """Internal propagation (13): the sums for others' nodes; those for own nodes stay here."""
+        self._half = self._inner @ self.hops[-1]
+        return matrices.fitting(self._outer @ self.hops[-1])
+
+    def add_up(self, places: Sequence[Any], parts: Sequence[Any]) -> None:
+        """Border propagation (14), with restart (15), of the own sums and of those that came for nodes here."""
+        h, self._half = self._half, None
+        if any(not matrices.is_sparse(each) for each in (h, *parts)):
+            h = matrices.dense(h)
+            for at, part in zip(places, parts, strict=True):  # within a letter no node is named twice
+                h[at] += self._gamma[at, None] * matrices.dense(part)
+        elif parts:
             at = np.concatenate(places)
-            sums = csr_array(
-                (np.ones(at.size, dtype=parts[0].dtype), (at, np.arange(at.size))), shape=(like.shape[0], at.size)
-            )
-            return sums @ matrices.below(matrices.alike(parts))
+            which = csr_array((self._gamma[at], (at, np.arange(at.size))), (h.shape[0], at.size))
+            h = h + which @ matrices.below(parts)
+        if restart := self.diffusion.restart:
+            h, start = matrices.alike([h, self._start])
+            h = (1 - restart) * h + restart * start
+        if not self.diffusion.keeps_all:
+            self.hops.clear()
+        self.hops.append(matrices.fitting(h))
 
 
 def diffusion_of(module: nn.Module) -> Diffusion:
@@ -191,12 +204,17 @@ def require_all(missing: Mapping[str, str]) -> None:
         raise IsthmusError(f"all parties must take part in propagation; party '{party}' did not: {why}")
 
 
-def places_of(party: Party, sender: str, ids: Tensor) -> Tensor:
-    """Positions of these nodes at the party."""
+def places_of(party: Party, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """For each sender the positions of these nodes at the party."""
+    if not ids:
+        return {}
     if party.ids is None:
-        raise PartyFailed(party.name, f"party '{sender}' sent sums, but this party's nodes have no ids")
-    order = torch.argsort(party.ids)
-    at = torch.searchsorted(party.ids[order], ids.cpu()).clamp(max=party.nodes - 1)
-    if not torch.equal(party.ids[order][at], ids.cpu()):
-        raise PartyFailed(party.name, f"party '{sender}' sent sums for nodes that are not here")
-    return order[at]
+        raise PartyFailed(party.name, f"party '{next(iter(ids))}' sent sums, but this party's nodes have no ids")
+    known, order = party.ids.sort()
+    wanted = torch.cat([each.cpu() for each in ids.values()])
+    at = torch.searchsorted(known, wanted).clamp(max=party.nodes - 1)
+    counts = [each.numel() for each in ids.values()]
+    for sender, here in zip(ids, (known[at] == wanted).split(counts), strict=True):
+        if not bool(here.all()):
+            raise PartyFailed(party.name, f"party '{sender}' sent sums for nodes that are not here")
+    return dict(zip(ids, order[at].split(counts), strict=True))

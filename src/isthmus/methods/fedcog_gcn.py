@@ -185,8 +185,8 @@ class FedCogGcn(Method):
             tape, half = self._tape, self._tape.halves[layer]
             came, tape.arrivals, first = torch.zeros_like(half, requires_grad=False), [], 0
             for party, letters in zip(self.cohort.parties, self.received("forth"), strict=True):
-                at = {sender: first + places_of(party, sender, letter["ids"]) for sender, letter in letters.items()}
-                tape.arrivals.append({sender: place.to(half.device) for sender, place in at.items()})
+                at = places_of(party, {sender: letter["ids"] for sender, letter in letters.items()})
+                tape.arrivals.append({sender: (first + place).to(half.device) for sender, place in at.items()})
                 for sender, letter in letters.items():
                     came.index_add_(0, tape.arrivals[-1][sender], letter["h"])
                 first += party.nodes
