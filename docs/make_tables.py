@@ -22,8 +22,8 @@ HERE = Path(__file__).parent
 KINDS: dict[str, tuple[str, type[Registered]]] = {
     "methods": ("methods.md", Method),
     "encoders": ("models.md", Encoder),
-    "datasets": ("parties.md", DataSet),
-    "partitions": ("parties.md", Partition),
+    "datasets": ("data.md", DataSet),
+    "partitions": ("partitions.md", Partition),
 }
 """Marker: the page it is on, and what the table lists."""
 
@@ -36,7 +36,7 @@ def entries(base: type[Registered]) -> list[dict[str, Any]]:
 def tables(base: type[Registered]) -> str:
     """Names and summaries, the options that most have in common, and the others with whose they are."""
     listed = entries(base)
-    parts = [_table(("name", "what it is"), [(_code(each["name"]), each["summary"]) for each in listed])]
+    parts = _sized(listed) if base is DataSet else [_named(listed)]
     common, own = [], []
     for row, names in _options(listed).items():
         if 2 * len(names) >= len(listed):
@@ -51,6 +51,24 @@ def tables(base: type[Registered]) -> str:
         title = "Options of their own, and defaults that differ:" if common else "Options:"
         parts += [title, _table((base.kind, *head), own)]
     return "\n\n".join(parts)
+
+
+def _named(listed: Sequence[Mapping[str, Any]]) -> str:
+    return _table(("name", "what it is"), [(_code(each["name"]), each["summary"]) for each in listed])
+
+
+def _sized(listed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Data sets whose size the options or the files decide on, and those that have always the same."""
+    counts = ("graphs", "nodes", "edges", "features", "classes")
+    rows = []
+    for each in listed:
+        if "sizes" in each:
+            figures = [f"{each['sizes'][count]:,}" if each["sizes"][count] else "" for count in counts]
+            what = (DataSet.named(each["name"]).__doc__ or "").strip().split("\n")[0]  # the summary repeats the sizes
+            rows.append((_code(each["name"]), "graph" if each["sizes"]["graphs"] else "node", *figures, what))
+    rows.sort(key=lambda row: row[1] == "graph")
+    open_ended = _named([each for each in listed if "sizes" not in each])
+    return [open_ended, "Public ones and their sizes:", _table(("name", "level", *counts, "what it is"), rows)]
 
 
 def written(text: str, page: str) -> str:
@@ -74,7 +92,7 @@ def _options(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[
 
 
 def _row(option: Mapping[str, Any]) -> tuple[str, ...]:
-    default = "required" if option["default"] is None else _code(str(option["default"]).lower())
+    default = "required" if option["required"] else _code(str(option["default"]).lower())
     choice = re.fullmatch(r"Literal\[(.*)\]", option["type"])
     values = choice[1].replace("'", "`") if choice else {"bool": "`true`, `false`"}.get(option["type"], option["type"])
     return _code(option["name"]), default, values, option["help"]

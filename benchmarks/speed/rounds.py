@@ -40,7 +40,8 @@ from torch_geometric.nn import GCNConv
 
 from isthmus import __version__
 from isthmus.data import rows
-from isthmus.data.datasets import Cora, node_pool
+from isthmus.data.datasets.citations import Cora
+from isthmus.data.datasets.public import node_pool
 from isthmus.data.partition import Partition
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool
@@ -65,7 +66,7 @@ LR, WEIGHT_DECAY = 0.01, 5e-4
 
 def load_pool() -> tuple[Pool, str]:
     """Cora with its public split; where its files are absent a generated graph of the same size."""
-    raw = Cora.raw()
+    raw = Cora().raw()
     if raw.is_dir() and any(raw.iterdir()):
         return Cora().load(0), "Cora"
     return node_pool(generated()), "generated (the size of Cora)"

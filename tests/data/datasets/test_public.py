@@ -1,143 +1,57 @@
-import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from published import masks, pitfalls, real, write_npz, zipped
 
-from isthmus.data import rows
-from isthmus.data.datasets import Citations, Cora, Enzymes, PublicDataSet, SmallGraphs, data_root
-from isthmus.data.partition import Random
-from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, draws, rank_within, split_by_share
+from isthmus.data.datasets.attributed import Acm, Uai2010
+from isthmus.data.datasets.bags import AmazonPhoto, CoauthorCs, Dblp
+from isthmus.data.datasets.citations import Cora
+from isthmus.data.datasets.large import Flickr, OgbnArxiv, Reddit
+from isthmus.data.datasets.public import OneGraph, PublicDataSet, Sizes, arriving, data_root, node_pool, unpack
+from isthmus.data.datasets.tu import Enzymes, Tu
+from isthmus.data.pool import DataSet, draws
 from isthmus.errors import IsthmusError
 
-PUBLIC = {name: each for name, each in DataSet.known().items() if issubclass(each, PublicDataSet)}
-SIZES = {  # items, nodes, directed edges, features, classes
-    "cora": (2708, 2708, 10556, 1433, 7),
-    "citeseer": (3327, 3327, 9104, 3703, 6),
-    "pubmed": (19717, 19717, 88648, 500, 3),
-    "enzymes": (600, 19580, 74564, 21, 6),
-    "proteins": (1113, 43471, 162088, 4, 2),
-    "dhfr": (756, 32075, 67352, 56, 2),
-    "nci1": (4110, 122747, 265506, 37, 2),
+PUBLIC = {
+    name: kind
+    for name, kind in DataSet.known().items()
+    if issubclass(kind, PublicDataSet) and kind.__module__.startswith("isthmus.")
 }
-
-
-def load(name, seed=0, **options):
-    """A public data set, or a skipped test where its files are not here: tests download nothing."""
-    data = PUBLIC[name](**options)
-    if not any(data.raw().glob("*")):
-        pytest.skip(f"no raw files of {name}: point ISTHMUS_DATA at a folder that holds them")
-    return data.load(seed)
-
-
-def same(left, right):
-    return all(
-        torch.equal(getattr(left.party, split), getattr(right.party, split)) for split in ("train", "val", "test")
-    )
+SIZED = [name for name, kind in PUBLIC.items() if kind.sizes and not kind.__module__.endswith("moleculenet")]
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", SIZES)
-def test_sizes_are_the_published_ones(name):
-    pool = load(name)
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_are_what_is_read(name):
+    pool = real(name)
     party = pool.party
-    assert (party.items, party.nodes, party.edges, party.features, pool.classes) == SIZES[name]
-    assert not (party.train & party.val).any()
-    assert not ((party.train | party.val) & party.test).any()
+    low, high = party.graph.edge_index.min(0).values, party.graph.edge_index.max(0).values
+    found = Sizes(
+        nodes=party.nodes,
+        edges=torch.unique(low * party.nodes + high).numel(),
+        features=party.features,
+        classes=pool.classes,
+        graphs=party.items if party.level == "graph" else None,
+    )
+    assert found == PUBLIC[name].sizes
+    assert party.graph.y.unique().numel() == pool.classes
+    assert int(torch.stack(list(masks(pool).values())).sum(0).max()) == 1
 
 
-@pytest.mark.real
-def test_the_public_split_is_planetoid_s():
-    party = load("cora").party
-    assert [int(getattr(party, split).sum()) for split in ("train", "val", "test")] == [140, 500, 1000]
-    assert torch.nonzero(party.train).flatten().tolist() == list(range(140))
-    assert same(load("cora", seed=1), load("cora", seed=0))
-
-
-@pytest.mark.real
-def test_a_random_split_is_drawn_by_seed():
-    first = load("cora", split="random", train_per_class=5, val=100, test=200)
-    party = first.party
-    assert torch.bincount(party.graph.y[party.train]).tolist() == [5] * 7
-    assert (int(party.val.sum()), int(party.test.sum())) == (100, 200)
-    torch.manual_seed(7)
-    assert same(load("cora", split="random", train_per_class=5, val=100, test=200), first)
-    assert not same(load("cora", seed=1, split="random", train_per_class=5, val=100, test=200), first)
-    with pytest.raises(IsthmusError, match="data set 'cora': 2568 of 2708 nodes are left"):
-        load("cora", split="random", val=2500)
-
-
-@pytest.mark.real
-def test_bags_of_words_are_sparse_and_normalised_on_demand():
-    normal, plain = load("cora").party.graph.x, load("cora", normalize=False).party.graph.x
-    assert rows.is_sparse(normal)
-    torch.testing.assert_close(rows.dense(normal).sum(1), torch.ones(2708))
-    assert set(plain.values().tolist()) == {1.0}
-
-
-@pytest.mark.real
-def test_graphs_are_split_alike_in_every_class():
-    party = load("enzymes").party
-    for label in range(6):
-        own = party.graph.y == label
-        assert [int(getattr(party, split)[own].sum()) for split in ("train", "val", "test")] == [80, 10, 10]
-
-
-@pytest.mark.real
-def test_reading_is_silent_and_writes_nothing_beside_the_raw_files(tmp_path, monkeypatch):
-    load("cora")
-    shutil.copytree(Cora.raw(), tmp_path / "planetoid" / "Cora" / "raw")
-    monkeypatch.setenv("ISTHMUS_DATA", str(tmp_path))
-    code = "from isthmus.data.datasets import Cora; Cora().load(0)"  # PyG itself is silent under pytest
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout + ran.stderr == ""
-    assert [each.name for each in (tmp_path / "planetoid" / "Cora").iterdir()] == ["raw"]
-
-
-@pytest.mark.real
-def test_cora_is_cut_and_keeps_its_features_sparse():
-    parties = Random().cut(load("cora"), 10, seed=0)
-    assert all(rows.is_sparse(party.graph.x) for party in parties)
-
-
-@pytest.fixture
-def nowhere(tmp_path, monkeypatch):
-    """An empty data root, and no way to download."""
-    import torch_geometric.datasets as published
-
-    def offline(self):
-        raise ConnectionError("no route\nto host")
-
-    monkeypatch.setenv("ISTHMUS_DATA", str(tmp_path))
-    monkeypatch.setattr(published.Planetoid, "download", offline)
-    monkeypatch.setattr(published.TUDataset, "download", offline)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("data", "folder", "url"),
-    [(Cora(), "planetoid/Cora/raw", "github.com/kimiyoung"), (Enzymes(), "tu/ENZYMES/raw", "www.chrsmrrs.com")],
-    ids=["cora", "enzymes"],
-)
-def test_missing_files_are_an_error_that_says_where_they_belong(nowhere, data, folder, url):
-    with pytest.raises(IsthmusError) as error:
-        data.load(0)
-    text = str(error.value)
-    assert str(nowhere / folder) in text
-    assert url in text
-    assert "ConnectionError: no route to host" in text
-    assert "\n" not in text
-
-
-def test_broken_files_are_an_error_that_names_them(nowhere):
-    raw = nowhere / "tu" / "ENZYMES" / "raw"
-    raw.mkdir(parents=True)
-    for part in ("A", "graph_indicator", "graph_labels"):
-        (raw / f"ENZYMES_{part}.txt").write_text("not a number\n")
-    with pytest.raises(IsthmusError, match=f"cannot read the files in {raw}"):
-        Enzymes().load(0)
+def test_every_public_set_says_how_large_it_is_unless_an_option_decides():
+    for name, kind in PUBLIC.items():
+        assert (kind.sizes is None) == ("title" in kind.model_fields), name
+        assert kind.describe()["summary"]
+    assert len(SIZED) == 20
+    described = Cora.describe()
+    assert described["summary"] == "Machine learning papers: 2,708 nodes, 5,278 edges, 1,433 features."
+    assert described["sizes"]["classes"] == 7
+    assert Enzymes.describe()["summary"] == "Protein structures of six enzyme classes: 600 graphs, 21 features."
 
 
 def test_the_root_is_named_by_the_environment_or_the_cache(monkeypatch):
@@ -147,40 +61,169 @@ def test_the_root_is_named_by_the_environment_or_the_cache(monkeypatch):
     assert data_root() == data_root().home() / ".cache" / "isthmus" / "data"
 
 
-def test_public_sets_are_known_by_name_and_documented():
-    assert set(SIZES) <= set(PUBLIC)
-    for each in PUBLIC.values():
-        described = each.describe()
-        assert described["summary"]
-        assert all(option["help"] for option in described["options"])
-    for family in (Citations, SmallGraphs):
-        assert not family.name
+MISSING = [
+    (Cora(), "planetoid/Cora/raw", "https://github.com/kimiyoung/planetoid/raw/master/data"),
+    (CoauthorCs(), "coauthor/CS/raw", "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/ms_academic_cs.npz"),
+    (Dblp(), "citationfull/dblp/raw", "https://github.com/abojchevski/graph2gauss/raw/master/data/dblp.npz"),
+    (
+        AmazonPhoto(),
+        "amazon/Photo/raw",
+        "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/amazon_electronics_photo.npz",
+    ),
+    (Acm(), "npz", "https://github.com/zhumeiqiBUPT/AM-GCN/raw/master/data/acm.zip"),
+    (Uai2010(), "npz", "https://github.com/zhumeiqiBUPT/AM-GCN/raw/master/data/uai.zip"),
+    (Flickr(), "flickr/raw", "https://drive.google.com/open?id=1zycmmDES39zVlbVCYs88JTJ1Wm5FbfLz"),
+    (Reddit(), "reddit/raw", "https://data.dgl.ai/dataset/reddit.zip"),
+    (OgbnArxiv(), "ogb/arxiv", "http://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"),
+    (Enzymes(), "tu/ENZYMES/raw", "https://www.chrsmrrs.com/graphkerneldatasets/ENZYMES.zip"),
+    (Tu(title="MUTAG"), "tu/MUTAG/raw", "https://www.chrsmrrs.com/graphkerneldatasets/MUTAG.zip"),
+]
 
 
-def test_purposes_draw_apart_and_seeds_repeat():
-    assert draws(0, "a").random() == draws(0, "a").random()
-    assert draws(0, "a").random() != draws(0, "b").random()
-    assert draws(0, "a").random() != draws(1, "a").random()
+@pytest.mark.parametrize(("data", "folder", "url"), MISSING, ids=lambda each: getattr(each, "name", ""))
+def test_missing_files_are_one_line_that_says_where_they_belong(empty_root, monkeypatch, data, folder, url):
+    from torch_geometric import datasets
+
+    def offline(self):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(datasets.Planetoid, "download", offline)
+    with pytest.raises(IsthmusError) as error:
+        data.load(0)
+    text = str(error.value)
+    assert text.startswith(f"data set '{data.name}': no ")
+    assert f" in {empty_root / folder} and the download failed (" in text
+    assert "no route to host" in text
+    assert text.endswith(f"put those from {url} there")
+    assert "\n" not in text
+    assert not [each for each in empty_root.rglob("*") if each.is_file()]
 
 
-def test_a_split_and_a_random_cut_of_one_seed_are_independent():
-    """Drawn from one stream, the first party of a random cut would get all training items."""
-    group = torch.zeros(1000, dtype=torch.long)
-    masks = split_by_share(group, 0.1, 0.2, draws(0, "split"))
-    owner = rank_within(group, draws(0, "partition")) % 4
-    training = torch.bincount(owner[masks["train_mask"]], minlength=4)
-    assert (training > 10).all()
+def test_a_download_is_read_kept_and_not_made_again(empty_root, tmp_path, monkeypatch):
+    write_npz(tmp_path / "ms_academic_cs.npz", pitfalls())
+    monkeypatch.setattr(CoauthorCs, "url", (tmp_path / "ms_academic_cs.npz").as_uri())
+    data = CoauthorCs(train_per_class=2, val=5, test=10)
+    first = data.load(0)
+    (tmp_path / "ms_academic_cs.npz").unlink()
+    again = data.load(0)
+    assert torch.equal(first.party.graph.edge_index, again.party.graph.edge_index)
+    assert [each.relative_to(empty_root).as_posix() for each in empty_root.rglob("*") if each.is_file()] == [
+        "coauthor/CS/raw/ms_academic_cs.npz"
+    ]
 
 
-def test_a_split_has_its_share_of_every_group():
-    group = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
-    masks = split_by_share(group, 0.5, 0.3, draws(0, "split"))
-    assert torch.bincount(group[masks["train_mask"]]).tolist() == [25, 15, 10]
-    assert torch.bincount(group[masks["val_mask"]]).tolist() == [15, 9, 6]
-    assert (torch.stack(list(masks.values())).sum(0) == 1).all()
-    with pytest.raises(IsthmusError, match="more than the whole"):
-        split_by_share(group, 0.8, 0.3, draws(0, "split"))
+def test_a_download_that_cannot_be_read_leaves_nothing(empty_root, tmp_path, monkeypatch):
+    (tmp_path / "dblp.npz").write_text("<html>not found</html>")
+    monkeypatch.setattr(Dblp, "url", (tmp_path / "dblp.npz").as_uri())
+    with pytest.raises(IsthmusError, match=r"^data set 'dblp': no dblp\.npz in .* and the download failed"):
+        Dblp().load(0)
+    assert not [each for each in empty_root.rglob("*") if each.is_file()]
 
 
-def test_a_pool_is_a_party_of_everything():
-    assert isinstance(DataSet.named("motifs")().load(0).party, Party)
+def test_a_download_by_pyg_that_breaks_off_leaves_nothing(empty_root, monkeypatch):
+    from torch_geometric import datasets
+
+    def half(self):
+        with open(f"{self.raw_dir}/ind.cora.x", "wb") as file:
+            file.write(b"half")
+        raise TimeoutError("gone")
+
+    monkeypatch.setattr(datasets.Planetoid, "download", half)
+    with pytest.raises(IsthmusError, match=r"no files in .*planetoid/Cora/raw and the download failed \(.*gone\)"):
+        Cora().load(0)
+    assert not [each for each in empty_root.rglob("*") if each.is_file()]
+
+
+@pytest.mark.real
+def test_reading_is_silent_and_writes_nothing_beside_the_raw_files(tmp_path, monkeypatch):
+    real("cora")
+    place = tmp_path / "planetoid" / "Cora" / "raw"
+    place.mkdir(parents=True)
+    for each in Cora().raw().iterdir():
+        (place / each.name).write_bytes(each.read_bytes())
+    monkeypatch.setenv("ISTHMUS_DATA", str(tmp_path))
+    code = "from isthmus.data.datasets.citations import Cora; Cora().load(0)"  # PyG itself is silent under pytest
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout + ran.stderr == ""
+    assert [each.name for each in (tmp_path / "planetoid" / "Cora").iterdir()] == ["raw"]
+
+
+def test_files_arrive_together_and_only_when_all_went_well(tmp_path):
+    place = tmp_path / "set" / "raw"
+
+    def half():
+        with arriving(place) as folder:
+            (folder / "a").write_text("half")
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        half()
+    assert not place.exists()
+    with arriving(place) as folder:
+        (folder / "in").mkdir()
+        (folder / "in" / "a").write_text("whole")
+    assert (place / "in" / "a").read_text() == "whole"
+    with arriving(place) as folder:
+        (folder / "b").write_text("beside")
+    assert sorted(each.name for each in place.iterdir()) == ["b", "in"]
+    assert [each.name for each in place.parent.iterdir()] == ["raw"]
+
+
+def test_an_archive_comes_without_the_folder_at_its_top(tmp_path):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "a.txt").write_text("a")
+    archive = zipped(tmp_path / "toy", tmp_path / "toy.zip")
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr("__MACOSX/a.txt", "")
+    (tmp_path / "one").mkdir()
+    unpack(archive, tmp_path / "one")
+    assert [each.name for each in (tmp_path / "one").iterdir()] == ["a.txt"]
+    with zipfile.ZipFile(tmp_path / "flat.zip", "w") as file:
+        file.writestr("a.txt", "")
+        file.writestr("b.txt", "")
+    (tmp_path / "two").mkdir()
+    unpack(tmp_path / "flat.zip", tmp_path / "two")
+    assert sorted(each.name for each in (tmp_path / "two").iterdir()) == ["a.txt", "b.txt"]
+
+
+class Drawn(OneGraph):
+    """A graph for its splits alone."""
+
+    def graph(self):
+        raise AssertionError("only its splits are asked for")
+
+
+@given(
+    labels=st.lists(st.integers(-1, 4), min_size=1, max_size=60),
+    per_class=st.integers(1, 5),
+    val=st.integers(0, 10),
+    test=st.integers(0, 10),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=50)
+def test_drawn_splits_have_what_was_asked_for(labels, per_class, val, test, seed):
+    y = torch.tensor(labels)
+    data = Drawn(train_per_class=per_class, val=val, test=test)
+    due = {label: min(per_class, labels.count(label)) for label in set(labels) - {-1}}
+    left = len(labels) - labels.count(-1) - sum(due.values())
+    if val + test > left:
+        with pytest.raises(IsthmusError, match=rf"{left} of {len(labels)} nodes are left beside the training ones"):
+            data.drawn_split(y, draws(seed, "split"))
+        return
+    split = data.drawn_split(y, draws(seed, "split"))
+    train = y[split["train_mask"]].tolist()
+    assert {label: train.count(label) for label in set(train)} == due
+    assert [int(split[f"{each}_mask"].sum()) for each in ("val", "test")] == [val, test]
+    assert int(torch.stack(list(split.values())).sum(0).max()) <= 1
+    assert not (y[torch.stack(list(split.values())).any(0)] < 0).any()
+    again = data.drawn_split(y, draws(seed, "split"))
+    assert all(torch.equal(again[each], mask) for each, mask in split.items())
+
+
+def test_a_graph_becomes_a_pool_with_ids_and_masks():
+    from torch_geometric.data import Data
+
+    graph = Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 4, -1]))
+    graph.train_mask = torch.tensor([True, False, False])
+    pool = node_pool(graph)
+    assert (pool.classes, pool.party.ids.tolist(), pool.party.train.tolist()) == (5, [0, 1, 2], [True, False, False])

@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from isthmus.data.datasets.public import OneGraph, node_pool
-from isthmus.data.pool import Pool, draws
+from torch_geometric.data import Data
+
+from isthmus.data.datasets.public import Sizes, SplitGraph
 
 
-class Citations(OneGraph):
+class Citations(SplitGraph):
     """A citation network of papers with bags of words, as Planetoid published it."""
 
     reader: ClassVar[str] = "Planetoid"
     folder: ClassVar[str] = "planetoid"
 
-    split: Literal["public", "random"] = "public"
-    """The published split, or one drawn by seed with `train_per_class`, `val` and `test` nodes."""
     normalize: bool = True
     """Divide every paper's features by their sum."""
 
-    def load(self, seed: int) -> Pool:
+    def graph(self) -> Data:
         from torch_geometric.transforms import NormalizeFeatures
 
-        data = self.fetch(transform=NormalizeFeatures() if self.normalize else None)[0]
-        if self.split == "random":
-            data.update(self.drawn_split(data.y, draws(seed, "split")))
-        return node_pool(data)
+        return self.fetch(transform=NormalizeFeatures() if self.normalize else None)[0]
 
 
 class Cora(Citations):
-    """Machine learning papers: 2,708 nodes, 5,278 edges, 1,433 words, 7 classes."""
+    """Machine learning papers."""
 
     name: ClassVar[str] = "cora"
     title: ClassVar[str] = "Cora"
+    sizes: ClassVar[Sizes] = Sizes(nodes=2708, edges=5278, features=1433, classes=7)
 
 
 class CiteSeer(Citations):
-    """Computer science papers: 3,327 nodes, 4,552 edges, 3,703 words, 6 classes."""
+    """Computer science papers."""
 
     name: ClassVar[str] = "citeseer"
     title: ClassVar[str] = "CiteSeer"
+    sizes: ClassVar[Sizes] = Sizes(nodes=3327, edges=4552, features=3703, classes=6)
 
 
 class PubMed(Citations):
-    """Diabetes papers: 19,717 nodes, 44,324 edges, 500 TF-IDF features, 3 classes."""
+    """Papers on diabetes, with TF-IDF features."""
 
     name: ClassVar[str] = "pubmed"
     title: ClassVar[str] = "PubMed"
+    sizes: ClassVar[Sizes] = Sizes(nodes=19717, edges=44324, features=500, classes=3)

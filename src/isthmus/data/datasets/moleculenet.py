@@ -175,7 +175,7 @@ def note(unreadable: Sequence[int], rows: int) -> str:
 
 
 class Sider(MolecularGraphs):
-    """Drugs and their side effects by organ system: 1,427 molecules, 27 tasks."""
+    """Drugs and their side effects by organ system."""
 
     name: ClassVar[str] = "sider"
     title: ClassVar[str] = "SIDER"
@@ -183,7 +183,7 @@ class Sider(MolecularGraphs):
 
 
 class Bace(MolecularGraphs):
-    """Inhibitors of human beta-secretase 1, binding or not: 1,513 molecules, 1 task."""
+    """Inhibitors of human beta-secretase 1, binding or not."""
 
     name: ClassVar[str] = "bace"
     title: ClassVar[str] = "BACE"
@@ -191,7 +191,7 @@ class Bace(MolecularGraphs):
 
 
 class ClinTox(MolecularGraphs):
-    """Drugs, approved or failed for toxicity in trials: 1,480 molecules, 2 tasks."""
+    """Drugs, approved or failed for toxicity in trials."""
 
     name: ClassVar[str] = "clintox"
     title: ClassVar[str] = "ClinTox"
@@ -199,7 +199,7 @@ class ClinTox(MolecularGraphs):
 
 
 class Bbbp(MolecularGraphs):
-    """Compounds that pass the blood-brain barrier or not: 2,039 molecules, 1 task."""
+    """Compounds that pass the blood-brain barrier or not."""
 
     name: ClassVar[str] = "bbbp"
     title: ClassVar[str] = "BBBP"
@@ -207,7 +207,7 @@ class Bbbp(MolecularGraphs):
 
 
 class Tox21(MolecularGraphs):
-    """Compounds and twelve pathways of toxicity, many labels missing: 7,823 molecules, 12 tasks."""
+    """Compounds and twelve pathways of toxicity, many labels missing."""
 
     name: ClassVar[str] = "tox21"
     title: ClassVar[str] = "Tox21"

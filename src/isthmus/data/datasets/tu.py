@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import one_hot
+from torch_geometric.data import Data
+from torch_geometric.utils import coalesce, remove_self_loops
 
-from isthmus.data.datasets.public import PublicDataSet
+from isthmus.data import rows
+from isthmus.data.datasets.bags import edges
+from isthmus.data.datasets.public import PublicDataSet, Sizes, download, unpack
+from isthmus.data.datasets.text import numbers
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, Share, draws, split_by_share
+from isthmus.errors import IsthmusError
+
+DENSE = 50_000_000
+"""Entries up to which one-hot degrees are a dense matrix."""
 
 
 class SmallGraphs(PublicDataSet):
-    """Many small graphs, each with one class, from the TU Dortmund collection."""
+    """Many small graphs, each with one class, from the TU Dortmund collection.
 
-    reader: ClassVar[str] = "TUDataset"
+    Features are the nodes' attributes and then, one-hot, their labels, as with PyG's class. The files are read here
+    for speed: PyG's class takes them apart line by line, and the largest have millions.
+    """
+
     folder: ClassVar[str] = "tu"
 
     train: Share = 0.8
@@ -22,37 +40,142 @@ class SmallGraphs(PublicDataSet):
     val: Share = 0.1
     """Share of the graphs to validate on; the rest is for testing."""
 
+    def needed(self) -> Sequence[str]:
+        return [f"{self.title}_{part}.txt" for part in ("A", "graph_indicator")]
+
+    def source(self) -> str:
+        return f"https://www.chrsmrrs.com/graphkerneldatasets/{self.title}.zip"
+
+    def download(self, folder: Path) -> None:
+        archive = download(self.source(), folder)
+        unpack(archive, folder)
+        archive.unlink()
+
     def load(self, seed: int) -> Pool:
-        graphs = list(self.fetch(use_node_attr=True))
-        y = torch.cat([graph.y for graph in graphs])
-        masks = split_by_share(y, self.train, self.val, draws(seed, "split"))
+        graph = self.graphs()
+        masks = split_by_share(graph.y, self.train, self.val, draws(seed, "split"))
         splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
-        return Pool(Party.of_graphs("pooled", graphs, **splits), classes=int(y.max()) + 1)
+        party = Party.of_batch("pooled", graph, **splits)
+        return Pool(party, classes=int(graph.y.max()) + 1)
+
+    def graphs(self) -> Data:
+        """All graphs one after another; `batch` says for every node which one it is in."""
+        with self.published() as raw:
+            if not (raw / f"{self.title}_graph_labels.txt").exists():
+                raise IsthmusError(
+                    f"data set '{self.name}': {self.title} has no {self.title}_graph_labels.txt, so its graphs have no "
+                    "classes: choose a set for classification"
+                )
+            return read_graphs(raw, self.title)
+
+
+def read_graphs(raw: Path, title: str) -> Data:
+    """Graphs in the files of the collection; `x` is none where nodes have neither attributes nor labels."""
+
+    def path(part: str) -> Path:
+        return raw / f"{title}_{part}.txt"
+
+    batch = torch.from_numpy(numbers(path("graph_indicator"))[:, 0] - 1)
+    written = numbers(path("graph_labels"))
+    graphs, nodes = len(written), batch.numel()
+    if written.shape[1] > 1:
+        raise ValueError(f"{path('graph_labels').name}: {written.shape[1]} labels for each graph, it must be one")
+    if bool((batch.diff() < 0).any()) or not 0 <= int(batch[0]) <= int(batch[-1]) < graphs:
+        raise ValueError(f"{path('graph_indicator').name}: graphs must stand in the order 1 .. {graphs}")
+    pairs = numbers(path("A")) - 1
+    if pairs.shape[1] != 2:
+        raise ValueError(f"{path('A').name}: a line must hold the two ends of an edge")
+    edge_index = coalesce(remove_self_loops(edges(pairs[:, 0], pairs[:, 1], nodes))[0], num_nodes=nodes)
+    if bool((batch[edge_index[0]] != batch[edge_index[1]]).any()):
+        raise ValueError(f"{path('A').name}: an edge joins two graphs")
+    described = [] if not path("node_attributes").exists() else [attributes(path("node_attributes"), nodes)]
+    described += [] if not path("node_labels").exists() else kinds(path("node_labels"), nodes)
+    _, y = np.unique(written[:, 0], return_inverse=True)
+    graph = Data(x=torch.cat(described, dim=1) if described else None, edge_index=edge_index, y=torch.from_numpy(y))
+    graph.batch, graph.num_nodes, graph.num_graphs = batch, nodes, graphs
+    return graph
+
+
+def attributes(path: Path, nodes: int) -> Tensor:
+    """Numbers that describe the nodes, `[nodes, attributes]`."""
+    found = torch.from_numpy(numbers(path, np.float64)).to(torch.get_default_dtype())
+    if found.size(0) != nodes or not bool(torch.isfinite(found).all()):
+        raise ValueError(f"{path.name}: it must have finite numbers for each of {nodes} nodes")
+    return found
+
+
+def kinds(path: Path, nodes: int) -> list[Tensor]:
+    """Labels of the nodes, one-hot from the smallest to the largest; a matrix for each column."""
+    found = torch.from_numpy(numbers(path))
+    if found.size(0) != nodes:
+        raise ValueError(f"{path.name}: {found.size(0)} lines, the nodes are {nodes}")
+    return [one_hot(column - column.min()).to(torch.get_default_dtype()) for column in found.unbind(dim=1)]
+
+
+def degrees(graph: Data, most: int) -> Tensor:
+    """Degrees as features, one-hot with a column for each from 0 to `most`; greater ones share the last.
+
+    They are sparse where they would fill more than 200 MB: until then dense ones are faster, there are few columns.
+
+    >>> star = Data(edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4)
+    >>> degrees(star, most=2).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    nodes = int(graph.num_nodes or 0)
+    degree = torch.bincount(graph.edge_index[1], minlength=nodes).clamp(max=most)
+    if nodes * (most + 1) <= DENSE:
+        return one_hot(degree, most + 1).to(torch.get_default_dtype())
+    return rows.csr(torch.arange(nodes + 1), degree, torch.ones(nodes), (nodes, most + 1))
+
+
+class Tu(SmallGraphs):
+    """Any set of the collection by its title, see https://chrsmrrs.github.io/datasets."""
+
+    name: ClassVar[str] = "tu"
+
+    title: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")  # type: ignore[misc]  # an option: it stands for all
+    """What the collection calls the set, such as MUTAG."""
+    max_degree: int = Field(100, ge=1)
+    """For sets whose nodes have neither attributes nor labels: features are degrees, one-hot up to this one."""
+
+    def shared_encoding(self) -> str:
+        described = [self.raw() / f"{self.title}_{part}.txt" for part in ("node_attributes", "node_labels")]
+        return "" if any(path.exists() for path in described) else f"degrees up to {self.max_degree}"
+
+    def graphs(self) -> Data:
+        graph = super().graphs()
+        if graph.x is None:
+            graph.x = degrees(graph, self.max_degree)
+        return graph
 
 
 class Enzymes(SmallGraphs):
-    """Protein structures of six enzyme classes: 600 graphs, 21 features."""
+    """Protein structures of six enzyme classes."""
 
     name: ClassVar[str] = "enzymes"
     title: ClassVar[str] = "ENZYMES"
+    sizes: ClassVar[Sizes] = Sizes(graphs=600, nodes=19580, edges=37282, features=21, classes=6)
 
 
 class Proteins(SmallGraphs):
-    """Proteins, enzyme or not: 1,113 graphs, 4 features, 2 classes."""
+    """Proteins, enzyme or not."""
 
     name: ClassVar[str] = "proteins"
     title: ClassVar[str] = "PROTEINS"
+    sizes: ClassVar[Sizes] = Sizes(graphs=1113, nodes=43471, edges=81044, features=4, classes=2)
 
 
 class Dhfr(SmallGraphs):
-    """Inhibitors of dihydrofolate reductase, active or not: 756 graphs, 56 features, 2 classes."""
+    """Inhibitors of dihydrofolate reductase, active or not."""
 
     name: ClassVar[str] = "dhfr"
     title: ClassVar[str] = "DHFR"
+    sizes: ClassVar[Sizes] = Sizes(graphs=756, nodes=32075, edges=33676, features=56, classes=2)
 
 
 class Nci1(SmallGraphs):
-    """Compounds screened against lung cancer cells: 4,110 graphs, 37 features, 2 classes."""
+    """Compounds screened against lung cancer cells."""
 
     name: ClassVar[str] = "nci1"
     title: ClassVar[str] = "NCI1"
+    sizes: ClassVar[Sizes] = Sizes(graphs=4110, nodes=122747, edges=132753, features=37, classes=2)

@@ -1,0 +1,161 @@
+"""Networks whose nodes have bags of words, each published as one npz file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.utils import remove_self_loops, to_undirected
+
+from isthmus.data import rows
+from isthmus.data.datasets.public import OneGraph, Sizes
+
+Arrays = Mapping[str, NDArray[Any]]
+PITFALLS = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+"""Four of the networks of "Pitfalls of graph neural network evaluation" (Shchur et al. 2018)."""
+
+
+class Bags(OneGraph):
+    """A network whose nodes have bags of words. How often a word occurs does not count, as in PyG's classes.
+
+    The file is read here and not by PyG's class, which writes out every word that a node does not have: of the largest
+    of these networks that is a gigabyte of zeros.
+    """
+
+    normalize: bool = False
+    """Divide every node's features by their sum; of long texts that leaves so little that models learn slowly."""
+
+    def needed(self) -> Sequence[str]:
+        return (self.url.rpartition("/")[2],)
+
+    def graph(self) -> Data:
+        with self.published() as raw, np.load(raw / self.needed()[0]) as arrays:
+            words, edge_index, y = self.parts(arrays)
+        if self.normalize:
+            words.data /= np.repeat(np.asarray(words.sum(axis=1)).ravel(), np.diff(words.indptr))
+        return Data(x=features(words), edge_index=edge_index, y=y)
+
+    def parts(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
+        """The words of each node, edges in both directions and labels, from what the file holds."""
+        words, links = matrix(arrays, "attr_"), matrix(arrays, "adj_").tocoo()
+        nodes = words.shape[0]
+        return present(words), both_ways(links.row, links.col, nodes), labels(arrays["labels"], nodes)
+
+
+def matrix(arrays: Arrays, prefix: str) -> csr_matrix:
+    """The sparse matrix whose parts, `data`, `indices`, `indptr` and `shape`, are kept under names with this prefix.
+
+    >>> parts = {"data": [5.0], "indices": [2], "indptr": [0, 0, 1], "shape": [2, 3]}
+    >>> matrix({f"x_{name}": np.array(part) for name, part in parts.items()}, "x_").toarray().tolist()
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]]
+    """
+    shape = tuple(arrays[f"{prefix}shape"].tolist())
+    parts = arrays[f"{prefix}data"].astype(np.float32), arrays[f"{prefix}indices"], arrays[f"{prefix}indptr"]
+    found = csr_matrix(parts, shape=shape)
+    found.check_format(full_check=True)
+    if not np.isfinite(found.data).all():
+        raise ValueError(f"{prefix}data has NaN or infinite values")
+    found.sum_duplicates()
+    found.eliminate_zeros()
+    return found
+
+
+def present(words: csr_matrix) -> csr_matrix:
+    """1 for every word that occurs."""
+    words.data[:] = words.data > 0
+    words.eliminate_zeros()
+    return words
+
+
+def features(words: csr_matrix) -> Tensor:
+    """A sparse matrix as features: CSR where few entries are there, by the measure of `rows.sparsified`.
+
+    >>> rows.is_sparse(features(csr_matrix(np.eye(20)))), rows.is_sparse(features(csr_matrix(np.eye(5))))
+    (True, False)
+    """
+    count, width = words.shape
+    if words.nnz >= 0.1 * count * width:
+        return torch.from_numpy(words.toarray())
+    crow, col = (torch.from_numpy(part.astype(np.int64)) for part in (words.indptr, words.indices))
+    return rows.csr(crow, col, torch.from_numpy(words.data), (count, width))
+
+
+def edges(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:
+    """Edges as they are written down, `[2, edges]`, between nodes that are there."""
+    edge_index = torch.from_numpy(np.stack([source, target]).astype(np.int64, copy=False))
+    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < nodes:
+        raise ValueError(f"an edge names a node outside 0 .. {nodes - 1}")
+    return edge_index
+
+
+def both_ways(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:
+    """Edges in both directions, each once and sorted, without those from a node to itself, `[2, edges]`.
+
+    >>> both_ways(np.array([0, 1, 2]), np.array([1, 0, 2]), nodes=3).tolist()
+    [[0, 1], [1, 0]]
+    """
+    return to_undirected(remove_self_loops(edges(source, target, nodes))[0], num_nodes=nodes)
+
+
+def labels(y: NDArray[Any], nodes: int) -> Tensor:
+    """One class for each node."""
+    if y.shape != (nodes,) or y.dtype.kind not in "iu":
+        raise ValueError(f"labels are {y.dtype} of shape {list(y.shape)}, not a whole number for each of {nodes} nodes")
+    return torch.from_numpy(y.astype(np.int64))
+
+
+class Dblp(Bags):
+    """Papers of four fields of computer science, joined by citations."""
+
+    name: ClassVar[str] = "dblp"
+    folder: ClassVar[str] = "citationfull"
+    title: ClassVar[str] = "DBLP"
+    place: ClassVar[str] = "dblp"
+    url: ClassVar[str] = "https://github.com/abojchevski/graph2gauss/raw/master/data/dblp.npz"
+    sizes: ClassVar[Sizes] = Sizes(nodes=17716, edges=52867, features=1639, classes=4)
+
+
+class CoauthorCs(Bags):
+    """Authors by their field of computer science, joined where they wrote a paper together."""
+
+    name: ClassVar[str] = "coauthor-cs"
+    folder: ClassVar[str] = "coauthor"
+    title: ClassVar[str] = "CS"
+    url: ClassVar[str] = f"{PITFALLS}/ms_academic_cs.npz"
+    sizes: ClassVar[Sizes] = Sizes(nodes=18333, edges=81894, features=6805, classes=15)
+
+
+class CoauthorPhysics(Bags):
+    """Authors by their field of physics, joined where they wrote a paper together."""
+
+    name: ClassVar[str] = "coauthor-physics"
+    folder: ClassVar[str] = "coauthor"
+    title: ClassVar[str] = "Physics"
+    url: ClassVar[str] = f"{PITFALLS}/ms_academic_phy.npz"
+    sizes: ClassVar[Sizes] = Sizes(nodes=34493, edges=247962, features=8415, classes=5)
+
+
+class AmazonComputers(Bags):
+    """Computers and their parts by kind, joined where they are often bought together; words of reviews."""
+
+    name: ClassVar[str] = "amazon-computers"
+    folder: ClassVar[str] = "amazon"
+    title: ClassVar[str] = "Computers"
+    url: ClassVar[str] = f"{PITFALLS}/amazon_electronics_computers.npz"
+    sizes: ClassVar[Sizes] = Sizes(nodes=13752, edges=245861, features=767, classes=10)
+
+
+class AmazonPhoto(Bags):
+    """Goods for photographers by kind, joined where they are often bought together; words of reviews."""
+
+    name: ClassVar[str] = "amazon-photo"
+    folder: ClassVar[str] = "amazon"
+    title: ClassVar[str] = "Photo"
+    url: ClassVar[str] = f"{PITFALLS}/amazon_electronics_photo.npz"
+    sizes: ClassVar[Sizes] = Sizes(nodes=7650, edges=119081, features=745, classes=8)

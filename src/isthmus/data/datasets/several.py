@@ -1,0 +1,169 @@
+"""Several sets of small graphs in one federation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import AfterValidator, Field
+from torch import Tensor
+from torch_geometric.data import Data
+
+from isthmus.data import rows
+from isthmus.data.party import SPLITS, Party
+from isthmus.data.pool import DataSet, Pool
+from isthmus.errors import IsthmusError
+
+
+def named(each: str | dict[str, Any]) -> DataSet:
+    """A data set from its name, or from a table with its name and options."""
+    table = {"name": each} if isinstance(each, str) else each
+    if not isinstance(table.get("name"), str):
+        raise IsthmusError(f"data 'several': give every set a 'name' (a text), {table} has none")
+    kind = DataSet.named(table["name"])
+    return kind.read({key: value for key, value in table.items() if key != "name"}, f"data '{kind.name}'")
+
+
+def _checked(sets: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+    for each in sets:
+        named(each)
+    return sets
+
+
+class Several(DataSet):
+    """Several sets of small graphs, one party for each: who learns what from graphs of another kind?
+
+    Sets of one encoding (all of molecules, all without features but degrees) have their feature columns in common, all
+    others columns of their own side by side. A set's classes come after those of the sets before it; where sets have
+    labels of several tasks, every set has tasks of its own, and its graphs no label for the others'.
+    """
+
+    name: ClassVar[str] = "several"
+
+    sets: Annotated[list[str | dict[str, Any]], AfterValidator(_checked)] = Field(min_length=1)
+    """The sets: names, or tables with a name and options. A party is called like its set, or like its `title`."""
+
+    def load(self, seed: int) -> Pool:
+        """The sets as parties.
+
+        >>> pool = Several(sets=["motifs", {"name": "motifs", "features": 4}]).load(seed=0)
+        >>> [(party.name, party.items) for party in pool.parties], pool.party.features, pool.classes
+        ([('motifs', 300), ('motifs-2', 300)], 12, 6)
+        """
+        sets = [named(each) for each in self.sets]
+        pools = [each.load(seed) for each in sets]
+        wholes = [pool.party for pool in pools]
+        names = distinct(
+            [getattr(each, "title", "") if "title" in type(each).model_fields else each.name for each in sets]
+        )
+        self._check(names, wholes)
+        x = side_by_side([party.graph.x for party in wholes], self._encodings(sets, names, wholes))
+        y = one_after_another([party.graph.y for party in wholes], [pool.classes for pool in pools])
+        parties = [_party(*parts) for parts in zip(names, wholes, x, y, strict=True)]
+        smiles = [pool.smiles for pool in pools]
+        return Pool(
+            None,
+            sum(pool.classes for pool in pools),
+            parties=tuple(parties),
+            smiles=tuple(text for each in smiles if each for text in each) if all(smiles) else None,
+            note=" ".join(f"{name}: {pool.note}" for name, pool in zip(names, pools, strict=True) if pool.note),
+        )
+
+    def _check(self, names: Sequence[str], wholes: Sequence[Party]) -> None:
+        kinds = [labels_of(party.graph.y) for party in wholes]
+        for name, party, kind in zip(names, wholes, kinds, strict=True):
+            if party.level != "graph":
+                raise IsthmusError(f"data 'several': '{name}' is one graph: give sets of many graphs")
+            if kind != kinds[0]:
+                raise IsthmusError(
+                    f"data 'several': '{name}' has {kind} and '{names[0]}' {kinds[0]}: give sets of one kind of labels"
+                )
+
+    def _encodings(self, sets: Sequence[DataSet], names: Sequence[str], wholes: Sequence[Party]) -> list[str]:
+        found: list[str] = []
+        widths: dict[str, tuple[str, int]] = {}
+        for at, (each, name, party) in enumerate(zip(sets, names, wholes, strict=True)):
+            shared = getattr(each, "shared_encoding", str)() or f"set {at}"
+            other, width = widths.setdefault(shared, (name, party.features))
+            if width != party.features:
+                raise IsthmusError(
+                    f"data 'several': '{name}' has {party.features} features and '{other}' {width}, both encoded as "
+                    f"'{shared}': give them the same options"
+                )
+            found.append(shared)
+        return found
+
+
+def labels_of(y: Tensor) -> str:
+    """What kind of labels these are.
+
+    >>> labels_of(torch.tensor([0, 2])), labels_of(torch.tensor([[0.5], [torch.nan]]))
+    ('classes', 'measured values')
+    """
+    if not y.is_floating_point():
+        return "classes"
+    return "labels of yes or no" if bool(((y == 0) | (y == 1) | y.isnan()).all()) else "measured values"
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number where one is there again.
+
+    >>> distinct(["tox", "bbbp", "tox"])
+    ['tox', 'bbbp', 'tox-2']
+    """
+    found: list[str] = []
+    for name in names:
+        numbers = (f"{name}-{number}" for number in range(2, len(names) + 2))
+        found.append(name if name not in found else next(each for each in numbers if each not in (*found, *names)))
+    return found
+
+
+def side_by_side(matrices: Sequence[Tensor], encodings: Sequence[str]) -> list[Tensor]:
+    """Features on the columns of all encodings, which stand in the order in which they appear; sparse where any are.
+
+    >>> [x.tolist() for x in side_by_side([torch.ones(1, 2), torch.ones(1, 1)], ["a", "b"])]
+    [[[1.0, 1.0, 0.0]], [[0.0, 0.0, 1.0]]]
+    """
+    widths = {encoding: x.size(1) for encoding, x in zip(encodings, matrices, strict=True)}
+    if len(widths) == 1:
+        return list(matrices)
+    starts = dict(zip(widths, accumulate(widths.values(), initial=0), strict=False))
+    width, sparse = sum(widths.values()), any(map(rows.is_sparse, matrices))
+    return [_widened(x, starts[kind], width, sparse) for x, kind in zip(matrices, encodings, strict=True)]
+
+
+def _widened(x: Tensor, start: int, width: int, sparse: bool) -> Tensor:
+    """Columns from `start` on, zeros beside them."""
+    if not sparse:
+        wide = x.new_zeros(x.size(0), width)
+        wide[:, start : start + x.size(1)] = x
+        return wide
+    x = x if rows.is_sparse(x) else x.to_sparse_csr()
+    return rows.csr(x.crow_indices(), x.col_indices() + start, x.values(), (x.size(0), width))
+
+
+def one_after_another(labels: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    """Classes (or tasks) after those of the labels before; `counts` says how many each has.
+
+    >>> [y.tolist() for y in one_after_another([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])]
+    [[0, 2], [4]]
+    """
+    starts = list(accumulate(counts, initial=0))
+    if not labels[0].is_floating_point():
+        return [y + start for y, start in zip(labels, starts, strict=False)]
+    found = []
+    for y, start in zip(labels, starts, strict=False):
+        own = y if y.dim() == 2 else y.unsqueeze(1)
+        wide = own.new_full((own.size(0), starts[-1]), torch.nan)
+        wide[:, start : start + own.size(1)] = own
+        found.append(wide)
+    return found
+
+
+def _party(name: str, whole: Party, x: Tensor, y: Tensor) -> Party:
+    graph = Data(x=x, y=y, edge_index=whole.graph.edge_index, batch=whole.graph.batch)
+    if whole.graph.get("edge_weight") is not None:
+        graph.edge_weight = whole.graph.edge_weight
+    return Party.of_batch(name, graph, **{split: getattr(whole, split) for split in SPLITS})

@@ -1,0 +1,142 @@
+import pytest
+import torch
+from published import masks, real, same_graph, write_text, write_tu, zipped
+
+from isthmus.data import rows
+from isthmus.data.datasets import tu
+from isthmus.data.datasets.tu import Dhfr, Enzymes, SmallGraphs, Tu, degrees, read_graphs
+from isthmus.errors import IsthmusError
+
+
+def toy(**options):
+    return Tu(title="TOY", train=0.5, val=0.25, **options)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_graphs_are_those_that_pyg_reads(empty_root, labels):
+    from torch_geometric.data import Batch
+    from torch_geometric.datasets import TUDataset
+
+    write_tu(toy().raw(), labels=labels)
+    found = toy().load(0).party.graph
+    due = Batch.from_data_list(list(TUDataset(str(empty_root / "tu"), "TOY", use_node_attr=True)))
+    same_graph(found, due)
+    assert torch.equal(found.batch, due.batch)
+    assert found.num_graphs == 3
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [Enzymes, Dhfr], ids=lambda each: each.name)
+def test_real_graphs_are_those_that_pyg_reads(kind):
+    from torch_geometric.io import read_tu_data
+
+    real(kind.name)
+    due, slices, _ = read_tu_data(str(kind().raw()), kind.title)
+    found = read_graphs(kind().raw(), kind.title)
+    shift = slices["x"][:-1].repeat_interleave(slices["edge_index"].diff())
+    due.edge_index = due.edge_index + shift
+    same_graph(found, due)
+
+
+@pytest.mark.real
+def test_graphs_are_split_alike_in_every_class():
+    pool = real("enzymes")
+    for label in range(6):
+        own = pool.party.graph.y == label
+        assert [int(mask[own].sum()) for mask in masks(pool).values()] == [80, 10, 10]
+    other = real("enzymes", seed=1)
+    assert not torch.equal(other.party.train, pool.party.train)
+
+
+def test_graphs_without_features_get_their_degrees(empty_root):
+    write_tu(toy().raw(), labels=False, attributes=False)
+    graph = toy(max_degree=2).load(0).party.graph
+    assert graph.x.tolist() == torch.eye(3)[[2, 2, 2, 1, 1, 0, 2, 1, 1, 1]].tolist()
+    assert toy().load(0).party.features == 101
+    assert toy(max_degree=2).shared_encoding() == "degrees up to 2"
+
+
+def test_sets_with_features_of_their_own_share_no_encoding(empty_root):
+    write_tu(toy().raw(), labels=False)
+    assert toy().load(0).party.features == 2
+    assert toy().shared_encoding() == Enzymes().shared_encoding() == ""
+
+
+def test_many_degrees_are_sparse_and_the_same(empty_root, monkeypatch):
+    write_tu(toy().raw(), labels=False, attributes=False)
+    dense = toy().load(0).party.graph.x
+    monkeypatch.setattr(tu, "DENSE", 100)
+    sparse = toy().load(0).party.graph.x
+    assert rows.is_sparse(sparse)
+    assert not rows.is_sparse(dense)
+    assert torch.equal(rows.dense(sparse), dense)
+
+
+def test_any_title_names_a_set_unless_it_could_leave_the_folder():
+    for title in ("MUTAG", "REDDIT-MULTI-5K", "Tox21_AHR_training", "MCF-7"):
+        assert Tu.read({"title": title}, "data 'tu'").raw().parent.name == title
+    for title in ("../x", "", ".", "a/b", "a\\b", "-", "a b"):
+        with pytest.raises(IsthmusError, match="data 'tu': option 'title' is"):
+            Tu.read({"title": title}, "data 'tu'")
+    with pytest.raises(IsthmusError, match="data 'tu': option 'title' is required"):
+        Tu.read({}, "data 'tu'")
+
+
+def test_a_named_set_is_what_its_title_says(empty_root):
+    write_tu(Enzymes().raw(), "ENZYMES")
+    named, titled = Enzymes().load(0), Tu(title="ENZYMES").load(0)
+    same_graph(named.party.graph, titled.party.graph)
+    assert torch.equal(named.party.train, titled.party.train)
+    assert not SmallGraphs.name
+
+
+def test_an_archive_is_downloaded_and_unpacked(empty_root, tmp_path, monkeypatch):
+    write_tu(tmp_path / "TOY")
+    archive = zipped(tmp_path / "TOY", tmp_path / "TOY.zip")
+    monkeypatch.setattr(Tu, "source", lambda self: archive.as_uri())
+    assert toy().load(0).party.items == 3
+    assert sorted(each.name for each in toy().raw().iterdir()) == sorted(
+        f"TOY_{part}.txt" for part in ("A", "graph_indicator", "graph_labels", "node_attributes", "node_labels")
+    )
+
+
+def test_sets_without_classes_are_refused(empty_root):
+    write_tu(toy().raw())
+    (toy().raw() / "TOY_graph_labels.txt").unlink()
+    with pytest.raises(IsthmusError, match=r"TOY has no TOY_graph_labels\.txt, so its graphs have no classes"):
+        toy().load(0)
+
+
+BROKEN = {
+    "no number": ("A", [("a", "b")], "TOY_A.txt: "),
+    "an edge to nowhere": ("A", [(1, 11)], r"an edge names a node outside 0 \.\. 9"),
+    "an edge between graphs": ("A", [(1, 4)], r"TOY_A\.txt: an edge joins two graphs"),
+    "one end": ("A", [(1,)], r"TOY_A\.txt: a line must hold the two ends of an edge"),
+    "empty": ("A", [], "TOY_A.txt: "),
+    "graphs mixed": ("graph_indicator", [(1,), (2,)] * 5, r"TOY_graph_indicator\.txt: graphs must stand in the order"),
+    "graphs from 0": ("graph_indicator", [(0,)] * 10, r"TOY_graph_indicator\.txt: graphs must stand in the order"),
+    "a graph too many": ("graph_indicator", [(4,)] * 10, r"graphs must stand in the order 1 \.\. 3"),
+    "two labels": ("graph_labels", [(1, 2)] * 3, r"TOY_graph_labels\.txt: 2 labels for each graph"),
+    "attributes too few": ("node_attributes", [(1.0,)] * 9, r"TOY_node_attributes\.txt: it must have finite numbers"),
+    "attributes missing": ("node_attributes", [("nan",)] * 10, r"TOY_node_attributes\.txt"),
+    "kinds too few": ("node_labels", [(1,)] * 9, r"TOY_node_labels\.txt: 9 lines, the nodes are 10"),
+}
+
+
+@pytest.mark.parametrize("wrong", BROKEN)
+def test_broken_files_are_one_line_that_names_them(empty_root, wrong):
+    part, table, why = BROKEN[wrong]
+    write_tu(toy().raw())
+    write_text(toy().raw() / f"TOY_{part}.txt", table)
+    with pytest.raises(
+        IsthmusError, match=rf"^data set 'tu': cannot read the files in .*/tu/TOY/raw \(.*{why}"
+    ) as error:
+        toy().load(0)
+    assert "\n" not in str(error.value)
+
+
+def test_degrees_count_edges_that_arrive():
+    from torch_geometric.data import Data
+
+    graph = Data(edge_index=torch.tensor([[0, 1, 2], [1, 0, 1]]), num_nodes=4)
+    assert degrees(graph, 3).argmax(1).tolist() == [1, 2, 0, 0]
