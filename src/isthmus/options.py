@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from isthmus.errors import IsthmusError, nearest
+
+LONGEST = 200
+"""Characters of a wrong value that a message shows."""
 
 
 class Options(BaseModel):
@@ -106,6 +109,7 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
             continue
         yield {
             "name": prefix + name,
+            "required": field.is_required(),
             "type": kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""),
             "default": None if field.is_required() else field.get_default(call_default_factory=True),
             "help": " ".join((field.description or "").split()),
@@ -128,9 +132,18 @@ def _one_line(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
         owner: Any = cls
         for part in path[:-1]:
             field = getattr(owner, "model_fields", {}).get(part)
-            owner = field.annotation if field else None
+            kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+            owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
         known = getattr(owner, "model_fields", {})
         return f"{where}: unknown option '{key}': {nearest(path[-1], known)}"
     if error["type"] == "missing":
         return f"{where}: option '{key}' is required"
-    return f"{where}: option '{key}' is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    return f"{where}: option '{key}' is {_shown(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes out
+        return "a number too long to show"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -37,7 +37,7 @@ def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
 
 def write_with(path: Path, fill: Callable[[Path], object]) -> None:
     """As `write`, for libraries that write files themselves: `fill` gets the path of the file aside."""
-    aside = path.with_name(f".{path.name}.part")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")  # two writers must not share it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fill(aside)

@@ -43,7 +43,7 @@ def digest(*parts: Any) -> str:
 def content(pool: Pool) -> str:
     """A hash of what a pool holds; what it is called plays no part."""
     party = pool.party
-    graph = {key: value for key, value in party.graph.to_dict().items() if isinstance(value, Tensor)}
+    graph = {key: value for key, value in party.graph.to_dict().items() if isinstance(value, Tensor) and key != "ptr"}
     masks = [getattr(party, split) for split in SPLITS]
     return digest(party.level, graph, masks, party.ids, pool.holders, pool.smiles, pool.classes)
 
@@ -51,27 +51,37 @@ def content(pool: Pool) -> str:
 def cached(folder: Path, key: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """The tensors kept under `key`, or those that `make` gives, kept from then on.
 
-    A folder that cannot be written or a file that cannot be read is no error: what is asked for is made anew.
+    A file carries a hash of its own content. A folder that cannot be written, or a file that cannot be read or is not
+    what was written, is no error: what is asked for is made anew.
     """
     path = folder / f"{key}.kept"
-    if path.exists():
-        with suppress(IsthmusError):
-            return dict(store.read(path))
+    found = _found(path)
+    if found is not None:
+        return found
     made = make()
     with suppress(IsthmusError, OSError):
-        store.write(path, store.pack(made))
+        store.write(path, store.pack({"made": made, "check": digest(made)}))
         for old in sorted(folder.glob("*.kept"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
             old.unlink(missing_ok=True)
     return made
 
 
+def _found(path: Path) -> dict[str, Tensor] | None:
+    with suppress(Exception):  # what a damaged file raises is up to the libraries below
+        kept = store.read(path)
+        if digest(kept["made"]) == kept["check"]:
+            return dict(kept["made"])
+    return None
+
+
 def _feed(found: Any, part: Any) -> None:
-    """Add a part to a hash; every part says first what it is, so that no two groupings look alike."""
+    """Add a part to a hash. Every part says first what it is and how long, so that no two groupings look alike."""
     if isinstance(part, Tensor) and rows.is_sparse(part):
-        _feed(found, ("sparse", list(part.shape), part.crow_indices(), part.col_indices(), part.values()))
+        found.update(b"sparse;")
+        _feed(found, (list(part.shape), part.crow_indices(), part.col_indices(), part.values()))
     elif isinstance(part, Tensor):
         found.update(f"tensor {part.dtype} {list(part.shape)};".encode())
-        found.update(part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.numel() else b"")
+        found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if part.numel() else b"")
     elif isinstance(part, bytes):
         found.update(f"bytes {len(part)};".encode())
         found.update(part)

@@ -34,10 +34,17 @@ def ranges(counts: Tensor, chosen: Tensor) -> Tensor:
     >>> ranges(torch.tensor([2, 3, 1]), torch.tensor([0, 2])).tolist()
     [0, 1, 5]
     """
-    starts = (counts.cumsum(0) - counts)[chosen]
-    lengths = counts[chosen]
+    return runs((counts.cumsum(0) - counts)[chosen], counts[chosen])
+
+
+def runs(starts: Tensor, lengths: Tensor) -> Tensor:
+    """Positions of runs that start and are as long as said, one run after another.
+
+    >>> runs(torch.tensor([7, 0]), torch.tensor([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
     shift = starts - (lengths.cumsum(0) - lengths)
-    return shift.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=counts.device)
+    return shift.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)
 
 
 def owners(sizes: Sequence[int], device: torch.device) -> Tensor:
@@ -60,9 +67,9 @@ def take(x: Tensor, at: Tensor) -> Tensor:
     if not is_sparse(x):
         return x.index_select(0, at)
     crow = x.crow_indices()
-    counts = crow.diff()
-    picked = ranges(counts, at)
-    new_crow = torch.cat([crow.new_zeros(1), counts[at].cumsum(0)])
+    starts, lengths = crow[at], crow[at + 1] - crow[at]
+    picked = runs(starts, lengths)
+    new_crow = torch.cat([crow.new_zeros(1), lengths.cumsum(0)])
     return csr(new_crow, x.col_indices()[picked], x.values()[picked], (at.numel(), x.size(1)))
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 def earth_movers(counts: Tensor) -> float:
     """The earth mover's distance between the parties' class distributions and that of the whole.
 
-    Its equation is $\\sum_i \\frac{|S_i|}{|S|} \\lVert q_i - p \\rVert_1$, as in FCLG (section IV-B): $|S_i|$ items are
-    party i's, $q_i$ are its shares of the classes, $p$ those of all parties together. It is 0 where all have the same
-    mix, and below 2. Where parties share items, the whole counts an item once for every party that holds it.
+    It is the sum over parties i of |S_i| / |S| times the sum over classes of |q_i - p|, as in FCLG (section IV-B):
+    party i has |S_i| of the |S| items, q_i are its shares of the classes, p those of all parties together. It is 0
+    where all have the same mix, and always below 2. An item that several parties hold counts once for each of them.
 
     Arguments:
         counts: labelled items of every class at every party, `[parties, classes]`; those without a label count nowhere.

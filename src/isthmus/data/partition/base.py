@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -13,9 +16,12 @@ from torch import Tensor
 from isthmus.data import cache
 from isthmus.data.partition.cut import parties_of
 from isthmus.data.party import Level, Party
-from isthmus.data.pool import Pool
+from isthmus.data.pool import Pool, held_by
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
+
+LIBRARIES = ("networkx", "numpy", "pymetis", "rdkit", "scikit-learn", "scipy", "torch")
+"""What cuts are found with: another version may find another cut, so a kept one is of the same versions."""
 
 
 class Partition(Registered):
@@ -42,8 +48,7 @@ class Partition(Registered):
 
         A cut whose parties share items, or that leaves some to nobody, says so here.
         """
-        owner = self.assign(pool, parties, seed)
-        return list(torch.argsort(owner, stable=True).split(torch.bincount(owner, minlength=parties).tolist()))
+        return list(held_by(self.assign(pool, parties, seed), parties))
 
     def natural(self, pool: Pool) -> int | None:
         """The number of parties where the cut itself says how many there are."""
@@ -53,7 +58,8 @@ class Partition(Registered):
         """The pool as `parties` parties; the same seed gives the same ones.
 
         Arguments:
-            kept: a folder of cuts made before; one of the same content is read there, a new one is added.
+            kept: a folder of cuts made before. One of the same content, options, seed and code is read there, a new
+                one is added.
 
         >>> from isthmus.data.datasets.banks import Banks
         >>> from isthmus.data.partition.labels import Random
@@ -68,10 +74,7 @@ class Partition(Registered):
             raise self.refuse(f"cannot cut into {parties} parties: ask for at least 1")
         if parties > whole.items:
             raise self.refuse(f"{whole.items} {whole.level}s are too few for {parties} parties: ask for fewer")
-        members = self._members(pool, parties, seed, kept)
-        for at, held in enumerate(members):
-            if held.numel() == 0:
-                raise self.refuse(f"party {at} would get no {whole.level}: ask for fewer parties")
+        members = self._kept_members(pool, parties, seed, kept)
         return parties_of(whole, members, self.names(pool, parties), coupled=self.edges == "coupled")
 
     def names(self, pool: Pool, parties: int) -> Sequence[str]:
@@ -81,17 +84,45 @@ class Partition(Registered):
         """The error for a cut that cannot be made, to be raised."""
         return IsthmusError(f"partition '{self.name}': {reason}")
 
-    def _members(self, pool: Pool, parties: int, seed: int, kept: Path | None) -> list[Tensor]:
-        if kept is None:
-            return self.members(pool, parties, seed)
-        key = cache.digest(cache.content(pool), self.name, self.model_dump(exclude={"edges"}), parties, seed)
+    def _checked_members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
+        members = self.members(pool, parties, seed)
+        if len(members) != parties:
+            raise self.refuse(f"it says what {len(members)} parties hold, {parties} were asked for")
+        for at, held in enumerate(members):
+            if held.numel() == 0:
+                raise self.refuse(f"party {at} would get no {pool.party.level}: ask for fewer parties")
+        return members
+
+    def _kept_members(self, pool: Pool, parties: int, seed: int, kept: Path | None) -> list[Tensor]:
+        key = None if kept is None else self._key(pool, parties, seed)
+        if kept is None or key is None:
+            return self._checked_members(pool, parties, seed)
 
         def make() -> dict[str, Tensor]:
-            members = self.members(pool, parties, seed)
+            members = self._checked_members(pool, parties, seed)
             return {"held": torch.cat(members), "sizes": torch.tensor([held.numel() for held in members])}
 
         found = cache.cached(kept, key, make)
         return list(found["held"].split(found["sizes"].tolist()))
+
+    def _key(self, pool: Pool, parties: int, seed: int) -> str | None:
+        """A hash of all that says who holds what; none where that is not known, as of a class in a notebook."""
+        try:
+            code = [
+                Path(inspect.getfile(each)).read_bytes() for each in type(self).__mro__ if issubclass(each, Partition)
+            ]
+            options = self.model_dump(mode="json", exclude={"edges"})
+        except (OSError, TypeError, ValueError):
+            return None
+        return cache.digest(cache.content(pool), self.name, options, parties, seed, code, _versions())
+
+
+def _versions() -> list[str]:
+    found = []
+    for library in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{library} {metadata.version(library)}")
+    return found
 
 
 def nobody_empty(owner: Tensor, parties: int) -> Tensor:

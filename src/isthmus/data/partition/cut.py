@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,104 +26,60 @@ def parties_of(whole: Party, members: Sequence[Tensor], names: Sequence[str], *,
     return _cut_graph(whole, members, names, coupled=coupled)
 
 
-@dataclass(frozen=True, eq=False)
-class _Copies:
-    """Every party's copies of nodes, party after party.
-
-    Arguments:
-        node: for every copy the node that it is one of.
-        party: for every copy whose it is.
-        sizes: copies of each party.
-        nodes: nodes of the whole.
-    """
-
-    node: Tensor
-    party: Tensor
-    sizes: list[int]
-    nodes: int
-
-    @classmethod
-    def of(cls, members: Sequence[Tensor], nodes: int) -> _Copies:
-        sizes = [held.numel() for held in members]
-        return cls(torch.cat(list(members)), rows.owners(sizes, torch.device("cpu")), sizes, nodes)
-
-    @property
-    def place(self) -> Tensor:
-        """For every copy its position within its party."""
-        starts = torch.tensor([0, *self.sizes[:-1]]).cumsum(0)
-        return torch.arange(self.node.numel()) - starts[self.party]
-
-    def by_node(self) -> tuple[Tensor, Tensor]:
-        """Copies sorted by their node (the first party's copy first), and how many there are of each node."""
-        return torch.argsort(self.node, stable=True), torch.bincount(self.node, minlength=self.nodes)
-
-    def find(self, party: Tensor, node: Tensor) -> Tensor:
-        """The copies of these nodes at these parties; -1 where a party has none."""
-        key = self.party * self.nodes + self.node
-        order = torch.argsort(key)
-        key, wanted = key[order], party * self.nodes + node
-        at = torch.searchsorted(key, wanted).clamp(max=max(0, key.numel() - 1))
-        return torch.where(key[at] == wanted, order[at], -1)
-
-
 def _cut_graph(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:
     """Induced subgraphs, and the edges between them."""
-    copies = _Copies.of(members, whole.nodes)
-    ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids
-    inner, borders = _edges(whole, copies, ids, names)
-    x = rows.take(whole.graph.x, copies.node)
-    nodes: dict[str, Tensor] = {"y": whole.graph.y, "ids": ids, **{split: getattr(whole, split) for split in SPLITS}}
-    runs = {key: value[copies.node].split(copies.sizes) for key, value in nodes.items()}
-    starts = np.cumsum([0, *copies.sizes])
+    edges = _Edges(whole, members, names)
     parties = []
-    for at, name in enumerate(names):
-        graph = inner[at]
-        graph.x = rows.between(x, int(starts[at]), int(starts[at + 1])).clone()
-        graph.num_nodes = copies.sizes[at]
-        mine = {key: run[at].clone() for key, run in runs.items()}
-        graph.y = mine.pop("y")
-        parties.append(Party(name, graph, "node", border=borders[at] if coupled else None, **mine))
+    for name, held in zip(names, members, strict=True):
+        graph, border = edges.around(held, coupled=coupled)
+        graph.x, graph.y, graph.num_nodes = rows.take(whole.graph.x, held), whole.graph.y[held], held.numel()
+        masks = {split: getattr(whole, split)[held] for split in SPLITS}
+        parties.append(Party(name, graph, "node", ids=edges.ids[held], border=border, **masks))
     return parties
 
 
-def _edges(whole: Party, copies: _Copies, ids: Tensor, names: Sequence[str]) -> tuple[list[Data], list[Border]]:
-    """For each party the edges within it, and those that arrive at its nodes from nodes that it does not hold."""
-    source, target = whole.graph.edge_index
-    weight = getattr(whole.graph, "edge_weight", None)
-    order, count = copies.by_node()
-    first = count.cumsum(0) - count
-    edge = torch.arange(source.numel()).repeat_interleave(count[target])  # once for every copy of its target
-    arrives = order[rows.ranges(count, target)]
-    party = copies.party[arrives]
-    if int(count.max()) <= 1:  # no node is with two parties: the copy that there is, is with this party or not
-        there = order[first[source[edge]].clamp(max=max(0, order.numel() - 1))]
-        there = torch.where((count[source[edge]] == 1) & (copies.party[there] == party), there, -1)
-    else:
-        there = copies.find(party, source[edge])
-    inside = there >= 0
-    place = copies.place
-    graphs = []
-    for kept in _runs(inside, party, len(names)):
-        graph = Data(edge_index=torch.stack([place[there[kept]], place[arrives[kept]]]))
-        if weight is not None:
-            graph.edge_weight = weight[edge[kept]]
-        graphs.append(graph)
-    borders = []
-    for kept in _runs(~inside & (count[source[edge]] > 0), party, len(names)):
-        outer = source[edge[kept]]
-        across, which = torch.unique(copies.party[order[first[outer]]], return_inverse=True)
-        owners = tuple(names[other] for other in across.tolist())
-        run = None if weight is None else weight[edge[kept]]
-        borders.append(Border(place[arrives[kept]], ids[outer], which, owners, run))
-    return graphs, borders
+class _Edges:
+    """The edges of the whole, to be asked for those of one party after another.
 
+    They are sorted by the node at which they arrive, so that asking takes time in proportion to what arrives at the
+    party: a thousand small parties are no thousand passes over all edges.
+    """
 
-def _runs(mask: Tensor, group: Tensor, groups: int) -> list[Tensor]:
-    """For each group the positions where the mask is set, in their order."""
-    kept = torch.nonzero(mask).flatten()
-    order = torch.argsort(group[kept], stable=True)
-    counts = torch.bincount(group[kept], minlength=groups).tolist()
-    return list(kept[order].split(counts))
+    def __init__(self, whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> None:
+        self.ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids
+        self.names = names
+        self.edge_index, self.weight = whole.graph.edge_index, getattr(whole.graph, "edge_weight", None)
+        self.by_target = torch.argsort(self.edge_index[1], stable=True)
+        self.arriving = torch.bincount(self.edge_index[1], minlength=whole.nodes)
+        self.first = self.arriving.cumsum(0) - self.arriving
+        self.place = torch.full((whole.nodes,), -1)  # within the party that asks
+        self.holder = torch.full((whole.nodes,), -1)  # the first party that holds a node
+        for at in reversed(range(len(members))):
+            self.holder[members[at]] = at
+
+    def around(self, held: Tensor, *, coupled: bool) -> tuple[Data, Border | None]:
+        """The edges between these nodes as a graph, and those that reach them from other parties' nodes."""
+        arriving = rows.runs(self.first[held], self.arriving[held])
+        edge = self.by_target[arriving].sort().values  # in the order that they have in the whole
+        self.place[held] = torch.arange(held.numel())
+        source, target = self.place[self.edge_index[:, edge]]
+        self.place[held] = -1
+        inside = source >= 0
+        graph = Data(edge_index=torch.stack([source[inside], target[inside]]))
+        if self.weight is not None:
+            graph.edge_weight = self.weight[edge[inside]]
+        return graph, self._border(edge[~inside], target[~inside]) if coupled else None
+
+    def _border(self, edge: Tensor, inner: Tensor) -> Border:
+        """Edges that arrive at a party's nodes `inner` as its border; what comes from nobody's nodes is left out."""
+        outer = self.edge_index[0, edge]
+        owned = self.holder[outer] >= 0
+        edge, inner, outer = edge[owned], inner[owned], outer[owned]
+        holder = self.holder[outer]
+        across = torch.bincount(holder, minlength=len(self.names)) > 0
+        owners = tuple(self.names[at] for at in across.nonzero().flatten().tolist())
+        weight = None if self.weight is None else self.weight[edge]
+        return Border(inner, self.ids[outer], (across.cumsum(0) - 1)[holder], owners, weight)
 
 
 def _cut_pile(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> list[Party]:

@@ -15,12 +15,12 @@ from isthmus.data.pool import Pool
 
 
 class Given(Partition):
-    """Everyone keeps what is theirs: the holders, or the parties, that came with the data."""
+    """Everyone keeps what is theirs: the owners that came with the data."""
 
     name: ClassVar[str] = "given"
 
     def natural(self, pool: Pool) -> int | None:
-        held = pool.parties if pool.holders is None else pool.holders
+        held = pool.holders if pool.parties is None else pool.parties
         return None if held is None else len(held)
 
     def cut(self, pool: Pool, parties: int, seed: int, *, kept: Path | None = None) -> list[Party]:

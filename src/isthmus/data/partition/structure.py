@@ -20,7 +20,10 @@ from isthmus.errors import missing_extra
 
 
 class Louvain(Partition):
-    """Communities found by the Louvain method, packed into parties of similar size."""
+    """Communities found by the Louvain method, packed into parties of similar size.
+
+    Found by networkx, in time that grows with the edges: about ten seconds for 250,000 of them, a minute for a million.
+    """
 
     name: ClassVar[str] = "louvain"
     levels: ClassVar[tuple[Level, ...]] = ("node",)
@@ -59,11 +62,9 @@ class Metis(Partition):
         if parties == 1:
             return torch.zeros(pool.party.items, dtype=torch.long)
         source, target = pool.party.graph.edge_index.numpy()
-        adjacency = coo_array((np.ones(source.size), (source, target)), shape=(pool.party.items,) * 2).tocsr()
-        adjacency = (adjacency + adjacency.T).tolil()
-        adjacency.setdiag(0)
-        adjacency = adjacency.tocsr()
-        adjacency.eliminate_zeros()
+        apart = source != target  # METIS knows no loops
+        ends = np.concatenate([source[apart], target[apart]]), np.concatenate([target[apart], source[apart]])
+        adjacency = coo_array((np.ones(ends[0].size, dtype=np.int8), ends), shape=(pool.party.items,) * 2).tocsr()
         options = pymetis.Options(seed=int(draws(seed, "partition").integers(2**31)))
         _, owner = pymetis.part_graph(
             parties, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options

@@ -1,0 +1,292 @@
+import importlib.util
+import sys
+import threading
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pools import BLIND_OR_BY_LABEL, NODES_ONLY, make_pile, make_pool, members_of, with_holders
+
+from isthmus.data.partition import Partition, base
+from isthmus.data.partition.base import nobody_empty, packed
+from isthmus.data.partition.given import Given
+from isthmus.data.partition.labels import Iid, LabelDirichlet, LabelSkew, Random
+from isthmus.data.partition.overlap import Overlap
+from isthmus.data.partition.structure import Louvain
+from isthmus.data.party import SPLITS
+from isthmus.errors import IsthmusError
+
+OF_ITS_OWN = ("given", "scaffold")
+"""Cuts that need data of a kind that these pools are not."""
+
+
+def every(level):
+    """What comes with Isthmus for this level."""
+    kinds = [kind for kind in Partition.known().values() if kind.__module__.startswith("isthmus.")]
+    fit = [kind for kind in kinds if level in kind.levels and kind.name not in OF_ITS_OWN]
+    return [pytest.param(kind(), id=kind.name) for kind in fit]
+
+
+def cut_or_skip(partition, *arguments, **options):
+    if partition.name == "metis":
+        pytest.importorskip("pymetis", reason="the extra metis is not installed")
+    return partition.cut(*arguments, **options)
+
+
+NODES, PILE = make_pool(0, 3000, unlabelled=0.1), make_pile(0, 3000, unlabelled=0.1)
+
+
+@pytest.mark.parametrize("partition", every("node"))
+@pytest.mark.parametrize("count", [2, 1000])
+def test_every_cut_of_a_graph_works_for_two_to_a_thousand_parties(partition, count):
+    check_cut(partition, NODES, count)
+
+
+@pytest.mark.parametrize("partition", every("graph"))
+@pytest.mark.parametrize("count", [2, 1000])
+def test_every_cut_of_a_pile_works_for_two_to_a_thousand_parties(partition, count):
+    check_cut(partition, PILE, count)
+
+
+def check_cut(partition, pool, count):
+    members = members_of(cut_or_skip(partition, pool, count, seed=0))
+    assert len(members) == count
+    assert all(members)
+    assert all(sorted(set(held)) == sorted(held) for held in members)
+    if not isinstance(partition, Overlap):
+        assert sorted(at for held in members for at in held) == list(range(pool.party.items))
+
+
+@pytest.mark.parametrize("partition", every("node"))
+def test_same_seed_same_parties_whatever_else_was_drawn(partition):
+    pool = make_pool(0, 60)
+    torch.manual_seed(1)
+    first = members_of(cut_or_skip(partition, pool, 5, seed=3))
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    assert members_of(partition.cut(pool, 5, seed=3)) == first
+    assert torch.equal(torch.get_rng_state(), before)
+    if partition.name not in ("louvain", "metis"):
+        assert members_of(partition.cut(pool, 5, seed=4)) != first
+
+
+def test_splits_are_those_of_the_whole():
+    for pool in (make_pool(0, 50), make_pile(0, 50)):
+        for partition in (Random(), Overlap()):
+            parties = partition.cut(pool, 4, seed=0)
+            for party, held in zip(parties, members_of(parties), strict=True):
+                for split in SPLITS:
+                    assert torch.equal(getattr(party, split), getattr(pool.party, split)[torch.tensor(held)])
+
+
+def test_names_have_equal_width():
+    pool = make_pool(0, 20)
+    assert [party.name for party in Random().cut(pool, 1, seed=0)] == ["party-0"]
+    assert [party.name for party in Random().cut(pool, 3, seed=0)] == ["party-0", "party-1", "party-2"]
+    names = [party.name for party in Random().cut(pool, 11, seed=0)]
+    assert (names[0], names[-1]) == ("party-00", "party-10")
+
+
+class Halves(Partition):
+    """Hands out halves, however many are asked for."""
+
+    def members(self, pool, parties, seed):
+        return list(torch.arange(pool.party.items).chunk(2))
+
+
+def test_what_cannot_be_cut_is_refused_in_one_line():
+    pool, pile = make_pool(0, 5), make_pile(0, 5)
+    refusals = [
+        (Random(), pool, 0, "partition 'random': cannot cut into 0 parties: ask for at least 1"),
+        (Random(), pool, 6, "partition 'random': 5 nodes are too few for 6 parties: ask for fewer"),
+        (Iid(), pile, 6, "partition 'iid': 5 graphs are too few for 6 parties: ask for fewer"),
+        (
+            Louvain(),
+            pile,
+            2,
+            "partition 'louvain': it does not cut a pile of graphs: use another partition, such as iid",
+        ),
+        (Given(), with_holders(pool, 2, 0), 3, "belong to 2 parties, 3 were asked for"),
+        (Given(), replace(pool, holders=(torch.arange(5), torch.empty(0).long())), 2, "party 1 would get no node"),
+        (Halves(), pool, 3, "it says what 2 parties hold, 3 were asked for"),
+        (Iid(), make_pool(0, 5, tasks=2), 2, "partition 'iid': it needs one class for each item"),
+        (LabelDirichlet(), make_pool(0, 5, tasks=2), 2, "needs one class for each item"),
+        (LabelSkew(), make_pool(0, 5, tasks=2), 2, "needs one class for each item"),
+    ]
+    for partition, data, parties, reason in refusals:
+        with pytest.raises(IsthmusError) as refusal:
+            partition.cut(data, parties, seed=0)
+        assert reason in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+
+def test_partitions_are_known_by_name():
+    here = {"given", "iid", "k-means", "label-dirichlet", "label-skew", "louvain", "metis", "overlap"}
+    assert here | {"quantity-dirichlet", "random"} <= set(Partition.known())
+    with pytest.raises(IsthmusError, match="unknown partition 'louvian': did you mean 'louvain'"):
+        Partition.named("louvian")
+    with pytest.raises(IsthmusError, match="option 'beta' is -1"):
+        LabelDirichlet.read({"beta": -1}, "partition")
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.data())
+def test_nobody_is_empty_and_as_few_move_as_can_be(owner, data):
+    owner = torch.tensor(owner)
+    parties = data.draw(st.integers(int(owner.max()) + 1, max(int(owner.max()) + 1, owner.numel())))
+    before = torch.bincount(owner, minlength=parties)
+    if parties > owner.numel():
+        return
+    after = nobody_empty(owner, parties)
+    assert torch.bincount(after, minlength=parties).min() >= 1
+    assert int((after != owner).sum()) == int((before == 0).sum())
+
+
+def test_packed_groups_fill_the_smallest_party():
+    groups = [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
+    assert packed(groups, 2, 10).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 0]
+
+
+# ---- what is kept
+
+
+class Counted(Partition):
+    """Deals in turn, and counts how often it is asked."""
+
+    name: ClassVar[str] = "counted"
+    asked: ClassVar[list[str]] = []
+
+    start: int = 0
+    """Who gets the first."""
+
+    def assign(self, pool, parties, seed):
+        self.asked.append(self.name)
+        return (torch.arange(pool.party.items) + self.start + seed) % parties
+
+
+class Recounted(Counted):
+    """As `Counted`, by another name."""
+
+    name: ClassVar[str] = "recounted"
+
+
+@pytest.fixture
+def asked():
+    Counted.asked.clear()
+    return Counted.asked
+
+
+def test_a_kept_cut_is_the_cut(tmp_path):
+    pool = make_pool(0, 60)
+    for partition in [*BLIND_OR_BY_LABEL, *NODES_ONLY, Overlap(), Overlap(shared=0.2)]:
+        fresh = members_of(partition.cut(pool, 4, seed=0))
+        for _ in range(2):
+            assert members_of(partition.cut(pool, 4, seed=0, kept=tmp_path)) == fresh
+
+
+def test_the_same_content_is_found_again_whatever_it_is_called(tmp_path, asked):
+    first = Counted().cut(make_pool(0, 12), 3, seed=0, kept=tmp_path)
+    pool = make_pool(0, 12)
+    renamed = replace(pool, whole=replace(pool.party, name="another"), note="Of another name.")
+    again = Counted(edges="broken").cut(renamed, 3, seed=0, kept=tmp_path)
+    assert members_of(again) == members_of(first)
+    assert asked == ["counted"]
+    assert all(party.border is None for party in again)
+
+
+def changed(pool, key, change):
+    graph = pool.party.graph.clone()
+    graph[key] = change(graph[key].clone())
+    return replace(pool, whole=replace(pool.party, graph=graph))
+
+
+def test_anything_else_is_another_cut(tmp_path, asked, monkeypatch):
+    pool = make_pool(0, 12, weighted=True)
+
+    def another(values):
+        values[0] += 1
+        return values
+
+    cuts = [
+        (Counted(), pool, 3, 0),
+        (Counted(), pool, 3, 1),
+        (Counted(), pool, 4, 0),
+        (Counted(start=1), pool, 3, 0),
+        (Recounted(), pool, 3, 0),
+        (Counted(), replace(pool, classes=9), 3, 0),
+        (Counted(), replace(pool, smiles=("C",) * 12), 3, 0),
+        (Counted(), with_holders(pool, 3, 0), 3, 0),
+        (Counted(), make_pool(0, 12, weighted=True, sparse=True), 3, 0),
+        (Counted(), make_pile(0, 12), 3, 0),
+        *((Counted(), changed(pool, key, another), 3, 0) for key in ("x", "y", "edge_weight")),
+        (Counted(), changed(pool, "edge_index", lambda edges: edges.flip(1)), 3, 0),
+        (Counted(), replace(pool, whole=replace(pool.party, train=~pool.party.train)), 3, 0),
+    ]
+    for partition, data, parties, seed in cuts:
+        partition.cut(data, parties, seed, kept=tmp_path)
+    assert len(asked) == len(cuts) == len(list(tmp_path.iterdir()))
+    monkeypatch.setattr(base, "LIBRARIES", ("numpy",))
+    Counted().cut(pool, 3, seed=0, kept=tmp_path)
+    assert len(asked) == len(cuts) + 1, "a cut of other versions was taken"
+
+
+CODE = """
+from typing import ClassVar
+import torch
+from isthmus.data.partition import Partition
+
+class Mine(Partition):
+    name: ClassVar[str] = "mine"
+    def assign(self, pool, parties, seed):
+        return torch.arange(pool.party.items) % parties
+"""
+
+
+def test_changed_code_is_another_cut(tmp_path, monkeypatch):
+    script, kept = tmp_path / "mine_alone.py", tmp_path / "kept"
+
+    def cut(code):
+        script.write_text(code, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("mine_alone", script)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "mine_alone", module)
+        exec(code, module.__dict__)
+        return members_of(module.Mine().cut(make_pool(0, 12), 2, seed=0, kept=kept))
+
+    even = cut(CODE)
+    assert cut(CODE) == even
+    assert len(list(kept.iterdir())) == 1
+    assert cut(CODE.replace("% parties", "// 6")) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]] != even
+
+
+def test_a_cut_whose_code_is_not_in_a_file_is_not_kept(tmp_path):
+    names = {"__name__": "__notebook__"}
+    exec(CODE, names)
+    assert len(names["Mine"]().cut(make_pool(0, 12), 3, seed=0, kept=tmp_path)) == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cut_that_is_refused_is_not_kept(tmp_path):
+    for _ in range(2):
+        with pytest.raises(IsthmusError, match="it says what 2 parties hold"):
+            Halves().cut(make_pool(0, 5), 3, seed=0, kept=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_writers_at_once_do_no_harm(tmp_path):
+    pool, found = make_pool(0, 3000), []
+
+    def cut():
+        found.extend(members_of(Random().cut(pool, 3, seed, kept=tmp_path)) for seed in range(5))
+
+    writers = [threading.Thread(target=cut) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    for seed in range(5):
+        due = members_of(Random().cut(pool, 3, seed))
+        assert members_of(Random().cut(pool, 3, seed, kept=tmp_path)) == due
+        assert sum(each == due for each in found) == 4
