@@ -101,7 +101,7 @@ def test_write_makes_the_folder_and_leaves_only_the_file(tmp_path: Path) -> None
     assert (tmp_path / "a" / "b" / "file").read_text(encoding="utf-8") == "text ⟷"
 
 
-@pytest.mark.parametrize(("where", "name"), [(os, "fsync"), (Path, "open"), (Path, "replace")])
+@pytest.mark.parametrize(("where", "name"), [(os, "fsync"), (os, "open"), (Path, "replace")])
 def test_full_disk_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
 ) -> None:
