@@ -66,6 +66,9 @@ def new(
     like: Annotated[
         Path | None, typer.Option(help="Another party's folder, whose labels and columns to share.")
     ] = None,
+    directed: Annotated[
+        bool, typer.Option("--directed", help="Edges run from source to target only, not both ways.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Make a party folder from tables, and check it."""
@@ -76,7 +79,7 @@ def new(
         "weight": weight, "owner": owner, "smiles": molecule,
     }  # fmt: skip
     renamed = {role: column for role, column in roles.items() if column is not None}
-    origin = Source(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like)
+    origin = Source(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed)
     try:
         problems = make_folder(folder, origin, name=name, force=force)
     except Unsound as unsound:
@@ -102,10 +105,10 @@ def export(
     from isthmus.data.folder.writing import write_parties
     from isthmus.study.config import Study, merged, settings
 
-    tables: dict[str, Any] = {"data": {"name": data}, "unlabelled": "idle"}
+    tables: dict[str, Any] = {"data": {"name": data}}
     tables |= {} if partition is None else {"partition": {"name": partition}}
     tables |= {} if parties is None else {"parties": parties}
-    loaded = Study.of(merged(tables, _data_settings(settings(set_ or [])))).load(seed)
+    loaded = Study.of(merged(tables, _data_settings(settings(set_ or [])))).cut_data(seed)
     write_parties(folder, loaded.parties, loaded.classes, force=force)
     typer.echo(f"{len(loaded.parties)} party folders in {folder}")
 

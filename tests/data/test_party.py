@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from isthmus.data import rows
 from isthmus.data.party import SPLITS, Border, Cohort, Party, check_alike, pool
@@ -295,3 +295,61 @@ def test_a_split_that_is_no_mask_and_no_positions_is_refused(train: torch.Tensor
     graphs = [Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0])) for _ in range(4)]
     with pytest.raises(IsthmusError, match=text):
         Party.of_graphs("a", graphs, train=train)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    weighted=st.booleans(),
+    tasks=st.integers(0, 2),
+    seed=st.integers(0, 2**16),
+)
+def test_of_batch_gives_what_of_graphs_gives(sizes, weighted, tasks, seed):
+    graphs = [make_graph(seed + at, size, weighted=weighted, labels=1) for at, size in enumerate(sizes)]
+    if tasks:
+        for at, graph in enumerate(graphs):
+            graph.y = torch.full((1, tasks), float("nan") if at == 0 else 1.0)
+    splits = {"train": torch.tensor([0]), "test": torch.arange(len(sizes)) > 0}
+    one, other = Party.of_graphs("a", graphs, **splits), Party.of_batch("a", Batch.from_data_list(graphs), **splits)
+    for key in ("x", "edge_index", "y", "batch", *(["edge_weight"] if weighted else [])):
+        torch.testing.assert_close(one.graph[key], other.graph[key], equal_nan=True, rtol=0, atol=0)
+    assert all(torch.equal(getattr(one, split), getattr(other, split)) for split in SPLITS)
+    assert (one.items, one.nodes, one.level) == (other.items, other.nodes, other.level)
+    assert torch.equal(pool([other]).graph.edge_index, one.graph.edge_index)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"batch": None}, "party 'a': batch is missing"),
+        ({"batch": torch.tensor([0, 0, 1])}, "batch must be 4 whole numbers"),
+        ({"batch": torch.tensor([0.0, 0, 1, 1])}, "batch must be 4 whole numbers"),
+        ({"batch": torch.tensor([0, 1, 0, 1])}, r"batch must ascend within 0 \.\. 1"),
+        ({"batch": torch.tensor([0, 0, 1, 2])}, r"batch must ascend within 0 \.\. 1"),
+        ({"batch": torch.tensor([-1, 0, 1, 1])}, r"batch must ascend within 0 \.\. 1"),
+        ({"edge_index": torch.tensor([[0, 2], [1, 1]])}, "an edge joins two graphs"),
+        ({"edge_index": torch.tensor([[0, 4], [1, 1]])}, r"an edge names a node outside 0 \.\. 3"),
+        ({"y": torch.empty(0, dtype=torch.long)}, "party 'a' has no graphs"),
+        ({"y": torch.tensor(1)}, "party 'a' has no graphs"),
+        ({"y": torch.tensor([-1, 0])}, "item 0 in 'train' has label -1"),
+        ({"x": torch.full((4, 1), float("nan"))}, "4 NaN or infinite values"),
+        ({"edge_weight": torch.ones(3)}, "edge_weight must be 1 finite numbers"),
+    ],
+)
+def test_a_batch_that_does_not_fit_together_is_refused(changes, text):
+    fields = {
+        "x": torch.ones(4, 1),
+        "edge_index": torch.tensor([[0], [1]]),
+        "y": torch.tensor([0, 1]),
+        "batch": torch.tensor([0, 0, 1, 1]),
+    }
+    graph = Data(**{key: value for key, value in (fields | changes).items() if value is not None})
+    with pytest.raises(IsthmusError, match=text) as caught:
+        Party.of_batch("a", graph, train=torch.tensor([0]))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_edge_from_one_graph_to_another_is_refused():
+    graphs = [make_graph(at, 3, labels=1) for at in range(2)]
+    graphs[0].edge_index = torch.tensor([[0], [4]])
+    with pytest.raises(IsthmusError, match="an edge joins two graphs, or names a node outside its graph"):
+        Party.of_graphs("a", graphs)

@@ -63,8 +63,9 @@ def read_key(path: Path | str) -> bytes:
     """The key in a file; what is short enough to be guessed is refused."""
     try:
         text = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise IsthmusError(f"cannot read the key {path}: {error.strerror or error}; give the file of a key") from error
+    except (OSError, ValueError) as error:  # a path with a zero in it is a wrong value
+        reason = getattr(error, "strerror", None) or error
+        raise IsthmusError(f"cannot read the key {path}: {reason}; give the file of a key") from error
     if len(text) < LENGTH:
         raise IsthmusError(f"the key {path} has {len(text)} bytes: make one of {LENGTH} or more with isthmus party key")
     return text

@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from isthmus.data.partition import Given
+from isthmus.data.datasets.banks import Banks
+from isthmus.data.partition.given import Given
+from isthmus.data.party import pool as pooled
 from isthmus.data.pool import DataSet
-from isthmus.data.synthetic import PLANTED, Banks, Motifs, _Accounts
 from isthmus.errors import IsthmusError
 
 
@@ -14,8 +17,18 @@ def same(left, right):
     )
 
 
+def owners(pool):
+    """The owner of each account, of banks without overlap."""
+    owner = torch.full((pool.party.nodes,), -1)
+    for at, held in enumerate(pool.holders):
+        assert (owner[held] == -1).all()
+        owner[held] = at
+    assert (owner >= 0).all()
+    return owner
+
+
 def crossing(pool):
-    source, target = pool.owner[pool.party.graph.edge_index]
+    source, target = owners(pool)[pool.party.graph.edge_index]
     return float((source != target).float().mean())
 
 
@@ -24,13 +37,16 @@ def alike(pool):
     return float((source == target).float().mean())
 
 
-@pytest.mark.parametrize("data", [Banks(nodes=200), Motifs(graphs=30)], ids=lambda each: each.name)
-def test_same_seed_same_data_whatever_else_was_drawn(data):
+def test_same_seed_same_data_whatever_else_was_drawn():
+    data = Banks(nodes=200, communities=3, overlap=0.2)
     torch.manual_seed(1)
+    np.random.seed(1)
     first = data.load(seed=5)
     torch.manual_seed(2)
     before = torch.get_rng_state()
-    assert same(data.load(seed=5), first)
+    again = data.load(seed=5)
+    assert same(again, first)
+    assert all(torch.equal(*each) for each in zip(again.holders, first.holders, strict=True))
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(data.load(seed=6).party.graph.x[:50], first.party.graph.x[:50])
 
@@ -44,37 +60,24 @@ def test_banks_have_the_shares_asked_for(cross, seed):
     assert alike(pool) > 0.75
     for split, share in (("train", 0.1), ("val", 0.2), ("test", 0.7)):
         mask = getattr(pool.party, split)
-        for bank in range(4):
-            assert float(mask[pool.owner == bank].float().mean()) == pytest.approx(share, abs=0.01)
+        for held in pool.holders:
+            assert float(mask[held].float().mean()) == pytest.approx(share, abs=0.01)
 
 
-def test_transfers_go_both_ways_once_and_never_to_oneself():
-    edge_index = Banks().load(0).party.graph.edge_index
-    pairs = set(zip(*edge_index.tolist(), strict=True))
-    assert len(pairs) == edge_index.size(1)
-    assert {(b, a) for a, b in pairs} == pairs
-    assert all(a != b for a, b in pairs)
+def test_few_accounts_make_many_transfers_and_the_tail_says_how_many():
+    def busiest(tail):
+        """The share of the transfers that the busiest hundredth of the accounts takes part in."""
+        edge_index = Banks(nodes=5000, tail=tail).load(0).party.graph.edge_index
+        degree = torch.bincount(edge_index[0], minlength=5000).sort(descending=True).values
+        return float(degree[:50].sum() / degree.sum())
 
-
-def test_partners_are_drawn_by_activity_from_the_class_inside_or_outside_the_bank():
-    owner, y = np.array([0, 1, 2, 0, 1, 2, 1]), np.array([0, 0, 0, 1, 1, 1, 0])
-    activity = np.array([1.0, 2, 3, 4, 5, 6, 7])
-    accounts = _Accounts(owner, y, activity)
-    label, bank, generator = np.zeros(20_000, dtype=int), np.ones(20_000, dtype=int), np.random.default_rng(0)
-    for across, wanted in ((True, [1, 0, 3, 0, 0, 0, 0]), (False, [0, 2, 0, 0, 0, 0, 7])):
-        drawn = np.bincount(accounts._partner(label, bank, across, generator), minlength=7) / 20_000
-        np.testing.assert_allclose(drawn, np.array(wanted) / sum(wanted), atol=0.02)
-
-
-def test_few_accounts_make_many_transfers():
-    degree = torch.bincount(Banks().load(0).party.graph.edge_index[0], minlength=1200).sort(descending=True).values
-    assert degree[:120].sum() > 0.25 * degree.sum()
+    assert busiest(2.1) > busiest(2.5) > 0.08 > 0.05 > busiest(4.0) > 0.01
 
 
 def test_skew_makes_banks_differ_in_labels():
     def spread(skew):
         pool = Banks(skew=skew).load(0)
-        mixes = [torch.bincount(pool.party.graph.y[pool.owner == bank], minlength=4).float() for bank in range(4)]
+        mixes = [torch.bincount(pool.party.graph.y[held], minlength=4).float() for held in pool.holders]
         return float(torch.stack([mix / mix.sum() for mix in mixes]).std(0).mean())
 
     assert spread(0.0) < 0.05 < 0.15 < spread(0.6)
@@ -88,6 +91,46 @@ def test_without_noise_the_features_are_the_class():
     assert torch.equal(means[graph.y], graph.x)
 
 
+def test_communities_cut_across_banks_and_classes():
+    """With them far fewer edges lie between the parts of a graph that was cut into as many communities."""
+
+    def found(communities):
+        import networkx
+
+        graph = Banks(nodes=800, cross=0.5, homophily=0.0, communities=communities, closeness=0.95).load(0).party.graph
+        network = networkx.Graph(graph.edge_index.t().tolist())
+        parts = networkx.community.louvain_communities(network, seed=0)
+        return networkx.community.modularity(network, parts), max(len(part) for part in parts)
+
+    (without, _), (within, largest) = found(1), found(8)
+    assert without + 0.2 < within
+    assert largest < 2 * 800 / 8  # each of the eight, give or take, and none of the four banks
+
+
+def test_communities_leave_accounts_and_their_owners_as_they_were():
+    plain, others = Banks().load(3), Banks(communities=5).load(3)
+    assert torch.equal(plain.party.graph.x, others.party.graph.x)
+    assert torch.equal(owners(plain), owners(others))
+    assert crossing(others) == pytest.approx(0.3, abs=0.01)
+    assert alike(others) == pytest.approx(alike(plain), abs=0.05)
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 1.0])
+def test_the_share_asked_for_has_a_second_bank(overlap):
+    pool = Banks(overlap=overlap).load(0)
+    count = torch.bincount(torch.cat(pool.holders), minlength=1200)
+    assert count.min() >= 1
+    assert count.max() <= 2
+    assert int((count == 2).sum()) == round(overlap * 1200)
+    assert all((held.diff() > 0).all() for held in pool.holders)
+
+
+def test_with_overlap_only_the_holders_change():
+    plain, shared = Banks().load(0), Banks(overlap=0.3).load(0)
+    assert same(plain, shared)
+    assert all(set(few.tolist()) <= set(many.tolist()) for few, many in zip(plain.holders, shared.holders, strict=True))
+
+
 def test_banks_are_cut_by_their_owners_with_a_border():
     pool = Banks(parties=7, nodes=300).load(0)
     parties = Given().cut(pool, 7, seed=0)
@@ -95,8 +138,30 @@ def test_banks_are_cut_by_their_owners_with_a_border():
     assert all(party.train.any() and party.test.any() for party in parties)
 
 
+@settings(max_examples=25)
+@given(
+    parties=st.integers(1, 6),
+    nodes=st.integers(6, 80),
+    cross=st.floats(0, 1),
+    overlap=st.floats(0, 1),
+    communities=st.integers(1, 5),
+    classes=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_transfers_go_both_ways_once_and_never_to_oneself_and_no_cut_loses_one(seed, **options):
+    pool = Banks(**options).load(seed)
+    edge_index = pool.party.graph.edge_index
+    pairs = set(zip(*edge_index.tolist(), strict=True))
+    assert len(pairs) == edge_index.size(1)
+    assert {(b, a) for a, b in pairs} == pairs
+    assert all(a != b for a, b in pairs)
+    again = pooled(Given().cut(pool, options["parties"], seed))
+    assert set(zip(*again.graph.edge_index.tolist(), strict=True)) == pairs
+    assert torch.equal(again.graph.x, pool.party.graph.x)
+
+
 @pytest.mark.parametrize(
-    "odd", [{"parties": 1}, {"nodes": 4}, {"classes": 1}, {"degree": 0}, {"parties": 1, "nodes": 1}]
+    "odd", [{"parties": 1}, {"nodes": 4}, {"classes": 1}, {"degree": 0}, {"parties": 1, "nodes": 1}, {"overlap": 1.0}]
 )
 def test_odd_banks_work(odd):
     banks = Banks(**odd)
@@ -114,7 +179,7 @@ def test_too_few_accounts_are_refused():
 def test_more_than_the_features_tell_an_account_s_class():
     """The neighbours' features add to an account's own, and those across the border add once more."""
     pool = Banks().load(0)
-    graph, owner = pool.party.graph, pool.owner
+    graph, owner = pool.party.graph, owners(pool)
     source, target = graph.edge_index
     within = owner[source] == owner[target]
 
@@ -128,41 +193,8 @@ def test_more_than_the_features_tell_an_account_s_class():
     assert hits(within) + 0.02 < hits(torch.ones_like(within))
 
 
-def test_a_motif_is_planted_in_every_graph():
-    pool = Motifs(graphs=50, classes=5, features=4).load(0)
-    graph, size = pool.party.graph, 6
-    assert torch.bincount(graph.y).tolist() == [10] * 5
-    assert torch.equal(graph.x.sum(1), torch.ones(graph.x.size(0)))
-    for at in range(50):
-        nodes = torch.nonzero(graph.batch == at).flatten()
-        source, target = graph.edge_index[:, graph.batch[graph.edge_index[0]] == at]
-        tree = nodes.numel() - size
-        assert 8 <= tree <= 16
-        first = int(nodes[0]) + tree
-        planted = (source >= first) & (target >= first)
-        found = {
-            (a, b) for a, b in zip((source - first)[planted].tolist(), (target - first)[planted].tolist(), strict=True)
-        }
-        motif = set(PLANTED[int(graph.y[at])](size))
-        assert found == motif | {(b, a) for a, b in motif}
-        assert source.numel() == 2 * (tree - 1 + len(motif) + 1)  # the tree, the motif and the edge that ties them
-
-
-def test_wheel_has_a_hub_and_a_rim():
-    wheel = PLANTED[3](5)
-    assert sorted(wheel) == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1)]
-
-
-def test_motifs_are_split_alike_in_every_class():
-    party = Motifs().load(0).party
-    for label in range(3):
-        own = party.graph.y == label
-        assert [int(getattr(party, split)[own].sum()) for split in ("train", "val", "test")] == [60, 20, 20]
-
-
-def test_generated_sets_are_known_by_name():
+def test_banks_are_known_by_name_and_documented():
     assert DataSet.named("banks") is Banks
-    assert DataSet.named("motifs") is Motifs
     summary = DataSet.named("banks").describe()
     assert summary["summary"]
     assert all(option["help"] for option in summary["options"])

@@ -8,6 +8,7 @@ from typing import ClassVar
 from isthmus.data.folder.loading import parties_of, read_folders
 from isthmus.data.ids import read_key
 from isthmus.data.pool import DataSet, Pool, Share
+from isthmus.errors import IsthmusError
 
 
 class PartyFolders(DataSet):
@@ -25,7 +26,14 @@ class PartyFolders(DataSet):
     """Share of the labelled items to validate on, for parties whose files have no split; the rest is for testing."""
 
     def load(self, seed: int) -> Pool:
-        key = None if self.key is None else read_key(self.key)
-        contents = read_folders(Path(self.path).expanduser(), key)
+        key = None if self.key is None else read_key(_expanded(self.key))
+        contents, note = read_folders(_expanded(self.path), key)
         parties = parties_of(contents, seed=seed, train=self.train, val=self.val, key=key)
-        return Pool(None, contents[0].settings.outcomes, parties=tuple(parties))
+        return Pool(None, contents[0].settings.outcomes, parties=tuple(parties), note=note)
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise IsthmusError(f"{path}: nobody here has that home; give the whole path") from error

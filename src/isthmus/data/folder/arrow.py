@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from isthmus.data.folder.problems import Mask
 
 Floats = NDArray[np.float64]
+LARGEST = float(np.finfo(np.float32).max)
+"""Numbers beyond it are infinite to a model."""
 
 
 def named(kind: pa.DataType) -> str:
@@ -20,7 +22,14 @@ def named(kind: pa.DataType) -> str:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    """Numbers, yes or no among them; also the type of a column that has no value at all."""
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
+    return any(test(kind) for test in kinds)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Texts; also the type of a column that has no value at all."""
+    return bool(pa.types.is_string(kind) or pa.types.is_null(kind))
 
 
 def is_listed(kind: pa.DataType) -> bool:
@@ -33,15 +42,16 @@ def one(values: Any) -> Any:
 
 
 def plain(values: Any) -> Any:
-    """A column without dictionary encoding, texts of one type."""
+    """A column as one array without dictionary encoding, texts of one type."""
     values = one(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    return values.cast(pa.string()) if pa.types.is_large_string(values.type) else values
+    other_texts = pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type)
+    return values.cast(pa.string()) if other_texts else values
 
 
 def filled(values: Any) -> Any:
-    """A column without dictionary encoding, where an empty text is no value: so do tables that know no missing ones."""
+    """As `plain`, where an empty text is no value: so do tables that know no missing ones."""
     values = plain(values)
     if not pa.types.is_string(values.type):
         return values
@@ -49,18 +59,36 @@ def filled(values: Any) -> Any:
 
 
 def texts(values: Any) -> Any:
-    return plain(values).cast(pa.string())
+    return filled(values).cast(pa.string())
 
 
 def mask_of(values: Any) -> Mask:
     return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
+def there(values: Any) -> Mask:
+    """Where there is a value."""
+    return mask_of(pc.is_valid(values))
+
+
 def numbers_of(values: Any) -> Floats:
     """As 64-bit floats, NaN where there is none."""
-    return np.asarray(one(values).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+    return np.asarray(plain(values).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def is_beyond(numbers: Floats) -> Mask:
+    """Where a number is infinite, or would be in single precision."""
+    return np.asarray(np.abs(numbers) > LARGEST)
 
 
 def lengths_of(values: Any) -> NDArray[np.int64]:
     """Lengths of lists, -1 where there is none."""
     return np.asarray(pc.list_value_length(values).fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def found(values: Any, among: Any) -> NDArray[np.int64]:
+    """For every value its position in `among`, -1 where it is none of these, or missing."""
+    if values.null_count == len(values):  # of any type then: a column without values has none of its own
+        return np.full(len(values), -1)
+    at = one(pc.index_in(values, value_set=among, skip_nulls=True))
+    return np.asarray(at.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)

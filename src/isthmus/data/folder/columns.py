@@ -14,17 +14,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.folder.arrow import is_listed, is_numeric, lengths_of, mask_of, named, numbers_of, one, plain, texts
+from isthmus.data.folder.arrow import (
+    Floats,
+    filled,
+    found,
+    is_beyond,
+    is_listed,
+    is_numeric,
+    is_text,
+    lengths_of,
+    named,
+    numbers_of,
+    one,
+    plain,
+    texts,
+    there,
+)
 from isthmus.data.folder.problems import Mask, Problem, at_rows
 from isthmus.data.ids import hashed
 from isthmus.options import Registered
 
 Totals = dict[str, Tensor]
-Floats = NDArray[np.float64]
+MANY, FEW = 100, 10
+"""Different values of a category: more than many are worth a word, few are no names whatever else speaks for it."""
+WIDE = 100
+"""A category with more values than this is a sparse matrix."""
+WIDEST = 1 << 24
+"""Features in one column; a wider one is a mistake, or asks for a model beyond any machine."""
 
 
 class Column(Registered):
@@ -65,32 +85,36 @@ class Number(Column):
     """A missing value is an error, or is taken to be the mean of all parties."""
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
-        values = table.column(column)
+        values = plain(table.column(column))
         if not is_numeric(values.type):
             yield Problem(file, f"column '{column}' holds {named(values.type)}: a number column holds numbers")
             return
-        found = numbers_of(values)
-        yield from at_rows(file, f"column '{column}' is infinite: mend it", np.isinf(found))
+        numbers = numbers_of(values)
+        yield from at_rows(file, f"column '{column}' is infinite or beyond 3.4e38: mend it", is_beyond(numbers))
         if self.missing == "error":
             what = f"column '{column}' has no value: fill it in, or declare missing = \"mean\""
-            yield from at_rows(file, what, np.isnan(found))
+            yield from at_rows(file, what, np.isnan(numbers))
 
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
-        found = _present(table.column(column))
-        return {"count": torch.tensor(found.size), "sum": torch.tensor(found.sum())}
+        if self.scale == "none" and self.missing == "error":
+            return {}
+        numbers = _present(table.column(column))
+        return {"count": torch.tensor(numbers.size), "sum": torch.tensor(numbers.sum())}
 
     def second_totals(self, column: str, table: pa.Table, first: Totals) -> Totals:
+        if self.scale == "none":
+            return {}
         apart = _present(table.column(column)) - _mean(first)
         return {"squares": torch.tensor((apart**2).sum())}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        found = numbers_of(table.column(column))
+        numbers = numbers_of(table.column(column))
         if self.missing == "mean":
-            found = np.where(np.isnan(found), _mean(totals), found)
+            numbers = np.where(np.isnan(numbers), _mean(totals), numbers)
         if self.scale == "standard":
-            deviation = float((totals["squares"] / totals["count"].clamp(min=1)).sqrt())
-            found = (found - _mean(totals)) / (deviation or 1.0)
-        return torch.from_numpy(found).to(torch.get_default_dtype()).unsqueeze(1)
+            deviation = _deviation(totals)
+            numbers = (numbers - _mean(totals)) / deviation if deviation else np.zeros_like(numbers)
+        return torch.from_numpy(numbers.copy()).to(torch.get_default_dtype()).unsqueeze(1)
 
 
 class Category(Column):
@@ -98,20 +122,31 @@ class Category(Column):
 
     name: ClassVar[str] = "category"
 
-    values: list[str | int] | None = None
+    values: list[str | bool | int] | None = Field(None, min_length=1)
     """The values there are, in the order of their features; without, those that any party has, in the order of their
     keyed hashes, so that nobody has to tell another which they are."""
 
+    @field_validator("values")
+    @classmethod
+    def _differ(cls, values: list[str | bool | int] | None) -> list[str | bool | int] | None:
+        if values is not None and len({_spelled(value) for value in values}) < len(values):
+            raise ValueError("lists a value twice")
+        return values
+
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
-        found = plain(table.column(column))
-        if not (pa.types.is_string(found.type) or pa.types.is_integer(found.type) or pa.types.is_boolean(found.type)):
-            what = f"column '{column}' holds {named(found.type)}: a category is a text or a whole number"
+        values = filled(table.column(column))
+        if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
+            what = f"column '{column}' holds {named(values.type)}: a category is a text or a whole number"
             yield Problem(file, what)
         elif self.values is not None:
-            known = pa.array([str(value) for value in self.values], pa.string())
-            outside = pc.and_(pc.is_valid(found), pc.invert(pc.is_in(texts(found), value_set=known)))
             what = f"column '{column}' has a value that is not declared: add it to 'values', at all parties"
-            yield from at_rows(file, what, mask_of(outside))
+            yield from at_rows(file, what, (found(texts(values), self._declared()) < 0) & there(values))
+        else:
+            said = texts(values)
+            different = distinct(said)
+            if different > MANY and is_like_names(said):
+                what = f"column '{column}' has {different:,} different values: that looks like names, not categories"
+                yield Problem(file, what, severe=False)
 
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
         if self.values is not None:
@@ -121,19 +156,16 @@ class Category(Column):
         return {"ids": numbers, "counts": torch.tensor(counts.field("counts").to_pylist(), dtype=torch.long)}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        coded = pc.dictionary_encode(texts(table.column(column)))
-        coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
-        own = coded.dictionary.to_pylist()
-        if self.values is None:
-            width, place = totals["ids"].numel(), torch.searchsorted(totals["ids"], hashed(own, key))
-        else:
-            known = {str(value): at for at, value in enumerate(self.values)}
-            width, place = len(known), torch.tensor([known[value] for value in own], dtype=torch.long)
-        at = torch.from_numpy(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
-        there = at >= 0
-        x = torch.zeros(at.numel(), width)
-        x[there.nonzero().squeeze(1), place[at[there]]] = 1.0
-        return x
+        values = texts(table.column(column))
+        if self.values is not None:
+            return _one_hot(torch.from_numpy(found(values, self._declared())), len(self.values))
+        own = pc.unique(values.drop_null())
+        place = torch.searchsorted(totals["ids"], hashed(own.to_pylist(), key))
+        at = torch.from_numpy(found(values, own))
+        return _one_hot(torch.cat([place, torch.tensor([-1])])[at], totals["ids"].numel())
+
+    def _declared(self) -> pa.Array:
+        return pa.array([_spelled(value) for value in self.values or ()], pa.string())
 
 
 class Vector(Column):
@@ -141,7 +173,7 @@ class Vector(Column):
 
     name: ClassVar[str] = "vector"
 
-    width: int = Field(ge=0)
+    width: int = Field(ge=0, le=WIDEST)
     """Numbers in each list."""
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
@@ -153,15 +185,12 @@ class Vector(Column):
         yield from at_rows(file, f"column '{column}' has no value: fill it in", lengths < 0)
         what = f"column '{column}' is not {self.width} numbers long, as party.toml declares"
         yield from at_rows(file, what, (lengths >= 0) & (lengths != self.width))
-        inner = numbers_of(pc.list_flatten(values))
-        owner = np.repeat(np.arange(len(values)), lengths.clip(min=0))
-        wrong = np.zeros(len(values), dtype=bool)
-        wrong[owner[~np.isfinite(inner)]] = True
+        wrong = _unfit(numbers_of(pc.list_flatten(values)), lengths)
         yield from at_rows(file, f"column '{column}' has NaN, infinite or missing numbers: mend them", wrong)
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        inner = pc.list_flatten(one(table.column(column))).to_numpy(zero_copy_only=False)
-        return torch.from_numpy(inner.copy()).to(torch.get_default_dtype()).view(-1, self.width)
+        values = one(table.column(column))
+        return _floats(pc.list_flatten(values)).view(len(values), self.width)
 
 
 class Bag(Column):
@@ -169,7 +198,7 @@ class Bag(Column):
 
     name: ClassVar[str] = "bag"
 
-    width: int = Field(ge=0)
+    width: int = Field(ge=0, le=WIDEST)
     """Numbers in the whole list."""
 
     def reads(self, column: str) -> list[str]:
@@ -185,32 +214,82 @@ class Bag(Column):
             lengths = lengths_of(at)
             differ = (lengths != lengths_of(value)) | (lengths < 0)
             yield from at_rows(file, f"'{column}.at' and '{column}.value' differ in length, or are missing", differ)
-            where, what = numbers_of(pc.list_flatten(at)), numbers_of(pc.list_flatten(value))
+            where = numbers_of(pc.list_flatten(at))
             owner = np.repeat(np.arange(len(at)), lengths.clip(min=0))
             yield from at_rows(
                 file,
                 f"column '{column}.at' names a place outside 0 .. {self.width - 1}, or one twice",
                 _any(owner[~((where >= 0) & (where < self.width))], len(at)) | _twice(owner, where, len(at)),
             )
-            sizes = np.repeat(np.arange(len(value)), lengths_of(value).clip(min=0))
-            wrong = _any(sizes[~np.isfinite(what)], len(value))
+            wrong = _unfit(numbers_of(pc.list_flatten(value)), lengths_of(value))
             yield from at_rows(file, f"column '{column}.value' has NaN, infinite or missing numbers: mend them", wrong)
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         at, value = (one(table.column(each)) for each in self.reads(column))
-        crow = torch.from_numpy(np.concatenate([[0], lengths_of(at).cumsum()]))
-        col = torch.from_numpy(pc.list_flatten(at).to_numpy(zero_copy_only=False).astype(np.int64))
-        values = torch.from_numpy(pc.list_flatten(value).to_numpy(zero_copy_only=False).copy())
-        return rows.csr(crow, col, values.to(torch.get_default_dtype()), (len(at), self.width))
+        lengths = lengths_of(at)
+        col = np.asarray(pc.list_flatten(at).to_numpy(zero_copy_only=False), dtype=np.int64)
+        values = _floats(pc.list_flatten(value))
+        owner = np.repeat(np.arange(len(at)), lengths)
+        if ((np.diff(owner) == 0) & (np.diff(col) < 0)).any():  # a CSR matrix has its columns in order
+            order = np.lexsort((col, owner))
+            col, values = col[order], values[torch.from_numpy(order)]
+        crow = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
+        return rows.csr(crow, torch.from_numpy(col.copy()), values, (len(at), self.width))
+
+
+def distinct(values: Any) -> int:
+    """How many different values there are."""
+    return int(pc.count_distinct(values).as_py())
+
+
+def is_like_names(values: Any) -> bool:
+    """Whether values differ in more than half of the rows, and are not just few."""
+    different = distinct(values)
+    return different > FEW and different * 2 > len(values) - values.null_count
 
 
 def _present(values: Any) -> Floats:
-    found = numbers_of(values)
-    return found[np.isfinite(found)]
+    numbers = numbers_of(values)
+    return numbers[np.isfinite(numbers)]
 
 
 def _mean(totals: Mapping[str, Tensor]) -> float:
     return float(totals["sum"] / totals["count"].clamp(min=1))
+
+
+def _deviation(totals: Mapping[str, Tensor]) -> float:
+    """Standard deviation over all parties; 0 where it is no more than the rounding of a mean of equal numbers."""
+    count = int(totals["count"].clamp(min=1))
+    deviation = float((totals["squares"] / count).sqrt())
+    return deviation if deviation > count * np.finfo(np.float64).eps * abs(_mean(totals)) else 0.0
+
+
+def _spelled(value: str | bool | int) -> str:
+    """A declared value as Arrow spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _one_hot(at: Tensor, width: int) -> Tensor:
+    """A 1 at each row's place, nowhere where that is -1; sparse where there are many places."""
+    here = at >= 0
+    if width > WIDE:
+        crow = torch.cat([torch.zeros(1, dtype=torch.long), here.cumsum(0)])
+        return rows.csr(crow, at[here], torch.ones(int(here.sum())), (at.numel(), width))
+    x = torch.zeros(at.numel(), width)
+    x[here.nonzero().squeeze(1), at[here]] = 1.0
+    return x
+
+
+def _floats(values: Any) -> Tensor:
+    """Numbers in the type that models read, in memory of their own."""
+    numbers = values.to_numpy(zero_copy_only=False) if pa.types.is_floating(values.type) else numbers_of(values)
+    return torch.from_numpy(numbers.copy()).to(torch.get_default_dtype())
+
+
+def _unfit(numbers: Floats, lengths: NDArray[np.int64]) -> Mask:
+    """Lists with a number that is missing, NaN or infinite."""
+    owner = np.repeat(np.arange(lengths.size), lengths.clip(min=0))
+    return _any(owner[np.isnan(numbers) | is_beyond(numbers)], lengths.size)
 
 
 def _any(positions: NDArray[np.int64], length: int) -> Mask:

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isthmus import store, toml
-from isthmus.data.folder.arrow import filled, is_listed, is_numeric, lengths_of, mask_of, named, one, plain
-from isthmus.data.folder.problems import Problem
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected, read_table
-from isthmus.data.folder.settings import FILE, read_settings
-from isthmus.data.folder.writing import written_aside
-from isthmus.errors import IsthmusError
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-MANY = 100
-"""More different texts in a column than this are no categories but names, or notes."""
+from isthmus import store, toml
+from isthmus.data.folder.arrow import (
+    filled,
+    is_listed,
+    is_numeric,
+    is_text,
+    lengths_of,
+    named,
+    numbers_of,
+    one,
+    plain,
+    texts,
+)
+from isthmus.data.folder.columns import MANY, distinct, is_like_names
+from isthmus.data.folder.problems import Problem, listed, printable
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected, read_table
+from isthmus.data.folder.settings import FILE, MOST_CLASSES, RESERVED, PartyFile, read_settings
+from isthmus.data.folder.writing import MOLECULES, written_aside
+from isthmus.errors import IsthmusError, nearest
+
+IDS = ("id", "graph", "source", "target")
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,7 @@ class Source:
         tasks: columns of labels, where there are several tasks.
         ignore: columns to leave out.
         like: another party's folder or `party.toml`, whose labels and columns this party shares.
+        directed: whether an edge runs from source to target only.
     """
 
     nodes: Path | None = None
@@ -41,16 +58,21 @@ class Source:
     tasks: Sequence[str] = ()
     ignore: Sequence[str] = ()
     like: Path | None = None
+    directed: bool = False
 
 
 def make_folder(folder: Path, source: Source, *, name: str = "", force: bool = False) -> list[Problem]:
     """Write a party folder and check it; where something severe is wrong nothing is written.
 
     Returns:
-        What is wrong with it.
+        What is wrong with it, by the rows of the tables that it was made from.
     """
-    tables = _tables(source)
-    settings = {"format": 1, "name": name or folder.resolve().name, **_settings(source, tables)}
+    name = name or os.path.basename(os.path.realpath(folder))
+    if not name.isprintable():
+        raise _refused(f"name '{name}' holds what cannot be shown: choose another with --name")
+    like = _like(source)
+    tables, notes = _tables(source, like.get("tasks") or source.tasks)
+    settings = {"format": 1, "name": name, **_settings(source, tables, name), **like}
     with written_aside(folder, force=force) as aside:
         for file, table in tables.items():
             _write(aside / file, table)
@@ -58,7 +80,7 @@ def make_folder(folder: Path, source: Source, *, name: str = "", force: bool = F
         _, problems = inspected(aside)
         if any(each.severe for each in problems):
             raise Unsound(problems)
-    return problems
+    return [*notes, *problems]
 
 
 class Unsound(IsthmusError):  # noqa: N818 - what it is, not what went wrong
@@ -70,111 +92,191 @@ class Unsound(IsthmusError):  # noqa: N818 - what it is, not what went wrong
         self.problems = list(problems)
 
 
-def _tables(source: Source) -> dict[str, Any]:
-    """The folder's files, each with the columns named as they are there."""
-    if source.smiles is not None:
-        if source.nodes or source.edges or source.graphs:
-            raise IsthmusError("molecules bring their own nodes and edges: give --smiles alone")
-        return {"molecules.csv": _renamed(source.smiles, source, ("smiles", "id", "label", "split"))}
-    if source.nodes is None or source.edges is None:
-        raise IsthmusError("a party has nodes and edges: give both --nodes and --edges, or --smiles")
-    if source.graphs is None:
-        nodes, graphs = _renamed(source.nodes, source, ("id", "label", "split")), {}
-    else:
-        nodes = _renamed(source.nodes, source, ("id", "graph"))
-        graphs = {GRAPHS: _renamed(source.graphs, source, ("graph", "label", "split"), {"graph": "id"})}
-    edges = _renamed(source.edges, source, ("source", "target", "weight", "owner"))
-    return {NODES: nodes, EDGES: edges, **graphs}
+def _refused(reason: str) -> IsthmusError:
+    """The error for tables that no folder can be made from, to be raised; on one line, whatever columns are called."""
+    return IsthmusError(printable(reason))
 
 
-def _renamed(path: Path, source: Source, roles: Sequence[str], final: Mapping[str, str] | None = None) -> Any:
-    """A table whose columns of these roles are called by their roles; columns to leave out are left out."""
-    table = read_table(path)
-    names = list(table.column_names)
+def _tables(source: Source, tasks: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The folder's files, each with the columns named as they are there, and what was left out of them."""
+    if source.smiles is not None and (source.nodes or source.edges or source.graphs):
+        raise _refused("molecules bring their own nodes and edges: give --smiles alone")
+    if source.smiles is None and (source.nodes is None or source.edges is None):
+        raise _refused("a party has nodes and edges: give both --nodes and --edges, or --smiles")
+    items = {role: role for role in ("id", "label", "split")}
+    wanted: list[tuple[str, Path | None, dict[str, str]]] = [
+        (MOLECULES, source.smiles, {"smiles": "smiles", **items}),
+        (GRAPHS, source.graphs, {"graph": "id", "label": "label", "split": "split"}),
+        (NODES, source.nodes, items if source.graphs is None else {"id": "id", "graph": "graph"}),
+        (EDGES, source.edges, {role: role for role in ("source", "target", "weight", "owner")}),
+    ]
+    tables: dict[str, Any] = {}
+    notes: list[Problem] = []
+    seen: set[str] = set()
+    for file, path, roles in wanted:
+        if path is None:
+            continue
+        table = _renamed(path, source, roles, seen)
+        meant = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
+        extra = [name for name in table.column_names if name not in meant]
+        if extra:
+            what = f"columns that mean nothing here are left out: {listed(extra)}"
+            notes.append(Problem(path.name, what, severe=False))
+        tables[file] = table.select(meant)
+    for column in source.ignore:
+        if column not in seen:
+            raise _refused(f"--ignore {column}: no table has such a column: {nearest(column, seen)}")
+    return _with_ids_of_one_type(tables), notes
+
+
+def _renamed(path: Path, source: Source, roles: Mapping[str, str], seen: set[str]) -> Any:
+    """A table without the columns to leave out, and with those that have a role called as in a party folder.
+
+    Arguments:
+        roles: what columns mean, and what they are called in a party folder.
+        seen: takes up the names of all columns that there are.
+    """
+    columns = {source.renamed.get(role, role): final for role, final in roles.items()}
+    table = read_table(path, as_text=["id", *(column for column, final in columns.items() if final in IDS)])
+    seen.update(table.column_names)
+    table = table.select([at for at, name in enumerate(table.column_names) if name not in source.ignore])
     for role in roles:
-        wanted = source.renamed.get(role, role)
-        if role in source.renamed and wanted not in names:
-            raise IsthmusError(f"{path} has no column '{wanted}': it has {', '.join(names)}")
-        if wanted in names:
-            names[names.index(wanted)] = (final or {}).get(role, role)
+        if role in source.renamed and source.renamed[role] not in table.column_names:
+            raise _refused(f"{path} has no column '{source.renamed[role]}': it has {listed(table.column_names)}")
+    names = [columns.get(name, name) for name in table.column_names]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
-        raise IsthmusError(f"{path} has two columns for '{double}': leave one out with --ignore")
-    table = table.rename_columns(names)
-    return table.select([name for name in names if name not in source.ignore])
+        raise _refused(f"{path} has two columns for '{double}': leave one out with --ignore")
+    return table.rename_columns(names)
 
 
-def _settings(source: Source, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """`party.toml` but for the name: what another party declares, or what the tables show."""
-    level = "node" if source.graphs is None and source.smiles is None else "graph"
-    partners = _partners(tables.get(EDGES))
+def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
+    """Ids as whole numbers where all of them are, in all tables; else as texts."""
+    ids = [(file, column) for file, table in tables.items() for column in IDS if column in table.column_names]
+    columns = {place: plain(tables[place[0]].column(place[1])) for place in ids}
+    if all(_are_whole(values) for values in columns.values()):
+        cast: Any = pa.int64()
+    elif all(is_text(values.type) or pa.types.is_integer(values.type) for values in columns.values()):
+        cast = pa.string()
+    else:
+        return tables  # the check says what is wrong with them
+    for (file, column), values in columns.items():
+        at = tables[file].column_names.index(column)
+        tables[file] = tables[file].set_column(at, column, filled(values).cast(cast))
+    return tables
+
+
+def _are_whole(values: Any) -> bool:
+    """Whether ids are whole numbers, or texts that say no more than these: "007" is another id than "7"."""
+    if pa.types.is_integer(values.type):
+        return not pa.types.is_uint64(values.type)
+    if not is_text(values.type):
+        return False
+    said = texts(values).drop_null()
+    return bool(pc.all(pc.match_substring_regex(said, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
+
+
+def _settings(source: Source, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """`party.toml` but for the name: what the tables show, unless another party declares it."""
+    settings = {
+        "level": _level(source),
+        "directed": source.directed or None,
+        "partners": _partners(tables.get(EDGES), name),
+    }
     if source.like is not None:
-        other, problems = read_settings(source.like if source.like.is_dir() else source.like.parent)
-        if other is None:
-            raise IsthmusError(f"{source.like}: {problems[0]}")
-        return {**other.model_dump(exclude={"format", "name", "partners", "ignore"}), "partners": partners}
-    items = tables.get("molecules.csv", tables.get(GRAPHS, tables.get(NODES)))
-    settings: dict[str, Any] = {"level": level, **_labels(items, source.tasks), "partners": partners}
-    if source.smiles is not None:
-        known = {"smiles", "id", "label", "split", *source.tasks}
-        return {**settings, "ignore": [name for name in items.column_names if name not in known], "smiles": {}}
-    return {**settings, "columns": _columns(tables[NODES], source.tasks)}
+        return settings
+    settings |= _labels(tables.get(MOLECULES, tables.get(GRAPHS, tables.get(NODES))), source.tasks)
+    return settings | ({"smiles": {}} if source.smiles is not None else {"columns": _columns(tables[NODES], source)})
+
+
+def _level(source: Source) -> str:
+    return "node" if source.graphs is None and source.smiles is None else "graph"
+
+
+def _like(source: Source) -> dict[str, Any]:
+    """What the party shares with another one; nothing where there is no such."""
+    if source.like is None:
+        return {}
+    other, problems = read_settings(source.like.parent if source.like.name == FILE else source.like)
+    if other is None:
+        raise _refused(f"--like {source.like}: {problems[0]}")
+    if other.level != _level(source) or (other.smiles is None) != (source.smiles is None):
+        raise _refused(f"--like {source.like}: that party holds {_held(other)}, these tables are something else")
+    if source.tasks and list(source.tasks) != other.tasks:
+        raise _refused(f"--like {source.like}: its tasks are {listed(other.tasks or ['none'])}: leave --task out")
+    shared = other.model_dump(include={"labels", "classes", "tasks", "ids", "columns"})
+    return {**shared, "smiles": None if other.smiles is None else {"features": other.smiles.features}}
+
+
+def _held(settings: PartyFile) -> str:
+    return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
 def _labels(table: Any, tasks: Sequence[str]) -> dict[str, Any]:
     """The labels as the table shows them."""
     if tasks:
         return {"tasks": list(tasks)}
-    if "label" not in table.column_names:
-        raise IsthmusError("there is no label column: name it with --label, or take the classes from --like a party")
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = filled(table.column("label")).drop_null()
+    values = filled(table.column("label")).drop_null() if "label" in table.column_names else None
+    if values is None or not len(values):
+        raise _refused("there is no label: name the column with --label, or take the classes from --like a party")
     if pa.types.is_string(values.type):
-        return {"labels": sorted(pc.unique(values).to_pylist())}
-    if is_numeric(values.type) and len(values):
-        return {"classes": int(pc.max(values).as_py()) + 1}
-    raise IsthmusError(f"the label column holds {named(values.type)}: labels are whole numbers or texts")
+        names = pc.unique(values).to_pylist()
+        if len(names) > MANY:
+            raise _refused(
+                f"the label column has {len(names):,} different texts: that looks like names, not classes; name "
+                "another with --label, or list them in another party's party.toml and use --like"
+            )
+        return {"labels": sorted(names)}
+    if pa.types.is_boolean(values.type):
+        return {"classes": 2}
+    if is_numeric(values.type):
+        most = np.nanmax(numbers_of(values), initial=0)
+        return {"classes": int(min(most, MOST_CLASSES)) + 1}
+    raise _refused(f"the label column holds {named(values.type)}: labels are whole numbers or texts")
 
 
-def _partners(edges: Any) -> list[str] | None:
+def _partners(edges: Any, name: str) -> list[str] | None:
     if edges is None or "owner" not in edges.column_names:
         return None
-    import pyarrow.compute as pc
+    owners = filled(edges.column("owner"))
+    if not is_text(owners.type):
+        raise _refused(f"the owner column holds {named(owners.type)}: it holds names of parties")
+    return sorted({str(each) for each in pc.unique(owners.drop_null()).to_pylist()} - {name})
 
-    return sorted(str(each) for each in pc.unique(filled(edges.column("owner")).drop_null()).to_pylist())
 
-
-def _columns(nodes: Any, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _columns(nodes: Any, source: Source) -> dict[str, dict[str, Any]]:
     """Feature columns and their kinds, as their values show them."""
-    features = [name for name in nodes.column_names if name not in {"id", "graph", "label", "split", *tasks}]
+    features = [name for name in nodes.column_names if name not in {*RESERVED, *source.tasks}]
     if not features:
-        raise IsthmusError("the nodes have no column of features: add at least one")
+        raise _refused("the nodes have no column of features: add at least one")
     return {name: _kind(name, one(nodes.column(name))) for name in features}
 
 
 def _kind(name: str, values: Any) -> dict[str, Any]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if is_listed(values.type):
-        known = lengths_of(values)
-        return {"kind": "vector", "width": int(known.max(initial=0))}
+        return {"kind": "vector", "width": int(lengths_of(values).max(initial=0))}
+    values = filled(values)
     if pa.types.is_boolean(values.type):
-        return {"kind": "number", "scale": "none"}
+        return {"kind": "number", "scale": "none", **_missing(values)}
+    if pa.types.is_null(values.type):
+        raise _refused(f"column '{name}' has no value in any row: leave it out with --ignore {name}")
     if is_numeric(values.type):
-        return {"kind": "number", **({"missing": "mean"} if mask_of(pc.is_null(values)).any() else {})}
-    values = plain(values)
+        return {"kind": "number", **_missing(values)}
     if not pa.types.is_string(values.type):
-        raise IsthmusError(f"column '{name}' holds {named(values.type)}, which is no feature: leave it out, --ignore")
-    different = pc.count_distinct(values).as_py()
-    if different > MANY:
-        raise IsthmusError(
+        raise _refused(
+            f"column '{name}' holds {named(values.type)}, which is no feature: leave it out with --ignore {name}"
+        )
+    different = distinct(values)
+    if different > MANY or is_like_names(values):
+        raise _refused(
             f"column '{name}' has {different:,} different texts: that looks like names, not categories; leave it out "
             f"with --ignore {name}, or declare it in another party's {FILE} and use --like"
         )
     return {"kind": "category"}
+
+
+def _missing(values: Any) -> dict[str, str]:
+    return {"missing": "mean"} if np.isnan(numbers_of(values)).any() else {}
 
 
 def _write(path: Path, table: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
 SHOWN = 8
-"""Rows that a problem names; the others are counted."""
+"""Rows, or names, that a problem lists; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class Problem:
     severe: bool = True
 
     def __str__(self) -> str:
-        if not self.rows:
-            return f"{self.file}: {self.what}"
-        rest = f" and {self.count - len(self.rows):,} more" if self.count > len(self.rows) else ""
-        word = "row" if self.count == 1 else "rows"
-        return f"{self.file}, {word} {', '.join(map(str, self.rows))}{rest}: {self.what}"
+        """One line, whatever names the files hold."""
+        where = self.file
+        if self.rows:
+            rest = f" and {self.count - len(self.rows):,} more" if self.count > len(self.rows) else ""
+            word = "row" if self.count == 1 else "rows"
+            where = f"{self.file}, {word} {', '.join(map(str, self.rows))}{rest}"
+        return printable(f"{where}: {self.what}")
 
 
 def at_rows(file: str, what: str, wrong: Mask, *, severe: bool = True) -> Iterator[Problem]:
@@ -44,3 +46,23 @@ def at_rows(file: str, what: str, wrong: Mask, *, severe: bool = True) -> Iterat
     rows = np.flatnonzero(wrong)
     if rows.size:
         yield Problem(file, what, tuple((rows[:SHOWN] + 1).tolist()), int(rows.size), severe)
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names in a message, the first of them where there are many.
+
+    >>> listed(range(10))
+    '0, 1, 2, 3, 4, 5, 6, 7 and 2 more'
+    """
+    words = [str(name) for name in names]
+    rest = f" and {len(words) - SHOWN:,} more" if len(words) > SHOWN else ""
+    return ", ".join(words[:SHOWN]) + rest
+
+
+def printable(text: str) -> str:
+    r"""A text on one line: what is no letter, sign or space is spelled out.
+
+    >>> printable("a\nb")
+    'a\\nb'
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from isthmus.data.folder.columns import Column
-from isthmus.data.folder.problems import Problem
+from isthmus.data.folder.problems import Problem, listed
 from isthmus.data.party import Level
+from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
 
 FILE = "party.toml"
+RESERVED = frozenset({"id", "graph", "label", "split"})
+"""Columns of nodes and graphs with a meaning of their own."""
+MOST_CLASSES = 100_000
+"""More are a mistake, such as account numbers for labels."""
 
 
 class Smiles(Options):
@@ -24,22 +30,22 @@ class Smiles(Options):
     """The CSV file."""
     column: str = "smiles"
     """Its column of SMILES."""
-    features: Literal["one-hot", "raw"] = "one-hot"
-    """How atoms are encoded."""
+    features: AtomFeatures = "one-hot"
+    """How an atom is told: its nine categories each one-hot, or their numbers as they are."""
 
 
 class PartyFile(Options):
-    """What `party.toml` says. All but `name`, `partners` and `ignore` is agreed between the parties."""
+    """What `party.toml` says."""
 
     format: Literal[1] = 1
     """Version of this layout."""
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, max_length=100)
     """What the party is called."""
     level: Level = "node"
     """Whether nodes or whole graphs are classified."""
     labels: list[str] | None = None
     """Names of the classes, in the order of their numbers."""
-    classes: int | None = Field(None, ge=1)
+    classes: int | None = Field(None, ge=1, le=MOST_CLASSES)
     """Number of classes, where labels are the numbers 0, 1, ... themselves."""
     tasks: list[str] | None = None
     """Columns of labels, where there are several tasks with a number for each item, or none where it is not known."""
@@ -57,7 +63,7 @@ class PartyFile(Options):
     """Feature columns: name, kind and the kind's options."""
 
     def kinds(self) -> dict[str, Column]:
-        """The feature columns, each as what it is; the first that is wrong is an error."""
+        """The feature columns, each as what it is."""
         return {column: _kind(column, table) for column, table in self.columns.items()}
 
     @property
@@ -67,8 +73,10 @@ class PartyFile(Options):
 
     @property
     def agreed(self) -> dict[str, Any]:
-        """What all parties must say alike, in the order in which it is compared."""
-        return self.model_dump(exclude={"name", "partners", "ignore", "directed"})
+        """What all parties must say alike, in the order in which it is compared, defaults spelled out."""
+        said = self.model_dump(include={"level", "labels", "classes", "tasks", "ids"})
+        columns = {column: (kind.name, kind.model_dump()) for column, kind in self.kinds().items()}
+        return {**said, "smiles.features": self.smiles and self.smiles.features, "columns": columns}
 
 
 def read_settings(folder: Path) -> tuple[PartyFile | None, list[Problem]]:
@@ -76,11 +84,11 @@ def read_settings(folder: Path) -> tuple[PartyFile | None, list[Problem]]:
     path = folder / FILE
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        return None, [Problem(FILE, f"no TOML: {error}")]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         return None, [Problem(FILE, f"{reason}: a party folder has one; make it with isthmus party new")]
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets in brackets
+        return None, [Problem(FILE, f"no TOML: {error}")]
     faults = PartyFile.faults(values)
     if faults:
         return None, [Problem(FILE, fault) for fault in faults]
@@ -99,7 +107,12 @@ def _unclear(settings: PartyFile) -> list[Problem]:
     for name in ("labels", "tasks", "partners"):
         values = getattr(settings, name) or []
         if len(set(values)) < len(values):
-            wrong.append(f"'{name}' lists something twice: {values}")
+            wrong.append(f"'{name}' lists something twice: {listed(values)}")
+        if "" in values:
+            wrong.append(f"'{name}' lists an empty text: in the files that is no value; take it out")
+    taken = (RESERVED - {"label"}).intersection(settings.tasks or ())
+    if taken:
+        wrong.append(f"'tasks' lists '{min(taken)}', which has another meaning already: rename it")
     if settings.partners is not None and settings.ids == "own":
         wrong.append('a party with partners needs ids that they share: set ids = "shared"')
     if settings.partners is not None and settings.level == "graph":
@@ -108,36 +121,48 @@ def _unclear(settings: PartyFile) -> list[Problem]:
         wrong.append(f"'partners' names the party itself: take '{settings.name}' out")
     if settings.name in (".", "..") or any(letter in settings.name for letter in "/\\\0"):
         wrong.append(f"name {settings.name!r} is also that of a file: a text without '/' and '\\'")
-    if settings.smiles is not None and (settings.level == "node" or settings.columns):
-        wrong.append('molecules are whole graphs with features of their own: set level = "graph", no columns')
-    if settings.smiles is not None and Path(settings.smiles.file).name != settings.smiles.file:
-        wrong.append(f"smiles.file = {settings.smiles.file!r} must be a file in this folder")
-    if settings.smiles is None and not settings.columns:
+    elif not settings.name.isprintable():
+        wrong.append(f"name {settings.name!r} holds what cannot be shown: letters, signs and spaces only")
+    if settings.smiles is not None:
+        wrong += _unclear_smiles(settings, settings.smiles)
+    elif not settings.columns:
         wrong.append("there are no [columns]: declare the features")
     return [Problem(FILE, each) for each in wrong]
 
 
+def _unclear_smiles(settings: PartyFile, smiles: Smiles) -> Iterator[str]:
+    if settings.level == "node" or settings.columns:
+        yield 'molecules are whole graphs with features of their own: set level = "graph", no columns'
+    if smiles.file in ("", ".", "..") or any(letter in smiles.file for letter in "/\\\0"):
+        yield f"smiles.file = {smiles.file!r} must be a file in this folder"
+    if smiles.column in {*RESERVED, *(settings.tasks or ()), *settings.ignore}:
+        yield f"smiles.column = '{smiles.column}' has another meaning already: rename it"
+
+
 def _wrong_columns(settings: PartyFile) -> list[Problem]:
-    problems: list[Problem] = []
-    used: set[str] = set()
+    found: list[str] = []
+    taken = {*RESERVED, *(settings.tasks or ())}
     for column, table in settings.columns.items():
-        try:
-            names = _kind(column, table).reads(column)
-        except IsthmusError as error:
-            problems.append(Problem(FILE, str(error)))
+        where, name = f"columns.{column}", table.get("kind")
+        options = {key: value for key, value in table.items() if key != "kind"}
+        if not isinstance(name, str):
+            found.append(f"{where}: give a 'kind' (a text): {', '.join(Column.known())}")
             continue
-        taken = used.intersection(names) | {"id", "graph", "label", "split", *(settings.tasks or [])}.intersection(
-            names
-        )
-        if taken:
-            problems.append(Problem(FILE, f"columns.{column}: '{min(taken)}' has another meaning already: rename it"))
-        used.update(names)
-    return problems
+        try:
+            kind = Column.named(name)
+        except IsthmusError as error:
+            found.append(f"{where}: {error}")
+            continue
+        faults = kind.faults(options)
+        found += [f"{where}: {fault}" for fault in faults]
+        names = [column] if faults else kind.read(options, where).reads(column)
+        found += [f"{where}: '{each}' has another meaning already: rename it" for each in names if each in taken]
+        found += [f"{where}: '{each}' is under 'ignore' too" for each in names if each in settings.ignore]
+        taken.update(names)
+    return [Problem(FILE, each) for each in found]
 
 
 def _kind(column: str, table: dict[str, Any]) -> Column:
-    where = f"columns.{column}"
-    name = table.get("kind")
-    if not isinstance(name, str):
-        raise IsthmusError(f"{where}: give a 'kind' (a text): {', '.join(Column.known())}")
-    return Column.named(name).read({key: value for key, value in table.items() if key != "kind"}, where)
+    """A feature column of settings that were found to be right."""
+    options = {key: value for key, value in table.items() if key != "kind"}
+    return Column.named(table["kind"]).read(options, f"columns.{column}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from isthmus.data.folder.settings import FILE
 from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
 
+MOLECULES = "molecules.csv"
+
 
 def write_parties(folder: Path, parties: Sequence[Party], classes: int, *, force: bool = False) -> None:
     """A folder of party folders, one for each party, from which `isthmus run --data FOLDER` gets the same parties.
@@ -28,15 +32,21 @@ def write_parties(folder: Path, parties: Sequence[Party], classes: int, *, force
         classes: how many classes (or tasks) the labels tell apart.
         force: put it in the place of what was there, where that are party folders too.
     """
+    names = [party.name for party in parties]
+    width = len(str(len(names) - 1))
+    if names != sorted(names):  # folders are read in the order of their names
+        names = [f"{at:0{width}d}-{name}" for at, name in enumerate(names)]
     with written_aside(folder, force=force) as aside:
-        for party in parties:
-            write_party(aside / party.name, party, classes)
+        for name, party in zip(names, parties, strict=True):
+            write_party(aside / name, party, classes)
 
 
 def write_party(folder: Path, party: Party, classes: int) -> None:
     """One party's folder; loading it gives the same party, bit for bit."""
     import pyarrow as pa
 
+    if party.level == "pair":
+        raise IsthmusError(f"party '{party.name}' holds pairs, which no folder has: write the parties that they are of")
     folder.mkdir(parents=True)
     ids = torch.arange(party.nodes) if party.ids is None else party.ids
     labels = _label_columns(party)
@@ -45,11 +55,11 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
         "format": 1,
         "name": party.name,
         "level": party.level,
-        "classes": None if party.graph.y.dim() > 1 else classes,
+        "classes": classes if "label" in labels else None,
         "tasks": [name for name in labels if name.startswith("task")] or None,
         "directed": True,
         "ids": "shared" if party.level == "graph" or party.ids is not None else "own",
-        "partners": None if party.border is None else list(party.border.owners),
+        "partners": None if party.border is None or party.ids is None else list(party.border.owners),
         "columns": {"x": declared},
     }
     nodes: dict[str, Any] = {"id": pa.array(ids.numpy()), **features}
@@ -66,39 +76,61 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
 @contextmanager
 def written_aside(folder: Path, *, force: bool = False) -> Iterator[Path]:
     """A folder to fill beside the one that is meant, which it becomes at the end; after an error there is no trace."""
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not force):
-        raise IsthmusError(f"{folder} is there already: choose another folder, or put it in its place with --force")
-    if folder.is_dir() and any(folder.iterdir()) and not _ours(folder):
-        raise IsthmusError(f"{folder} holds other things than party folders: choose another folder")
     try:
+        folder = Path(os.path.realpath(folder))
+        _check_free(folder, force)
+        made = [each for each in folder.parents if not each.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise IsthmusError(f"cannot write to {folder.parent}: {error.strerror or error}; choose another") from error
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name[:100]}-", dir=folder.parent))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise IsthmusError(f"cannot write to {folder.parent}: {reason}; choose another folder") from error
     try:
         inside = aside / "new"
         inside.mkdir()
         yield inside
-        if folder.is_dir():
-            folder.rename(aside / "old")
-        inside.rename(folder)
+        _put(inside, folder, aside / "old")
     except OSError as error:
         raise IsthmusError(f"cannot write {folder}: {error.strerror or error}; make room or choose another") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):  # those that are not empty stay
+            for each in made:
+                each.rmdir()
 
 
-def _ours(folder: Path) -> bool:
-    return (folder / FILE).exists() or all((each / FILE).exists() for each in folder.iterdir())
+def _check_free(folder: Path, force: bool) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not force:
+        raise IsthmusError(f"{folder} is there already: choose another folder, or put it in its place with --force")
+    if not folder.is_dir() or not (_is_ours(folder) or all(map(_is_ours, folder.iterdir()))):
+        raise IsthmusError(f"{folder} holds other things than party folders: choose another folder")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether this is a party folder that holds nothing but what is written here."""
+    files = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+    return FILE in files and {FILE, NODES, EDGES, GRAPHS, MOLECULES}.issuperset(files)
+
+
+def _put(new: Path, folder: Path, old: Path) -> None:
+    """`new` becomes the folder, what was there becomes `old`; or everything stays where it was."""
+    if folder.is_dir():
+        folder.rename(old)
+    try:
+        new.rename(folder)
+    except BaseException:
+        if old.is_dir():
+            old.rename(folder)
+        raise
 
 
 def _write_table(path: Path, columns: dict[str, Any]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    table = pa.table(columns)
-    fill: Callable[[Path], object] = lambda aside: parquet.write_table(table, aside)  # noqa: E731
-    store.write_with(path, fill)
+    store.write_with(path, partial(parquet.write_table, pa.table(columns)))
 
 
 def _label_columns(party: Party) -> dict[str, Any]:

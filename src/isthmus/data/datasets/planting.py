@@ -1,0 +1,124 @@
+"""Piles of small graphs, each a random tree with motifs planted in it, all made at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.data.datasets.generated import Bools, Floats, Ints
+
+Edges = Sequence[tuple[int, int]]
+
+
+def cycle(size: int) -> Edges:
+    return [(at, (at + 1) % size) for at in range(size)]
+
+
+def clique(size: int) -> Edges:
+    return list(combinations(range(size), 2))
+
+
+def star(size: int) -> Edges:
+    return [(0, at) for at in range(1, size)]
+
+
+def wheel(size: int) -> Edges:
+    return [(0, at) for at in range(1, size)] + [(at, at % (size - 1) + 1) for at in range(1, size)]
+
+
+def path(size: int) -> Edges:
+    return [(at, at + 1) for at in range(size - 1)]
+
+
+MOTIFS = (cycle, clique, star, wheel, path)
+
+
+@dataclass(frozen=True, eq=False)
+class Pile:
+    """Where everything stands in a pile of graphs: in each first the nodes of its tree, then those of its motifs.
+
+    Arguments:
+        trees: nodes of each graph's tree, at least one, `[graphs]`.
+        planted: which motifs each graph has, `[graphs, motifs]`.
+        size: nodes of a motif.
+
+    >>> pile = Pile(trees=np.array([3, 2]), planted=np.array([[True], [False]]), size=4)
+    >>> pile.nodes.tolist(), pile.edges([cycle(4)], 1.0, np.random.default_rng(0)).shape
+    ([7, 2], torch.Size([2, 16]))
+    """
+
+    trees: Ints
+    planted: Bools
+    size: int
+
+    @property
+    def nodes(self) -> Ints:
+        """Nodes of each graph, `[graphs]`."""
+        return self.trees + self.size * self.planted.sum(1)
+
+    @property
+    def batch(self) -> Tensor:
+        """For every node its graph, `[nodes]`."""
+        nodes = torch.from_numpy(self.nodes)
+        return torch.arange(nodes.numel()).repeat_interleave(nodes)
+
+    def roots(self) -> Ints:
+        """The first node of each graph, `[graphs]`."""
+        nodes = self.nodes
+        return nodes.cumsum() - nodes
+
+    def begins(self) -> list[tuple[Ints, Ints]]:
+        """For every motif the graphs that have it, and the motif's first node in each of them."""
+        before: Ints = np.cumsum(self.planted, axis=1) - self.planted
+        first = (self.roots() + self.trees)[:, None] + self.size * before
+        return [(graphs := np.flatnonzero(has), first[graphs, at]) for at, has in enumerate(self.planted.T)]
+
+    def edges(self, shapes: Sequence[Edges], bend: Floats | float, generator: np.random.Generator) -> Tensor:
+        """Edges both ways, graph after graph, `[2, edges]`.
+
+        Arguments:
+            shapes: the edges of each motif; an edge more ties it to a node of the tree.
+            bend: of each graph, how its tree grows. The parent of node i is node `int(u ** bend * i)` with u uniform:
+                any node before it at 1, the one just before it near 0, the root or one near it far above 1.
+        """
+        once = [len(shape) + 1 for shape in shapes]
+        of_motifs = self.planted * np.array(once, dtype=np.int64)
+        counts = self.trees - 1 + of_motifs.sum(1)
+        starts = counts.cumsum() - counts
+        found = np.empty((2, int(counts.sum())), dtype=np.int64)
+        graph, child = self._children()
+        power = np.broadcast_to(bend, self.trees.shape)[graph]
+        root = self.roots()[graph]
+        parent = (generator.random(child.size) ** power * child).astype(np.int64)
+        at = starts[graph] + child - 1
+        found[0, at], found[1, at] = root + parent, root + child
+        starts = (starts + self.trees - 1)[:, None] + of_motifs.cumsum(1) - of_motifs
+        for motif, (graphs, first) in enumerate(self.begins()):
+            tie = self.roots()[graphs] + generator.integers(self.trees[graphs])
+            source, target = np.array(shapes[motif]).T
+            at = starts[graphs, motif][:, None] + np.arange(once[motif])
+            found[0, at] = np.concatenate([first[:, None] + source, tie[:, None]], axis=1)
+            found[1, at] = np.concatenate([first[:, None] + target, first[:, None]], axis=1)
+        return torch.from_numpy(np.stack([found, found[::-1]], axis=2).reshape(2, -1))
+
+    def _children(self) -> tuple[Ints, Ints]:
+        """For every node of a tree but the roots its graph and its place in the tree."""
+        graph = np.arange(self.trees.size).repeat(self.trees - 1)
+        before = (self.trees - 1).cumsum() - (self.trees - 1)
+        return graph, np.arange(graph.size) - before[graph] + 1
+
+
+def one_hot(kinds: Ints, width: int) -> Tensor:
+    """Kinds of node as features, `[nodes, width]`.
+
+    >>> one_hot(np.array([2, 0]), 3).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    x = torch.zeros(kinds.size, width)
+    x.scatter_(1, torch.from_numpy(kinds).unsqueeze(1), 1.0)
+    return x

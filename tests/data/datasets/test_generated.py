@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus.data.datasets import generated
+from isthmus.data.datasets.generated import ByWeight, Pairs
+from isthmus.data.pool import draws
+
+
+@settings(max_examples=50)
+@given(
+    weights=st.lists(st.floats(0.01, 1e6), min_size=1, max_size=200),
+    parts=st.lists(st.floats(0, 1), min_size=1, max_size=50),
+)
+def test_a_point_on_the_line_is_found_where_a_binary_search_finds_it(weights, parts):
+    line = ByWeight(np.array(weights))
+    points = np.concatenate([np.array(parts) * line.total, line.ends[:-1]])  # also where two positions meet
+    due = np.minimum(np.searchsorted(line.ends[:-1], points, side="right") - 1, len(weights) - 1)
+    np.testing.assert_array_equal(line.at(points), due)
+
+
+def test_positions_are_drawn_in_proportion_to_their_weights():
+    weights = np.array([1.0, 0.5, 6.0, 2.5])
+    drawn = np.bincount(ByWeight(weights).any(40_000, draws(0, "test")), minlength=4)
+    np.testing.assert_allclose(drawn / 40_000, weights / 10, atol=0.01)
+
+
+def test_partners_are_drawn_by_activity_from_the_group_inside_or_outside_the_party():
+    party, group = np.array([0, 1, 2, 0, 1, 2, 1]), np.array([0, 0, 0, 1, 1, 1, 0])
+    pairs = Pairs(party, group, 2, np.array([1.0, 2, 3, 4, 5, 6, 7]))
+    source = np.full(20_000, 4)  # of party 1, in group 1
+    for across, due in ((True, [1, 0, 3, 0, 0, 0, 0]), (False, [0, 2, 0, 0, 0, 0, 7])):
+        _, target = pairs.partners(source, np.zeros_like(source), across, draws(0, "test"))
+        drawn = np.bincount(target, minlength=7) / 20_000
+        np.testing.assert_allclose(drawn, np.array(due) / sum(due), atol=0.02)
+
+
+def test_a_pair_without_a_partner_goes():
+    pairs = Pairs(np.array([0, 1, 1]), np.array([0, 1, 1]), 2, np.ones(3))
+    source, target = pairs.partners(np.array([0, 1, 0, 2]), np.array([0, 1, 1, 1]), False, draws(0, "test"))
+    assert set(zip(source, target, strict=True)) <= {(1, 2), (2, 1)}  # nobody else is in 0's party
+
+
+def test_partners_are_of_the_source_s_kind_or_of_anyone_s():
+    kind = np.array([0, 1, 2])
+    pairs = Pairs(np.zeros(3, dtype=int), kind, 3, np.array([1.0, 1.0, 2.0]))
+    source = np.zeros(40_000, dtype=int)
+    drawn = np.bincount(pairs.like(source, kind, 0.6, draws(0, "test")), minlength=3) / 40_000
+    np.testing.assert_allclose(drawn, [0.6 + 0.1, 0.1, 0.2], atol=0.01)
+
+
+def test_first_different_pairs_are_kept_whichever_way_round():
+    source, target = np.array([0, 1, 0, 3, 0, 2]), np.array([1, 0, 2, 2, 1, 3])
+    kept = generated.distinct(source, target, 4, 2)
+    np.testing.assert_array_equal(kept, [[0, 0], [1, 2]])
+    kept = generated.distinct(source, target, 4, 9)
+    np.testing.assert_array_equal(kept, [[0, 0, 3], [1, 2, 2]])
+    assert generated.distinct(source, target, 4, 0)[0].size == 0
+
+
+def test_owners_leave_no_party_empty():
+    for seed in range(20):
+        assert set(generated.owners(7, 7, draws(seed, "test"))) == set(range(7))
+    counts = np.bincount(generated.owners(40_000, 5, draws(0, "test")))
+    assert counts.max() < 3.3 * counts.min()
+
+
+@settings(max_examples=30)
+@given(items=st.integers(1, 60), parties=st.integers(1, 5), share=st.floats(0, 1), seed=st.integers(0, 99))
+def test_second_holders_are_others_and_as_many_as_asked_for(items, parties, share, seed):
+    generator = draws(seed, "test")
+    owner = generator.integers(parties, size=items)
+    second = generated.second_holders(owner, parties, share, generator)
+    assert ((second >= -1) & (second < parties) & (second != owner)).all()
+    assert (second >= 0).sum() == (round(share * items) if parties > 1 else 0)
+    holders = generated.holders_of(owner, second, parties)
+    for at, held in enumerate(holders):
+        assert held.tolist() == np.flatnonzero((owner == at) | (second == at)).tolist()
+
+
+def test_second_holders_are_any_of_the_others():
+    second = generated.second_holders(np.zeros(3000, dtype=int), 4, 1.0, draws(0, "test"))
+    np.testing.assert_allclose(np.bincount(second, minlength=4) / 3000, [0, 1 / 3, 1 / 3, 1 / 3], atol=0.04)
+
+
+def test_features_lie_around_means_of_length_one():
+    y = np.arange(40_000) % 2
+    x = generated.around_means(y, 2, 3, 0.5, draws(0, "test")).double()
+    assert x.dtype == torch.float64
+    for label in range(2):
+        mine = x[torch.from_numpy(y == label)]
+        assert float(mine.mean(0).norm()) == pytest.approx(1, abs=0.02)
+        torch.testing.assert_close(mine.std(0), torch.full((3,), 0.5).double(), rtol=0, atol=0.02)
+
+
+def test_activity_follows_a_power_law_up_to_the_root_of_the_items():
+    found = generated.activities(100_000, 2.5, draws(0, "test"))
+    assert found.min() >= 1
+    assert found.max() == pytest.approx(100_000**0.5)
+    for at in (2.0, 10.0):
+        assert (found > at).mean() == pytest.approx(at**-1.5, rel=0.1)

@@ -1,0 +1,294 @@
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from isthmus.data.folder.columns import WIDE, Bag, Category, Column, Number, Vector
+from isthmus.data.folder.encoding import summed
+from isthmus.data.ids import hashed
+from isthmus.data.rows import is_sparse
+from party_folders import lines
+
+NAN, INF = float("nan"), float("inf")
+KEY = b"k" * 32
+
+
+def wrong(kind: Column, **columns):
+    """What is wrong with a column called `c`."""
+    table = pa.table({name.replace("_", "."): values for name, values in columns.items()})
+    return [line.removeprefix("f, ").removeprefix("f: ") for line in lines(list(kind.check("c", table, "f")))]
+
+
+def encoded(kind: Column, key=None, **columns):
+    table = pa.table({name.replace("_", "."): values for name, values in columns.items()})
+    assert not list(kind.check("c", table, "f"))
+    first = summed([kind.first_totals("c", table, key)])
+    second = summed([kind.second_totals("c", table, first)])
+    return kind.encode("c", table, {**first, **second}, key)
+
+
+def test_the_kinds_there_are():
+    assert list(Column.known()) == ["bag", "category", "number", "vector"]
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize(
+    ("values", "due"),
+    [
+        ([1.0, INF, -INF, 1e39], ["rows 2, 3, 4: column 'c' is infinite or beyond 3.4e38: mend it"]),
+        ([1, None, 3], ["row 2: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
+        ([1.0, NAN, None], ["rows 2, 3: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
+        (["1", "2"], ["column 'c' holds values of type string: a number column holds numbers"]),
+        ([b"1"], ["column 'c' holds values of type binary: a number column holds numbers"]),
+        ([[1.0]], ["column 'c' holds values of type list<item: double>: a number column holds numbers"]),
+        (
+            [INF, None],
+            [
+                "row 1: column 'c' is infinite or beyond 3.4e38: mend it",
+                "row 2: column 'c' has no value: fill it in, or declare missing = \"mean\"",
+            ],
+        ),
+    ],
+)
+def test_numbers_that_are_none(values, due):
+    assert wrong(Number(), c=values) == due
+
+
+def test_a_missing_number_may_be_declared_to_be_the_mean():
+    assert not wrong(Number(missing="mean"), c=[1, None, NAN])
+    assert encoded(Number(missing="mean", scale="none"), c=[1.0, None, 5.0, NAN]).tolist() == [[1], [3], [5], [3]]
+    assert encoded(Number(missing="mean"), c=[1.0, None, 5.0]).tolist() == [[-1], [0], [1]]
+    assert encoded(Number(missing="mean"), c=pa.nulls(2)).tolist() == [[0], [0]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, 5, 3], pa.uint64()),
+        pa.array([Decimal("1"), Decimal("5"), Decimal("3")]),
+        pa.array([1, 5, 3], pa.float16()),
+        pa.array([1, 5, 3], pa.int8()).dictionary_encode(),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_numbers_of_every_type_are_scaled(values):
+    x = encoded(Number(), c=values)
+    assert x.dtype == torch.get_default_dtype()
+    torch.testing.assert_close(x, torch.tensor([[-1.0], [1.0], [0.0]]) * 1.5**0.5)
+
+
+def test_yes_and_no_as_numbers():
+    assert encoded(Number(scale="none"), c=[True, False]).tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize("value", [0.1, 1e15 + 0.3, -7.0, 3e38])
+def test_a_number_that_is_the_same_everywhere_is_zero(value):
+    """The mean of equal numbers is rounded; what is left of them is nothing to scale."""
+    assert not encoded(Number(), c=[value] * 1003).any()
+
+
+def test_large_numbers_do_not_overflow():
+    x = encoded(Number(), c=[3e38, -3e38, 3e38, -3e38])
+    torch.testing.assert_close(x, torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]))
+
+
+def test_numbers_as_they_are_keep_their_bits():
+    values = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    assert torch.equal(encoded(Number(scale="none"), c=values).squeeze(1), torch.from_numpy(values))
+
+
+# ---- categories
+
+
+@pytest.mark.parametrize(
+    ("values", "due"),
+    [
+        ([1.5], ["column 'c' holds values of type double: a category is a text or a whole number"]),
+        ([b"a"], ["column 'c' holds values of type binary: a category is a text or a whole number"]),
+        (
+            ["a", "x", None, "", "y"],
+            ["rows 2, 5: column 'c' has a value that is not declared: add it to 'values', at all parties"],
+        ),
+    ],
+)  # fmt: skip
+def test_categories_that_are_none(values, due):
+    assert wrong(Category(values=["a", "b"]), c=values) == due
+
+
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [
+        (["b", "a"], ["a", "b", None, "", "a"]),
+        (["b", "a"], pa.array(["a", "b", None, None, "a"]).dictionary_encode()),
+        (["b", "a"], pa.array(["a", "b", None, None, "a"], pa.large_string())),
+        ([2, 1], [1, 2, None, None, 1]),
+        (["2", "1"], [1, 2, None, None, 1]),
+        ([2, 1], ["1", "2", None, "", "1"]),
+        ([True, False], [False, True, None, None, False]),
+        (["true", "false"], [False, True, None, None, False]),
+    ],
+)
+def test_declared_categories_stand_in_their_order(declared, values):
+    assert encoded(Category(values=declared), c=values).tolist() == [[0, 1], [1, 0], [0, 0], [0, 0], [0, 1]]
+
+
+def test_undeclared_categories_stand_in_the_order_of_their_keyed_hashes():
+    order = [name for _, name in sorted(zip(hashed(["a", "b", "c"], KEY).tolist(), "abc", strict=True))]
+    x = encoded(Category(), KEY, c=["c", None, "a", "b", "c"])
+    due = torch.zeros(5, 3)
+    for row, name in enumerate(["c", None, "a", "b", "c"]):
+        if name:
+            due[row, order.index(name)] = 1
+    assert torch.equal(x, due)
+
+
+def test_a_category_without_any_value_has_no_feature():
+    assert encoded(Category(), c=pa.nulls(3)).shape == (3, 0)
+    assert encoded(Category(values=["a"]), c=pa.nulls(3)).tolist() == [[0], [0], [0]]
+
+
+def test_many_categories_are_sparse_and_mean_the_same():
+    values = [f"v{at * 7 % (WIDE + 1)}" if at % 5 else None for at in range(300)]
+    declared = [f"v{at}" for at in range(WIDE + 1)]
+    sparse = encoded(Category(values=declared), c=values)
+    assert is_sparse(sparse)
+    due = torch.zeros(300, WIDE + 1)
+    for row, value in enumerate(values):
+        if value is not None:
+            due[row, declared.index(value)] = 1
+    assert torch.equal(sparse.to_dense(), due)
+    assert not is_sparse(encoded(Category(values=declared[:WIDE]), c=["v0"]))
+    undeclared = encoded(Category(), c=values).to_dense()
+    assert torch.equal(undeclared.sum(0).sort().values, due.sum(0).sort().values)
+
+
+def test_names_that_are_declared_as_categories_are_a_note():
+    names = [f"person {at}" for at in range(150)]
+    due = ["note: column 'c' has 150 different values: that looks like names, not categories"]
+    assert [line.replace("note: f: ", "note: ") for line in wrong(Category(), c=names)] == due
+    assert not wrong(Category(), c=names[:100])
+    assert not wrong(Category(), c=names * 2)
+    assert not wrong(Category(values=names), c=names)
+
+
+# ---- vectors
+
+
+@pytest.mark.parametrize(
+    ("values", "due"),
+    [
+        (
+            [[1.0, 2.0], [1.0], None, [1.0, 2.0, 3.0], []],
+            [
+                "row 3: column 'c' has no value: fill it in",
+                "rows 2, 4, 5: column 'c' is not 2 numbers long, as party.toml declares",
+            ],
+        ),
+        (
+            [[1.0, NAN], [1.0, 2.0], [INF, 1.0], [None, 1.0], [1.0, 1e39]],
+            ["rows 1, 3, 4, 5: column 'c' has NaN, infinite or missing numbers: mend them"],
+        ),
+        ([["a"]], ["column 'c' holds values of type list<item: string>: a vector column holds lists of numbers"]),
+        ([1.0], ["column 'c' holds values of type double: a vector column holds lists of numbers"]),
+        ([None], ["column 'c' holds values of type null: a vector column holds lists of numbers"]),
+        (
+            [[[1.0]]],
+            ["column 'c' holds values of type list<item: list<item: double>>: a vector column holds lists of numbers"],
+        ),
+    ],
+)
+def test_vectors_that_are_none(values, due):
+    assert wrong(Vector(width=2), c=values) == due
+
+
+def test_a_missing_list_of_fixed_width():
+    values = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
+    assert wrong(Vector(width=2), c=values) == ["row 2: column 'c' has no value: fill it in"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.int64(), 2), pa.list_(pa.uint16()),
+     pa.list_(pa.decimal128(9, 1)), pa.list_(pa.float16())],
+    ids=str,
+)  # fmt: skip
+def test_vectors_of_every_type(kind):
+    values = [[1, 2], [3, 4]] if "decimal" not in str(kind) else [[Decimal(1), Decimal(2)], [Decimal(3), Decimal(4)]]
+    x = encoded(Vector(width=2), c=pa.array(values, kind))
+    assert x.dtype == torch.get_default_dtype()
+    assert x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_vectors_of_no_numbers():
+    assert encoded(Vector(width=0), c=pa.array([[], []], pa.list_(pa.float32()))).shape == (2, 0)
+
+
+def test_a_part_of_a_table_is_encoded_alone():
+    table = pa.table({"c": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}).slice(1, 2)
+    assert not list(Vector(width=2).check("c", table, "f"))
+    assert Vector(width=2).encode("c", table, {}, None).tolist() == [[3, 4], [5, 6]]
+
+
+# ---- bags
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "due"),
+    [
+        (
+            [[0, 1], [0], None, [0], None],
+            [[1.0, 2.0], [1.0, 2.0], None, None, [1.0]],
+            ["rows 2, 3, 4, 5: 'c.at' and 'c.value' differ in length, or are missing"],
+        ),
+        (
+            [[0, 4], [0, -1], [5], [1, 1], [None], [2, 3]],
+            [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0], [1.0], [1.0, 2.0]],
+            ["rows 2, 3, 4, 5: column 'c.at' names a place outside 0 .. 4, or one twice"],
+        ),
+        (
+            [[0, 1], [0], [0], [0]],
+            [[NAN, 2.0], [INF], [None], [0.0]],
+            ["rows 1, 2, 3: column 'c.value' has NaN, infinite or missing numbers: mend them"],
+        ),
+        (
+            [[0.0]],
+            [[1.0]],
+            ["column 'c.at' holds values of type list<item: double>: it holds lists of whole numbers"],
+        ),
+        ([[0]], [["a"]], ["column 'c.value' holds values of type list<item: string>: it holds lists of numbers"]),
+        ([0], [[1.0]], ["column 'c.at' holds values of type int64: it holds lists of whole numbers"]),
+        (
+            [[9], [0]],
+            [[NAN], [1.0, 2.0]],
+            [
+                "row 2: 'c.at' and 'c.value' differ in length, or are missing",
+                "row 1: column 'c.at' names a place outside 0 .. 4, or one twice",
+                "row 1: column 'c.value' has NaN, infinite or missing numbers: mend them",
+            ],
+        ),
+    ],
+)
+def test_bags_that_are_none(at, value, due):
+    assert wrong(Bag(width=5), c_at=at, c_value=value) == due
+
+
+def test_places_beyond_what_a_float_tells_apart_are_outside():
+    found = wrong(Bag(width=5), c_at=pa.array([[2**63 - 1]], pa.list_(pa.int64())), c_value=[[1.0]])
+    assert found == ["row 1: column 'c.at' names a place outside 0 .. 4, or one twice"]
+
+
+def test_bags_are_sparse_and_keep_zeros_that_are_written():
+    x = encoded(Bag(width=4), c_at=pa.array([[0, 3], [], [2]], pa.list_(pa.uint8())), c_value=[[1, 2], [], [0]])
+    assert is_sparse(x)
+    assert x.values().tolist() == [1, 2, 0]
+    assert x.to_dense().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_places_in_any_order_become_a_matrix_in_order():
+    x = encoded(Bag(width=4), c_at=[[3, 0, 1], [2], [1, 0]], c_value=[[3.0, 0.5, 1.0], [2.0], [1.0, 0.5]])
+    assert x.col_indices().tolist() == [0, 1, 3, 2, 0, 1]
+    assert x.to_dense().tolist() == [[0.5, 1, 0, 3], [0, 0, 2, 0], [0.5, 1, 0, 0]]

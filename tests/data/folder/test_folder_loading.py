@@ -1,0 +1,296 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus.data.folder.loading import checked_folders, folders_in, parties_of, read_folders
+from isthmus.data.folder.reading import EDGES, NODES
+from isthmus.data.folder.settings import FILE
+from isthmus.data.ids import uniform
+from isthmus.data.party import SPLITS
+from isthmus.errors import IsthmusError
+from party_folders import Draft, graph_draft, lines, pile_draft, two_drafts
+
+KEY = b"k" * 32
+
+
+def write(root: Path, *drafts: Draft) -> Path:
+    for draft in drafts:
+        draft.write(root / draft.settings["name"])
+    return root
+
+
+def reports(root: Path, key=None) -> dict[str, list[str]]:
+    """What is wrong, by folder."""
+    return {folder.name: lines(found) for folder, found in checked_folders(root, key)[1].items()}
+
+
+def load(root: Path, seed=0, train=0.6, val=0.2, key=None):
+    return parties_of(read_folders(root, key)[0], seed=seed, train=train, val=val, key=key)
+
+
+# ---- which folders
+
+
+def test_a_party_folder_stands_for_itself(tmp_path):
+    folder = graph_draft().write(tmp_path / "north")
+    assert folders_in(folder) == [folder]
+
+
+def test_a_folder_of_party_folders_stands_for_them_in_the_order_of_their_names(tmp_path):
+    root = write(tmp_path, graph_draft("b"), graph_draft("a"), graph_draft("c"))
+    (root / "notes").mkdir()
+    (root / "readme.txt").write_text("hello")
+    assert [each.name for each in folders_in(root)] == ["a", "b", "c"]
+
+
+def test_a_party_that_lost_its_party_toml_is_not_overlooked(tmp_path):
+    root = write(tmp_path, *two_drafts())
+    (root / "south" / FILE).unlink()
+    assert reports(root)["south"] == [
+        "party.toml: No such file or directory: a party folder has one; make it with isthmus party new"
+    ]
+    with pytest.raises(IsthmusError, match=r"south has a problem: party\.toml"):
+        read_folders(root)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "file", "empty", "x" * 300, "a\0b"])
+def test_a_path_without_party_folders_is_an_error_of_one_line(tmp_path, path):
+    (tmp_path / "file").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(IsthmusError, match=r"give a |make one with isthmus party new") as caught:
+        folders_in(tmp_path / path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_may_not_be_read_is_an_error_of_one_line(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(IsthmusError, match="Permission denied; give a folder that can be read"):
+        folders_in(tmp_path)
+
+
+# ---- what is wrong between folders
+
+
+def test_two_sound_parties_have_nothing_against_each_other(tmp_path):
+    assert reports(write(tmp_path, *two_drafts())) == {"north": [], "south": []}
+
+
+def test_one_folder_alone_says_nothing_of_its_partners(tmp_path):
+    assert reports(graph_draft().write(tmp_path / "north")) == {"north": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "due"),
+    [
+        ({"labels": ["high", "low"]}, ["party.toml: 'labels' differs from that of 'north': parties agree on it"]),
+        ({"ignore": ["x"]}, []),
+        ({"directed": True}, []),
+        (
+            {"columns": {**graph_draft().settings["columns"], "age": {"kind": "number", "scale": "none"}}},
+            ["party.toml: 'columns' differs from that of 'north': parties agree on it"],
+        ),
+        ({"columns": dict(reversed(graph_draft().settings["columns"].items()))}, []),
+    ],
+)
+def test_what_parties_do_not_agree_on(tmp_path, change, due):
+    north, south = two_drafts()
+    found = reports(write(tmp_path, north, south.said(**change)))
+    assert found == {"north": [], "south": due}
+
+
+def test_another_level_and_other_ids(tmp_path):
+    found = reports(write(tmp_path, graph_draft("a", partner=None), pile_draft("b")))
+    assert "party.toml: 'level' differs from that of 'a': parties agree on it" in found["b"]
+    found = reports(write(tmp_path, graph_draft("b", partner=None).said(ids="own")))
+    assert found["b"] == ["party.toml: 'ids' differs from that of 'a': parties agree on it"]
+
+
+def test_texts_and_numbers_as_ids_meet_only_under_a_key(tmp_path):
+    north, _ = two_drafts()
+    _, south = two_drafts(ids=str)
+    root = write(tmp_path, north, south)
+    found = reports(root)
+    what = "column 'id' and that of 'north' are texts here, whole numbers there: use one type, or a key"
+    assert f"nodes.parquet: {what}" in found["south"]
+    assert reports(root, KEY) == {"north": [], "south": []}
+
+
+def test_two_parties_of_one_name(tmp_path):
+    draft = graph_draft(partner=None)
+    draft.write(tmp_path / "a")
+    draft.write(tmp_path / "b")
+    what = f"party.toml: name 'north' is also that of {tmp_path / 'a'}: give each party its own"
+    assert reports(tmp_path) == {"a": [], "b": [what]}
+
+
+def test_an_owner_that_does_not_have_the_node(tmp_path):
+    north, south = two_drafts()
+    source = list(north.tables[EDGES]["source"])
+    source[8] = 111
+    root = write(tmp_path, north.put("source", source, EDGES), south)
+    assert reports(root) == {
+        "north": ["edges.parquet, row 9: the other end is no node of its owner 'south'"],
+        "south": ["note: edges.parquet, row 9: 'north' does not list this edge: both sides do"],
+    }
+
+
+def test_an_owner_whose_ids_are_its_own(tmp_path):
+    north, south = two_drafts()
+    south = graph_draft("south", None, 100).said(ids="own")
+    found = reports(write(tmp_path, north, south))
+    assert "edges.parquet, rows 9, 10: the other end is no node of its owner 'south'" in found["north"]
+
+
+def test_an_edge_that_only_one_side_lists_is_a_note(tmp_path):
+    north, south = two_drafts()
+    ends = list(south.tables[EDGES]["source"])
+    ends[8] = 107  # the edge between 100 and 1
+    root = write(tmp_path / "a", north, south.put("source", ends, EDGES))
+    assert reports(root) == {
+        "north": ["note: edges.parquet, row 9: 'south' does not list this edge: both sides do"],
+        "south": ["note: edges.parquet, row 9: 'north' does not list this edge: both sides do"],
+    }
+    assert reports(write(tmp_path / "b", north, south.put("source", ends, EDGES).said(directed=True)))["north"] == []
+    without = graph_draft("south", None, 100)
+    due = ["note: edges.parquet, rows 9, 10: 'south' does not list this edge: both sides do"]
+    assert reports(write(tmp_path / "c", north, without)) == {"north": due, "south": []}
+
+
+def test_a_partner_that_is_not_there_is_a_note(tmp_path):
+    root = write(tmp_path, *two_drafts(), graph_draft("west", "east", 200))
+    assert reports(root)["west"] == [
+        "note: party.toml: partner 'east' is not among these folders: nothing comes over the edges to it"
+    ]
+    assert [party.name for party in load(root)] == ["north", "south", "west"]
+
+
+def test_a_node_that_one_party_trains_on_is_not_held_out_at_another(tmp_path):
+    one, two = graph_draft("a", None), graph_draft("b", None, 4)
+    root = write(tmp_path, one, two)  # nodes 4 .. 7 are with both
+    what = "is held out here but another party trains on it: agree on one split, or take out the column at all parties"
+    assert reports(root)["a"] == [f"nodes.parquet, rows 5, 6, 7: {what}"]
+    assert not any(line.startswith("nodes") for line in reports(root)["b"])
+    agreed = write(
+        tmp_path / "agreed", one, two.put("split", ["val", "test", "test", None, "train", "val", "test", None])
+    )
+    assert reports(agreed) == {"a": [], "b": []}
+    drawn = write(tmp_path / "drawn", one.without("split"), two.without("split"))
+    assert reports(drawn) == {"a": [], "b": []}
+
+
+def test_shared_nodes_have_a_split_at_all_parties_or_at_none(tmp_path):
+    one, two = graph_draft("a", None), graph_draft("b", None, 6).without("split")
+    what = "has no split here but at another party that holds it: give all a column 'split', or none"
+    assert reports(write(tmp_path, one, two)) == {"a": [], "b": [f"nodes.parquet, rows 1, 2: {what}"]}
+    apart = write(tmp_path / "apart", one, graph_draft("b", None, 8).without("split"))
+    assert reports(apart) == {"a": [], "b": []}
+
+
+def test_labels_that_parties_differ_in_are_a_note(tmp_path):
+    one, two = graph_draft("a", None).without("split"), graph_draft("b", None, 6).without("split")
+    two = two.put("label", ["low", "low", *["low"] * 6])  # node 7 is 'high' at the other
+    what = "note: nodes.parquet, row {}: has another label at another party"
+    assert reports(write(tmp_path, one, two)) == {"a": [what.format(8)], "b": [what.format(2)]}
+    unknown = two.put("label", [None, None, *["low"] * 6])
+    assert reports(write(tmp_path, one, unknown)) == {"a": [], "b": []}
+
+
+def test_all_problems_of_all_folders_are_in_one_report(tmp_path):
+    north, south = two_drafts()
+    root = write(
+        tmp_path,
+        north.put("age", [float("nan")] * 8),
+        south.put("label", ["odd"] * 8),
+        graph_draft("west").said(labels=["x"]),
+    )
+    found = reports(root)
+    assert [len(found[name]) for name in ("north", "south", "west")] == [1, 1, 1]
+    with pytest.raises(IsthmusError) as caught:
+        read_folders(root)
+    assert str(caught.value) == (
+        f"{root / 'north'} has 3 problems: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: "
+        f'fill it in, or declare missing = "mean" (all of them: isthmus party check {root})'
+    )
+
+
+# ---- parties
+
+
+def test_parties_share_one_encoding(tmp_path):
+    north, south = load(write(tmp_path, *two_drafts()))
+    pooled = torch.cat([north.graph.x.to_dense(), south.graph.x.to_dense()])[:, 0]
+    torch.testing.assert_close(pooled.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
+    torch.testing.assert_close(pooled.std(correction=0), torch.tensor(1.0))
+    assert north.border.outer.tolist() == [100, 102]
+    assert south.ids.tolist() == list(range(100, 108))
+
+
+def test_given_splits_are_kept_whatever_the_seed(tmp_path):
+    root = graph_draft(partner=None).write(tmp_path / "a")
+    for seed in (0, 1):
+        (party,) = load(root, seed)
+        assert [getattr(party, split).nonzero().flatten().tolist() for split in SPLITS] == [[0, 1, 2], [3, 4], [5, 6]]
+
+
+def test_a_drawn_split_has_its_shares_and_no_unlabelled_item(tmp_path):
+    count = 4_000
+    nodes = {"id": list(range(count)), "x": [0.0] * count, "label": [None if at % 4 == 3 else 0 for at in range(count)]}
+    Draft(
+        {"name": "a", "classes": 1, "columns": {"x": {"kind": "number"}}},
+        {NODES: nodes, EDGES: {"source": [0], "target": [1]}},
+    ).write(tmp_path)
+    (party,) = load(tmp_path, train=0.5, val=0.3)
+    counts = [int(getattr(party, split).sum()) for split in SPLITS]
+    assert sum(counts) == 3_000
+    for found, due in zip(counts, (1_500, 900, 600), strict=True):
+        assert abs(found - due) < 100
+    assert not any(bool(getattr(party, split)[3::4].any()) for split in SPLITS)
+    (again,), (other,) = load(tmp_path, train=0.5, val=0.3), load(tmp_path, seed=1, train=0.5, val=0.3)
+    assert torch.equal(party.train, again.train)
+    assert not torch.equal(party.train, other.train)
+
+
+@given(
+    st.lists(st.lists(st.integers(-5, 40), min_size=1, max_size=25, unique=True), min_size=2, max_size=3),
+    st.integers(0, 3),
+    st.sampled_from([None, KEY]),
+)
+@settings(max_examples=15)
+def test_a_shared_id_is_drawn_into_the_same_split_by_all_who_hold_it(tmp_path_factory, held, seed, key):
+    root = tmp_path_factory.mktemp("parties")
+    for at, ids in enumerate(held):
+        nodes = {"id": ids, "x": [0.0] * len(ids), "label": [0] * len(ids)}
+        Draft(
+            {"name": f"p{at}", "classes": 1, "columns": {"x": {"kind": "number"}}},
+            {NODES: nodes, EDGES: {"source": ids[:1], "target": ids[:1]}},
+        ).write(root / f"p{at}")
+    parties = load(root, seed, key=key)
+    seen: dict[int, tuple[bool, ...]] = {}
+    for party in parties:
+        masks = torch.stack([getattr(party, split) for split in SPLITS], 1)
+        assert (masks.sum(1) == 1).all()
+        for one, mask in zip(party.ids.tolist(), masks.tolist(), strict=True):
+            assert seen.setdefault(one, tuple(mask)) == tuple(mask)
+        at = uniform(party.ids, seed, "split")
+        assert torch.equal(party.train, at < 0.6)
+        assert torch.equal(party.val, (at >= 0.6) & (at < 0.8))
+
+
+def test_shares_that_are_more_than_the_whole(tmp_path):
+    root = graph_draft(partner=None).without("split").write(tmp_path / "a")
+    with pytest.raises(IsthmusError, match=r"train = 0.7 and val = 0.5 are more than the whole: lower one of them"):
+        load(root, train=0.7, val=0.5)
+
+
+def test_piles_become_parties_of_graphs(tmp_path):
+    one, two = load(write(tmp_path, pile_draft("a"), pile_draft("b", graphs=3, first=10)))
+    assert (one.level, one.items, two.items, one.nodes) == ("graph", 6, 3, 15)
+    assert one.ids is None
+    assert one.graph.x.size(1) == two.graph.x.size(1)
+    assert (one.train | one.val | one.test).all()

@@ -1,0 +1,485 @@
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from isthmus.data.folder.loading import checked_folders
+from isthmus.data.folder.making import Source, Unsound, make_folder
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected
+from isthmus.data.folder.settings import read_settings
+from isthmus.errors import IsthmusError
+from party_folders import graph_draft, lines, pile_draft
+
+COUNT = 24
+
+
+def accounts(**columns):
+    """A bank's accounts under names of its own; a column that is none is left out."""
+    table = {
+        "account": [f"A{at}" for at in range(COUNT)],
+        "balance": [at * 3.5 for at in range(COUNT)],
+        "sector": ["xyz"[at % 3] for at in range(COUNT)],
+        "risk": ["low", "high"] * (COUNT // 2),
+        **columns,
+    }
+    return {name: values for name, values in table.items() if values is not None}
+
+
+def transfers(**columns):
+    table = {
+        "from": [f"A{at}" for at in range(COUNT)] + ["S1", "A3"],
+        "to": [f"A{(at + 1) % COUNT}" for at in range(COUNT)] + ["A2", "S2"],
+        "amount": [1.0 + at for at in range(COUNT + 2)],
+        "bank": [None] * COUNT + ["south", "south"],
+        **columns,
+    }
+    return {name: values for name, values in table.items() if values is not None}
+
+
+ROLES = {"id": "account", "label": "risk", "source": "from", "target": "to", "weight": "amount", "owner": "bank"}
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def source(request, tmp_path):
+    """Writes tables as one kind of file and says where they are."""
+
+    def write(nodes=None, edges=None, graphs=None, **options):
+        paths = {}
+        for name, columns in (("nodes", nodes), ("edges", edges), ("graphs", graphs)):
+            if columns is not None:
+                paths[name] = tmp_path / f"{name}.{request.param}"
+                write = csv.write_csv if request.param == "csv" else parquet.write_table
+                write(pa.table(columns), paths[name])
+        return Source(**paths, **{"renamed": ROLES, **options})
+
+    return write
+
+
+def made(folder, source, **options):
+    """What was made, and what the check says of it."""
+    problems = make_folder(folder, source, **options)
+    contents, again = inspected(folder)
+    assert [each for each in again if each.severe] == []
+    return contents, lines(problems)
+
+
+def tree(root):
+    return sorted(str(each.relative_to(root)) for each in root.rglob("*"))
+
+
+# ---- from tables to a folder
+
+
+def test_tables_under_names_of_their_own_become_a_party_folder(tmp_path, source):
+    contents, problems = made(tmp_path / "north", source(accounts(), transfers()))
+    assert problems == []
+    said = contents.settings
+    assert (said.name, said.level, said.labels, said.partners, said.directed) == (
+        "north",
+        "node",
+        ["high", "low"],
+        ["south"],
+        False,
+    )
+    assert {name: kind.name for name, kind in said.kinds().items()} == {"balance": "number", "sector": "category"}
+    assert contents.items == COUNT
+    assert contents.y.tolist() == [1, 0] * (COUNT // 2)
+    assert len(contents.border) == 2
+    assert contents.border.weight.tolist() == [25.0, 26.0]
+    assert tree(tmp_path / "north") == ["edges.parquet", "nodes.parquet", "party.toml"]
+
+
+def test_a_name_may_be_given(tmp_path, source):
+    contents, _ = made(tmp_path / "folder", source(accounts(), transfers()), name="Bank Nord & Söhne")
+    assert contents.settings.name == "Bank Nord & Söhne"
+
+
+def test_directed_edges(tmp_path, source):
+    contents, _ = made(tmp_path / "north", source(accounts(), transfers(), directed=True))
+    assert contents.settings.directed
+    assert contents.edge_index.size(1) == COUNT
+
+
+def test_columns_are_of_the_kind_that_their_values_show(tmp_path):
+    nodes = accounts(
+        near=[[1.0, at] for at in range(COUNT)],
+        open=[at % 2 == 0 for at in range(COUNT)],
+        age=[None if at % 5 == 0 else at for at in range(COUNT)],
+        debt=[float("nan") if at % 5 == 0 else 1.0 * at for at in range(COUNT)],
+        size=pa.array(["ab"[at % 2] for at in range(COUNT)]).dictionary_encode(),
+        note=[None if at % 2 else "seen" for at in range(COUNT)],
+    )
+    parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
+    parquet.write_table(pa.table(transfers()), tmp_path / "edges.parquet")
+    contents, _ = made(
+        tmp_path / "north", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet", renamed=ROLES)
+    )
+    assert {name: (kind.name, kind.model_dump()) for name, kind in contents.settings.kinds().items()} == {
+        "balance": ("number", {"scale": "standard", "missing": "error"}),
+        "sector": ("category", {"values": None}),
+        "near": ("vector", {"width": 2}),
+        "open": ("number", {"scale": "none", "missing": "error"}),
+        "age": ("number", {"scale": "standard", "missing": "mean"}),
+        "debt": ("number", {"scale": "standard", "missing": "mean"}),
+        "size": ("category", {"values": None}),
+        "note": ("category", {"values": None}),
+    }
+
+
+def test_whole_number_labels_with_blanks_are_classes(tmp_path, source):
+    """Tables that know no missing whole numbers make real ones of them."""
+    risk = [None if at % 4 == 3 else float(at % 3) for at in range(COUNT)]
+    contents, _ = made(tmp_path / "north", source(accounts(risk=risk), transfers()))
+    assert contents.settings.classes == 3
+    assert contents.y.tolist() == [-1 if at % 4 == 3 else at % 3 for at in range(COUNT)]
+
+
+def test_yes_and_no_are_two_classes(tmp_path, source):
+    contents, _ = made(tmp_path / "north", source(accounts(risk=[True] * COUNT), transfers()))
+    assert contents.settings.classes == 2
+    assert contents.y.tolist() == [1] * COUNT
+
+
+def test_several_tasks(tmp_path, source):
+    nodes = accounts(
+        risk=None, fraud=[at % 2 for at in range(COUNT)], loss=[None if at % 3 else 0.5 for at in range(COUNT)]
+    )
+    roles = {role: column for role, column in ROLES.items() if role != "label"}
+    contents, _ = made(tmp_path / "north", source(nodes, transfers(), renamed=roles, tasks=["loss", "fraud"]))
+    assert contents.settings.tasks == ["loss", "fraud"]
+    assert contents.y.shape == (COUNT, 2)
+    assert set(contents.settings.columns) == {"balance", "sector"}
+
+
+def test_columns_to_leave_out_are_nowhere_in_the_folder(tmp_path, source):
+    nodes = accounts(holder=[f"person {at}" for at in range(COUNT)])
+    _, problems = made(tmp_path / "north", source(nodes, transfers(), ignore=["holder"]))
+    assert problems == []
+    assert not any(b"person" in (tmp_path / "north" / file).read_bytes() for file in (NODES, EDGES, "party.toml"))
+
+
+def test_a_column_may_take_the_name_of_one_that_is_left_out(tmp_path, source):
+    nodes = accounts(label=["some text"] * COUNT)
+    contents, _ = made(tmp_path / "north", source(nodes, transfers(), ignore=["label"]))
+    assert contents.settings.labels == ["high", "low"]
+
+
+def test_what_means_nothing_in_edges_is_left_out_and_told(tmp_path, source):
+    _, problems = made(
+        tmp_path / "north", source(accounts(), transfers(when=["monday"] * (COUNT + 2), memo=[1] * (COUNT + 2)))
+    )
+    assert len(problems) == 1
+    assert problems[0].startswith("note: edges.")
+    assert problems[0].endswith("columns that mean nothing here are left out: when, memo")
+    assert parquet.read_schema(tmp_path / "north" / EDGES).names == ["source", "target", "weight", "owner"]
+
+
+def test_ids_with_leading_zeros_stay_apart(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,x,label\n007,1,0\n7,2,1\n12,3,0\n")
+    (tmp_path / "edges.csv").write_text("source,target\n7,12\n12,7\n")
+    made(tmp_path / "a", Source(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
+    assert parquet.read_table(tmp_path / "a" / NODES).column("id").to_pylist() == ["007", "7", "12"]
+    assert parquet.read_table(tmp_path / "a" / EDGES).column("source").to_pylist() == ["7", "12"]
+
+
+def test_ids_that_are_whole_numbers_everywhere_are_numbers(tmp_path):
+    (tmp_path / "nodes.csv").write_text("id,x,label\n-7,1,0\n0,2,1\n12,3,0\n")
+    parquet.write_table(pa.table({"source": ["-7", "0"], "target": ["12", "12"]}), tmp_path / "edges.parquet")
+    contents, _ = made(tmp_path / "a", Source(tmp_path / "nodes.csv", tmp_path / "edges.parquet"))
+    assert contents.ids.tolist() == [-7, 0, 12]
+    assert contents.edge_index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
+
+
+def test_numbers_and_texts_as_ids_meet_as_texts(tmp_path):
+    parquet.write_table(pa.table({"id": [1, 2], "x": [1.0, 2.0], "label": [0, 1]}), tmp_path / "nodes.parquet")
+    columns = {"source": ["1", "X9"], "target": ["2", "1"], "owner": [None, "south"]}
+    parquet.write_table(pa.table(columns), tmp_path / "edges.parquet")
+    contents, _ = made(tmp_path / "a", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+    assert contents.hashed
+    assert len(contents.border) == 1
+
+
+def test_an_owner_that_is_the_party_itself_is_no_partner(tmp_path, source):
+    edges = transfers(bank=["north"] * COUNT + ["south", "south"])
+    contents, _ = made(tmp_path / "north", source(accounts(), edges))
+    assert contents.settings.partners == ["south"]
+    assert contents.edge_index.size(1) == 2 * COUNT
+
+
+def test_a_pile_of_graphs(tmp_path, source):
+    draft = pile_draft()
+    nodes = {name: draft.tables[NODES][name] for name in ("graph", "id", "age", "kind")}
+    nodes = {**nodes, "age": [1.0 * at for at in range(15)]}
+    graphs = {"compound": draft.tables[GRAPHS]["id"], "active": draft.tables[GRAPHS]["label"]}
+    nodes["compound"] = nodes.pop("graph")
+    roles = {"graph": "compound", "label": "active"}
+    contents, _ = made(tmp_path / "lab", source(nodes, draft.tables[EDGES], graphs, renamed=roles))
+    assert contents.settings.level == "graph"
+    assert contents.items == 6
+    assert contents.batch.bincount().tolist() == [2, 3] * 3
+
+
+def test_molecules(tmp_path):
+    pytest.importorskip("rdkit")
+    (tmp_path / "assays.csv").write_text("structure,toxic,soluble,remark\nCCO,1,0,good\nC(,0,1,\nC,,1,odd\n")
+    source = Source(smiles=tmp_path / "assays.csv", renamed={"smiles": "structure"}, tasks=["toxic", "soluble"])
+    contents, problems = made(tmp_path / "lab", source)
+    assert problems == [
+        "note: assays.csv: columns that mean nothing here are left out: remark",
+        "note: molecules.csv, row 2: no molecule can be read from this: it is left out",
+    ]
+    assert contents.items == 2
+    (tmp_path / "more.csv").write_text("structure,soluble,toxic\nCC,1,0\n")
+    like = Source(smiles=tmp_path / "more.csv", renamed={"smiles": "structure"}, like=tmp_path / "lab")
+    second, _ = made(tmp_path / "other", like)
+    assert second.settings.tasks == ["toxic", "soluble"]
+    assert second.y.tolist() == [[0, 1]]
+
+
+# ---- like another party
+
+
+def test_a_second_party_shares_labels_and_columns(tmp_path, source):
+    made(tmp_path / "all" / "north", source(accounts(), transfers()))
+    swapped = {
+        name: [each.replace("A", "S") for each in transfers()[name][:COUNT]] + transfers()[name][COUNT:]
+        for name in ("from", "to")
+    }
+    nodes = accounts(account=[f"S{at}" for at in range(COUNT)], sector=["w"] * COUNT, risk=["low"] * COUNT)
+    edges = transfers(**swapped, bank=[None] * COUNT + ["north"] * 2)
+    for like in ("north", "north/party.toml"):
+        source_ = source(nodes, edges, like=tmp_path / "all" / like)
+        contents, _ = made(tmp_path / "all" / "south", source_, force=True)
+        assert contents.settings.labels == ["high", "low"]
+        assert contents.settings.partners == ["north"]
+        assert contents.y.tolist() == [1] * COUNT
+    problems = checked_folders(tmp_path / "all")[1]
+    assert [line for found in problems.values() for line in lines(found)] == []
+
+
+def test_like_shares_what_is_declared_there(tmp_path, source):
+    columns = {
+        "balance": {"kind": "number", "scale": "none"},
+        "sector": {"kind": "category", "values": ["y", "x", "z"]},
+    }
+    graph_draft().said(labels=["none", "low", "high"], columns=columns, directed=True).write(tmp_path / "first")
+    contents, _ = made(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
+    first, _ = read_settings(tmp_path / "first")
+    assert contents.settings.agreed == first.agreed
+    assert not contents.settings.directed  # what a party's own lines mean is its own
+
+
+def test_labels_outside_the_list_of_the_other_party_are_refused(tmp_path, source):
+    columns = {"balance": {"kind": "number"}, "sector": {"kind": "category"}}
+    graph_draft().said(labels=["low"], columns=columns).write(tmp_path / "first")
+    with pytest.raises(Unsound) as caught:
+        make_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
+    assert lines(caught.value.problems) == [
+        "nodes.parquet, rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more: the label is not one of low"
+    ]
+
+
+def test_numbers_that_are_names_at_the_other_party_are_names_here(tmp_path, source):
+    columns = {"balance": {"kind": "number"}, "sector": {"kind": "category"}}
+    graph_draft().said(labels=["2", "1"], columns=columns).write(tmp_path / "first")
+    nodes = accounts(risk=[1 + at % 2 for at in range(COUNT)])
+    contents, _ = made(tmp_path / "second", source(nodes, transfers(), like=tmp_path / "first"))
+    assert contents.y.tolist() == [1, 0] * (COUNT // 2)
+
+
+@pytest.mark.parametrize(
+    ("draft", "options", "due"),
+    [
+        (pile_draft(), {}, "that party holds a collection of graphs, these tables are something else"),
+        (graph_draft(), {"tasks": ["balance"]}, "its tasks are none: leave --task out"),
+        (graph_draft().said(classes=3), {}, "party.toml: give one of labels, classes and tasks"),
+        (None, {}, "party.toml: No such file or directory"),
+    ],
+)
+def test_what_is_no_like_is_refused(tmp_path, source, draft, options, due):
+    (tmp_path / "first").mkdir()
+    if draft is not None:
+        draft.write(tmp_path / "first")
+    with pytest.raises(IsthmusError, match=f"--like .*first: .*{due}"):
+        make_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first", **options))
+    assert not (tmp_path / "second").exists()
+
+
+# ---- what is refused
+
+
+def but(role):
+    """Roles without this one."""
+    return {"renamed": {each: column for each, column in ROLES.items() if each != role}}
+
+
+MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "options", "due"),
+    [
+        ({"risk": None}, {}, but("label"), "there is no label: name the column with --label"),
+        ({"risk": [None] * COUNT}, {}, {}, "there is no label: name the column with --label"),
+        (
+            {"risk": [at / 2 for at in range(COUNT)]},
+            {},
+            {},
+            f"nodes.parquet, {MANY}: the label is not a whole number from 0 to 11",
+        ),
+        ({"risk": [-1] * COUNT}, {}, {}, "the label is not a whole number from 0 to 0"),
+        (
+            {"risk": [10**15] * COUNT},
+            {},
+            {},
+            "option 'classes' is 100001: input should be less than or equal to 100000",
+        ),
+        ({}, {}, {"renamed": {**ROLES, "id": "acount"}}, "no column 'acount': it has account, balance, sector, risk"),
+        ({}, {}, {"ignore": ["riks"]}, "--ignore riks: no table has such a column: did you mean 'risk'?"),
+        ({"id": list(range(COUNT))}, {}, {}, "has two columns for 'id': leave one out with --ignore"),
+        ({"balance": None, "sector": None}, {}, {}, "the nodes have no column of features: add at least one"),
+        ({"balance": [None] * COUNT}, {}, {}, "column 'balance' has no value in any row: leave it out with --ignore"),
+        ({"account": ["A1"] * COUNT}, {}, {}, "9 and 15 more: column 'id' repeats the id of a row before"),
+        (
+            {},
+            {"bank": None},
+            but("owner"),
+            "edges.parquet, rows 25, 26: an end is no node of nodes.parquet: add the node",
+        ),
+        ({}, {"bank": [3] * (COUNT + 2)}, {}, "the owner column holds values of type int64: it holds names of parties"),
+        ({}, None, {}, "a party has nodes and edges: give both --nodes and --edges, or --smiles"),
+    ],
+    ids=range(14),
+)
+def test_what_is_no_use_is_refused_and_nothing_is_written(tmp_path, source, nodes, edges, options, due):
+    origin = source(accounts(**nodes), None if edges is None else transfers(**edges), **options)
+    before = tree(tmp_path)
+    with pytest.raises(IsthmusError) as caught:
+        make_folder(tmp_path / "deep" / "north", origin)
+    assert due in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("column", "count"),
+    [([f"person {at}" for at in range(COUNT)], 24), ([f"person {at % 13}" for at in range(COUNT)], 13)],
+)
+def test_names_are_no_categories(tmp_path, source, column, count):
+    with pytest.raises(
+        IsthmusError, match=rf"column 'holder' has {count} different texts: .* leave it out with --ignore holder"
+    ):
+        make_folder(tmp_path / "north", source(accounts(holder=column), transfers()))
+    assert not (tmp_path / "north").exists()
+    made(tmp_path / "fine", source(accounts(holder=[f"town {at % 12}" for at in range(COUNT)]), transfers()))
+
+
+def test_more_than_a_hundred_texts_are_no_categories_however_many_rows_there_are(tmp_path):
+    count = 2_000
+    nodes = {"id": list(range(count)), "street": [f"street {at % 101}" for at in range(count)], "label": [0] * count}
+    parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
+    parquet.write_table(pa.table({"source": [0], "target": [1]}), tmp_path / "edges.parquet")
+    source = Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet")
+    with pytest.raises(IsthmusError, match="column 'street' has 101 different texts"):
+        make_folder(tmp_path / "out", source)
+    nodes["street"] = [f"street {at % 100}" for at in range(count)]
+    parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
+    made(tmp_path / "out", source)
+
+
+def test_names_are_no_labels(tmp_path):
+    count = 150
+    nodes = {"id": list(range(count)), "x": [1.0] * count, "label": [f"person {at}" for at in range(count)]}
+    parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
+    parquet.write_table(pa.table({"source": [0], "target": [1]}), tmp_path / "edges.parquet")
+    with pytest.raises(IsthmusError, match="the label column has 150 different texts: that looks like names"):
+        make_folder(tmp_path / "out", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+
+
+def test_dates_are_no_features(tmp_path, source):
+    with pytest.raises(IsthmusError, match=r"column 'since' holds values of type .*: leave it out|which is no feature"):
+        make_folder(tmp_path / "north", source(accounts(since=pa.array([0] * COUNT, pa.timestamp("s"))), transfers()))
+
+
+def test_problems_name_the_rows_of_the_source(tmp_path, source):
+    risk = ["low", "high"] * (COUNT // 2)
+    split = [None] * COUNT
+    split[4], split[17], split[20] = "trian", "train", "test"
+    risk[17] = None
+    balance = [float(at) for at in range(COUNT)]
+    ends = list(transfers()["to"])
+    ends[11] = "A99"
+    origin = source(accounts(risk=risk, split=split, balance=balance), transfers(to=ends))
+    with pytest.raises(Unsound) as caught:
+        make_folder(tmp_path / "north", origin)
+    assert lines(caught.value.problems) == [
+        "nodes.parquet, row 5: column 'split' is none of train, val, test, nor empty",
+        "nodes.parquet, row 18: is in a split but has no label: give it one, or take it out of the split",
+        "note: nodes.parquet: no row is in the split 'val'",
+        "edges.parquet, row 12: an end is no node of nodes.parquet: add the node, or name its owner",
+    ]
+    assert str(caught.value).startswith("nothing was written: nodes.parquet, row 5: ")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\udcff", "a/b", ".."])
+def test_a_name_that_is_none_is_refused(tmp_path, source, name):
+    origin = source(accounts(), transfers())
+    before = tree(tmp_path)
+    with pytest.raises(IsthmusError, match="name") as caught:
+        make_folder(tmp_path / "north", origin, name=name)
+    assert str(caught.value).isprintable()
+    assert tree(tmp_path) == before
+
+
+def test_a_table_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "nodes.parquet").write_bytes(b"garbage")
+    with pytest.raises(IsthmusError, match=r"cannot read .*nodes\.parquet"):
+        make_folder(tmp_path / "north", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+    (tmp_path / "nodes.csv").write_text("id,x,label\n1,1,0\n")
+    with pytest.raises(IsthmusError, match=r"edges\.csv is not there"):
+        make_folder(tmp_path / "north", Source(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
+    assert not (tmp_path / "north").exists()
+
+
+def test_molecules_come_alone(tmp_path):
+    source = Source(nodes=tmp_path / "a.csv", edges=tmp_path / "b.csv", smiles=tmp_path / "c.csv")
+    with pytest.raises(IsthmusError, match="give --smiles alone"):
+        make_folder(tmp_path / "north", source)
+
+
+# ---- all of it or nothing
+
+
+@pytest.mark.parametrize("step", ["isthmus.data.folder.making._write", "isthmus.data.folder.making.inspected"])
+def test_after_an_interruption_there_is_no_trace(tmp_path, source, monkeypatch, step):
+    origin = source(accounts(), transfers())
+    before, calls = tree(tmp_path), []
+
+    def interrupt(*_):
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(step, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        make_folder(tmp_path / "deep" / "north", origin)
+    assert calls
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path, source):
+    origin = source(accounts(), transfers())
+    made(tmp_path / "north", origin)
+    with pytest.raises(IsthmusError, match="is there already"):
+        make_folder(tmp_path / "north", origin)
+    bad = source(accounts(risk=[at / 2 for at in range(COUNT)]), transfers())
+    with pytest.raises(Unsound):
+        make_folder(tmp_path / "north", bad, force=True)
+    assert inspected(tmp_path / "north")[0].items == COUNT
+
+
+def test_the_tables_inside_a_folder_are_never_lost(tmp_path, source):
+    """Somebody keeps the tables in the folder that is made from them."""
+    made(tmp_path / "north", source(accounts(), transfers()))
+    csv.write_csv(pa.table(accounts()), tmp_path / "north" / "accounts.csv")
+    with pytest.raises(IsthmusError, match="holds other things than party folders"):
+        make_folder(tmp_path / "north", source(accounts(), transfers()), force=True)
+    assert (tmp_path / "north" / "accounts.csv").exists()

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+
+from isthmus.data.folder.problems import Problem, at_rows, listed
+
+
+def test_a_problem_names_its_rows_from_one():
+    (found,) = at_rows("nodes.parquet", "is wrong", np.array([True, False, True]))
+    assert (found.rows, found.count, found.severe) == ((1, 3), 2, True)
+    assert str(found) == "nodes.parquet, rows 1, 3: is wrong"
+
+
+def test_one_row_is_a_row():
+    (found,) = at_rows("edges.parquet", "is wrong", np.array([False, True]), severe=False)
+    assert str(found) == "edges.parquet, row 2: is wrong"
+    assert not found.severe
+
+
+def test_many_rows_are_counted():
+    (found,) = at_rows("nodes.parquet", "is wrong", np.ones(12_000, dtype=bool))
+    assert str(found) == "nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8 and 11,992 more: is wrong"
+
+
+def test_nothing_wrong_is_no_problem():
+    assert not list(at_rows("nodes.parquet", "is wrong", np.zeros(3, dtype=bool)))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r\x1b[31mb", "\u2028", "\udcff", "x" * 500])
+def test_a_problem_is_one_printable_line_whatever_a_column_is_called(name):
+    text = str(Problem("nodes.parquet", f"column '{name}' is missing"))
+    assert text.isprintable()
+    assert len(text.splitlines()) == 1
+
+
+def test_letters_of_any_script_are_shown_as_they_are():
+    assert str(Problem("nodes.parquet", "column 'größe 大小' is missing")).endswith("'größe 大小' is missing")
+
+
+def test_names_in_a_message_are_not_endless():
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(map(str, range(1008))) == "0, 1, 2, 3, 4, 5, 6, 7 and 1,000 more"

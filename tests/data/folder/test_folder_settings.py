@@ -1,0 +1,154 @@
+import pytest
+
+from isthmus import toml
+from isthmus.data.folder.settings import FILE, read_settings
+from party_folders import graph_draft, lines, pile_draft
+
+MOLECULES = {"name": "lab", "level": "graph", "classes": 2, "smiles": {}}
+
+
+def faults(folder, text):
+    """What is wrong with a `party.toml` of this text."""
+    (folder / FILE).write_bytes(text if isinstance(text, bytes) else text.encode())
+    settings, problems = read_settings(folder)
+    assert (settings is None) == bool(problems)
+    return [line.removeprefix(f"{FILE}: ") for line in lines(problems)]
+
+
+def wrong(folder, draft, **settings):
+    return faults(folder, toml.dumps(draft.said(**settings).settings))
+
+
+def test_a_good_one_has_no_faults(tmp_path):
+    for settings in (graph_draft().settings, pile_draft().settings, MOLECULES):
+        assert faults(tmp_path, toml.dumps(settings)) == []
+
+
+def test_what_is_said_is_read(tmp_path):
+    faults(tmp_path, toml.dumps(graph_draft().settings))
+    settings, _ = read_settings(tmp_path)
+    assert (settings.name, settings.outcomes, settings.partners, settings.directed) == ("north", 2, ["south"], False)
+    assert [kind.name for kind in settings.kinds().values()] == ["number", "category", "vector", "bag"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "due"),
+    [
+        (
+            {"classes": 2},
+            "give one of labels, classes and tasks (there is labels and classes): they say what is to be learned",
+        ),
+        ({"labels": None}, "give one of labels, classes and tasks (there is none): they say what is to be learned"),
+        ({"labels": ["a", "b", "a"]}, "'labels' lists something twice: a, b, a"),
+        ({"labels": ["a", ""]}, "'labels' lists an empty text: in the files that is no value; take it out"),
+        ({"partners": ["south", "south"]}, "'partners' lists something twice: south, south"),
+        ({"partners": ["north"]}, "'partners' names the party itself: take 'north' out"),
+        ({"ids": "own"}, 'a party with partners needs ids that they share: set ids = "shared"'),
+        ({"level": "graph"}, "graphs that stand alone have no partners: leave 'partners' out"),
+        ({"columns": {}}, "there are no [columns]: declare the features"),
+        ({"name": "a/b"}, "name 'a/b' is also that of a file: a text without '/' and '\\'"),
+        ({"name": ".."}, "name '..' is also that of a file: a text without '/' and '\\'"),
+        ({"name": "a\nb"}, "name 'a\\nb' holds what cannot be shown: letters, signs and spaces only"),
+        ({"name": ""}, "option 'name' is '': string should have at least 1 character"),
+        ({"labels": None, "tasks": ["id"]}, "'tasks' lists 'id', which has another meaning already: rename it"),
+        ({"labels": [1, 2]}, "option 'labels.0' is 1: input should be a valid string"),
+        (
+            {"labels": None, "classes": 10**9},
+            "option 'classes' is 1000000000: input should be less than or equal to 100000",
+        ),
+        ({"format": 2}, "option 'format' is 2: input should be 1"),
+        ({"nme": "x"}, "unknown option 'nme': did you mean 'name'?"),
+        ({"columns": {"x": {"kind": "numbr"}}}, "columns.x: unknown kind of column 'numbr': did you mean 'number'?"),
+        ({"columns": {"age": {}}}, "columns.age: give a 'kind' (a text): bag, category, number, vector"),
+        ({"columns": {"age": {"kind": "bag"}}}, "columns.age: option 'width' is required"),
+        ({"columns": {"id": {"kind": "number"}}}, "columns.id: 'id' has another meaning already: rename it"),
+        ({"columns": {"age": {"kind": "number"}}, "ignore": ["age"]}, "columns.age: 'age' is under 'ignore' too"),
+        (
+            {"columns": {"w": {"kind": "bag", "width": 2}, "w.at": {"kind": "number"}}},
+            "columns.w.at: 'w.at' has another meaning already: rename it",
+        ),
+        (
+            {"columns": {"age": {"kind": "category", "values": ["1", 1]}}},
+            "columns.age: option 'values' is ['1', 1]: value error, lists a value twice",
+        ),
+        (
+            {"columns": {"age": {"kind": "vector", "width": 1 << 40}}},
+            "columns.age: option 'width' is 1099511627776: input should be less than or equal to 16777216",
+        ),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_each_fault_is_named(tmp_path, settings, due):
+    assert due in wrong(tmp_path, graph_draft(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("smiles", "others", "due"),
+    [
+        (
+            {},
+            {"level": "node"},
+            'molecules are whole graphs with features of their own: set level = "graph", no columns',
+        ),
+        ({"file": "../other.csv"}, {}, "smiles.file = '../other.csv' must be a file in this folder"),
+        ({"file": ""}, {}, "smiles.file = '' must be a file in this folder"),
+        ({"column": "label"}, {}, "smiles.column = 'label' has another meaning already: rename it"),
+        ({"colum": "x"}, {}, "unknown option 'smiles.colum': did you mean 'column'?"),
+        ({"features": "some"}, {}, "option 'smiles.features' is 'some': input should be 'one-hot' or 'raw'"),
+    ],
+)  # fmt: skip
+def test_each_fault_of_molecules_is_named(tmp_path, smiles, others, due):
+    assert due in faults(tmp_path, toml.dumps({**MOLECULES, **others, "smiles": smiles}))
+
+
+def test_all_faults_are_reported_at_once(tmp_path):
+    columns = {"age": {"kind": "number", "scale": "log", "missing": 0}, "id": {"kind": "category"}, "x": {"kind": "y"}}
+    found = wrong(tmp_path, graph_draft(), labels=None, partners=["north", "a", "a"], columns=columns)
+    assert len(found) == 7
+    assert found[-4:] == [
+        "columns.age: option 'scale' is 'log': input should be 'standard' or 'none'",
+        "columns.age: option 'missing' is 0: input should be 'error' or 'mean'",
+        "columns.id: 'id' has another meaning already: rename it",
+        "columns.x: unknown kind of column 'y': known: bag, category, number, vector",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["name = [[", "= 1", b"\xff\xfe", "name = " + "[" * 30_000, "classes = " + "9" * 6_000, "a = 1\na = 2"]
+)
+def test_what_is_no_toml_is_a_fault_of_one_line(tmp_path, text):
+    (found,) = faults(tmp_path, text)
+    assert "no TOML" in found or "not a text file" in found
+
+
+def test_a_number_too_long_to_show_is_not_shown(tmp_path):
+    assert "option 'classes' is a number too long to show: input should be less than or equal to 100000" in faults(
+        tmp_path, "classes = 0x" + "f" * 6_000
+    )
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path):
+    settings, problems = read_settings(tmp_path)
+    assert settings is None
+    assert lines(problems) == [
+        "party.toml: No such file or directory: a party folder has one; make it with isthmus party new"
+    ]
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path):
+    (tmp_path / FILE).mkdir()
+    assert lines(read_settings(tmp_path)[1])[0].startswith("party.toml: Is a directory")
+
+
+def test_what_parties_agree_on_is_compared_with_its_defaults(tmp_path):
+    def agreed(folder, **settings):
+        folder.mkdir()
+        assert not wrong(folder, graph_draft(), **settings)
+        return read_settings(folder)[0].agreed
+
+    plain = agreed(tmp_path / "a", columns={"age": {"kind": "number"}, "kind": {"kind": "category"}})
+    spelled = {"kind": {"kind": "Category"}, "age": {"kind": "number", "scale": "standard", "missing": "error"}}
+    assert plain == agreed(tmp_path / "b", columns=spelled, name="x", partners=["y"], directed=True, ignore=["z"])
+    assert plain != agreed(
+        tmp_path / "c", columns={"age": {"kind": "number", "scale": "none"}, "kind": spelled["kind"]}
+    )

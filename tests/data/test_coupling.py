@@ -1,0 +1,44 @@
+"""What decoupled graphs tell of the nodes that Theorem 2 warns of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from isthmus.data.coupling import decoupled, exposed, without_inner_neighbours
+from isthmus.data.partition.given import Given
+from isthmus.data.party import Party
+from isthmus.data.pool import Pool, held_by
+
+
+def parties():
+    """0 - 1 and 5 inside the first, 2 and 3 at the second, 4 at the third: 5 is joined to 2, 3 and 4, 0 to 2."""
+    edges = torch.tensor([[0, 5, 5, 5, 0, 2], [1, 2, 3, 4, 2, 3]])
+    graph = Data(x=torch.rand(7, 4), edge_index=torch.cat([edges, edges.flip(0)], dim=1), y=torch.zeros(7).long())
+    whole = Party.of_graph("pooled", graph, ids=torch.arange(7) + 10)
+    owner = torch.tensor([0, 0, 1, 1, 2, 0, 0])  # 6 has no edge at all
+    return Given().cut(Pool(whole, 2, held_by(owner, 3)), 3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("lnnc", "least", "to", "due"),
+    [
+        (False, 1, {"party-1", "party-2"}, [2]),
+        (False, 1, {"party-1"}, []),  # another neighbour of 5 is with nobody who colludes
+        (False, 2, {"party-1", "party-2"}, [2]),  # one sum that 5 takes part in is over two: that for 2
+        (False, 3, {"party-1", "party-2"}, []),
+        (True, 1, {"party-1", "party-2"}, []),
+    ],
+)
+def test_exposed_nodes_have_all_neighbours_at_those_who_collude(lnnc, least, to, due):
+    cut = parties()
+    coupling = decoupled(cut, lnnc=lnnc, least=least)
+    assert exposed(cut, coupling, 0, to).tolist() == due
+    assert without_inner_neighbours(cut[0]).tolist() == [2, 3]
+
+
+def test_a_one_node_party_stays_exposed_whatever_is_added():
+    cut = parties()
+    assert exposed(cut, decoupled(cut, lnnc=True), 2, {"party-0", "party-1"}).tolist() == [0]
+    assert exposed(cut, decoupled(cut, lnnc=True), 1, {"party-0", "party-2"}).tolist() == []

@@ -1,0 +1,296 @@
+"""What is held out is with nobody, what is no link is none in the whole graph, and every pair is with one party."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from isthmus.data.pairs import absent, held_out, posed
+from isthmus.data.partition.cut import parties_of
+from isthmus.data.partition.given import Given
+from isthmus.data.party import SPLITS, Cohort, Pairs, Party, pool
+from isthmus.data.pool import Pool, draws, held_by
+from isthmus.errors import IsthmusError
+
+
+def make_pool(seed, nodes, edges, *, both_ways=True, weighted=False):
+    """A random graph with loops and repeated edges; its features tell the nodes apart, its ids are no positions."""
+    source = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(nodes, (2, edges), generator=source)
+    if both_ways:
+        edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    ids = 7 * torch.randperm(nodes, generator=source) + 3
+    graph = Data(x=torch.stack([ids, ids**2 % 101], dim=1).float(), edge_index=edge_index, y=torch.zeros(nodes).long())
+    if weighted:  # a weight that tells the edge
+        graph.edge_weight = (ids[edge_index[0]] * ids[edge_index[1]]).float()
+    return Pool(Party.of_graph("pooled", graph, ids=ids), classes=2)
+
+
+def names_of(count):
+    return [f"p{at}" for at in range(count)]
+
+
+def take_apart(whole, members):
+    return parties_of(whole.party, members, names_of(len(members)), coupled=True)
+
+
+@st.composite
+def studies(draw, shared=False):
+    """A pool, what of it is held out, and parties with their pairs."""
+    nodes = draw(st.integers(4, 30))
+    whole = make_pool(
+        draw(st.integers(0, 2**16)), nodes, draw(st.integers(0, 2 * nodes)),
+        both_ways=draw(st.booleans()), weighted=draw(st.booleans()),
+    )  # fmt: skip
+    parties = draw(st.integers(1, min(5, nodes)))
+    owner = torch.tensor(
+        [*range(parties), *draw(st.lists(st.integers(0, parties - 1), min_size=nodes, max_size=nodes))]
+    )
+    members = list(held_by(owner[:nodes], parties))
+    if shared:
+        also = draw(st.lists(st.integers(0, nodes - 1), max_size=6))
+        members = [torch.cat([held, torch.tensor(also, dtype=torch.long)]).unique() for held in members]
+    seed = draw(st.integers(0, 3))
+    shares = {"val": draw(st.sampled_from([0.0, 0.1, 0.3])), "test": draw(st.sampled_from([0.2, 0.5]))}
+    links, every = len(linked(whole.party)), nodes * (nodes - 1) // 2
+    if links + sum(round(share * links) for share in shares.values()) > every:
+        shares = {"val": 0.0, "test": 0.0}
+    held = held_out(whole, **shares, seed=seed)
+    return whole, held, posed(take_apart(held.pool, members), held, train=1.0, seed=seed)
+
+
+def pairs_of(party, split=None):
+    """Of a party's pairs the two ids, in any order, and whether they are a link."""
+    first, second, y = party.ids[party.pairs.first], party.pairs.second, party.graph.y
+    at = slice(None) if split is None else getattr(party, split)
+    ends = torch.stack([first[at], second[at]], dim=1).tolist()
+    return [(frozenset(each), bool(link)) for each, link in zip(ends, y[at].tolist(), strict=True)]
+
+
+def linked(party):
+    """Ids that edges join, within the party and across its border; loops left out."""
+    ids, border = party.ids, party.border
+    found = {frozenset(each) for each in ids[party.graph.edge_index].t().tolist()}
+    if border is not None:
+        found |= {frozenset(each) for each in torch.stack([border.outer, ids[border.inner]], dim=1).tolist()}
+    return {each for each in found if len(each) == 2}
+
+
+@given(st.booleans().flatmap(lambda shared: studies(shared=shared)))
+@settings(max_examples=30)
+def test_what_is_asked_is_with_nobody_and_what_is_no_link_is_none_of_the_whole(study):
+    whole, held, parties = study
+    links = linked(whole.party)
+    asked = [pair for party in parties for split in ("val", "test") for pair in pairs_of(party, split)]
+    for party in parties:
+        assert not linked(party) & {pair for pair, _ in asked}
+        assert not {pair for pair, _ in pairs_of(party, "train")} & {pair for pair, _ in asked}
+    every = [pair for party in parties for pair in pairs_of(party)]
+    assert all((pair in links) == link for pair, link in every)
+    assert all(len(pair) == 2 for pair, _ in every)
+    assert len({pair for pair, _ in every}) == len(every), "a pair is asked about twice"
+    assert len(asked) == held.val.size(1) + held.test.size(1)
+    for split in ("val", "test"):
+        told = [link for party in parties for _, link in pairs_of(party, split)]
+        assert sum(told) * 2 == len(told)
+    trained = {pair for party in parties for pair, link in pairs_of(party, "train") if link}
+    assert trained == links - {pair for pair, link in asked if link}
+
+
+@given(studies())
+@settings(max_examples=30)
+def test_a_pair_is_with_the_holder_of_its_first_node_and_both_ends_are_known(study):
+    whole, _, parties = study
+    asked = {pair for party in parties for split in ("val", "test") for pair, _ in pairs_of(party, split)}
+    holder = {node: party.name for party in parties for node in party.ids.tolist()}
+    for party in parties:
+        pairs = party.pairs
+        owners = [party.name if at < 0 else pairs.owners[at] for at in pairs.owner.tolist()]
+        assert owners == [holder[node] for node in pairs.second.tolist()]
+        own = [train and name == party.name for train, name in zip(party.train.tolist(), owners, strict=True)]
+        assert party.learns.tolist() == own
+        trained = [pair for pair, on in zip(pairs_of(party), own, strict=True) if on]
+        count = sum(link for _, link in trained)
+        nodes = set(party.ids.tolist())
+        taken = {pair for pair in linked(whole.party) | asked if pair <= nodes}
+        assert len(trained) - count == min(count, party.nodes * (party.nodes - 1) // 2 - len(taken))
+
+
+@given(st.booleans().flatmap(lambda shared: studies(shared=shared)))
+@settings(max_examples=30)
+def test_what_a_party_lends_is_what_others_need(study):
+    _, _, parties = study
+    cohort = Cohort(tuple(parties))
+    by_name = dict(zip(cohort.names, cohort.borrowed, strict=True))
+    for party in parties:
+        for at, name in enumerate(party.pairs.owners):
+            lent = party.ids[party.pairs.lent[party.pairs.to == at]]
+            assert torch.equal(lent, by_name[name].get(party.name, lent[:0]))
+    borrowed = [ids for owned in cohort.borrowed for ids in owned.values()]
+    assert sum(ids.numel() for ids in borrowed) == sum(party.pairs.lent.numel() for party in parties)
+    ids = torch.cat([*(party.ids for party in parties), *borrowed])
+    due = torch.cat([torch.stack([p.ids[p.pairs.first], p.pairs.second], dim=1) for p in parties])
+    read = torch.cat([party.learns | party.val | party.test for party in parties])
+    assert torch.equal(ids[cohort.ends][read], due[read])
+    assert bool((cohort.ends[~read, 1] == -1).all())
+    for at, party in enumerate(parties):  # alone it reads the same pairs
+        alone = Cohort((party,))
+        assert torch.equal(torch.cat([party.ids, *alone.borrowed[0].values()])[alone.ends[:, 1]][party.learns],
+                           party.pairs.second[party.learns])  # fmt: skip
+        assert cohort.counts("train")[at] == alone.counts("train")[0] == party.learns.sum()
+
+
+@given(st.booleans().flatmap(lambda shared: studies(shared=shared)))
+@settings(max_examples=30)
+def test_pooled_parties_hold_the_same_graph_and_the_same_pairs(study):
+    _, held, parties = study
+    whole = pool(parties)
+    assert linked(whole) == linked(held.pool.party)
+    assert whole.pairs.owners == ()
+    for split in SPLITS:
+        assert sorted(map(str, pairs_of(whole, split))) == sorted(
+            str(pair) for party in parties for pair in pairs_of(party, split)
+        )
+    assert bool((whole.learns == whole.train).all())
+    assert torch.equal(whole.graph.x[:, 0].long(), whole.ids)
+
+
+@given(studies())
+@settings(max_examples=25)
+def test_weights_stay_with_their_edges(study):
+    whole, held, parties = study
+    if "edge_weight" not in whole.party.graph:
+        return
+    for party in [held.pool.party, *parties]:
+        ends = party.ids[party.graph.edge_index]
+        assert torch.equal(party.graph.edge_weight, ends.prod(0).float())
+        if party.border is not None:
+            assert torch.equal(party.border.weight, (party.border.outer * party.ids[party.border.inner]).float())
+
+
+@given(st.integers(1, 12), st.integers(0, 2**16), st.data())
+@settings(max_examples=30)
+def test_absent_pairs_are_any_of_those_not_taken(nodes, seed, data):
+    every = nodes * (nodes - 1) // 2
+    taken = sorted(data.draw(st.sets(st.integers(0, max(0, every - 1)), max_size=every)) if every else [])
+    count = data.draw(st.integers(0, every + 2))
+    found = absent(nodes, torch.tensor(taken, dtype=torch.long), count, draws(seed, "test")).tolist()
+    assert found == sorted(set(found))
+    assert len(found) == min(count, every - len(taken))
+    assert set(found) <= set(range(every)) - set(taken)
+
+
+def test_absent_pairs_are_drawn_evenly():
+    draw, taken = draws(0, "test"), torch.tensor([0, 4, 5, 9])
+    found = torch.cat([absent(5, taken, 2, draw) for _ in range(3000)]).bincount(minlength=10)
+    free = [1, 2, 3, 6, 7, 8]
+    assert found[taken].sum() == 0
+    assert (found[free] - 1000).abs().max() < 120  # four standard deviations
+
+
+def test_pairs_among_very_many_nodes_are_the_links_there():
+    nodes = 400_001
+    links = torch.tensor([[0, 5, nodes - 2, 7, 1], [nodes - 1, nodes - 1, nodes - 1, nodes - 2, 2]])
+    graph = Data(x=torch.zeros(nodes, 1), edge_index=links, y=torch.zeros(nodes).long())
+    held = held_out(Pool(Party.of_graph("pooled", graph), classes=2), val=0.4, test=0.4, seed=0)
+    (party,) = posed(parties_of(held.pool.party, [torch.arange(nodes)], ["all"], coupled=True), held, train=1.0, seed=0)
+    assert {pair for pair, link in pairs_of(party) if link} == {frozenset(each) for each in links.t().tolist()}
+
+
+def test_the_same_seed_holds_out_the_same_and_another_other_links():
+    whole = make_pool(0, 40, 80)
+    first, again, other = (held_out(whole, val=0.1, test=0.2, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.test, again.test)
+    assert torch.equal(first.val, again.val)
+    assert not torch.equal(first.test, other.test)
+    parties = take_apart(first.pool, held_by(torch.arange(40) % 3, 3))
+    once, twice, else_ = (posed(parties, first, train=0.7, seed=seed) for seed in (0, 0, 1))
+    assert [pairs_of(party) for party in once] == [pairs_of(party) for party in twice]
+    assert [pairs_of(party, "train") for party in once] != [pairs_of(party, "train") for party in else_]
+    assert [pairs_of(party, "test") for party in once] == [pairs_of(party, "test") for party in else_]
+
+
+def test_a_share_of_the_links_left_is_trained_on_and_all_of_them_stay():
+    whole = make_pool(0, 40, 80)
+    held = held_out(whole, val=0.1, test=0.2, seed=0)
+    parties = posed(take_apart(held.pool, held_by(torch.arange(40) % 3, 3)), held, train=0.5, seed=0)
+    left = linked(held.pool.party)
+    trained = [pair for party in parties for pair, link in pairs_of(party, "train") if link]
+    assert len(trained) == round(0.5 * len(left))
+    assert linked(pool(parties)) == left
+
+
+def test_links_leave_data_that_come_as_parties_with_shared_nodes():
+    whole = make_pool(1, 30, 60, weighted=True)
+    members = [torch.arange(0, 14), torch.arange(10, 24), torch.arange(20, 30)]
+    came = Pool(None, 2, parties=tuple(take_apart(whole, members)))
+    held = held_out(came, val=0.1, test=0.3, seed=0)
+    parties = posed(Given().cut(held.pool, 3, 0), held, train=1.0, seed=0)
+    asked = {pair for party in parties for split in ("val", "test") for pair, _ in pairs_of(party, split)}
+    assert asked
+    assert not any(linked(party) & asked for party in parties)
+    assert not linked(pool(parties)) & asked
+    assert linked(pool(parties)) | {pair for pair in asked if pair in linked(whole.party)} == linked(pool(came.parties))
+
+
+def test_pairs_that_end_at_nodes_of_nobody_are_left_out():
+    held = held_out(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
+    parties = posed(take_apart(held.pool, [torch.arange(0, 12), torch.arange(12, 20)]), held, train=1.0, seed=0)
+    there = set(torch.cat([party.ids for party in parties]).tolist())
+    every = [pair for party in parties for pair, _ in pairs_of(party)]
+    assert every
+    assert all(pair <= there for pair in every)
+
+
+def test_edges_that_are_dropped_by_the_cut_are_trained_on_by_nobody():
+    whole = make_pool(0, 30, 60)
+    held = held_out(whole, val=0.0, test=0.2, seed=0)
+    broken = parties_of(held.pool.party, held_by(torch.arange(30) % 3, 3), names_of(3), coupled=False)
+    parties = posed(broken, held, train=1.0, seed=0)
+    assert {pair for party in parties for pair, link in pairs_of(party, "train") if link} == {
+        pair for party in broken for pair in linked(party)
+    }
+    assert any(bool((party.pairs.owner >= 0)[party.test].any()) for party in parties), "pairs across are still asked"
+
+
+def test_what_cannot_be_held_out_is_refused():
+    whole = make_pool(0, 6, 200)
+    with pytest.raises(IsthmusError, match=r"val = 0.5 and test = 0.5 leave no link"):
+        held_out(whole, val=0.5, test=0.5, seed=0)
+    with pytest.raises(IsthmusError, match="lower val or test"):
+        held_out(whole, val=0.4, test=0.5, seed=0)
+    held = held_out(make_pool(0, 10, 12), val=0.0, test=0.2, seed=0)
+    with pytest.raises(IsthmusError, match="still has links that are held out"):
+        posed([make_pool(0, 10, 12).party], held, train=1.0, seed=0)
+    graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0]))
+    with pytest.raises(IsthmusError, match="a pile of graphs"):
+        held_out(Pool(Party.of_graphs("a", [graph]), 2), val=0.1, test=0.1, seed=0)
+
+
+def test_parties_of_pairs_are_checked():
+    held = held_out(make_pool(0, 10, 12), val=0.0, test=0.2, seed=0)
+    (party,) = posed([held.pool.party], held, train=1.0, seed=0)
+
+    def made(**changes):
+        parts = {"name": "a", "graph": party.graph, "level": "pair", "ids": party.ids, "pairs": party.pairs}
+        return Party(**{**parts, **{split: getattr(party, split) for split in SPLITS}, **changes})
+
+    def changed(**parts):
+        return Pairs(**{**vars(party.pairs), **parts})
+
+    assert made().items == len(party.pairs)
+    for changes, text in [
+        ({"level": "node"}, "give pairs to a party of pairs"),
+        ({"pairs": None}, "give pairs to a party of pairs"),
+        ({"ids": None}, "pairs but no ids"),
+        ({"pairs": changed(owner=party.pairs.owner[1:])}, "different lengths"),
+        ({"pairs": changed(lent=torch.tensor([0]))}, "different lengths"),
+        ({"pairs": changed(first=party.pairs.first + 10)}, r"a node outside 0 .. 9"),
+        ({"pairs": changed(owner=torch.zeros_like(party.pairs.owner))}, r"an owner outside -1 .. -1"),
+        ({"pairs": changed(second=party.pairs.second + 1)}, "a node that is not there"),
+        ({"pairs": changed(lent=torch.tensor([0, 1]), to=torch.tensor([1, 0]))}, "sort `to`"),
+        ({"train": torch.zeros(3, dtype=torch.bool)}, "its pairs are"),
+    ]:
+        with pytest.raises(IsthmusError, match=text):
+            made(**changes)

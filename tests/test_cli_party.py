@@ -1,0 +1,325 @@
+"""The commands of party folders, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus import cli
+from isthmus.data.datasets.folder import PartyFolders
+from isthmus.data.datasets.public import data_root
+from isthmus.data.ids import read_key
+from isthmus.study.config import Study
+from party_folders import assert_same_parties, graph_draft, two_drafts
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Isthmus = Callable[..., Done]
+
+
+@pytest.fixture
+def isthmus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Isthmus:
+    """The command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["isthmus", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert isinstance(stopped.value.code, int)
+        return Done(stopped.value.code, out, err)
+
+    return call
+
+
+def tables(folder: Path) -> None:
+    rows = [f"A{at},{at * 3 % 7},{'xy'[at % 2]},{['low', 'high'][at % 2]}" for at in range(30)]
+    (folder / "accounts.csv").write_text("\n".join(["account,balance,sector,risk", *rows]) + "\n")
+    lines = [f"A{at},A{(at + 1) % 30},," for at in range(30)] + ["S5,A2,south,9"]
+    (folder / "transfers.csv").write_text("\n".join(["from,to,bank,memo", *lines]) + "\n")
+
+
+NEW = (
+    "party", "new", "north", "--nodes", "accounts.csv", "--edges", "transfers.csv", "--id", "account", "--label",
+    "risk", "--source", "from", "--target", "to", "--owner", "bank",
+)  # fmt: skip
+
+
+# ---- check
+
+
+def test_check_says_what_sound_parties_hold(isthmus: Isthmus, tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "all" / draft.settings["name"])
+    held = "8 nodes, 16 edges, 2 across its border, 8 labelled, 3 in train, 2 in val, 2 in test"
+    assert isthmus("party", "check", "all") == Done(0, f"north: {held}\nsouth: {held}\n", "")
+    assert isthmus("party", "check", "all/north") == Done(0, f"north: {held}\n", "")
+
+
+def test_check_reports_everything_at_once_and_exits_with_1(isthmus: Isthmus, tmp_path: Path) -> None:
+    north, south = two_drafts()
+    north.put("age", [float("nan")] * 8).put("label", ["odd", *["low"] * 7]).write(tmp_path / "all" / "north")
+    south.put("split", ["train"] * 8).put("id", [0] * 8).write(tmp_path / "all" / "south")
+    done = isthmus("party", "check", "all")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines()[:4] == [
+        "all/north: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: fill it in, or declare "
+        'missing = "mean"',
+        "all/north: nodes.parquet, row 1: the label is not one of low, high",
+        "all/south: nodes.parquet, rows 2, 3, 4, 5, 6, 7, 8: column 'id' repeats the id of a row before",
+        "all/south: note: nodes.parquet: no row is in the split 'val'",
+    ]
+
+
+def test_notes_do_not_change_the_exit_code(isthmus: Isthmus, tmp_path: Path) -> None:
+    graph_draft(partner=None).put("split", ["train"] * 8).write(tmp_path / "north")
+    done = isthmus("party", "check", "north")
+    assert done.code == 0
+    assert done.err.splitlines() == [
+        f"north: note: nodes.parquet: no row is in the split '{x}'" for x in ("val", "test")
+    ]
+
+
+def test_check_as_json(isthmus: Isthmus, tmp_path: Path) -> None:
+    north, south = two_drafts()
+    north.put("id", [0, 0, 2, 3, 4, 5, 6, 7]).write(tmp_path / "all" / "north")
+    south.write(tmp_path / "all" / "south")
+    done = isthmus("party", "check", "all", "--json")
+    found = json.loads(done.out)
+    assert (done.code, done.err, set(found)) == (1, "", {"all/north", "all/south"})
+    assert found["all/north"][0] == {
+        "file": "nodes.parquet",
+        "what": "column 'id' repeats the id of a row before",
+        "rows": [2],
+        "count": 1,
+        "severe": True,
+    }
+    graph_draft().write(tmp_path / "alone")
+    assert isthmus("party", "check", "alone", "--json") == Done(0, '{"alone": []}\n', "")
+
+
+def test_check_with_a_key(isthmus: Isthmus, tmp_path: Path) -> None:
+    north, south = two_drafts()[0], two_drafts(ids=str)[1]
+    for draft in (north, south):
+        draft.write(tmp_path / "all" / draft.settings["name"])
+    assert isthmus("party", "key", "key").code == 0
+    assert isthmus("party", "check", "all").code == 1
+    assert isthmus("party", "check", "all", "--key", "key").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "due"),
+    [
+        (("nowhere",), "isthmus: nowhere is no folder: give a party folder, or a folder of party folders\n"),
+        ((".",), "isthmus: there is no party.toml in ., nor in a folder inside it: make one with isthmus party new\n"),
+        ((".", "--key", "no"), "isthmus: cannot read the key no: No such file or directory; give the file of a key\n"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line(isthmus: Isthmus, arguments: tuple[str, ...], due: str) -> None:
+    assert isthmus("party", "check", *arguments) == Done(2, "", due)
+
+
+# ---- new
+
+
+def test_new_makes_a_folder_that_a_study_takes(isthmus: Isthmus, tmp_path: Path) -> None:
+    tables(tmp_path)
+    done = isthmus(*NEW)
+    assert done.code == 0
+    assert done.out == "party folder in north\n"
+    assert done.err == "north: note: transfers.csv: columns that mean nothing here are left out: memo\n"
+    assert isthmus("party", "check", "north").out == "north: 30 nodes, 60 edges, 1 across its border, 30 labelled\n"
+    assert isthmus("run", "--data", "./north", "--rounds", "2", "--hidden", "4").code == 0
+
+
+def test_new_with_all_its_options(isthmus: Isthmus, tmp_path: Path) -> None:
+    tables(tmp_path)
+    assert isthmus(*NEW, "--ignore", "memo").err == ""
+    more = ("--force", "--directed", "--name", "Nord", "--weight", "memo", "--ignore", "balance", "--like", "other")
+    graph_draft().said(labels=["low", "high"], columns={"sector": {"kind": "category"}}).write(tmp_path / "other")
+    assert isthmus(*NEW, *more).code == 0
+    (party,) = PartyFolders(path=str(tmp_path / "north")).load(0).parties
+    assert party.name == "Nord"
+    assert party.graph.y.tolist() == [0, 1] * 15
+    assert party.graph.edge_index.size(1) == 30
+    assert party.border.weight.tolist() == [9.0]
+
+
+def test_new_lists_everything_that_is_wrong_and_writes_nothing(isthmus: Isthmus, tmp_path: Path) -> None:
+    tables(tmp_path)
+    text = (tmp_path / "accounts.csv").read_text().replace("A3,", "A2,", 1)
+    (tmp_path / "accounts.csv").write_text(text)
+    done = isthmus(*NEW)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines() == [
+        "north: nodes.parquet, row 4: column 'id' repeats the id of a row before",
+        "north: edges.parquet, rows 3, 4: an end is no node of nodes.parquet: add the node, or name its owner",
+        "isthmus: nothing was written: nodes.parquet, row 4: column 'id' repeats the id of a row before",
+    ]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["accounts.csv", "transfers.csv"]
+
+
+def test_new_of_molecules(isthmus: Isthmus, tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    (tmp_path / "assays.csv").write_text("structure,toxic\n" + "CCO,1\nCC,0\nc1ccccc1,1\nC,0\n" * 3)
+    assert (
+        isthmus("party", "new", "lab", "--smiles", "assays.csv", "--molecule", "structure", "--task", "toxic").code == 0
+    )
+    assert isthmus("party", "check", "lab").out == "lab: 12 graphs, 54 edges, 12 labelled\n"
+    assert isthmus("run", "--data", "./lab", "--rounds", "1", "--hidden", "4").code == 0
+
+
+# ---- export
+
+
+SMALL = ("--rounds", "3", "--hidden", "8", "--method", "fedavg,local,centralized", "--json")
+
+
+def told(done: Done) -> list[tuple[str, Any]]:
+    assert done.code == 0, done.err
+    return [(run["method"], run["chosen_round"], run["metrics"]) for run in json.loads(done.out)["runs"]]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        ("--data", "banks", "--set", "data.nodes=150"),
+        ("--data", "banks", "--set", "data.nodes=150", "--set", "data.overlap=0.2", "--parties", "3"),
+        ("--data", "banks", "--set", "data.nodes=150", "--partition", "random", "--set", "partition.edges=broken"),
+        ("--data", "banks", "--set", "data.nodes=150", "--partition", "louvain", "--parties", "12"),
+        ("--data", "motifs", "--parties", "3"),
+    ],
+    ids=["natural", "overlapping", "broken", "twelve", "graphs"],
+)
+def test_a_study_on_exported_folders_gives_what_the_named_data_set_gives(
+    isthmus: Isthmus, cut: tuple[str, ...]
+) -> None:
+    assert isthmus("party", "export", "out", *cut, "--seed", "4").code == 0
+    assert isthmus("party", "check", "out").code == 0
+    more = ("--seeds", "4", "--unlabelled", "idle", *SMALL)
+    assert told(isthmus("run", "--data", "out/", *more)) == told(isthmus("run", *cut, *more))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("data", "parties", "partition"), [("cora", 5, "louvain"), ("enzymes", 3, "iid"), ("bace", 3, "random")]
+)
+def test_a_study_on_exported_real_data_gives_what_the_named_data_set_gives(
+    isthmus: Isthmus, data: str, parties: int, partition: str
+) -> None:
+    family, folder = {"cora": ("planetoid", "Cora"), "enzymes": ("tu", "ENZYMES"), "bace": ("molnet", "bace")}[data]
+    if not (data_root() / family / folder / "raw").is_dir():
+        pytest.skip(f"{data} is not in {data_root()}")
+    if data == "bace":
+        pytest.importorskip("rdkit")
+    cut = ("--data", data, "--parties", parties, "--partition", partition)
+    assert isthmus("party", "export", "out", *cut, "--seed", 1).code == 0
+    more = ("--seeds", 1, "--unlabelled", "idle", "--rounds", 2, "--hidden", 8, "--json")
+    assert told(isthmus("run", "--data", "out/", *more)) == told(isthmus("run", *cut, *more))
+
+
+def test_export_says_what_it_wrote_and_the_same_seed_writes_the_same(isthmus: Isthmus, tmp_path: Path) -> None:
+    options = ("--data", "banks", "--set", "data.nodes=100", "--parties", "2")
+    assert isthmus("party", "export", "a", *options) == Done(0, "2 party folders in a\n", "")
+    isthmus("party", "export", "b", *options)
+    isthmus("party", "export", "c", *options, "--seed", "1")
+    names = sorted(each.relative_to(tmp_path / "a") for each in (tmp_path / "a").rglob("*.*"))
+    assert [str(each) for each in names[:3]] == [
+        f"party-0/{file}" for file in ("edges.parquet", "nodes.parquet", "party.toml")
+    ]
+    assert all((tmp_path / "a" / each).read_bytes() == (tmp_path / "b" / each).read_bytes() for each in names)
+    assert not all((tmp_path / "a" / each).read_bytes() == (tmp_path / "c" / each).read_bytes() for each in names)
+
+
+def test_what_is_exported_again_is_the_same(isthmus: Isthmus, tmp_path: Path) -> None:
+    isthmus("party", "export", "a", "--set", "data.nodes=100")
+    assert isthmus("party", "export", "b", "--data", "./a").code == 0
+    one, two = (PartyFolders(path=str(tmp_path / each)).load(0).parties for each in "ab")
+    assert_same_parties(two, one)
+
+
+def test_parties_without_a_training_label_are_exported_too(isthmus: Isthmus) -> None:
+    assert isthmus("party", "export", "a", "--set", "data.nodes=100", "--set", "data.train=0.0").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "due"),
+    [
+        (("--data", "bnks"), "isthmus: unknown data set 'bnks': did you mean 'banks'?"),
+        (("--set", "rounds=3"), "isthmus: --set rounds: an export has data.… and partition.… only"),
+        (("--set", "data.nodes=0"), "isthmus: data 'banks': option 'nodes' is 0: "),
+        (("--partition", "random", "--parties", "5000"), "isthmus: data set 'banks': 1200 nodes are too few for 5000"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(
+    isthmus: Isthmus, tmp_path: Path, arguments: tuple[str, ...], due: str
+) -> None:
+    done = isthmus("party", "export", "deep/out", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(due)
+    assert len(done.err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_does_not_overwrite_unless_told(isthmus: Isthmus, tmp_path: Path) -> None:
+    small = ("--set", "data.nodes=60")
+    isthmus("party", "export", "out", *small, "--parties", "2")
+    done = isthmus("party", "export", "out", *small, "--parties", "3")
+    assert done.code == 2
+    assert "out is there already" in done.err
+    assert isthmus("party", "export", "out", *small, "--parties", "3", "--force").code == 0
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+# ---- key
+
+
+def test_key_makes_a_key_that_only_its_owner_reads(isthmus: Isthmus, tmp_path: Path) -> None:
+    done = isthmus("party", "key", "keys/common")
+    assert done == Done(0, "key in keys/common: every party needs it, the server must not have it\n", "")
+    assert stat.S_IMODE((tmp_path / "keys" / "common").stat().st_mode) == 0o600
+    assert len(read_key(tmp_path / "keys" / "common")) == 64
+    again = isthmus("party", "key", "keys/common")
+    assert (again.code, again.out) == (2, "")
+    assert again.err == "isthmus: keys/common exists: choose another file; a key that is lost cannot be made again\n"
+
+
+# ---- studies take folders
+
+
+def test_a_study_names_a_folder_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "mine" / draft.settings["name"])
+    monkeypatch.chdir(tmp_path)
+    for data in (
+        {"name": "folder", "path": "mine"},
+        {"name": "mine"},
+        {"name": "./mine"},
+        {"name": str(tmp_path / "mine")},
+        {"name": "mine/north", "train": 0.5},
+    ):
+        found = Study.of({"data": data}).data_set()
+        assert isinstance(found, PartyFolders)
+        assert Path(found.path).is_dir()
+
+
+def test_parties_with_a_key_are_studied(isthmus: Isthmus, tmp_path: Path) -> None:
+    """Another order of ids, the same parties: what is learned is the same."""
+    assert isthmus("party", "export", "out", "--set", "data.nodes=100").code == 0
+    isthmus("party", "key", "key")
+    small = ("run", "--data", "out/", *SMALL)
+    assert told(isthmus(*small))[:2] == told(isthmus(*small, "--set", "data.key=key"))[:2]
