@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isthmus.audit.base import Audit
 from isthmus.data.partition import Partition
 from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
@@ -23,6 +24,7 @@ KINDS: dict[str, tuple[str, type[Registered]]] = {
     "methods": ("methods.md", Method),
     "encoders": ("models.md", Encoder),
     "datasets": ("data.md", DataSet),
+    "audits": ("audit.md", Audit),
     "partitions": ("partitions.md", Partition),
 }
 """Marker: the page it is on, and what the table lists."""

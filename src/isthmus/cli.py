@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus import __version__
+from isthmus.cli_audit import audit_command, audits_command
 from isthmus.cli_party import app as party_commands
 from isthmus.errors import IsthmusError
 
@@ -143,6 +144,9 @@ def report(
     _report(folders, out)
 
 
+app.command("audit")(audit_command)
+
+
 @app.command("methods")
 def methods_command(name: Name = None, as_json: Json = False) -> None:
     """List methods with their options."""
@@ -173,6 +177,9 @@ def encoders_command(name: Name = None, as_json: Json = False) -> None:
     from isthmus.nn.encoders import Encoder
 
     _list(Encoder, name, as_json)
+
+
+app.command("audits")(audits_command)
 
 
 def _study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
@@ -315,7 +322,7 @@ def _list(kind: Any, name: str | None, as_json: bool) -> None:
         return
     options = Table.grid(padding=(0, 2))
     for option in entries[0]["options"]:
-        default = "required" if option["default"] is None else str(option["default"])
+        default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
         options.add_row("   ", option["name"], escape(default), escape(option["help"]))
     console.print(options)
 

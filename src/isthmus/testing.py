@@ -29,6 +29,7 @@ from isthmus.federation.verbs import Each
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.engine import Run, RunResult, module_for, task_for
+from isthmus.tasks.links import LinkPrediction
 
 TOLERANCE = 1e-5
 Labels = Literal["classes", "multilabel", "regression"]
@@ -83,12 +84,16 @@ def small_parties(level: Level, parties: int = 4, labels: Labels = "classes") ->
     Arguments:
         labels: a class for each item; or three yes-or-no labels, or three real numbers, of which some are missing.
     """
-    if level == "node":
-        banks = DataSet.named("banks").read({"parties": parties, "nodes": 40 * parties}, "banks")
-        made = Partition.named("given")().cut(banks.load(0), parties, 0)
-    else:
+    if level == "graph":
         graphs = DataSet.named("motifs").read({"graphs": 12 * parties}, "motifs")
         made = Partition.named("random")().cut(graphs.load(0), parties, 0)
+    else:
+        banks = DataSet.named("banks").read({"parties": parties, "nodes": 40 * parties}, "banks").load(0)
+        given = Partition.named("given")()
+        if level == "pair":
+            task = LinkPrediction(val=0.2, test=0.2)
+            return task.pose(banks, lambda pool: given.cut(pool, parties, 0), 0)
+        made = given.cut(banks, parties, 0)
     return made if labels == "classes" else [_of_several_tasks(party, labels) for party in made]
 
 

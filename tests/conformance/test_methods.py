@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from isthmus.data.party import Level
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.testing import CHECKS, check_method, small_parties
 
-CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels]
+CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels if level != "pair"]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -26,3 +27,35 @@ def test_mini_batches_and_batch_norm_conform(name: str, check: str) -> None:
     sampling = {"fraction": 0.5} if "fraction" in kind.model_fields else {}
     method = kind.read({"rounds": 4, "local": local, **sampling}, name)
     check_method(method, small_parties("graph"), encoder=Encoder.named("gin")(hidden=8, norm=True), checks=[check])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "centralized"])
+def test_methods_conform_on_labels_of_several_tasks(name: str, check: str) -> None:
+    check_method(Method.named(name)(rounds=3), small_parties("graph", labels="multilabel"), checks=[check])
+
+
+@pytest.mark.parametrize(("name", "level"), [("fedavg", "graph"), ("scaffold", "node")])
+@pytest.mark.parametrize("check", ["cohort_law", "test_labels_decide_nothing", "faults_are_named"])
+def test_methods_conform_on_real_numbers(name: str, level: Level, check: str) -> None:
+    check_method(Method.named(name)(rounds=3), small_parties(level, labels="regression"), checks=[check])
+
+
+def test_methods_conform_on_nodes_of_several_tasks() -> None:
+    check_method(Method.named("fedavg")(rounds=3), small_parties("node", labels="multilabel"))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", ["fedavg", "fedcog", "local", "centralized"])
+def test_methods_conform_on_pairs(name: str, check: str) -> None:
+    check_method(Method.named(name)(rounds=3), small_parties("pair"), checks=[check])
+
+
+@pytest.mark.parametrize("name", ["feddyn", "fedadam", "fedgcn"])
+def test_methods_keep_the_law_on_pairs(name: str) -> None:
+    check_method(Method.named(name)(rounds=2), small_parties("pair"), checks=["cohort_law"])
+
+
+def test_mini_batches_of_pairs_conform() -> None:
+    method = Method.named("fedavg").read({"rounds": 2, "local": {"batch_size": 20, "clip": 1.0}}, "fedavg")
+    check_method(method, small_parties("pair"), checks=["cohort_law", "wire_equals_in_process"])

@@ -294,3 +294,13 @@ def test_parties_of_pairs_are_checked():
     ]:
         with pytest.raises(IsthmusError, match=text):
             made(**changes)
+
+
+def test_some_of_the_parties_pooled_hold_the_pairs_between_them():
+    held = held_out(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
+    parties = posed(take_apart(held.pool, held_by(torch.arange(30) % 3, 3)), held, train=1.0, seed=0)
+    some = pool(parties[:2])
+    there = set(some.ids.tolist())
+    due = [pair for party in parties[:2] for pair in pairs_of(party) if pair[0] <= there]
+    assert sorted(map(str, pairs_of(some))) == sorted(map(str, due))
+    assert 0 < len(due) < sum(party.items for party in parties[:2])

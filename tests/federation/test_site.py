@@ -107,8 +107,8 @@ def test_actions_are_the_marked_ones_and_those_of_the_base() -> None:
 
         def helper(self) -> None: ...
 
-    assert More.actions().keys() == {"evaluate", "say", "more"}
-    assert Site.actions().keys() == {"evaluate"}
+    assert More.actions().keys() == {"evaluate", "lend", "say", "more"}
+    assert Site.actions().keys() == {"evaluate", "lend"}
 
 
 def test_an_unknown_action_is_named_with_the_nearest() -> None:

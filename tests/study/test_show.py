@@ -57,8 +57,8 @@ def test_what_a_pooled_method_sends_is_not_told() -> None:
 
 
 def test_other_metrics_are_shown_where_there_is_no_accuracy() -> None:
-    text = drawn(Results({}, [result("x", 0, test_auc=0.75, test_error=1.5)]))
-    assert text.split()[:3] == ["method", "auc", "error"]
+    text = drawn(Results({}, [result("x", 0, test_gini_auc=0.75, test_error=1.5)]))
+    assert text.split()[:3] == ["method", "gini_auc", "error"]
     assert {"75.0", "1.5"} <= set(text.split())
 
 

@@ -53,7 +53,7 @@ def checked_batch(batch: Any, nodes: int, graphs: int, where: str) -> Tensor:
     batch = _tensor(batch, "batch", where)
     if batch.shape != (nodes,) or batch.is_floating_point() or batch.dtype == torch.bool:
         raise IsthmusError(f"{where}: batch must be {nodes} whole numbers, for every node the graph it belongs to")
-    if nodes and not (0 <= int(batch[0]) and int(batch[-1]) < graphs and bool((batch[1:] >= batch[:-1]).all())):
+    if nodes and (int(batch.min()) < 0 or int(batch.max()) >= graphs or bool((batch[1:] < batch[:-1]).any())):
         raise IsthmusError(f"{where}: batch must ascend within 0 .. {graphs - 1}, one number for every row of y")
     return batch.long()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,29 @@ def without_inner_neighbours(party: Party) -> Ints:
     joined = np.zeros(party.nodes, dtype=bool)
     joined[source[other]] = joined[target[other]] = True
     return np.flatnonzero(~joined)
+
+
+def exposed(parties: Sequence[Party], coupling: Coupling, at: int, to: Collection[str]) -> Ints:
+    """Nodes of the party at position `at` that Theorem 2 does not protect from other parties that collude.
+
+    All their neighbours, edges that were added counted, are nodes of these parties, and something is sent to them in
+    which the nodes take part.
+
+    Arguments:
+        to: names of those who collude.
+    """
+    party, first = parties[at], sum(coupling.sizes[:at])
+    inner = coupling.inner[first : first + party.nodes].tocoo()
+    others = np.zeros(party.nodes, dtype=bool)
+    others[inner.row[(inner.col != inner.row + first) & (inner.data != 0)]] = True
+    if party.border is not None and len(party.border):
+        strange = np.array([owner not in to for owner in party.border.owners])[party.border.owner.numpy()]
+        others[party.border.inner.numpy()[strange]] = True
+    told = np.zeros(party.nodes, dtype=bool)
+    for owner, slots in coupling.slots[at].items():
+        if owner in to:
+            told[coupling.outer[slots].indices - first] = True
+    return np.flatnonzero(told & ~others)
 
 
 def nearest_neighbours(party: Party, within: Any) -> Any:

@@ -24,7 +24,7 @@ class PartyDescription:
     """What one party holds.
 
     Attributes:
-        items: what is labelled: its nodes, or its graphs.
+        items: what is labelled: its nodes, its graphs, or pairs of its nodes with any.
         edges: between its own nodes, directed, as they are stored.
         cross: edges that reach its nodes from other parties' nodes: its border.
         shared: of its nodes those that other parties hold too: the same id.

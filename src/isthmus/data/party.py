@@ -18,7 +18,7 @@ from isthmus.data import rows
 from isthmus.data.checked import check_splits, checked_batch, checked_graph, checked_split, labelled
 from isthmus.errors import IsthmusError
 
-Level = Literal["node", "graph"]
+Level = Literal["node", "graph", "pair"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
@@ -46,18 +46,44 @@ class Border:
 
 
 @dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of nodes that a party is asked about; a pair across two parties is known to both, as their border is.
+
+    Arguments:
+        first: positions of the party's own nodes, `[pairs]`.
+        second: ids of the nodes at the other end, `[pairs]`.
+        owner: for every pair the index in `owners` of the party that holds `second`; -1 where it is the party itself.
+        owners: names of other parties.
+        lent: positions of own nodes whose outputs another party needs to score its pairs, `[lent]`: the nodes for one
+            such party after those for another, each party's in the order of their ids.
+        to: for every one of these the index in `owners` of that party, ascending, `[lent]`.
+    """
+
+    first: Tensor
+    second: Tensor
+    owner: Tensor
+    owners: tuple[str, ...]
+    lent: Tensor
+    to: Tensor
+
+    def __len__(self) -> int:
+        return self.first.numel()
+
+
+@dataclass(frozen=True, eq=False)
 class Party:
     """One organisation: its graph or graphs, its border, its splits.
 
-    A party holds either one graph whose nodes are classified (`level="node"`) or many small graphs that are
-    classified whole (`level="graph"`, `graph` then is a PyG `Batch`). Build it with `Party.of_graph` or
-    `Party.of_graphs`. Features may be a dense matrix or a sparse CSR one (bags of words stay sparse).
+    A party holds one graph whose nodes are classified (`level="node"`), many small graphs that are classified whole
+    (`level="graph"`, `graph` then is a PyG `Batch`), or one graph and pairs of its nodes that are classified
+    (`level="pair"`). Build it with `Party.of_graph` or `Party.of_graphs`; pairs are made of a graph's edges by
+    `isthmus.data.pairs`. Features may be a dense matrix or a sparse CSR one (bags of words stay sparse).
 
     Attributes:
         graph: PyG `Data` with `x` `[nodes, features]`, `edge_index` `[2, edges]`, `y` (`[items]` classes, or
             `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]`.
-        train, val, test: masks over the items (nodes or graphs), `[items]`; an item whose labels are all missing is
-            in none of them.
+        train, val, test: masks over the items (nodes, graphs or pairs), `[items]`; an item whose labels are all
+            missing is in none of them.
         ids: ids of the nodes, unique within the party; a node that two parties share has the same id at both.
     """
 
@@ -69,10 +95,15 @@ class Party:
     test: Tensor
     ids: Tensor | None = None
     border: Border | None = None
+    pairs: Pairs | None = None
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or any(letter in self.name for letter in "/\\\0"):
             raise IsthmusError(f"party {self.name!r}: a name is also that of a file: a text without '/' and '\\'")
+        if (self.level == "pair") != (self.pairs is not None):
+            raise IsthmusError(
+                f"party '{self.name}' holds {self.level}s: give pairs to a party of pairs, and to no other"
+            )
         items = self.items
         if self.nodes == 0:
             raise IsthmusError(f"party '{self.name}' has no nodes: give it at least one, or leave it out")
@@ -89,6 +120,8 @@ class Party:
             raise IsthmusError(f"party '{self.name}' has a border but no ids: others find its nodes by their ids")
         if self.graph.y is None or self.graph.y.size(0) != items:
             raise IsthmusError(f"party '{self.name}' needs one label row for each of its {items} {self.level}s")
+        if self.pairs is not None:
+            _check_pairs(self, self.pairs)
 
     @classmethod
     def of_graph(cls, name: str, graph: Data, *, ids: Tensor | None = None, border: Border | None = None) -> Party:
@@ -103,7 +136,7 @@ class Party:
         kept = checked_graph(graph, where)
         nodes = int(kept.num_nodes or 0)
         masks: dict[str, Tensor] = {s: checked_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
-        party = cls(name=name, graph=kept, level="node", ids=ids, border=border, **labelled(masks, kept.y))
+        party = cls(name=name, graph=kept, level="node", ids=ids, border=border, pairs=None, **labelled(masks, kept.y))
         check_splits(masks, kept.y, where)
         return party
 
@@ -128,7 +161,7 @@ class Party:
         masks = {split: checked_split(value, len(kept), where) for split, value in given.items()}
         batch = Batch.from_data_list(kept)
         check_splits(masks, batch.y, where)
-        return cls(name=name, graph=batch, level="graph", border=None, **labelled(masks, batch.y))
+        return cls(name=name, graph=batch, level="graph", border=None, pairs=None, **labelled(masks, batch.y))
 
     @classmethod
     def of_batch(
@@ -161,7 +194,7 @@ class Party:
         given = {"train": train, "val": val, "test": test}
         masks = {split: checked_split(value, kept.num_graphs, where) for split, value in given.items()}
         check_splits(masks, kept.y, where)
-        return cls(name=name, graph=kept, level="graph", border=None, **labelled(masks, kept.y))
+        return cls(name=name, graph=kept, level="graph", border=None, pairs=None, **labelled(masks, kept.y))
 
     @property
     def nodes(self) -> int:
@@ -174,8 +207,15 @@ class Party:
 
     @property
     def items(self) -> int:
-        """What is classified: nodes, or whole graphs."""
+        """What is classified: nodes, whole graphs, or pairs of nodes."""
+        if self.pairs is not None:
+            return len(self.pairs)
         return self.nodes if self.level == "node" else int(self.graph.num_graphs)
+
+    @property
+    def learns(self) -> Tensor:
+        """Mask of the items that the party trains on: of pairs those whose ends are both its own, `[items]`."""
+        return self.train if self.pairs is None else self.train & (self.pairs.owner < 0)
 
     @property
     def features(self) -> int:
@@ -249,6 +289,11 @@ class Cohort:
     Arguments:
         parties: all of one level and one feature width.
         device: where the tensors live.
+
+    Attributes:
+        ends: for pairs, at which rows of the outputs their ends stand, `[items, 2]`: those of the block's nodes, then
+            those of `borrowed`; -1 for the second end of a pair that is neither trained on nor scored here.
+        borrowed: for every party, the ids of others' nodes at the ends of pairs that it scores, by owner, ascending.
     """
 
     parties: tuple[Party, ...]
@@ -270,6 +315,9 @@ class Cohort:
         self.masks = {
             split: torch.cat([getattr(party, split) for party in self.parties]).to(self.device) for split in SPLITS
         }
+        self.masks["train"] = torch.cat([party.learns for party in self.parties]).to(self.device)
+        ends, self.borrowed = _ends(self.parties)
+        self.ends = None if ends is None else ends.to(self.device)
         self._edges: tuple[Tensor, Tensor] | None = None
         self._parts: dict[tuple[int, ...], Cohort] = {}
         self._last: tuple[Tensor, Block] | None = None
@@ -279,8 +327,8 @@ class Cohort:
         return len(self.parties)
 
     def counts(self, split: Split) -> Tensor:
-        """How many items of `split` each party has, `[parties]`."""
-        return torch.tensor([int(getattr(party, split).sum()) for party in self.parties])
+        """How many items of `split` each party trains on, or is evaluated on, `[parties]`."""
+        return torch.bincount(self.party[self.masks[split]], minlength=len(self)).cpu()
 
     def per_item(self, values: Tensor) -> Tensor:
         """A value per party, repeated for each of its items."""
@@ -313,25 +361,30 @@ class Cohort:
             self._blocks[key] = self._part(self._present(active, near_training), active)
         return self._blocks[key]
 
-    def rows_of(self, items: Tensor, active: Sequence[bool], *, near_training: bool = False) -> Tensor:
-        """At which rows of `block_of(...)` these items (nodes of active parties) stand."""
-        if all(active) and not near_training:
-            return items
-        return self._present(active, near_training).cumsum(0)[items] - 1
+    def rows_of(self, items: Tensor, active: Sequence[bool] | None = None, *, near_training: bool = False) -> Tensor:
+        """At which rows of `block_of(...)` these items of active parties (without: all) stand.
+
+        Returns:
+            `[items]` for nodes; `[items, 2]` for pairs, of both ends.
+        """
+        at = items if self.ends is None else self.ends[items]
+        if (active is None or all(active)) and not near_training:
+            return at
+        return self._present(active or [True] * len(self), near_training).cumsum(0)[at] - 1
 
     def _present(self, active: Sequence[bool], near_training: bool) -> Tensor:
         sizes = torch.tensor(self.sizes, device=self.device)
         here = torch.tensor(list(active), device=self.device).repeat_interleave(sizes)
-        return here & self._near_training if near_training and self.level == "node" else here
+        return here & self._near_training if near_training and self.level != "graph" else here
 
     @cached_property
     def _near_training(self) -> Tensor:
-        """Nodes in a connected component with a training node."""
+        """Nodes in a connected component with a training node, or with a node of a training pair."""
         source, target = self.block.edge_index.cpu().numpy()
         matrix = coo_matrix((np.ones(source.size, dtype=np.int8), (source, target)), (self.block.nodes,) * 2)
         component = torch.from_numpy(connected_components(matrix, directed=False)[1]).long().to(self.device)
         trained = torch.zeros(int(component.max()) + 1, dtype=torch.bool, device=self.device)
-        trained[component[self.masks["train"]]] = True
+        trained[component[self.rows_of(self.masks["train"].nonzero().squeeze(1)).flatten()]] = True
         return trained[component]
 
     def _part(self, here: Tensor, active: Sequence[bool]) -> Block:
@@ -429,7 +482,8 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
     """All parties put together: the reference that federated learning may not have.
 
     Nodes with the same id are one node (it is in a split where any of its holders has it there; training comes
-    before validation before test), border edges join their two ends, repeated edges count once.
+    before validation before test), border edges join their two ends, repeated edges count once. Pairs of all parties
+    stand one after another, without those that end at a node of nobody.
     """
     check_alike(parties)
     cohort = Cohort(tuple(parties))
@@ -441,7 +495,7 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
         if cohort.block.batch is not None:
             graph.batch = cohort.block.batch
             graph.num_graphs = sum(cohort.items)
-        return Party(name, graph, cohort.level, border=None, **cohort.masks)
+        return Party(name, graph, cohort.level, border=None, pairs=None, **cohort.masks)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
@@ -455,17 +509,78 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
             weights.append(None if party.border.weight is None else party.border.weight[inside])
         start += party.nodes
     edge_index, at = _unique_edges(torch.cat(edges, dim=1), known.numel())
-    graph = Data(x=rows.take(cohort.block.x, first), edge_index=edge_index, y=cohort.y[first])
+    graph = Data(x=rows.take(cohort.block.x, first), edge_index=edge_index)
+    graph.y = cohort.y if cohort.level == "pair" else cohort.y[first]
     graph.num_nodes = known.numel()
     edge_weight = _weights(weights, [edge.size(1) for edge in edges])
     if edge_weight is not None:
         graph.edge_weight = edge_weight[at]
+    if cohort.level == "pair":
+        return _pooled_pairs(name, graph, known, parties)
     held = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}
     for split in SPLITS:
         held[split][where[cohort.masks[split]]] = True
     held["val"] &= ~held["train"]
     held["test"] &= ~(held["train"] | held["val"])
-    return Party(name, graph, "node", ids=known, border=None, **held)
+    return Party(name, graph, "node", ids=known, border=None, pairs=None, **held)
+
+
+def _pooled_pairs(name: str, graph: Data, ids: Tensor, parties: Sequence[Party]) -> Party:
+    """The pooled graph with the pairs of all parties."""
+    held = [(party, party.ids, party.pairs) for party in parties if party.ids is not None and party.pairs is not None]
+    first = torch.cat([own[pairs.first] for _, own, pairs in held])
+    second = torch.cat([pairs.second for _, _, pairs in held])
+    both = torch.isin(second, ids)
+    nobody = torch.empty(0, dtype=torch.long)
+    pairs = Pairs(
+        torch.searchsorted(ids, first[both]), second[both], torch.full_like(first[both], -1), (), nobody, nobody
+    )
+    masks = {split: torch.cat([getattr(party, split) for party in parties])[both] for split in SPLITS}
+    graph.y = graph.y[both]
+    return Party(name, graph, "pair", ids=ids, border=None, pairs=pairs, **masks)
+
+
+def _ends(parties: Sequence[Party]) -> tuple[Tensor | None, tuple[dict[str, Tensor], ...]]:
+    """`Cohort.ends` and `Cohort.borrowed`."""
+    if parties[0].pairs is None:
+        return None, ()
+    ends, borrowed = [], []
+    start, slots = 0, sum(party.nodes for party in parties)
+    for party in parties:
+        assert party.pairs is not None
+        assert party.ids is not None
+        pairs, across = party.pairs, party.pairs.owner >= 0
+        scored = across & (party.val | party.test)
+        second = torch.full_like(pairs.first, -1)
+        order = torch.argsort(party.ids)
+        second[~across] = start + order[torch.searchsorted(party.ids[order], pairs.second[~across])]
+        wanted = torch.stack([pairs.owner[scored], pairs.second[scored]])
+        wanted, which = torch.unique(wanted, dim=1, return_inverse=True)
+        second[scored] = slots + which
+        ends.append(torch.stack([start + pairs.first, second], dim=1))
+        owned = {name: wanted[1, wanted[0] == at] for at, name in enumerate(pairs.owners)}
+        borrowed.append({name: ids for name, ids in owned.items() if ids.numel()})
+        start, slots = start + party.nodes, slots + wanted.size(1)
+    return torch.cat(ends), tuple(borrowed)
+
+
+def _check_pairs(party: Party, pairs: Pairs) -> None:
+    where = f"party '{party.name}'"
+    if party.ids is None:
+        raise IsthmusError(f"{where} has pairs but no ids: a pair names the node at its other end by its id")
+    if not pairs.first.shape == pairs.second.shape == pairs.owner.shape or pairs.lent.shape != pairs.to.shape:
+        raise IsthmusError(f"{where}: the parts of its pairs have different lengths")
+    if bool((pairs.to[1:] < pairs.to[:-1]).any()):
+        raise IsthmusError(f"{where}: what it lends must stand by who needs it: sort `to`, and `lent` with it")
+    nodes, owners = party.nodes, len(pairs.owners)
+    for what, values, least, most in (
+        ("a node", pairs.first, 0, nodes), ("an owner", pairs.owner, -1, owners),
+        ("a lent node", pairs.lent, 0, nodes), ("a borrower", pairs.to, 0, owners),
+    ):  # fmt: skip
+        if values.numel() and not least <= int(values.min()) <= int(values.max()) < most:
+            raise IsthmusError(f"{where}: a pair names {what} outside {least} .. {most - 1}")
+    if not bool(torch.isin(pairs.second[pairs.owner < 0], party.ids).all()):
+        raise IsthmusError(f"{where}: a pair within it names a node that is not there")
 
 
 def _check_edges(party: Party) -> None:

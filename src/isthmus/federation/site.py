@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from isthmus.data.party import SPLITS, Cohort, Party
 from isthmus.errors import IsthmusError, PartyFailed, nearest
 from isthmus.federation import wire
-from isthmus.federation.answers import Answer, Reply, slice_of
+from isthmus.federation.answers import Answer, Mail, Reply, slice_of
 from isthmus.federation.verbs import Each
 from isthmus.nn.draws import generator
 from isthmus.nn.per_party import PerParty
@@ -192,21 +192,56 @@ class Site:
     @action
     def evaluate(self, request: wire.Payload) -> Answer:
         """Counts from which the metrics are computed, of the weights in the request or of those the parties keep."""
-        self.model.load(request["weights"] if "weights" in request else self.kept["weights"])
+        output, masks = self._outputs(request), dict(self.cohort.masks)
+        if self.cohort.ends is not None:
+            output, here = self._with_lent(output)
+            masks = {split: mask & here[self.cohort.ends].all(1) for split, mask in masks.items()}
         with torch.no_grad():
-            output = self.model(self.cohort.block)
             counts: dict[str, Any] = {
-                split: self.task.counts(self._step(output, self.cohort.masks[split]))
-                for split in SPLITS
-                if split != "train"
+                split: self.task.counts(self._step(output, masks[split])) for split in SPLITS if split != "train"
             }
         return Answer(counts)
+
+    @action
+    def lend(self, request: wire.Payload) -> Mail:
+        """The outputs of own nodes that other parties' pairs end at go to those parties, before they evaluate."""
+        letters: list[dict[str, wire.Payload]] = [{} for _ in self.cohort.names]
+        outputs = self._outputs(request).split(self.cohort.block.sizes)
+        for letter, party, output in zip(letters, self.cohort.parties, outputs, strict=True):
+            if (pairs := party.pairs) is None or party.ids is None:
+                continue
+            counts = torch.bincount(pairs.to, minlength=len(pairs.owners)).tolist()
+            ids, lent = party.ids[pairs.lent].split(counts), output[pairs.lent.to(output.device)].split(counts)
+            for name, count, own, rows in zip(pairs.owners, counts, ids, lent, strict=True):
+                letter |= {name: {"ids": own, "output": rows}} if count else {}
+        return Mail(letters)
+
+    def _outputs(self, request: wire.Payload) -> Tensor:
+        """The model's output for every node, or graph."""
+        self.model.load(request["weights"] if "weights" in request else self.kept["weights"])
+        with torch.no_grad():
+            return self.model(self.cohort.block)
+
+    def _with_lent(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs of own nodes and, after them, of borrowed ones; and a mask of what is there: not what a party
+        would have to lend that did not answer."""
+        parts, here = [output], [torch.ones(len(output), dtype=torch.bool, device=output.device)]
+        for name, borrowed, came in zip(self.cohort.names, self.cohort.borrowed, self.received("lend"), strict=True):
+            for owner, ids in borrowed.items():
+                letter = came.get(owner, {"ids": ids, "output": output.new_zeros(ids.numel(), output.size(1))})
+                if not torch.equal(letter["ids"].cpu(), ids) or letter["output"].shape != (ids.numel(), output.size(1)):
+                    raise PartyFailed(
+                        name, f"party '{owner}' lent other outputs than those of the nodes that it knows of"
+                    )
+                parts.append(letter["output"])
+                here.append(torch.full((ids.numel(),), owner in came, device=output.device))
+        return torch.cat(parts), torch.cat(here)
 
     def _step(self, output: Tensor, mask: Tensor) -> Step:
         cohort = self.cohort
         at = mask.nonzero().squeeze(1)
         sizes = torch.bincount(cohort.party[at], minlength=len(cohort))
-        return Step(output[at], cohort.y[at], tuple(sizes.tolist()), at)
+        return Step(output[cohort.rows_of(at)], cohort.y[at], tuple(sizes.tolist()), at)
 
     def cohort_of(self, positions: Sequence[int]) -> Cohort:
         """The hosted parties at these positions; a method that trains on something else than they hold says so here."""

@@ -96,7 +96,7 @@ class Method(Registered):
 
     kind: ClassVar[str] = "method"
     home: ClassVar[str] = "isthmus.methods"
-    levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
+    levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "pair")
     """Levels of tasks that it is for."""
     pooled: ClassVar[bool] = False
     """The reference that holds all data in one place: a study hands it one party, put together from all."""
@@ -110,6 +110,8 @@ class Method(Registered):
     """Communication rounds, at most."""
     patience: int = Field(0, ge=0)
     """Stop after so many rounds without a better validation metric; 0 never stops early."""
+    every: int = Field(1, ge=1)
+    """Rounds from one evaluation to the next; the last round is always evaluated."""
     select: Literal["validation", "last"] = "validation"
     """Which round is the result: the best on validation data, or the last."""
     quorum: float = Field(0.5, ge=0, le=1)

@@ -42,7 +42,7 @@ class FedGcn(FedAvg):
     """
 
     name: ClassVar[str] = "fedgcn"
-    levels: ClassVar[tuple[Level, ...]] = ("node",)
+    levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     everyone: ClassVar[bool] = True
 
     hops: Literal[0, 1, 2] = 2
@@ -107,11 +107,11 @@ class FedGcn(FedAvg):
             beyond = ids.numel() - party.nodes
             graph = Data(x=(scale * prepared["sum"].cpu()).to(values.dtype), edge_index=edges, num_nodes=ids.numel())
             graph.x, graph.edge_weight = graph.x.to(party.graph.x.dtype), values.to(party.graph.x.dtype)
-            graph.y = torch.cat([party.graph.y, party.graph.y.new_zeros(beyond, *party.graph.y.shape[1:])])
-            train, val, test = (
-                torch.cat([getattr(party, split), torch.zeros(beyond, dtype=torch.bool)]) for split in SPLITS
-            )
-            return replace(party, graph=graph, ids=ids, border=None, train=train, val=val, test=test)
+            graph.y, masks = party.graph.y, {split: getattr(party, split) for split in SPLITS}
+            if party.level == "node":  # nodes across the border are in no split
+                graph.y = torch.cat([graph.y, graph.y.new_zeros(beyond, *graph.y.shape[1:])])
+                masks = {split: torch.cat([mask, mask.new_zeros(beyond)]) for split, mask in masks.items()}
+            return replace(party, graph=graph, ids=ids, border=None, **masks)
 
         @property
         def coupling(self) -> Coupling:

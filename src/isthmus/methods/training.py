@@ -31,7 +31,7 @@ class LocalTraining(Options):
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
     batch_size: int = Field(0, ge=0)
-    """Training items per step; 0 takes all at once. Batches of nodes are read in the whole graph of their party."""
+    """Training items per step; 0 takes all at once. Batches of nodes, and of pairs, are read in their whole graph."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adamw"
     """The optimiser. Fresh in every round, Adam with decay moves weights that get no gradient a whole lr a step."""
     lr: float = Field(0.01, gt=0)

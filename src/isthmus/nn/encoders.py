@@ -39,7 +39,7 @@ class Encoder(Registered):
 
     def build(self, features: int, classes: int, level: Level) -> nn.Module:
         """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs."""
-        if level == "node":
+        if level != "graph":
             return self.body(features, classes)
         return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
 

@@ -17,22 +17,29 @@ from isthmus.data.cache import cache_root
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet
+from isthmus.data.pool import DataSet, Pool
 from isthmus.errors import IsthmusError, nearest
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
-from isthmus.study.engine import check_fit, check_labelled, device_named, task_for
+from isthmus.study.engine import check_fit, check_labelled, device_named, task_of
+from isthmus.tasks.base import Task
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a run works on: parties, the number of classes (or of tasks), and the cut that made them."""
+    """What a run works on: parties, the number of classes (or of tasks), the cut that made them, and a named task."""
 
     parties: list[Party]
     classes: int
     cut: Partition
     note: str = ""
+    named: Task | None = None
+
+    @property
+    def task(self) -> Task:
+        """What is learned: the task that is named, else the one that the labels ask for."""
+        return task_of(self.named, self.parties, self.classes)
 
 
 class Study(Options):
@@ -51,6 +58,8 @@ class Study(Options):
     """The cut: its name and options. Without one, data with natural owners go to them, other data are cut at random."""
     parties: int | None = Field(None, ge=1)
     """Number of parties; without one, the data's own number where they have one, else 4."""
+    task: dict[str, Any] = Field(default={})
+    """What is learned: a task's name and options. Without one, what the data's labels ask for."""
     model: dict[str, Any] = Field(default={"encoder": "gcn"})
     """The encoder and its options."""
     training: dict[str, Any] = Field(default={})
@@ -74,6 +83,7 @@ class Study(Options):
         study = cls.read(values, where)
         study.data_set()
         study.cut()
+        study.named_task()
         study.encoder()
         check_once([method.name for method in study.method_list()], where)
         if len(set(study.seeds)) < len(study.seeds):
@@ -92,6 +102,12 @@ class Study(Options):
             return None
         kind, options = _named(Partition, self.partition, "name", "partition")
         return kind.read(options, f"partition '{kind.name}'")
+
+    def named_task(self) -> Task | None:
+        if not self.task:
+            return None
+        kind, options = _named(Task, self.task, "name", "task")
+        return kind.read(options, f"task '{kind.name}'")
 
     def encoder(self) -> Encoder:
         kind, options = _named(Encoder, self.model, "encoder", "model", default="gcn")
@@ -119,9 +135,8 @@ class Study(Options):
         loaded = self.cut_data(seed)
         if self.unlabelled == "error":
             check_labelled(loaded.parties)
-        task = task_for(loaded.parties, loaded.classes)
         for method in self.method_list():
-            check_fit(method, loaded.parties, task)
+            check_fit(method, loaded.parties, loaded.task)
         return loaded
 
     def cut_data(self, seed: int) -> Loaded:
@@ -130,8 +145,14 @@ class Study(Options):
         data_set = self.data_set()
         pool = data_set.load(draw)
         cut = self.cut() or Partition.named("random" if Given().natural(pool) is None else "given")()
-        parties = cut.cut(pool, self.parties or cut.natural(pool) or 4, draw, kept=cache_root() / "cuts")
-        return Loaded(parties, pool.classes, cut, pool.note)
+        number, task = self.parties or cut.natural(pool) or 4, self.named_task()
+
+        def take_apart(pool: Pool) -> list[Party]:
+            return cut.cut(pool, number, draw, kept=cache_root() / "cuts")
+
+        parties = take_apart(pool) if task is None else task.pose(pool, take_apart, draw)
+        classes = 2 if parties[0].level == "pair" else pool.classes
+        return Loaded(parties, classes, cut, pool.note, task)
 
     def torch_device(self) -> torch.device:
         return device_named(self.device)
@@ -142,7 +163,7 @@ class Study(Options):
         Arguments:
             loaded: parties of a run, which tell the number and the cut where the study leaves them to the data.
         """
-        cut = self.cut() if loaded is None else loaded.cut
+        cut, task = self.cut() if loaded is None else loaded.cut, self.named_task()
         return {
             "parties": self.parties if loaded is None else len(loaded.parties),
             "seeds": self.seeds,
@@ -152,6 +173,7 @@ class Study(Options):
             "wire": self.wire,
             "data": {"name": self.data_set().name, **self.data_set().model_dump()},
             "partition": {} if cut is None else {"name": cut.name, **cut.model_dump()},
+            "task": {} if task is None else {"name": task.name, **task.model_dump()},
             "model": {"encoder": self.encoder().name, **self.encoder().model_dump()},
             "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
         }

@@ -21,7 +21,7 @@ from isthmus.federation.verbs import Federation, Transport
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
-from isthmus.tasks.base import Task
+from isthmus.tasks.base import SeveralTasks, Task
 
 History = list[tuple[int, str, float]]
 OnRound = Callable[[int, Mapping[str, float]], None]
@@ -127,7 +127,7 @@ class Run:
         if self._is_over():
             return
         for state in self.method.server(self.federation, Model(self.module), self.state):
-            if state.round > 0:
+            if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
             yield state
             if self._is_over():
@@ -138,6 +138,8 @@ class Run:
         return self.progress["best"] is not None and 0 < self.method.patience <= waited
 
     def _evaluate(self, state: State) -> None:
+        if self.task.level == "pair" and len(self.federation.parties) > 1:
+            self.federation.exchange("lend", self.method.evaluated(state))
         total = self.method.evaluate(self.federation, state)
         found = {split: self.task.metrics(total.sum(split)) for split in ("val", "test")}
         metrics = {f"{split}_{name}": value for split, own in found.items() for name, value in own.items()}
@@ -199,14 +201,15 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task) -> None:
             f"method '{method.name}' is for {' and '.join(method.levels)} tasks, the parties hold {level}s"
         )
     if task.level != level:
-        raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s")
-    if not any(bool(party.train.any()) for party in parties):
+        remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
+        raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
+    if not any(bool(party.learns.any()) for party in parties):
         raise IsthmusError("no party has a training label: give at least one party items to train on")
 
 
 def check_labelled(parties: Sequence[Party]) -> None:
     """Refuse parties without training labels, which would take part without learning anything of their own."""
-    idle = [party.name for party in parties if not bool(party.train.any())]
+    idle = [party.name for party in parties if not bool(party.learns.any())]
     if idle:
         raise IsthmusError(
             f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
@@ -224,9 +227,22 @@ def task_for(parties: Sequence[Party], classes: int | None = None) -> Task:
         classes: how many classes there are, where the labels do not show it; of several tasks, how many tasks.
     """
     check_alike(parties)
+    if parties[0].level == "pair":
+        return Task.named("link-prediction")()
     y = torch.cat([party.graph.y for party in parties])
     kind, options = _several(y, classes) if y.is_floating_point() else _classes(y, classes)
     return Task.named(f"{parties[0].level}-{kind}").read(options, "task")
+
+
+def task_of(named: Task | None, parties: Sequence[Party], classes: int | None = None) -> Task:
+    """The task that is named, if the parties' labels are fit for it; without one, the task that they ask for."""
+    if named is None:
+        return task_for(parties, classes)
+    if named.level == parties[0].level:
+        due = task_for(parties, named.outputs)
+        if type(due) is not type(named) and not (isinstance(due, SeveralTasks) and isinstance(named, SeveralTasks)):
+            raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
+    return named
 
 
 def _classes(y: Tensor, classes: int | None) -> tuple[str, dict[str, int]]:

@@ -90,7 +90,8 @@ class Source:
     def setting(self) -> str:
         """What must be equal for figures to be comparable."""
         study = self.results.study
-        return json.dumps([study.get(part) for part in ("data", "partition", "parties", "model")], sort_keys=True)
+        parts = ("data", "partition", "parties", "task", "model")
+        return json.dumps([study.get(part) or None for part in parts], sort_keys=True)
 
     @property
     def methods(self) -> list[str]:

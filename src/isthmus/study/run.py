@@ -16,8 +16,9 @@ from isthmus.errors import IsthmusError, nearest
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_once, merged
-from isthmus.study.engine import OnRound, Run, RunResult, check_labelled, module_for, task_for
+from isthmus.study.engine import OnRound, Run, RunResult, check_labelled, module_for, task_of
 from isthmus.study.results import Results, load_summary, ordered
+from isthmus.tasks.base import Task
 
 STATE = ".state"
 """Folder inside the result folder with what a killed run needs to go on; gone once the study is done."""
@@ -91,7 +92,7 @@ def _one(
     save_every: float,
 ) -> RunResult:
     parties = loaded.parties
-    task = task_for(parties, loaded.classes)
+    task = loaded.task
     return Run(
         method,
         parties,
@@ -162,6 +163,7 @@ def run(
     *,
     model: str | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
     classes: int | None = None,
+    task: Task | None = None,
     seeds: Sequence[int] = (0,),
     seed: int | None = None,
     device: str = "cpu",
@@ -179,6 +181,7 @@ def run(
         model: an encoder by name or with its options, a PyG module of your own with `forward(x, edge_index, ...)`,
             or a function of the numbers of features and outputs that makes one.
         classes: number of classes, where the parties' labels do not show it; of labels for several tasks, of tasks.
+        task: what is learned; without, what the parties' labels ask for. Parties that are given hold its items already.
         seeds: one run for each (or `seed`, a single one).
         wire: send every payload through bytes.
         on_round: called with the round and its metrics.
@@ -201,7 +204,10 @@ def run(
     encoder = Encoder.named(model)() if isinstance(model, str) else model
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
-    plan = Study.read({"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire}, "run")
+    named = {} if task is None else {"name": task.name, **task.model_dump()}
+    plan = Study.read(
+        {"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire, "task": named}, "run"
+    )
     where = plan.torch_device()
     if out is not None:
         _make(Path(out))
@@ -211,17 +217,18 @@ def run(
         loaded = plan.load(at) if parties is None else None
         held = list(parties or []) if loaded is None else loaded.parties
         known = classes if loaded is None else loaded.classes
-        task = task_for(held, known)
+        learned = task_of(task, held, known)
         cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
         for each in chosen:
-            module = module_for(encoder, held, task, at)
-            runs.append(Run(each, held, task, module, seed=at, device=where, wire=wire, on_round=on_round).go())
+            module = module_for(encoder, held, learned, at)
+            runs.append(Run(each, held, learned, module, seed=at, device=where, wire=wire, on_round=on_round).go())
     whole = {"data": {"name": "parties given in Python"}} if loaded is None else plan.resolved(loaded)
     study = {
         "parties": len(held),
         "seeds": plan.seeds,
         "data": whole["data"],
         "partition": whole.get("partition", {}),
+        "task": named,
         "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
     }

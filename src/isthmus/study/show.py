@@ -20,7 +20,7 @@ from isthmus.study.engine import RunResult
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
 
-CHOSEN_BY = ("val_roc_auc", "val_rmse", "val_accuracy")
+CHOSEN_BY = ("val_roc_auc", "val_auc", "val_rmse", "val_accuracy")
 """What tells how a run goes: the first of these that there is."""
 
 
@@ -70,7 +70,13 @@ class Live(Watcher):
 def table(results: Results) -> Table:
     """Methods by metrics on test data, mean ± standard deviation over seeds; the round they are of; bytes sent."""
     summary = results.summary()
-    titles = {"test_roc_auc": "ROC AUC", "test_accuracy": "accuracy", "test_macro_f1": "macro F1"}
+    titles = {
+        "test_roc_auc": "ROC AUC",
+        "test_auc": "AUC",
+        "test_party_auc": "of a party",
+        "test_accuracy": "accuracy",
+        "test_macro_f1": "macro F1",
+    }
     titles |= {"test_rmse": "RMSE", "test_mae": "MAE"}
     titles |= dict.fromkeys([name for name in CHOSEN_BY if _has(summary, name)][:1], "validation")
     metrics = {name: title for name, title in titles.items() if _has(summary, name)}

@@ -108,10 +108,11 @@ def cut_said(cuts: Sequence[CutDescription]) -> str:
     cut = cuts[0]
     held = sum(party.items for party in cut.parties)
     edges = f"{cut.edges + cut.cross:,} edges"
-    what = f"{cut.nodes:,} nodes" if cut.level == "node" else f"{held:,} graphs with {cut.nodes:,} nodes"
+    nodes = f"{cut.nodes:,} nodes"
+    what = nodes if cut.level == "node" else f"{held:,} {cut.level}s {'of' if cut.level == 'pair' else 'with'} {nodes}"
     one = len(cut.parties) == 1
     said = [f"{'1 party holds' if one else f'{len(cut.parties):,} parties hold'} {what} and {edges}"]
-    if cut.level == "node" and not one:
+    if cut.level != "graph" and not one:
         share = _mean_said([100 * each.crossing for each in cuts], 1)
         said[0] += f"; {share} % of the edges cross between parties" if cut.cross else "; none is known to cross"
     if cut.level == "node" and held > cut.nodes:
@@ -131,7 +132,7 @@ def cut_said(cuts: Sequence[CutDescription]) -> str:
 
 def count_columns(cut: CutDescription) -> dict[str, list[int]]:
     """What there is to count, with each party's count; what all parties lack is left out where that says nothing."""
-    heads = {"items": "graphs"} if cut.level == "graph" else {}
+    heads = {} if cut.level == "node" else {"items": f"{cut.level}s"}
     heads |= {"nodes": "nodes", "edges": "edges", "cross": "cross", "shared": "shared"}
     heads |= {"train": "train", "val": "val", "test": "test", "unlabelled": "unlabelled"}
     counts = {head: [getattr(party, name) for party in cut.parties] for name, head in heads.items()}

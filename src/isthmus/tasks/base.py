@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.party import Level
+from isthmus.data.party import Level, Party
+from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
@@ -22,7 +23,7 @@ class Step:
     """Outputs and labels of some items, party after party.
 
     Arguments:
-        output: model outputs of the items, `[items, outputs]`.
+        output: model outputs of the items, `[items, outputs]`; of pairs those of both ends, `[items, 2, outputs]`.
         y: their labels, classes `[items]` or `[items, tasks]` with NaN where a label is missing.
         sizes: how many of the items are each party's.
         items: their positions among all items of the cohort, `[items]`.
@@ -53,6 +54,13 @@ class Task(Registered):
     """The metric that chooses the round, on validation data."""
     larger_is_better: ClassVar[bool] = True
     """Whether it is better for that metric to be larger."""
+
+    def pose(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
+        """The parties that learn this of a pool, which `cut` takes apart.
+
+        A task that is about something else than what the data label makes its items here.
+        """
+        return cut(pool)
 
     @property
     @abstractmethod

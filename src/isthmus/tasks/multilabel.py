@@ -65,13 +65,11 @@ class MultiLabel(SeveralTasks):
         if entries == 0:
             return {}
         hits = negative[:, : BINS // 2].sum() + positive[:, BINS // 2 :].sum()
-        below = negative.cumsum(1) - negative / 2
-        pairs = positive.sum(1) * negative.sum(1)
-        both = pairs > 0
         found = {"accuracy": float(hits / entries), "loss": float(counts["loss"] / entries)}
+        under = areas(counts["scores"])
+        both = ~under.isnan()
         if bool(both.any()):
-            areas = (positive * below).sum(1)[both] / pairs[both]
-            found["roc_auc"] = float(areas.mean())
+            found["roc_auc"] = float(under[both].mean())
         return found
 
 
@@ -87,6 +85,17 @@ class GraphMultiLabel(MultiLabel):
 
     name: ClassVar[str] = "graph-multilabel"
     level: ClassVar[Level] = "graph"
+
+
+def areas(scores: Tensor) -> Tensor:
+    """Areas under ROC curves, `[...]`; NaN where there are no scores of one class.
+
+    Arguments:
+        scores: how many scores of either class, the negative first, lie in each bin, `[..., 2, bins]`.
+    """
+    negative, positive = scores.cpu().double().unbind(-2)
+    below = negative.cumsum(-1) - negative / 2
+    return (positive * below).sum(-1) / (positive.sum(-1) * negative.sum(-1))
 
 
 def _bins(scores: Tensor) -> Tensor:

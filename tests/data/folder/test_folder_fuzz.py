@@ -53,7 +53,8 @@ NO_SUCH_FAULT = (pa.ArrowException, OSError, NotImplementedError, ValueError, Ty
 """What spoiling a table may raise: not every table can have every fault."""
 SAID = [
     *WORDS, *NUMBERS, *REALS, True, False, [], {}, ["a", "a"], ["south"], ["north"], [1], ["low", "high", "odd"], 2, 3,
-    "graph", "node", "own", "number", "category", "vector", "bag", {"kind": "number"}, {"kind": "vector", "width": 2},
+    "graph", "node", "pair", "own", "number", "category", "vector", "bag", {"kind": "number"},
+    {"kind": "vector", "width": 2},
     {"kind": "number", "scale": "none"}, {"kind": "number", "missing": "mean"}, {"kind": "bag", "width": 9}, [["x"]],
     {"kind": "category", "values": ["a"]}, {"file": "a.csv"}, {"age": {"kind": "number"}}, {"a": {"b": {"c": 1}}},
 ]  # fmt: skip
@@ -384,7 +385,7 @@ def steps_of(names: list[str], most: int) -> st.SearchStrategy[list[str]]:
 
 
 BASES = st.sampled_from(["graph", "coupled", "texts", "pile"])
-FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @FUZZ

@@ -116,9 +116,16 @@ def test_texts_and_numbers_as_ids_meet_only_under_a_key(tmp_path):
     _, south = two_drafts(ids=str)
     root = write(tmp_path, north, south)
     found = reports(root)
-    what = "column 'id' and that of 'north' are texts here, whole numbers there: use one type, or a key"
+    what = "column 'id' holds texts, that of 'north' whole numbers: use one type, or a key"
     assert f"nodes.parquet: {what}" in found["south"]
     assert reports(root, KEY) == {"north": [], "south": []}
+
+
+def test_ids_of_graphs_meet_nobodys(tmp_path):
+    one, two = pile_draft("a"), pile_draft("b")
+    two = two.put("id", list(range(6)), "graphs.parquet")
+    two = two.put("graph", [int(each[1:]) for each in two.tables[NODES]["graph"]])
+    assert reports(write(tmp_path, one, two)) == {"a": [], "b": []}
 
 
 def test_two_parties_of_one_name(tmp_path):

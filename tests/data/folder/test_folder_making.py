@@ -181,6 +181,24 @@ def test_ids_with_leading_zeros_stay_apart(tmp_path):
     assert parquet.read_table(tmp_path / "a" / EDGES).column("source").to_pylist() == ["7", "12"]
 
 
+def test_ids_of_graphs_with_leading_zeros_stay_apart(tmp_path):
+    (tmp_path / "graphs.csv").write_text("id,label\n07,0\n7,1\n")
+    (tmp_path / "nodes.csv").write_text("id,graph,x\n1,07,1\n2,7,2\n3,7,3\n")
+    (tmp_path / "edges.csv").write_text("source,target\n2,3\n")
+    files = [tmp_path / f"{name}.csv" for name in ("nodes", "edges", "graphs")]
+    contents, _ = made(tmp_path / "a", Source(*files))
+    assert contents.batch.tolist() == [0, 1, 1]
+
+
+def test_ids_beyond_64_bits_become_texts(tmp_path):
+    ids = pa.array([1, 2**64 - 1], pa.uint64())
+    parquet.write_table(pa.table({"id": ids, "x": [1.0, 2.0], "label": [0, 1]}), tmp_path / "nodes.parquet")
+    parquet.write_table(pa.table({"source": ids[:1], "target": ids[1:]}), tmp_path / "edges.parquet")
+    contents, _ = made(tmp_path / "a", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+    assert contents.hashed
+    assert contents.edge_index.tolist() == [[0, 1], [1, 0]]
+
+
 def test_ids_that_are_whole_numbers_everywhere_are_numbers(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,x,label\n-7,1,0\n0,2,1\n12,3,0\n")
     parquet.write_table(pa.table({"source": ["-7", "0"], "target": ["12", "12"]}), tmp_path / "edges.parquet")
@@ -196,6 +214,21 @@ def test_numbers_and_texts_as_ids_meet_as_texts(tmp_path):
     contents, _ = made(tmp_path / "a", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
     assert contents.hashed
     assert len(contents.border) == 1
+
+
+def test_features_may_be_called_like_the_columns_of_edges(tmp_path, source):
+    nodes = accounts(
+        source=["web", "desk"] * (COUNT // 2), target=[1.5 * at for at in range(COUNT)], weight=[1] * COUNT
+    )
+    roles = {"id": "account", "label": "risk"}
+    columns = transfers()
+    edges = {"source": columns["from"][:COUNT], "target": columns["to"][:COUNT], "weight": columns["amount"][:COUNT]}
+    contents, _ = made(tmp_path / "north", source(nodes, edges, renamed=roles))
+    kinds = {name: kind.name for name, kind in contents.settings.kinds().items()}
+    assert kinds == {
+        **dict.fromkeys(("balance", "target", "weight"), "number"),
+        **dict.fromkeys(("sector", "source"), "category"),
+    }
 
 
 def test_an_owner_that_is_the_party_itself_is_no_partner(tmp_path, source):

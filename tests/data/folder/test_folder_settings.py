@@ -56,6 +56,7 @@ def test_what_is_said_is_read(tmp_path):
             {"labels": None, "classes": 10**9},
             "option 'classes' is 1000000000: input should be less than or equal to 100000",
         ),
+        ({"level": "pair"}, "option 'level' is 'pair': input should be 'node' or 'graph'"),
         ({"format": 2}, "option 'format' is 2: input should be 1"),
         ({"nme": "x"}, "unknown option 'nme': did you mean 'name'?"),
         ({"columns": {"x": {"kind": "numbr"}}}, "columns.x: unknown kind of column 'numbr': did you mean 'number'?"),

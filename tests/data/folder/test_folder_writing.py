@@ -11,7 +11,7 @@ from isthmus.data.folder.loading import checked_folders
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.writing import write_parties, write_party, written_aside
 from isthmus.data.partition.cut import parties_of
-from isthmus.data.party import Border, Party
+from isthmus.data.party import Border, Pairs, Party
 from isthmus.errors import IsthmusError
 from party_folders import assert_same_parties, graph_draft, pile_draft
 
@@ -264,3 +264,14 @@ def test_a_party_is_written_into_a_folder_of_its_own(tmp_path):
     (party,) = make_node_parties((3,))
     write_party(tmp_path / "x" / "y", party, 3)
     assert_same_parties(PartyFolders(path=str(tmp_path / "x" / "y")).load(0).parties, [party])
+
+
+def test_pairs_are_made_of_edges_and_not_written(tmp_path):
+    graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([1]))
+    nobody = torch.tensor([], dtype=torch.long)
+    pairs = Pairs(torch.tensor([0]), torch.tensor([1]), torch.tensor([-1]), (), nobody, nobody)
+    masks = dict.fromkeys(("train", "val", "test"), torch.tensor([False]))
+    party = Party("p", graph, "pair", ids=torch.tensor([0, 1]), pairs=pairs, **masks)
+    with pytest.raises(IsthmusError, match="party 'p' holds pairs"):
+        write_parties(tmp_path / "out", [party], 2)
+    assert tree(tmp_path) == []

@@ -128,9 +128,10 @@ def _unagreed(contents: Contents, first: Contents) -> list[Problem]:
     other = first.settings.name
     differ = [key for key, value in contents.settings.agreed.items() if value != first.settings.agreed[key]]
     found = [Problem(FILE, f"'{key}' differs from that of '{other}': parties agree on it") for key in differ]
-    if contents.settings.ids == "shared" and contents.hashed != first.hashed:
-        what = f"column 'id' and that of '{other}' are texts here, whole numbers there: use one type, or a key"
-        found.append(Problem(NODES if contents.settings.level == "node" else GRAPHS, what))
+    if contents.ids is not None and contents.hashed != first.hashed:
+        kinds = ("whole numbers", "texts")
+        what = f"column 'id' holds {kinds[contents.hashed]}, that of '{other}' {kinds[first.hashed]}"
+        found.append(Problem(NODES, f"{what}: use one type, or a key"))
     return found
 
 

@@ -33,7 +33,8 @@ from isthmus.data.folder.settings import FILE, MOST_CLASSES, RESERVED, PartyFile
 from isthmus.data.folder.writing import MOLECULES, written_aside
 from isthmus.errors import IsthmusError, nearest
 
-IDS = ("id", "graph", "source", "target")
+IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
+"""Columns of ids in each file; a node's graph only where there are graphs."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _tables(source: Source, tasks: Sequence[str]) -> tuple[dict[str, Any], list[
     for file, path, roles in wanted:
         if path is None:
             continue
-        table = _renamed(path, source, roles, seen)
+        table = _renamed(path, source, roles, IDS[file], seen)
         meant = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
         extra = [name for name in table.column_names if name not in meant]
         if extra:
@@ -129,15 +130,16 @@ def _tables(source: Source, tasks: Sequence[str]) -> tuple[dict[str, Any], list[
     return _with_ids_of_one_type(tables), notes
 
 
-def _renamed(path: Path, source: Source, roles: Mapping[str, str], seen: set[str]) -> Any:
+def _renamed(path: Path, source: Source, roles: Mapping[str, str], ids: Sequence[str], seen: set[str]) -> Any:
     """A table without the columns to leave out, and with those that have a role called as in a party folder.
 
     Arguments:
         roles: what columns mean, and what they are called in a party folder.
+        ids: of these what holds ids.
         seen: takes up the names of all columns that there are.
     """
     columns = {source.renamed.get(role, role): final for role, final in roles.items()}
-    table = read_table(path, as_text=["id", *(column for column, final in columns.items() if final in IDS)])
+    table = read_table(path, as_text=["id", *(column for column, final in columns.items() if final in ids)])
     seen.update(table.column_names)
     table = table.select([at for at, name in enumerate(table.column_names) if name not in source.ignore])
     for role in roles:
@@ -152,7 +154,7 @@ def _renamed(path: Path, source: Source, roles: Mapping[str, str], seen: set[str
 
 def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
     """Ids as whole numbers where all of them are, in all tables; else as texts."""
-    ids = [(file, column) for file, table in tables.items() for column in IDS if column in table.column_names]
+    ids = [(file, column) for file, table in tables.items() for column in IDS[file] if column in table.column_names]
     columns = {place: plain(tables[place[0]].column(place[1])) for place in ids}
     if all(_are_whole(values) for values in columns.values()):
         cast: Any = pa.int64()

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from isthmus.data.folder.columns import Column
 from isthmus.data.folder.problems import Problem, listed
-from isthmus.data.party import Level
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
@@ -41,7 +40,7 @@ class PartyFile(Options):
     """Version of this layout."""
     name: str = Field(min_length=1, max_length=100)
     """What the party is called."""
-    level: Level = "node"
+    level: Literal["node", "graph"] = "node"
     """Whether nodes or whole graphs are classified."""
     labels: list[str] | None = None
     """Names of the classes, in the order of their numbers."""

@@ -1,0 +1,1 @@
+"""Attacks run against what the ledger says left."""

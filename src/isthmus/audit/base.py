@@ -1,0 +1,45 @@
+"""What audits have in common: they are found by name, and they read what parties received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from isthmus.federation.local import LocalTransport
+from isthmus.options import Registered
+
+
+class Audit(Registered):
+    """A check of what a method gives away, by an attack that uses nothing but what its attackers have."""
+
+    kind: ClassVar[str] = "audit"
+    home: ClassVar[str] = "isthmus.audit"
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """One party's message to another, as the addressee received it."""
+
+    action: str
+    sender: str
+    addressee: str
+    payload: Mapping[str, Any]
+
+
+class Recorder(LocalTransport):
+    """Calls sites that live here and keeps a copy of every message between parties that it delivers.
+
+    These are the payloads whose bytes the ledger books as received: an attack is given those of its attackers.
+    """
+
+    def __init__(self, sites: Sequence[Any], **options: Any) -> None:
+        super().__init__(sites, **options)
+        self.letters: list[Letter] = []
+
+    def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
+        for addressee, came in mail.items():
+            for sender, payload in came.items():
+                if sender in self.parties and isinstance(payload, Mapping):  # else it is a field of a sum
+                    self.letters.append(Letter(action, sender, addressee, payload))
+        super().deliver(action, mail)

@@ -1,0 +1,503 @@
+"""FedSage and FedSage+: GraphSAGE on each party's own graph, as it is or mended with generated neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import nn as gnn
+from torch_geometric.data import Data
+
+from isthmus.data import rows
+from isthmus.data.party import SPLITS, Level, Party
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Answer, Mail, Total
+from isthmus.federation.site import Prepared, action
+from isthmus.federation.verbs import Each, Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Model, State
+from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.training import LocalTraining, moved
+from isthmus.nn.draws import generator
+from isthmus.nn.per_party import Weights
+from isthmus.nn.products import Features, Propagation
+from isthmus.options import Options
+from isthmus.tasks.base import Task
+
+AT_ONCE = 500
+"""Nodes among which similar ones are looked for at a time: all distances between them are computed."""
+
+
+class FedSage(FedAvg):
+    """FedSage (Zhang et al. 2021): federated averaging of GraphSAGE; edges between parties do not exist.
+
+    What travels: weights of the model from each party, of which the server reads the mean, and the mean back.
+    """
+
+    name: ClassVar[str] = "fedsage"
+    levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
+    encoder: ClassVar[str] = "sage"
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        if not any(isinstance(layer, gnn.SAGEConv) for layer in model.module.modules()):
+            raise IsthmusError(f"method '{self.name}' trains GraphSAGE: use encoder sage")
+        yield from super().server(federation, model, state)
+
+
+class NeighGen(Options):
+    """A party's generator of missing neighbours, and how it learns.
+
+    z = GraphSAGE(own graph), its rows scaled to the length of the noise;
+    dGen: d = w z + b, the number of missing neighbours; fGen: x = W2 relu(W1 (z + noise) + b1) + b2, one of them.
+
+    The paper ends fGen with tanh; here it is linear, for features need not lie within -1 and 1.
+    """
+
+    hide: float = Field(0.1, gt=0, lt=1)
+    """Share of a party's nodes that are hidden in a step, to see what missing neighbours are like."""
+    most: int = Field(5, ge=1)
+    """Most neighbours that are generated for a node."""
+    width: int = Field(32, ge=1)
+    """Width of the embeddings; the hidden layer of fGen is twice as wide."""
+    epochs: int = Field(20, ge=0)
+    """Steps that a party takes on its own data alone."""
+    rounds: int = Field(10, ge=0)
+    """Steps that it takes after these with what other parties say of the neighbours it generates."""
+    nodes: int = Field(128, ge=1)
+    """Most nodes, drawn anew, for which neighbours are generated in a step."""
+    lr: float = Field(0.003, gt=0)
+    """Learning rate of Adam."""
+    weight_degree: float = Field(1.0, ge=0)
+    """Weight of the error in the number of missing neighbours (smooth L1)."""
+    weight_feature: float = Field(1.0, ge=0)
+    """Weight of the squared distance of a generated neighbour to the nearest real one, here and at each partner."""
+
+    def start(self, features: int, source: torch.Generator, like: Tensor) -> Weights:
+        """Weights before training, of the party whose generator `source` is; at first it generates zeros."""
+        width, inner = self.width, 2 * self.width
+        shapes = {
+            "encoder.0.own": (width, features), "encoder.0.near": (width, features),
+            "encoder.1.own": (width, width), "encoder.1.near": (width, width),
+            "degree": (1, width), "feature.0": (inner, width), "feature.1": (features, inner),
+        }  # fmt: skip
+        weights = {}
+        for name, (out, into) in shapes.items():
+            uniform = torch.rand(out, into, generator=source, dtype=like.dtype) * 2 - 1
+            weights[f"{name}.weight"] = (uniform * into**-0.5).to(like.device)
+            if not name.startswith("encoder"):
+                weights[f"{name}.bias"] = like.new_zeros(out)
+        weights["feature.1.weight"].zero_()  # else what it started with is still there when it has learned the rest
+        return weights
+
+    def counts(self, weights: Weights, z: Tensor) -> Tensor:
+        """How many neighbours are generated for each node, `[nodes]`."""
+        return _degree(weights, z).nan_to_num().round().clamp(0, self.most).long()
+
+    def step(self, state: Mapping[str, Any], gradients: Weights) -> dict[str, Any]:
+        """What a party keeps of its generator, after a step of Adam."""
+        options = LocalTraining(optimizer="adam", lr=self.lr, weight_decay=0.0)
+        at = int(state["step"]) + 1
+        weights, first, second = moved(options, at, state["weights"], gradients, state["first"], state["second"])
+        return {"step": at, "weights": weights, "first": first, "second": second}
+
+
+class FedSagePlus(FedSage):
+    """FedSage+ (Zhang et al. 2021): graphs are mended with generated neighbours, then FedSage.
+
+    Each party hides nodes of its own and trains a generator (`NeighGen`) to say how many are missing at a node and
+    what their features are. Then, round by round, its partners say how to change the generator so that what it makes
+    comes nearer to the nodes that they have. Last, each party adds generated neighbours to its graph and trains on
+    that; own nodes alone are trained on and evaluated. As in the paper, nobody uses the edges across the border.
+
+    What travels in this set-up: from a party to its partners the weights of its fGen and, for some nodes drawn in each
+    round, the embedding plus noise, once for each neighbour to generate; back to it the gradient of the fGen's
+    weights, summed over all of these. The server passes it on and reads nothing.
+
+    In the paper a sum over one node, or a gradient by a generated feature, is a raw feature of the partner's; and a sum
+    over many nodes is no help where the receiver knows the inputs that it sent, for it can then be solved for every
+    term. So no generator, one's own or another's, meets a node's features: what is compared are means over `least`
+    or more similar nodes, each node being in one of them for good. Whatever is solved for is such a mean. Where
+    all nodes of a mean are alike, it is what they are.
+    """
+
+    name: ClassVar[str] = "fedsage-plus"
+
+    neighgen: NeighGen = NeighGen()
+    """The generator of missing neighbours."""
+    partners: int = Field(5, ge=0)
+    """Parties that a party's generator is sent to in a round of its training, drawn anew each time."""
+    least: int = Field(5, ge=1)
+    """Nodes over which features are averaged before a generator meets them; 1 is the paper's, which tells raw rows."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        if state.once("mend"):
+            size = federation.total("scale")
+            federation.ask("start", {"scale": _root_mean(size)})
+            count = min(self.partners, len(federation.parties) - 1)
+            for at in range(self.neighgen.rounds if count else 0):
+                federation.exchange("show", _partners(federation, count, at))
+                federation.exchange("compare")
+                federation.ask("learn")
+            federation.ask("mend")
+            yield state
+        yield from super().server(federation, model, state)
+
+    class AtParty(Prepared, FedAvg.AtParty):
+        method: FedSagePlus
+
+        def __init__(
+            self, method: FedSagePlus, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
+        ) -> None:
+            super().__init__(method, parties, task, module, **where)
+            # a party that fails in the set-up trains on what it has
+            self.kept.now = tuple(range(len(self.hosted)))
+            self.kept["prepared"] = [_nothing_made(party) for party in self.hosted.parties]
+            self._made = self.hosted
+
+        @action
+        def scale(self, request: Payload) -> Answer:
+            """How large features are: a generator starts with outputs of that size."""
+            squares = [_values(party.graph.x).double().square().sum() for party in self.cohort.parties]
+            entries = [party.nodes * party.features for party in self.cohort.parties]
+            return Answer({"squares": torch.stack(squares), "entries": torch.tensor(entries)})
+
+        @action
+        def start(self, request: Payload) -> Answer:
+            """Every party trains its generator alone."""
+            options, scale, started, grouped = self.method.neighgen, float(request["scale"]), [], []
+            self.kept["scale"] = [scale] * len(self.cohort)
+            for party, source in zip(self.cohort.parties, self.generators("neighgen"), strict=True):
+                groups = similar_nodes(party.graph.x, self.method.least, source)
+                ground = self._ground(party, groups, scale)
+                weights = options.start(party.features, source, ground.targets)
+                zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+                state: dict[str, Any] = {"step": 0, "weights": weights, "first": zeros, "second": zeros}
+                for _ in range(options.epochs):
+                    state = options.step(state, own_gradients(options, state["weights"], ground, source))
+                started.append(state)
+                grouped.append(groups)
+            self.kept["neighgen"], self.kept["groups"] = started, grouped
+            return Answer({})
+
+        @action
+        def show(self, request: Payload) -> Mail:
+            """To each partner: fGen, and what it is to generate neighbours from."""
+            options, letters = self.method.neighgen, []
+            each = zip(self._grounds(), self._weights(), request["partners"], self.generators("show"), strict=True)
+            for ground, weights, partners, source in each:
+                z = encoded(weights, ground, ground.edges)
+                chosen = _drawn(ground.nodes, options.nodes, source).to(z.device)
+                z = z[chosen].repeat_interleave(options.counts(weights, z[chosen]), dim=0)
+                letter = {"inputs": _noisy(z, source), "weights": _of_features(weights)}
+                letters.append(dict.fromkeys(partners.split("/"), letter) if z.size(0) else {})
+            return Mail(letters)
+
+        @action
+        def compare(self, request: Payload) -> Mail:
+            """Back to each who asked: the gradient of its fGen by the distance to the nearest means here."""
+            options, letters = self.method.neighgen, []
+            each = zip(self._grounds(), self.received("show"), self.generators("compare"), strict=True)
+            for ground, came, source in each:
+                chosen = _drawn(ground.targets.size(0), options.nodes, source).to(ground.targets.device)
+                targets = ground.targets[chosen]
+                answered = came.items() if targets.size(0) else ()
+                letters.append({who: others_gradients(one["weights"], one["inputs"], targets) for who, one in answered})
+            return Mail(letters)
+
+        @action
+        def learn(self, request: Payload) -> Answer:
+            """A step along the own gradient and those that came."""
+            options, moved_on = self.method.neighgen, []
+            each = zip(
+                self.kept.each("neighgen"),
+                self._grounds(),
+                self.received("compare"),
+                self.generators("learn"),
+                strict=True,
+            )
+            for state, ground, came, source in each:
+                gradients = own_gradients(options, state["weights"], ground, source)
+                for partner in sorted(came):
+                    for name, gradient in came[partner].items():
+                        gradients[name] = gradients[name] + options.weight_feature * gradient
+                moved_on.append(options.step(state, gradients))
+            self.kept["neighgen"] = moved_on
+            return Answer({})
+
+        @action
+        def mend(self, request: Payload) -> Answer:
+            """From here on the parties train on their mended graphs."""
+            options, made = self.method.neighgen, []
+            for ground, weights, source in zip(self._grounds(), self._weights(), self.generators("mend"), strict=True):
+                z = encoded(weights, ground, ground.edges)
+                missing = options.counts(weights, z)
+                x = ground.scale * generated(weights, _noisy(z.repeat_interleave(missing, dim=0), source))
+                made.append({"missing": missing, "x": x})
+            self.kept["prepared"] = made
+            self._made = None
+            for name in ("neighgen", "groups"):  # they have served
+                self.kept[name] = [False] * len(made)
+            for name in ("show", "compare"):
+                self.inbox.pop(name, None)
+            return Answer({})
+
+        def trained_on(self, party: Party, prepared: Any) -> Party:
+            return mended(party, prepared["missing"].cpu(), prepared["x"].cpu())
+
+        def weights_of_mean(self) -> Tensor:
+            """As ever; by size a party counts its own nodes, not those that it made."""
+            return self.method.weighting_of(self.hosted.take(self.kept.now)).to(torch.float64)
+
+        def _ground(self, party: Party, groups: Tensor, scale: float) -> Ground:
+            return Ground.of(party, groups, scale, self.hosted.device)
+
+        def _grounds(self) -> list[Ground]:
+            known = self.kept.each("groups"), self.kept.each("scale")
+            return [self._ground(*each) for each in zip(self.cohort.parties, *known, strict=True)]
+
+        def _weights(self) -> list[Weights]:
+            return [state["weights"] for state in self.kept.each("neighgen")]
+
+
+def _root_mean(total: Total) -> float:
+    """The root of the mean square of all features."""
+    return float((total.sum("squares") / total.sum("entries")).sqrt()) or 1.0
+
+
+def _values(x: Tensor) -> Tensor:
+    return x.values() if rows.is_sparse(x) else x
+
+
+def _partners(federation: Federation, count: int, at: int) -> Each:
+    """For every party the others that its generator goes to; each party is asked equally often."""
+    names = federation.parties
+    order = torch.randperm(len(names), generator=generator(federation.seed, "partners", at)).tolist()
+    ring = [names[position] for position in order] * 2
+    return Each({ring[k]: {"partners": "/".join(ring[k + 1 : k + 1 + count])} for k in range(len(names))})
+
+
+# ---- what a party's generator learns from
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """A party's own graph, and the means of features that a generator may meet.
+
+    Arguments:
+        x: features, `[nodes, features]`, sparse or dense.
+        edges: `[2, edges]`.
+        groups: for every node its mean, `[nodes]`; empty where the party has too few nodes for one.
+        scale: what features are divided by before they are compared.
+    """
+
+    x: Tensor
+    edges: Tensor
+    groups: Tensor
+    scale: float
+
+    @classmethod
+    def of(cls, party: Party, groups: Tensor, scale: float, device: torch.device) -> Ground:
+        return cls(party.graph.x.to(device), party.graph.edge_index.to(device), groups.to(device), scale)
+
+    @property
+    def nodes(self) -> int:
+        return self.x.size(0)
+
+    @cached_property
+    def features(self) -> Any:
+        """What the encoder reads."""
+        return Features(self.x) if rows.is_sparse(self.x) else self.x
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """The means, `[means, features]`."""
+        return means(self.x, self.groups) / self.scale
+
+
+def similar_nodes(x: Tensor, least: int, source: torch.Generator) -> Tensor:
+    """Groups of at least `least` nodes with similar features: for every node its group; empty where there are fewer.
+
+    The node that lies farthest out and those nearest to it are a group; then the same with those that are left. Of a
+    large graph this is done for some nodes, drawn at random, at a time.
+
+    >>> similar_nodes(torch.tensor([[0.0], [9.0], [8.0], [1.0], [2.0]]), 2, torch.Generator()).tolist()
+    [1, 0, 0, 1, 1]
+    """
+    nodes = x.size(0)
+    if nodes < least:
+        return torch.empty(0, dtype=torch.long)
+    groups = torch.empty(nodes, dtype=torch.long)
+    parts = torch.randperm(nodes, generator=source).tensor_split(-(-nodes // max(AT_ONCE, 2 * least)))
+    first = 0
+    for part in parts:
+        part = part.sort().values
+        own = _similar(rows.dense(rows.take(x, part)), least)
+        groups[part] = first + own
+        first += int(own.max()) + 1
+    return groups
+
+
+def _similar(x: Tensor, least: int) -> Tensor:
+    far = (x - x.mean(0)).norm(dim=1)
+    apart = torch.cdist(x, x)
+    groups = torch.full((x.size(0),), -1)
+    left, group = x.size(0), 0
+    while left >= 2 * least:
+        around = apart[far.argmax()].topk(least, largest=False).indices
+        groups[around] = group
+        far[around] = -1.0
+        apart[:, around] = torch.inf
+        left, group = left - least, group + 1
+    groups[groups < 0] = group
+    return groups
+
+
+def means(x: Tensor, groups: Tensor) -> Tensor:
+    """Mean features of every group, `[groups, features]`."""
+    count, width = int(groups.max()) + 1 if groups.numel() else 0, x.size(1)
+    sums = torch.zeros(count, width, dtype=x.dtype, device=x.device)
+    if not count:
+        return sums
+    if rows.is_sparse(x):
+        at = groups.repeat_interleave(x.crow_indices().diff()) * width + x.col_indices()
+        sums.view(-1).index_add_(0, at, x.values())
+    else:
+        sums.index_add_(0, groups, x)
+    return sums / torch.bincount(groups).unsqueeze(1)
+
+
+# ---- the generator
+
+
+def encoded(weights: Weights, ground: Ground, edges: Tensor) -> Tensor:
+    """Two layers of GraphSAGE along these edges, rows scaled to the length of the noise, `[nodes, width]`."""
+    degree = torch.bincount(edges[1], minlength=ground.nodes).to(weights["degree.bias"].dtype)
+    mean = Propagation(edges, degree[edges[1]].reciprocal(), ground.nodes)
+    own, near = (weights[f"encoder.0.{name}.weight"] for name in ("own", "near"))
+    h = (F.linear(ground.features, own) + mean @ F.linear(ground.features, near)).relu()
+    own, near = (weights[f"encoder.1.{name}.weight"] for name in ("own", "near"))
+    return F.normalize(F.linear(h, own) + mean @ F.linear(h, near)) * own.size(0) ** 0.5
+
+
+def generated(weights: Weights, inputs: Tensor) -> Tensor:
+    """fGen: one neighbour's features for every row, `[rows, features]`."""
+    h = F.linear(inputs, weights["feature.0.weight"], weights["feature.0.bias"]).relu()
+    return F.linear(h, weights["feature.1.weight"], weights["feature.1.bias"])
+
+
+def _degree(weights: Weights, z: Tensor) -> Tensor:
+    """dGen: the number of missing neighbours of every node, `[nodes]`."""
+    return F.linear(z, weights["degree.weight"], weights["degree.bias"]).squeeze(1)
+
+
+def _of_features(weights: Weights) -> Weights:
+    """The weights of fGen: what partners get to see of a generator."""
+    return {name: weight for name, weight in weights.items() if name.startswith("feature")}
+
+
+def own_gradients(options: NeighGen, weights: Weights, ground: Ground, source: torch.Generator) -> Weights:
+    """Gradients of a party's own loss in one step, in which some of its nodes are hidden."""
+    weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    edges, device = ground.edges, ground.edges.device
+    hidden = torch.zeros(ground.nodes, dtype=torch.bool)
+    away = min(max(1, round(options.hide * ground.nodes)), ground.nodes - 1)
+    hidden[torch.randperm(ground.nodes, generator=source)[:away]] = True
+    hidden = hidden.to(device)
+    z = encoded(weights, ground, edges[:, ~hidden[edges].any(0)])
+    lost = edges[:, hidden[edges[0]] & ~hidden[edges[1]]]
+    missing = torch.bincount(lost[1], minlength=ground.nodes)
+    loss = options.weight_degree * F.smooth_l1_loss(_degree(weights, z)[~hidden], missing[~hidden].to(z.dtype))
+    if lost.size(1) and ground.groups.numel():
+        chosen = lost[1].unique()
+        chosen = chosen[_drawn(chosen.numel(), options.nodes, source).to(device)]
+        known = _some_hidden(lost, chosen, options.most, source)
+        row = torch.arange(chosen.numel(), device=device).repeat_interleave(missing[chosen].clamp(max=options.most))
+        made = generated(weights, _noisy(z[chosen[row]], source))
+        near = torch.where(known >= 0, ground.groups[known], -1)[row]
+        loss = loss + options.weight_feature * _distance(made, ground.targets, near)
+    found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(weight) if gradient is None else gradient
+        for (name, weight), gradient in zip(weights.items(), found, strict=True)
+    }
+
+
+def others_gradients(weights: Weights, inputs: Tensor, targets: Tensor) -> Weights:
+    """Gradients of another party's fGen by the distance of what it generates to the nearest of the targets."""
+    weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    made = generated(weights, inputs)
+    apart = torch.cdist(made.detach(), targets)
+    loss = (made - targets[apart.argmin(1)]).square().mean()
+    return dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+
+
+def _distance(made: Tensor, targets: Tensor, near: Tensor) -> Tensor:
+    """Mean squared distance of the rows to the nearest of their own targets, `near` `[rows, choices]`, -1 for none."""
+    with torch.no_grad():
+        apart = (made.unsqueeze(1) - targets[near.clamp(min=0)]).square().sum(2)
+        nearest = near.gather(1, apart.masked_fill(near < 0, torch.inf).argmin(1, keepdim=True)).squeeze(1)
+    return (made - targets[nearest]).square().mean()
+
+
+def _some_hidden(lost: Tensor, chosen: Tensor, most: int, source: torch.Generator) -> Tensor:
+    """Some hidden neighbours of each chosen node, `[chosen, most]`, -1 where there are no more."""
+    order = torch.randperm(lost.size(1), generator=source).to(lost.device)
+    lost = lost[:, order]
+    lost = lost[:, torch.argsort(lost[1], stable=True)]
+    place = torch.searchsorted(chosen, lost[1]).clamp(max=chosen.numel() - 1)
+    first = torch.searchsorted(lost[1].contiguous(), lost[1].contiguous())
+    rank = torch.arange(lost.size(1), device=lost.device) - first
+    use = (chosen[place] == lost[1]) & (rank < most)
+    table = torch.full((chosen.numel(), most), -1, device=lost.device)
+    table[place[use], rank[use]] = lost[0, use]
+    return table
+
+
+def _drawn(count: int, most: int, source: torch.Generator) -> Tensor:
+    """At most so many of `count` positions, drawn at random, ascending."""
+    if count <= most:
+        return torch.arange(count)
+    return torch.randperm(count, generator=source)[:most].sort().values
+
+
+def _noisy(z: Tensor, source: torch.Generator) -> Tensor:
+    """z plus Gaussian noise of variance 1."""
+    return z + torch.randn(z.shape, generator=source, dtype=z.dtype).to(z.device)
+
+
+# ---- mended graphs
+
+
+def _nothing_made(party: Party) -> dict[str, Tensor]:
+    return {"missing": torch.zeros(party.nodes, dtype=torch.long), "x": torch.zeros(0, party.features)}
+
+
+def mended(party: Party, missing: Tensor, x: Tensor) -> Party:
+    """The party with generated neighbours, each joined to its node; they are in no split, and in no pair.
+
+    Arguments:
+        missing: how many each node gets, `[nodes]`.
+        x: their features, node after node.
+    """
+    made, graph = x.size(0), party.graph
+    if not made:
+        return replace(party, border=None)
+    ends = torch.stack([torch.arange(party.nodes).repeat_interleave(missing), party.nodes + torch.arange(made)])
+    whole = Data(edge_index=torch.cat([graph.edge_index, ends, ends.flip(0)], dim=1), y=graph.y)
+    whole.x, whole.num_nodes = torch.cat([rows.dense(graph.x), x.to(graph.x.dtype)]), party.nodes + made
+    if (weight := getattr(graph, "edge_weight", None)) is not None:
+        whole.edge_weight = torch.cat([weight, weight.new_ones(2 * made)])
+    masks = {split: getattr(party, split) for split in SPLITS}
+    if party.level == "node":
+        whole.y = torch.cat([graph.y, graph.y.new_zeros(made, *graph.y.shape[1:])])
+        masks = {split: torch.cat([mask, mask.new_zeros(made)]) for split, mask in masks.items()}
+    ids = party.ids
+    if ids is not None:  # ids that nobody has
+        ids = torch.cat([ids, min(0, int(ids.min())) - 1 - torch.arange(made)])
+    return replace(party, graph=whole, ids=ids, border=None, **masks)

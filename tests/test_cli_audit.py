@@ -1,0 +1,98 @@
+"""`isthmus audit` prints what colluders read; mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from isthmus import cli
+
+SMALL = ("--data", "banks", "--parties", "3", "--set", "data.nodes=90")
+
+
+@pytest.fixture
+def isthmus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """The command line in this process, in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["isthmus", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return (int(stopped.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+def test_json_has_every_protection_and_nothing_else_on_standard_output(isthmus):
+    code, out, _ = isthmus("audit", *SMALL, "--least", "2", "--colluders", "1", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["audit"] == {"name": "reconstruction", "colluders": 1, "least": 2}
+    assert [each["protection"] for each in found["protections"]] == ["none", "lnnc", "least 2", "lnnc + least 2"]
+    assert (found["parties"], found["model"]["encoder"]) == (3, "sgc")
+    assert all(each["wrong"] == 0 and each["value"] is None for each in found["protections"])
+    assert found["protections"][1]["exposed"] == 0
+
+
+def test_the_table_has_the_figures_of_the_json(isthmus):
+    _, out, _ = isthmus("audit", *SMALL, "--json")
+    figures = json.loads(out)["protections"]
+    code, out, _ = isthmus("audit", *SMALL)
+    lines = {line[: line.find("  ")].strip(): line.split() for line in out.splitlines()}
+    assert code == 0
+    assert "of 90 nodes" in lines
+    for title, name in (("direction read", "direction"), ("are in a message", "summed")):
+        assert lines[title][-4:] == [f"{each[name]:,}" for each in figures]
+    assert "3 parties; all others collude against each in turn" in out
+
+
+def test_accuracy_trains_under_each_protection(isthmus):
+    code, out, _ = isthmus("audit", *SMALL, "--accuracy", "--rounds", "2", "--seeds", "0,1", "--json")
+    found = json.loads(out)["protections"]
+    assert code == 0
+    assert {each["metric"] for each in found} == {"accuracy"}
+    assert all(0 < each["value"] < 1 for each in found)
+    code, out, _ = isthmus("audit", *SMALL, "--accuracy", "--rounds", "2", "--seeds", "0,1")
+    assert "test accuracy" in out
+
+
+def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
+    study = tmp_path / "study.toml"
+    study.write_text(
+        'parties = 3\n[data]\nname = "banks"\nnodes = 90\n[model]\nencoder = "gbp"\nhops = 2\n'
+        '[[methods]]\nname = "fedavg"\n[[methods]]\nname = "fedcog"\ntrainer = { name = "feddyn" }\n'
+    )
+    code, out, _ = isthmus("audit", study, "--json")
+    assert code == 0
+    assert json.loads(out)["model"]["encoder"] == "gbp"
+
+
+@pytest.mark.parametrize(
+    ("study", "arguments", "message"),
+    [
+        ('[[methods]]\nname = "fedavg"\n', (), "the audit is of the method 'fedcog', which is not in this study"),
+        ("", ("--encoder", "gcn"), "method 'fedcog' needs a model that propagates before it learns"),
+        ("", ("--parties", "1"), "there is one party: nobody receives anything"),
+        ("", ("--least", "0"), "least"),
+        ("", ("--data", "no-such"), "unknown data set 'no-such'"),
+        ("", ("--data", "motifs", "--parties", "2"), "is of parties of one graph, these hold graphs"),
+    ],
+)
+def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
+    path = []
+    if study:
+        path = [tmp_path / "study.toml"]
+        path[0].write_text(study)
+    code, out, err = isthmus("audit", *path, *arguments)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert message in err
+
+
+def test_audits_are_listed(isthmus):
+    code, out, _ = isthmus("audits", "--json")
+    assert code == 0
+    assert [each["name"] for each in json.loads(out)] == ["reconstruction"]
