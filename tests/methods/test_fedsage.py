@@ -281,7 +281,7 @@ def small(draw):
     return parties
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(parties=small(), least=some.integers(1, 3))
 def test_small_parties_take_part_and_give_the_same_bits_in_every_way(parties, least):
     if not any(bool(party.test.any()) for party in parties):
