@@ -115,15 +115,16 @@ class FedSagePlus(FedSage):
     comes nearer to the nodes that they have. Last, each party adds generated neighbours to its graph and trains on
     that; own nodes alone are trained on and evaluated. As in the paper, nobody uses the edges across the border.
 
-    What travels in this set-up: from a party to its partners the weights of its fGen and, for some nodes drawn in each
-    round, the embedding plus noise, once for each neighbour to generate; back to it the gradient of the fGen's
-    weights, summed over all of these. The server passes it on and reads nothing.
+    What travels in this set-up: to the server the mean square of all features, as a sum over parties. From a party to
+    its partners the weights of its fGen and, for some nodes drawn in each round, the embedding plus noise, once for
+    each neighbour to generate; back to it the gradient of the fGen's weights, summed over all of these. These the
+    server passes on and does not read.
 
-    In the paper a sum over one node, or a gradient by a generated feature, is a raw feature of the partner's; and a sum
-    over many nodes is no help where the receiver knows the inputs that it sent, for it can then be solved for every
-    term. So no generator, one's own or another's, meets a node's features: what is compared are means over `least`
-    or more similar nodes, each node being in one of them for good. Whatever is solved for is such a mean. Where
-    all nodes of a mean are alike, it is what they are.
+    A gradient by a generated feature is a raw feature of the partner's; and a sum over many nodes is little help where
+    the receiver knows the inputs, for it can then be solved for every term. So what an fGen makes, one's own or
+    another's, is never compared with a node's features, but with means over `least` or more similar nodes, each node
+    being in one of them for good. Whatever is solved for is such a mean. Where all nodes of a mean are alike, it is
+    what they are. Embeddings of own nodes do travel, as in the paper; the weights that make them do not.
     """
 
     name: ClassVar[str] = "fedsage-plus"
