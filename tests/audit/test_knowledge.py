@@ -67,7 +67,7 @@ def test_dropped_messages_leave_known_degrees():
     parties = cut([(0, 1), (0, 2), (1, 2), (1, 3)], [0, 0, 1, 1], bags((5, 6, 7, 8), SOURCE))
     known = knowing(parties, method=FedCog(lnnc=False, least=2))
     assert known.joined.toarray().tolist() == [[1, 1]]
-    assert known.edges.tolist() == [1, 2]
+    assert known.edges.tolist() == [0, 2]
 
 
 def test_who_gets_nothing_knows_nothing():

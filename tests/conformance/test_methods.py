@@ -6,6 +6,7 @@ import pytest
 
 from isthmus.data.party import Level
 from isthmus.methods.base import Method
+from isthmus.methods.fedcog import FedCog
 from isthmus.nn.encoders import Encoder
 from isthmus.testing import CHECKS, check_method, small_parties
 
@@ -59,3 +60,8 @@ def test_methods_keep_the_law_on_pairs(name: str) -> None:
 def test_mini_batches_of_pairs_conform() -> None:
     method = Method.named("fedavg").read({"rounds": 2, "local": {"batch_size": 20, "clip": 1.0}}, "fedavg")
     check_method(method, small_parties("pair"), checks=["cohort_law", "wire_equals_in_process"])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_fedcog_conforms_with_totals(check: str) -> None:
+    check_method(FedCog(rounds=3, through="totals"), small_parties("node"), checks=[check])

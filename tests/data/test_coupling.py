@@ -42,3 +42,11 @@ def test_a_one_node_party_stays_exposed_whatever_is_added():
     cut = parties()
     assert exposed(cut, decoupled(cut, lnnc=True), 2, {"party-0", "party-1"}).tolist() == [0]
     assert exposed(cut, decoupled(cut, lnnc=True), 1, {"party-0", "party-2"}).tolist() == []
+
+
+def test_degrees_count_the_edges_that_something_comes_over():
+    """2 hears of 0 and 5 together; 5 hears of 2 and 3 together, of 4 alone; 0, 3 and 4 of one node each."""
+    cut = parties()
+    assert decoupled(cut, least=1).degree.tolist() == [3, 2, 4, 1, 4, 3, 2]  # nodes 0, 1, 5, 6 and 2, 3 and 4
+    assert decoupled(cut, least=2).degree.tolist() == [2, 2, 3, 1, 4, 2, 1]
+    assert decoupled(cut, least=3).degree.tolist() == [2, 2, 1, 1, 2, 2, 1]

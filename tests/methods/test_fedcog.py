@@ -83,11 +83,11 @@ def dense(party):
 
 
 @settings(max_examples=15)
-@given(coupled(), some.sampled_from(sorted(DIFFUSING)), some.booleans())
-def test_embeddings_are_those_of_the_whole_graph(drawn, name, side_by_side):
+@given(coupled(), some.sampled_from(sorted(DIFFUSING)), some.booleans(), some.sampled_from(["letters", "totals"]))
+def test_embeddings_are_those_of_the_whole_graph(drawn, name, side_by_side, through):
     whole, parties = drawn
     encoder = Encoder.named(name).read(DIFFUSING[name], name)
-    run, module = started(FedCog(rounds=1, lnnc=False), parties, encoder, side_by_side=side_by_side)
+    run, module = started(FedCog(rounds=1, lnnc=False, through=through), parties, encoder, side_by_side=side_by_side)
     run.go()
     due = module.diffusion.of(dense(whole), whole.graph.edge_index, whole.graph.get("edge_weight"))
     found = trained_on(run)
@@ -211,6 +211,22 @@ def test_sums_over_fewer_than_least_are_not_sent():
     assert {at: {sender: letter["ids"].tolist() for sender, letter in box.items()} for at, box in came.items()} == {
         0: {"b": [2]}  # two nodes of b are joined to 2, one of a to each of 3 and 5
     }
+
+
+def test_totals_show_nobody_s_part_and_come_to_the_same():
+    _, parties = small()
+    found = []
+    for through in ("letters", "totals"):
+        run, _ = started(FedCog(rounds=1, least=2, through=through), parties, Encoder.named("sgc")())
+        ledger = run.go().ledger
+        found.append(trained_on(run))
+    assert {row["action"]: row["eyes"] for row in ledger.rows() if row["action"] in ("border", "propagate_total")} == {
+        "border": "server sees each answer",
+        "propagate_total": "parties see the sum",
+    }
+    assert "propagate" not in {row["action"] for row in ledger.rows()}
+    for node, row in found[0].items():
+        torch.testing.assert_close(found[1][node], row)
 
 
 def test_any_method_trains():

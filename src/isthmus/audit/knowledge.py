@@ -121,7 +121,8 @@ class Knowledge:
         joined: B: edges between those of the colluders' nodes that a message came for and the nodes, `[messages, V]`.
         messages: by hop what came, `[messages, features]`: B times the rows beta_v h_v.
         sent: by hop what the colluders sent for the nodes, `[V, features]`.
-        edges: weights of the edges between each node and the colluders, added up, `[V]`: a part of its degree.
+        edges: weights of the edges between each node and the colluders over which they sent something, added up,
+            `[V]`: a part of its degree.
         law: of the colluders' own features.
         whole: whether edges have no weights, so that degrees are whole numbers.
         diffusion: the rules, known to all.
@@ -165,11 +166,12 @@ class Knowledge:
         return np.where(np.isnan(degree), np.nan, beta), degree
 
     def plausible(self, degree: Reals) -> Reals:
-        """Degrees that can be such, the others not a number: there is at least one edge, and without weights they are
-        whole numbers."""
-        near = np.round(degree) if self.whole else degree
+        """Degrees that can be such, the others not a number: there are the edges that the colluders know, and without
+        weights degrees are whole numbers."""
+        near, fewest = np.round(degree) if self.whole else degree, float(self.edges.min())
         with np.errstate(invalid="ignore"):
-            return np.where((np.abs(degree - near) < ALIKE * (1 + near)) & (near > 0), near, np.nan)
+            good = (np.abs(degree - near) < ALIKE * (1 + near)) & (near >= fewest * (1 - ALIKE))
+            return np.where(good, np.abs(near), np.nan)
 
 
 Mail = Mapping[tuple[str, str], Sequence[tuple[Ints, Any]]]
@@ -198,7 +200,7 @@ def known_of(victim: str, colluders: Sequence[Party], mail: Mail, diffusion: Dif
     if not came:
         return None
     ids, node = np.unique(np.concatenate([border.outer for border in borders]), return_inverse=True)
-    weights = np.concatenate([border.weight for border in borders])
+    weights = np.concatenate([_heard(border, mail.get((border.party, victim))) for border in borders])
     ends = np.cumsum([0, *[border.outer.size for border in borders]])
     rows, columns, values, messages = [], [], [], 0
     for at, border in enumerate(borders):
@@ -245,6 +247,11 @@ class _Border:
         weight = np.ones(int(across.sum())) if border.weight is None else border.weight[across].double().numpy()
         inner, outer = party.ids[border.inner[across]].numpy(), border.outer[across].numpy()
         return cls(party.name, inner, outer, weight, border.weight is None)
+
+
+def _heard(border: _Border, sent: Sequence[tuple[Ints, Any]] | None) -> Reals:
+    """The weights of a border's edges, 0 where the party sent nothing for the node at the other end."""
+    return border.weight * np.isin(border.outer, sent[0][0]) if sent else np.zeros_like(border.weight)
 
 
 def law_of(party: Party) -> Law:

@@ -27,7 +27,7 @@ class Coupling:
     Arguments:
         inner: A + I within the parties, `[nodes, nodes]`: the internal graph's rows of own nodes.
         outer: edges from own nodes to slots, `[slots, nodes]`: its rows of others' nodes.
-        degree: 1 + edges of every node, within its party and across its border, `[nodes]`.
+        degree: 1 + edges of every node over which something comes, within its party and across its border, `[nodes]`.
         ids: of the slots' nodes, `[slots]`.
         slots: for every party the slice of its slots for each owner.
         sizes: nodes of each party.
@@ -48,7 +48,9 @@ def decoupled(parties: Sequence[Party], *, lnnc: bool = False, least: int = 1) -
 
     Arguments:
         lnnc: join each node that has no neighbour in its own party to the most similar one there (section IV-E).
-        least: slots that fewer own nodes are joined to are left out: nothing is sent for them.
+        least: slots that fewer own nodes are joined to are left out: nothing is sent for them. As both sides know the
+            edges between them, each knows which of the other's sums will not come, and does not count those edges in
+            its nodes' degrees: otherwise a node would be divided by neighbours that it never hears of.
     """
     inner, outer, degrees, ids, slots = [], [], [], [], []
     added, first = 0, 0
@@ -58,7 +60,7 @@ def decoupled(parties: Sequence[Party], *, lnnc: bool = False, least: int = 1) -
             extra = nearest_neighbours(party, within)
             within, added = within + extra, added + extra.nnz // 2
         across, names, numbers = _across(party)
-        degrees.append(within.sum(0) + across.sum(0))
+        degrees.append(within.sum(0) + _heard_of(across, names, least))
         enough = np.diff(across.indptr) >= least
         across, names, numbers = across[enough], names[enough], numbers[enough]
         own = {}
@@ -173,6 +175,19 @@ def _across(party: Party) -> tuple[Any, NDArray[Any], Ints]:
     matrix = coo_array((values, (slot, border.inner.numpy())), shape=(int(new.sum()), party.nodes)).tocsr()
     names = np.array(border.owners, dtype=object)
     return matrix, names[owner[order][new]], outer[order][new]
+
+
+def _heard_of(across: Any, names: NDArray[Any], least: int) -> NDArray[np.float64]:
+    """For every own node the edges to parties with at least so many of its neighbours: those send a sum for it."""
+    if least == 1 or not across.nnz:
+        return np.asarray(across.sum(0), dtype=np.float64)
+    edges, owner = across.tocoo(), np.unique(names, return_inverse=True)[1]
+    groups, counts = np.unique(
+        np.stack([edges.col, owner[edges.row]]), axis=1, return_inverse=True, return_counts=True
+    )[1:]
+    heard = edges.data * (counts[groups.ravel()] >= least)
+    total: NDArray[np.float64] = np.bincount(edges.col, heard, minlength=across.shape[1]).astype(np.float64)
+    return total
 
 
 def _block_diagonal(blocks: Sequence[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class FedCog(Averaging):
     propagation is another method's, `trainer`.
 
     Message by message a party sees sums over another party's nodes. Theorem 2 says when these may tell a single node's
-    features; `lnnc` and `least` are the ways out of it.
+    features; `lnnc`, `least` and `through` are the ways out of it.
     """
 
     name: ClassVar[str] = "fedcog"
@@ -55,6 +55,9 @@ class FedCog(Averaging):
     """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
     least: int = Field(1, ge=1)
     """Nothing is sent for a border node that fewer of the sender's nodes are joined to; 3 hides what LNNC may not."""
+    through: Literal["letters", "totals"] = "letters"
+    """How parts of a sum reach a node's owner: as letters, or in a total, which shows no party's part by itself; the
+    server then learns which ids lie at borders, and rows are dense."""
 
     def training(self) -> Method:
         """The trainer, with the options that it shares with this method."""
@@ -71,8 +74,12 @@ class FedCog(Averaging):
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if state.once("propagate"):
+            union = federation.agree("border") if self.through == "totals" else None
             for hop in range(1, diffusion_of(model.module).hops + 1):
-                receipt = federation.exchange("propagate", {"hop": hop})
+                if union is None:
+                    receipt = federation.exchange("propagate", {"hop": hop})
+                else:
+                    receipt = federation.total("propagate_total", {"hop": hop}, rows=union, to="parties")
                 require_all(receipt.missing)
             require_all(federation.ask("settle").missing)
             yield state
@@ -89,28 +96,34 @@ class FedCog(Averaging):
             self.diffusion = diffusion_of(module)
             setattr(module, "diffused", True)  # noqa: B010 - nn.Module's type knows no plain attributes
             super().__init__(method.training(), parties, task, module, **where)
-            self.lnnc, self.least = method.lnnc, method.least
+            self.lnnc, self.least, self.through = method.lnnc, method.least, method.through
             self._way: _Way | None = None
 
         @action
         def propagate(self, request: Payload) -> Mail:
             """Lines 5 to 8: the hop before is finished, own nodes are summed up, what is others' goes to them."""
-            if int(request["hop"]) == 1:  # lines 2 and 3
-                coupling = decoupled(self.cohort.parties, lnnc=self.lnnc, least=self.least)
-                self._way = _Way(coupling, self.diffusion, matrices.of_tensor(self.cohort.block.x.cpu()))
-            else:
-                self._border()
-            way = self.way
-            across = way.sum_up()
+            across, coupling = self._sum_up(request), self.way.coupling
             return Mail(
                 [
                     {
-                        owner: {"ids": torch.from_numpy(way.coupling.ids[at]), **matrices.carried(across[at])}
+                        owner: {"ids": torch.from_numpy(coupling.ids[at]), **matrices.carried(across[at])}
                         for owner, at in own.items()
                     }
-                    for own in way.coupling.slots
+                    for own in coupling.slots
                 ]
             )
+
+        @action
+        def border(self, request: Payload) -> Answer:
+            """The ids of the nodes at both ends of edges across the border."""
+            return Answer({"ids": [torch.cat(each) for each in zip(self._outer(), self._inner(), strict=True)]})
+
+        @action
+        def propagate_total(self, request: Payload) -> Answer:
+            """Lines 5 to 8 likewise, but what is others' is added up by the nodes' ids on its way to them."""
+            across, outer = matrices.dense(self._sum_up(request)), self._outer()
+            sums = torch.from_numpy(across).split([ids.numel() for ids in outer])
+            return Answer({"ids": outer, "sum": list(sums), "wants": self._inner()})
 
         @action
         def settle(self, request: Payload) -> Answer:
@@ -133,15 +146,41 @@ class FedCog(Averaging):
                 raise IsthmusError("propagation goes on with the parties that began it")
             return self._way
 
+        def _sum_up(self, request: Payload) -> Any:
+            """Of own nodes, for every node of others that they are joined to."""
+            if int(request["hop"]) == 1:  # lines 2 and 3
+                coupling = decoupled(self.cohort.parties, lnnc=self.lnnc, least=self.least)
+                self._way = _Way(coupling, self.diffusion, matrices.of_tensor(self.cohort.block.x.cpu()))
+            else:
+                self._border()
+            return self.way.sum_up()
+
         def _border(self) -> None:
             """Line 9: what came is added to the own sums."""
             places, parts, first = [], [], 0
-            for party, letters in zip(self.cohort.parties, self.received("propagate"), strict=True):
+            for party, letters in zip(self.cohort.parties, self._came(), strict=True):
                 at = places_of(party, {sender: letter["ids"] for sender, letter in letters.items()})
                 places += [first + at[sender].numpy() for sender in letters]
                 parts += [matrices.of_tensor(matrices.uncarried(letter)) for letter in letters.values()]
                 first += party.nodes
             self.way.add_up(places, parts)
+
+        def _came(self) -> Sequence[Mapping[str, Payload]]:
+            """By sender what came for each party; a total is from nobody in particular."""
+            if self.through == "letters":
+                return self.received("propagate")
+            totals = self.received("propagate_total")
+            return [{"the others": {"ids": came["ids"], "rows": came["sum"]}} for came in totals]
+
+        def _outer(self) -> list[Tensor]:
+            """By party the ids of others' nodes for which it sums up."""
+            coupling = decoupled(self.cohort.parties, least=self.least) if self._way is None else self.way.coupling
+            counts = [sum(at.stop - at.start for at in own.values()) for own in coupling.slots]
+            return list(torch.from_numpy(coupling.ids).split(counts))
+
+        def _inner(self) -> list[Tensor]:
+            """By party the ids of own nodes that have edges across the border."""
+            return [_at_border(party) for party in self.cohort.parties]
 
 
 class _Way:
@@ -202,6 +241,12 @@ def require_all(missing: Mapping[str, str]) -> None:
     if missing:
         party, why = next(iter(missing.items()))
         raise IsthmusError(f"all parties must take part in propagation; party '{party}' did not: {why}")
+
+
+def _at_border(party: Party) -> Tensor:
+    if party.border is None or party.ids is None:
+        return torch.empty(0, dtype=torch.long)
+    return party.ids[party.border.inner.unique()].cpu()
 
 
 def places_of(party: Party, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
