@@ -78,8 +78,9 @@ def audit_command(
         return
     console = _console()
     console.print(_table(found))
-    against = "all others" if not colluders else f"{colluders} of the others"
-    console.print(f"{len(loaded.parties)} parties; {against} collude against each in turn", highlight=False)
+    all_ = not 0 < colluders < len(loaded.parties) - 1
+    against = "all others collude" if all_ else "one other is" if colluders == 1 else f"{colluders} others collude"
+    console.print(f"{len(loaded.parties)} parties; {against} against each in turn", highlight=False)
     if any(levels["direction"] > levels["features"] for each in found for levels in each.attacks.values()):
         console.print("in brackets: nodes of which an attack reads the direction", highlight=False)
 
@@ -115,7 +116,9 @@ def _trained(study: Study, method: FedCog) -> tuple[str, float]:
         loaded = study.load(seed)
         module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
         run = Run(method, loaded.parties, loaded.task, module, seed=seed, device=study.torch_device()).go()
-        values.append(run.metrics[f"test_{loaded.task.select_by}"])
+        if (name := f"test_{loaded.task.select_by}") not in run.metrics:
+            raise IsthmusError(f"seed {seed}: no party has test items to measure accuracy on: leave out --accuracy")
+        values.append(run.metrics[name])
     return loaded.task.select_by, fmean(values)
 
 

@@ -206,11 +206,17 @@ def test_lnnc_finds_the_nearest_by_angle():
 def test_sums_over_fewer_than_least_are_not_sent():
     _, parties = small()
     run, _ = started(FedCog(rounds=1, lnnc=False, least=2), parties, Encoder.named("sgc")())
+    kept: list[dict[str, list[int]]] = []
+    deliver = run.transport.deliver
+
+    def watched(action, mail):
+        if action == "propagate":
+            kept.extend({sender: letter["ids"].tolist() for sender, letter in box.items()} for box in mail.values())
+        deliver(action, mail)
+
+    run.transport.deliver = watched
     run.go()
-    came = run.transport.sites[0].inbox["propagate"]
-    assert {at: {sender: letter["ids"].tolist() for sender, letter in box.items()} for at, box in came.items()} == {
-        0: {"b": [2]}  # two nodes of b are joined to 2, one of a to each of 3 and 5
-    }
+    assert kept == [{"b": [2]}] * 2  # in both hops: two nodes of b are joined to 2, one of a to each of 3 and 5
 
 
 def test_totals_show_nobody_s_part_and_come_to_the_same():
@@ -257,5 +263,27 @@ def test_what_it_cannot_do_is_said_in_one_line():
         run.go()
     stray = Border(torch.tensor([0]), torch.tensor([99]), torch.tensor([0]), ("b",))
     run, _ = started(FedCog(rounds=1), [replace(parties[0], border=stray), parties[1]], Encoder.named("sgc")())
-    with pytest.raises(IsthmusError, match=r"party 'a' sent sums for nodes that are not here"):
+    with pytest.raises(IsthmusError, match=r"party 'a': party 'b' and this one know of different edges"):
         run.go()
+
+
+def test_edges_that_only_one_side_lists_stop_the_run():
+    """A border edge less at one party would make sums wrong without a word."""
+    _, parties = small()
+    border = parties[0].border
+    less = replace(
+        parties[0], border=Border(border.inner[1:], border.outer[1:], border.owner[1:], border.owners, border.weight)
+    )
+    for method in (FedCog(rounds=1), FedCog(rounds=1, through="totals"), FedCogGcn(rounds=1)):
+        encoder = "gcn" if isinstance(method, FedCogGcn) else "sgc"
+        run, _ = started(method, [less, *parties[1:]], Encoder.named(encoder)())
+        with pytest.raises(IsthmusError, match="know of different edges between them: both must list them all"):
+            run.go()
+
+
+def test_nodes_with_two_owners_are_refused():
+    _, parties = small()
+    twice = [replace(parties[0], border=None), replace(parties[0], name="twin", border=None)]
+    for method in (FedCog(rounds=1), FedCogGcn(rounds=1), FedGcn(rounds=1)):
+        with pytest.raises(IsthmusError, match="is for graphs whose nodes have one owner each"):
+            started(method, twice, Encoder.named("sgc" if isinstance(method, FedCog) else "gcn")())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from helpers import make_graph_parties, make_node_parties
-from isthmus.data.party import Party
+from isthmus.data.party import Party, pool
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import Site, action
@@ -254,7 +254,7 @@ NODES = NodeClassification(classes=3)
 )
 def test_what_does_not_fit_is_refused(method: Method, parties: list[Party], task: Any, text: str) -> None:
     with pytest.raises(IsthmusError, match=text):
-        check_fit(method, parties, task)
+        check_fit(method, parties, task, nn.Linear(1, 1))
 
 
 def test_parties_without_labels_are_counted() -> None:
@@ -328,3 +328,22 @@ def test_a_round_with_a_smaller_error_is_the_better_one() -> None:
     result = Run(method, [A], NodeRegression(tasks=1), GCNConv(16, 1)).go()
     assert (result.rounds, result.chosen_round) == (4, 2)
     assert result.metrics["val_rmse"] == result.metrics["test_mae"] == 1.0
+
+
+def test_parties_that_share_nodes_are_evaluated_on_the_whole_as_well():
+    """Every node once, on the graph that the parties' parts make together, by the server's weights."""
+    from isthmus.data.datasets.banks import Banks
+    from isthmus.data.partition.overlap import Overlap
+
+    parties = Overlap().cut(Banks(nodes=300).load(seed=0), 3, seed=0)
+    task = task_for(parties)
+    module = module_for(Encoder.named("gcn")(), parties, task, 0)
+    result = Run(Method.named("fedavg")(rounds=2), parties, task, module).go()
+    whole = pool(parties)
+    module.load_state_dict(result.weights)
+    module.eval()
+    guess = module(whole.graph.x, whole.graph.edge_index).argmax(1)
+    due = float((guess == whole.graph.y)[whole.test].double().mean())
+    assert result.metrics["pooled_test_accuracy"] == pytest.approx(due)
+    alone = Run(Method.named("local")(rounds=1), parties, task, module).go()
+    assert "pooled_test_accuracy" not in alone.metrics

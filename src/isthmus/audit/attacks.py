@@ -192,6 +192,8 @@ class NoInnerNeighbour(Attack):
 
     def run(self, found: Findings) -> None:
         known, joined = found.known, found.known.joined
+        if known.diffusion.restart == 1:  # nothing spreads, so nothing more is told by another hop
+            return
         factors, due = self._equations(known)
         sizes = np.diff(joined.indptr)
         read: dict[int, Reals] = {}

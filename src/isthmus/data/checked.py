@@ -92,7 +92,7 @@ def _tensor(value: Any, what: str, where: str) -> Tensor:
 def _features(x: Any, where: str) -> Tensor:
     x = _tensor(x, "x", where)
     if x.layout == torch.sparse_coo:
-        x = x.coalesce().to_sparse_csr()
+        x = rows.to_csr(x.coalesce())
     if x.dim() != 2:
         raise IsthmusError(f"{where}: x has shape {list(x.shape)}, it must be [nodes, features]")
     values = x.values() if rows.is_sparse(x) else x

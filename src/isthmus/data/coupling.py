@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ class Coupling:
         degree: 1 + edges of every node over which something comes, within its party and across its border, `[nodes]`.
         ids: of the slots' nodes, `[slots]`.
         slots: for every party the slice of its slots for each owner.
+        heard: for every party, by other party, the positions of the own nodes for which that one sends something, in
+            the order of their ids.
         sizes: nodes of each party.
         added: edges that were added for protection, each once.
     """
@@ -39,6 +42,7 @@ class Coupling:
     degree: NDArray[np.float64]
     ids: Ints
     slots: tuple[dict[str, slice], ...]
+    heard: tuple[dict[str, Ints], ...]
     sizes: tuple[int, ...]
     added: int
 
@@ -52,7 +56,7 @@ def decoupled(parties: Sequence[Party], *, lnnc: bool = False, least: int = 1) -
             edges between them, each knows which of the other's sums will not come, and does not count those edges in
             its nodes' degrees: otherwise a node would be divided by neighbours that it never hears of.
     """
-    inner, outer, degrees, ids, slots = [], [], [], [], []
+    inner, outer, degrees, ids, slots, heard = [], [], [], [], [], []
     added, first = 0, 0
     for party in parties:
         within = _adjacency(party)
@@ -60,13 +64,14 @@ def decoupled(parties: Sequence[Party], *, lnnc: bool = False, least: int = 1) -
             extra = nearest_neighbours(party, within)
             within, added = within + extra, added + extra.nnz // 2
         across, names, numbers = _across(party)
-        degrees.append(within.sum(0) + _heard_of(across, names, least))
+        edges, of_party = _heard_of(party, across, names, least)
+        degrees.append(within.sum(0) + edges)
+        heard.append(of_party)
         enough = np.diff(across.indptr) >= least
         across, names, numbers = across[enough], names[enough], numbers[enough]
-        own = {}
-        for owner in np.unique(names):
-            at = np.flatnonzero(names == owner)
-            own[str(owner)] = slice(first + int(at[0]), first + int(at[-1]) + 1)
+        new = np.concatenate([[True], names[1:] != names[:-1], [True]])  # owner after owner
+        ends: list[int] = np.flatnonzero(new).tolist() if names.size else []
+        own = {str(names[at]): slice(first + at, first + end) for at, end in itertools.pairwise(ends)}
         first += numbers.size
         inner.append(within)
         outer.append(across)
@@ -78,6 +83,7 @@ def decoupled(parties: Sequence[Party], *, lnnc: bool = False, least: int = 1) -
         np.concatenate(degrees),
         np.concatenate(ids),
         tuple(slots),
+        tuple(heard),
         tuple(party.nodes for party in parties),
         added,
     )
@@ -95,8 +101,8 @@ def without_inner_neighbours(party: Party) -> Ints:
 def exposed(parties: Sequence[Party], coupling: Coupling, at: int, to: Collection[str]) -> Ints:
     """Nodes of the party at position `at` that Theorem 2 does not protect from other parties that collude.
 
-    All their neighbours, edges that were added counted, are nodes of these parties, and something is sent to them in
-    which the nodes take part.
+    All their neighbours that they hear of, edges that were added counted, are nodes of these parties, and something is
+    sent to them in which the nodes take part.
 
     Arguments:
         to: names of those who collude.
@@ -105,9 +111,9 @@ def exposed(parties: Sequence[Party], coupling: Coupling, at: int, to: Collectio
     inner = coupling.inner[first : first + party.nodes].tocoo()
     others = np.zeros(party.nodes, dtype=bool)
     others[inner.row[(inner.col != inner.row + first) & (inner.data != 0)]] = True
-    if party.border is not None and len(party.border):
-        strange = np.array([owner not in to for owner in party.border.owners])[party.border.owner.numpy()]
-        others[party.border.inner.numpy()[strange]] = True
+    for other, nodes in coupling.heard[at].items():
+        if other not in to:
+            others[nodes] = True
     told = np.zeros(party.nodes, dtype=bool)
     for owner, slots in coupling.slots[at].items():
         if owner in to:
@@ -177,17 +183,25 @@ def _across(party: Party) -> tuple[Any, NDArray[Any], Ints]:
     return matrix, names[owner[order][new]], outer[order][new]
 
 
-def _heard_of(across: Any, names: NDArray[Any], least: int) -> NDArray[np.float64]:
-    """For every own node the edges to parties with at least so many of its neighbours: those send a sum for it."""
-    if least == 1 or not across.nnz:
-        return np.asarray(across.sum(0), dtype=np.float64)
-    edges, owner = across.tocoo(), np.unique(names, return_inverse=True)[1]
-    groups, counts = np.unique(
-        np.stack([edges.col, owner[edges.row]]), axis=1, return_inverse=True, return_counts=True
-    )[1:]
-    heard = edges.data * (counts[groups.ravel()] >= least)
-    total: NDArray[np.float64] = np.bincount(edges.col, heard, minlength=across.shape[1]).astype(np.float64)
-    return total
+def _heard_of(
+    party: Party, across: Any, names: NDArray[Any], least: int
+) -> tuple[NDArray[np.float64], dict[str, Ints]]:
+    """For every own node the edges over which something comes, `[nodes]`; and by other party which nodes those are.
+
+    Something comes from a party that has at least `least` neighbours of the node.
+    """
+    edges = across.tocoo()
+    owners, owner = np.unique(names, return_inverse=True)
+    groups, group, counts = np.unique(
+        owner[edges.row] * np.int64(party.nodes) + edges.col, return_inverse=True, return_counts=True
+    )
+    enough = counts >= least
+    total = np.bincount(edges.col, edges.data * enough[group], minlength=party.nodes).astype(np.float64)
+    whose, nodes = np.divmod(groups[enough], party.nodes)
+    if party.ids is not None:
+        order = np.lexsort((party.ids.numpy()[nodes], whose))
+        whose, nodes = whose[order], nodes[order]
+    return total, {str(owners[at]): nodes[whose == at] for at in np.unique(whose)}
 
 
 def _block_diagonal(blocks: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ torch has no product of two sparse matrices with a sparse result that is quick o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,26 +71,35 @@ def scaled(h: Any, by: Any) -> Any:
 
 def pieces(h: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Every party's rows as tensors."""
-    ends = np.cumsum([0, *sizes])
-    return [carried(h[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
+    ends = np.cumsum([0, *sizes]).tolist()
+    return list(carried(h, itertools.starmap(slice, itertools.pairwise(ends))))
 
 
-def carried(h: Any) -> dict[str, Any]:
-    """A matrix as the tensors that travel; columns in as few bytes as they need."""
+def carried(h: Any, rows: Iterable[slice]) -> Iterator[dict[str, Any]]:
+    """Parts of a matrix as the tensors that travel; columns in as few bytes as they need."""
     if not is_sparse(h):
-        return {"rows": torch.from_numpy(np.ascontiguousarray(h))}
-    columns = h.indices.astype(np.int16 if h.shape[1] < 2**15 else np.int32)
-    counts = np.diff(h.indptr).astype(np.int32)
-    return {
-        "counts": torch.from_numpy(counts),
-        "columns": torch.from_numpy(columns),
-        "values": torch.from_numpy(h.data),
-        "width": h.shape[1],
-    }
+        yield from ({"rows": torch.from_numpy(np.ascontiguousarray(h[at]))} for at in rows)
+        return
+    columns = torch.from_numpy(h.indices.astype(np.int16 if h.shape[1] < 2**15 else np.int32))
+    values, counts = torch.from_numpy(h.data), torch.from_numpy(np.diff(h.indptr).astype(np.int32))
+    for at in rows:  # no product or slice of scipy's for each of thousands of letters
+        entries = slice(int(h.indptr[at.start]), int(h.indptr[at.stop]))
+        yield {"counts": counts[at], "columns": columns[entries], "values": values[entries], "width": h.shape[1]}
+
+
+def gathered(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Matrices that travelled, in their order: all of them in one where all are sparse."""
+    if not parts or not all("columns" in part for part in parts):
+        return [of_tensor(uncarried(part)) for part in parts]
+    counts, columns, values = (
+        torch.cat([part[name].cpu() for part in parts]).numpy() for name in ("counts", "columns", "values")
+    )
+    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return [csr_array((values, columns.astype(np.int32), indptr), shape=(counts.size, int(parts[0]["width"])))]
 
 
 def uncarried(fields: Mapping[str, Any]) -> Tensor:
-    """The way back from `carried`."""
+    """The way back from `carried`, of one part."""
     if "rows" in fields:
         return fields["rows"].cpu()
     counts = fields["counts"].cpu().long()

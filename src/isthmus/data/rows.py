@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -14,14 +16,29 @@ def is_sparse(x: Tensor) -> bool:
 
 def csr(crow: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
     """A CSR tensor from its parts, unchecked (they come from other CSR tensors)."""
+    _told_once()
     return torch.sparse_csr_tensor(crow, col, values, shape, check_invariants=False)
+
+
+def to_csr(x: Tensor) -> Tensor:
+    """A dense matrix as CSR."""
+    _told_once()
+    return x.to_sparse_csr()
+
+
+@cache
+def _told_once() -> None:
+    """torch warns of its first CSR tensor, whoever makes it; that tensor is made here, where nobody has to read it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        torch.zeros(1, 1).to_sparse_csr()
 
 
 def sparsified(x: Tensor, below: float = 0.1) -> Tensor:
     """`x` as CSR where its density is under `below`, else as it is: bags of words are worth it, embeddings are not."""
     if is_sparse(x) or x.numel() == 0 or x.count_nonzero().item() >= below * x.numel():
         return x
-    return x.to_sparse_csr()
+    return to_csr(x)
 
 
 def dense(x: Tensor) -> Tensor:

@@ -234,7 +234,9 @@ class Total:
         least: rows with fewer contributors are not opened; a whole sum with fewer is an error.
     """
 
-    def __init__(self, replies: Sequence[Reply], asked: Sequence[str], rows: IdUnion | None, least: int) -> None:
+    def __init__(
+        self, replies: Sequence[Reply], asked: Sequence[str], rows: IdUnion | None = None, least: int = 1
+    ) -> None:
         self.rows = rows
         self.missing = {party: why for reply in replies for party, why in reply.failures.items()}
         self.contributors = sum(len(reply.parties) for reply in replies)

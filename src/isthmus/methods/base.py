@@ -102,6 +102,8 @@ class Method(Registered):
     """The reference that holds all data in one place: a study hands it one party, put together from all."""
     everyone: ClassVar[bool] = False
     """Whether a party that does not take part, in set-up or in training, stops the run."""
+    disjoint: ClassVar[bool] = False
+    """Whether it is for parties no two of which hold the same node."""
     encoder: ClassVar[str] = "gcn"
     """An encoder that it can train; one that needs another than a GCN says so, for checks and examples."""
     AtParty: ClassVar[type[Site]] = Site
@@ -125,6 +127,9 @@ class Method(Registered):
         """The party side for these parties; `where` are the site's seed and device."""
         return self.AtParty(self, parties, task, module, **where)
 
+    def check(self, module: nn.Module) -> None:
+        """An error where it cannot train this model."""
+
     def evaluated(self, state: State) -> dict[str, Any]:
         """What parties are asked to evaluate: the server's weights, or nothing where they keep their own."""
         return {"weights": state.weights} if "weights" in state else {}
@@ -132,6 +137,10 @@ class Method(Registered):
     def evaluate(self, federation: Federation, state: State) -> Total:
         """Counts from which the metrics of a round follow, summed over all parties."""
         return federation.total("evaluate", self.evaluated(state))
+
+    def site_of_whole(self, state: State, whole: Party, task: Task, module: nn.Module, **where: Any) -> Site:
+        """Where the server's weights are evaluated on all parties' data put together, which only a study has."""
+        return Site(self, [whole], task, module, **where)
 
     def weighting_of(self, cohort: Cohort) -> Tensor:
         """How much each party counts in a mean, `[parties]`."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from isthmus.data import matrices, rows
-from isthmus.data.coupling import Coupling, decoupled
+from isthmus.data.coupling import Coupling, Ints, decoupled
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer, Mail
@@ -48,6 +48,7 @@ class FedCog(Averaging):
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     encoder: ClassVar[str] = "sgc"
     everyone: ClassVar[bool] = True
+    disjoint: ClassVar[bool] = True
 
     trainer: dict[str, Any] = Field({"name": "fedavg"})
     """The method that trains after the propagation, and its options."""
@@ -59,11 +60,15 @@ class FedCog(Averaging):
     """How parts of a sum reach a node's owner: as letters, or in a total, which shows no party's part by itself; the
     server then learns which ids lie at borders, and rows are dense."""
 
+    def check(self, module: nn.Module) -> None:
+        diffusion_of(module)
+        self.training().check(module)
+
     def training(self) -> Method:
         """The trainer, with the options that it shares with this method."""
         table = dict(self.trainer)
         kind = Method.named(str(table.pop("name", "fedavg")))
-        if kind.pooled or issubclass(kind, FedCog):
+        if kind.pooled or kind.disjoint:  # those prepare a coupled graph in another way
             raise IsthmusError(f"method 'fedcog': '{kind.name}' is no trainer: name one that trains parties")
         given = {"rounds", "quorum", *self.model_fields_set} & kind.model_fields.keys()
         return kind.read({**{name: getattr(self, name) for name in given}, **table}, f"method 'fedcog', {kind.name}")
@@ -103,12 +108,10 @@ class FedCog(Averaging):
         def propagate(self, request: Payload) -> Mail:
             """Lines 5 to 8: the hop before is finished, own nodes are summed up, what is others' goes to them."""
             across, coupling = self._sum_up(request), self.way.coupling
+            sums = matrices.carried(across, (at for own in coupling.slots for at in own.values()))
             return Mail(
                 [
-                    {
-                        owner: {"ids": torch.from_numpy(coupling.ids[at]), **matrices.carried(across[at])}
-                        for owner, at in own.items()
-                    }
+                    {owner: {"ids": torch.from_numpy(coupling.ids[at]), **next(sums)} for owner, at in own.items()}
                     for own in coupling.slots
                 ]
             )
@@ -123,7 +126,8 @@ class FedCog(Averaging):
             """Lines 5 to 8 likewise, but what is others' is added up by the nodes' ids on its way to them."""
             across, outer = matrices.dense(self._sum_up(request)), self._outer()
             sums = torch.from_numpy(across).split([ids.numel() for ids in outer])
-            return Answer({"ids": outer, "sum": list(sums), "wants": self._inner()})
+            parts = [torch.ones_like(ids) for ids in outer]
+            return Answer({"ids": outer, "sum": list(sums), "parts": parts, "wants": self._inner()})
 
         @action
         def settle(self, request: Payload) -> Answer:
@@ -158,19 +162,35 @@ class FedCog(Averaging):
         def _border(self) -> None:
             """Line 9: what came is added to the own sums."""
             places, parts, first = [], [], 0
-            for party, letters in zip(self.cohort.parties, self._came(), strict=True):
-                at = places_of(party, {sender: letter["ids"] for sender, letter in letters.items()})
-                places += [first + at[sender].numpy() for sender in letters]
-                parts += [matrices.of_tensor(matrices.uncarried(letter)) for letter in letters.values()]
+            for party, came in zip(self.cohort.parties, self._came(), strict=True):
+                places += [first + at for at, _ in came]
+                parts += [part for _, part in came]
                 first += party.nodes
-            self.way.add_up(places, parts)
+            self.way.add_up(places, matrices.gathered(parts))
+            self.inbox.clear()  # what came may be larger than all that the parties hold
 
-        def _came(self) -> Sequence[Mapping[str, Payload]]:
-            """By sender what came for each party; a total is from nobody in particular."""
-            if self.through == "letters":
-                return self.received("propagate")
-            totals = self.received("propagate_total")
-            return [{"the others": {"ids": came["ids"], "rows": came["sum"]}} for came in totals]
+        def _came(self) -> list[list[tuple[Ints, Payload]]]:
+            """For each party positions of its nodes and the sums that came for them, by letter or all in one."""
+            if self.through == "totals":
+                return [self._in_total(*each) for each in self._with_heard("propagate_total")]
+            return [self._in_letters(*each) for each in self._with_heard("propagate")]
+
+        def _with_heard(self, name: str) -> Iterator[tuple[Party, Mapping[str, Ints], Any]]:
+            return zip(self.cohort.parties, self.way.coupling.heard, self.received(name), strict=True)
+
+        def _in_letters(self, party: Party, heard: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
+            at = places_of(party, heard, {sender: letter["ids"] for sender, letter in came.items()})
+            return [(at[sender].numpy(), letter) for sender, letter in came.items()]
+
+        def _in_total(self, party: Party, heard: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
+            nodes = _at_border(party)
+            due = np.bincount(np.concatenate([*heard.values(), nodes[:0]]), minlength=party.nodes)[nodes]
+            if not np.array_equal(came["parts"].cpu().numpy(), due):
+                raise PartyFailed(
+                    party.name,
+                    "it and another party know of different edges between them: both must list them all",
+                )
+            return [(nodes, {"rows": came["sum"]})]
 
         def _outer(self) -> list[Tensor]:
             """By party the ids of others' nodes for which it sums up."""
@@ -180,7 +200,10 @@ class FedCog(Averaging):
 
         def _inner(self) -> list[Tensor]:
             """By party the ids of own nodes that have edges across the border."""
-            return [_at_border(party) for party in self.cohort.parties]
+            return [
+                torch.empty(0, dtype=torch.long) if party.ids is None else party.ids[_at_border(party)].cpu()
+                for party in self.cohort.parties
+            ]
 
 
 class _Way:
@@ -195,7 +218,8 @@ class _Way:
     def __init__(self, coupling: Coupling, diffusion: Diffusion, features: Any) -> None:
         kind = features.dtype
         beta, self._gamma = ((coupling.degree**e).astype(kind) for e in (diffusion.right, diffusion.left))
-        self.coupling, self.diffusion, self.hops = coupling, diffusion, [features]
+        self.diffusion, self.hops = diffusion, [features]
+        self.coupling = replace(coupling, inner=None, outer=None)
         self._inner = (diags_array(self._gamma) @ coupling.inner.astype(kind) @ diags_array(beta)).tocsr()
         self._outer = (coupling.outer.astype(kind) @ diags_array(beta)).tocsr()
         self._start = features if diffusion.restart else None
@@ -207,7 +231,12 @@ class _Way:
         return matrices.fitting(self._outer @ self.hops[-1])
 
     def add_up(self, places: Sequence[Any], parts: Sequence[Any]) -> None:
-        """Border propagation (14), with restart (15), of the own sums and of those that came for nodes here."""
+        """Border propagation (14), with restart (15), of the own sums and of those that came for nodes here.
+
+        Arguments:
+            places: of what came, letter by letter, the nodes that it is for.
+            parts: the sums, letter by letter, or all of them in one sparse matrix.
+        """
         h, self._half = self._half, None
         if any(not matrices.is_sparse(each) for each in (h, *parts)):
             h = matrices.dense(h)
@@ -216,7 +245,7 @@ class _Way:
         elif parts:
             at = np.concatenate(places)
             which = csr_array((self._gamma[at], (at, np.arange(at.size))), (h.shape[0], at.size))
-            h = h + which @ matrices.below(parts)
+            h = h + which @ parts[0]
         if restart := self.diffusion.restart:
             h, start = matrices.alike([h, self._start])
             h = (1 - restart) * h + restart * start
@@ -243,23 +272,24 @@ def require_all(missing: Mapping[str, str]) -> None:
         raise IsthmusError(f"all parties must take part in propagation; party '{party}' did not: {why}")
 
 
-def _at_border(party: Party) -> Tensor:
-    if party.border is None or party.ids is None:
-        return torch.empty(0, dtype=torch.long)
-    return party.ids[party.border.inner.unique()].cpu()
+def _at_border(party: Party) -> Ints:
+    """Positions of the nodes that have edges across the border."""
+    return np.unique(party.border.inner.numpy()) if party.border is not None else np.empty(0, dtype=np.int64)
 
 
-def places_of(party: Party, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """For each sender the positions of these nodes at the party."""
-    if not ids:
-        return {}
-    if party.ids is None:
-        raise PartyFailed(party.name, f"party '{next(iter(ids))}' sent sums, but this party's nodes have no ids")
-    known, order = party.ids.sort()
-    wanted = torch.cat([each.cpu() for each in ids.values()])
-    at = torch.searchsorted(known, wanted).clamp(max=party.nodes - 1)
-    counts = [each.numel() for each in ids.values()]
-    for sender, here in zip(ids, (known[at] == wanted).split(counts), strict=True):
-        if not bool(here.all()):
-            raise PartyFailed(party.name, f"party '{sender}' sent sums for nodes that are not here")
-    return dict(zip(ids, order[at].split(counts), strict=True))
+def places_of(party: Party, heard: Mapping[str, Ints], ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """For each sender the positions of these nodes at the party; an error where the two do not know the same edges.
+
+    Arguments:
+        heard: by sender the positions of the nodes that it should send something for (`Coupling.heard`).
+        ids: by sender the ids of the nodes that it sent something for.
+    """
+    for sender in sorted(heard.keys() | ids.keys()):
+        due = torch.from_numpy(heard.get(sender, np.empty(0, dtype=np.int64)))
+        sent = ids.get(sender, torch.empty(0, dtype=torch.long)).cpu()
+        if party.ids is None or not torch.equal(sent, party.ids[due]):
+            raise PartyFailed(
+                party.name,
+                f"party '{sender}' and this one know of different edges between them: both must list them all",
+            )
+    return {sender: torch.from_numpy(heard[sender]) for sender in ids}

@@ -38,7 +38,7 @@ class FedCogGcn(Method):
     Back, layer by layer:   the gradient of what came goes back to who sent it.
     Server:                 one step of the optimiser on the sum of the parties' gradients.
 
-    The loss is the mean over all parties' training nodes, so that an iteration is one step of the same GCN on the
+    The loss is the mean over all parties' training labels, so that an iteration is one step of the same GCN on the
     whole graph (Theorem 1), to rounding. Every party takes part in every iteration; the parties keep what backward
     needs between the actions of one iteration, so a run is saved between iterations only. Dropout is drawn by each
     party for its own nodes.
@@ -50,6 +50,7 @@ class FedCogGcn(Method):
     name: ClassVar[str] = "fedcog-gcn"
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     everyone: ClassVar[bool] = True
+    disjoint: ClassVar[bool] = True
 
     rounds: int = Field(200, ge=1)
     """Iterations, at most: each is one step of the optimiser."""
@@ -60,8 +61,11 @@ class FedCogGcn(Method):
     least: int = Field(1, ge=1)
     """Nothing is sent for a border node that fewer of the sender's nodes are joined to."""
 
+    def check(self, module: nn.Module) -> None:
+        convolutions_of(module, self.name)
+
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        layers = convolutions_of(model.module)
+        layers = convolutions_of(model.module, self.name)
         weights = model.weights()
         zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         state.start(weights=weights, first=zeros, second=zeros)
@@ -95,13 +99,14 @@ class FedCogGcn(Method):
 
         def __init__(self, method: Method, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
             super().__init__(method, parties, task, module, **where)
-            self.layers, self.dropout = convolutions_of(module), float(module.get_submodule("dropout").p)  # type: ignore[arg-type]
+            self.layers, self.dropout = convolutions_of(module, method.name), float(module.get_submodule("dropout").p)  # type: ignore[arg-type]
             self._decoupled: tuple[tuple[str, ...], _Decoupled] | None = None
             self._tape = _Tape()
 
         @action
         def count(self, request: Payload) -> Answer:
-            return Answer({"items": self.cohort.counts("train")})
+            output = torch.empty(self.cohort.block.nodes, self.task.outputs, device=self.cohort.device)
+            return Answer({"items": self.task.counted(self._step(output, self.cohort.masks["train"]))})
 
         @action
         def forth(self, request: Payload) -> Mail:
@@ -184,8 +189,9 @@ class FedCogGcn(Method):
             """Border propagation (10) of one layer, before the ReLU."""
             tape, half = self._tape, self._tape.halves[layer]
             came, tape.arrivals, first = torch.zeros_like(half, requires_grad=False), [], 0
-            for party, letters in zip(self.cohort.parties, self.received("forth"), strict=True):
-                at = places_of(party, {sender: letter["ids"] for sender, letter in letters.items()})
+            heard = self.decoupled.coupling.heard
+            for party, own, letters in zip(self.cohort.parties, heard, self.received("forth"), strict=True):
+                at = places_of(party, own, {sender: letter["ids"] for sender, letter in letters.items()})
                 tape.arrivals.append({sender: (first + place).to(half.device) for sender, place in at.items()})
                 for sender, letter in letters.items():
                     came.index_add_(0, tape.arrivals[-1][sender], letter["h"])
@@ -197,7 +203,7 @@ class FedCogGcn(Method):
         def _loss(self, output: Tensor) -> Tensor:
             """The sum of the loss over the training nodes here."""
             step = self._step(output, self.cohort.masks["train"])
-            return (self.task.loss(step) * self.cohort.counts("train").to(output)).sum()
+            return (self.task.loss(step) * self.task.counted(step).to(output)).sum()
 
         def _take_back(self, layer: int) -> None:
             """The gradient of what was sent in one layer, as its addressees give it back."""
@@ -266,8 +272,8 @@ def _csr(matrix: Any) -> Tensor:
     return rows.csr(crow, col, torch.from_numpy(matrix.data), matrix.shape)
 
 
-def convolutions_of(module: nn.Module) -> int:
-    """The number of layers of a GCN; an error where the model is none."""
+def convolutions_of(module: nn.Module, method: str) -> int:
+    """The number of layers of a GCN; an error of this method where the model is none."""
     if not isinstance(module, Convolutions) or not all(isinstance(conv, GCNConv) for conv in module.convs):
-        raise IsthmusError("method 'fedcog-gcn' runs the layers of a GCN across parties: use encoder gcn")
+        raise IsthmusError(f"method '{method}' works on the layers of a GCN: use encoder gcn")
     return len(module.convs)

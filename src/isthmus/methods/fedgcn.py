@@ -36,20 +36,25 @@ class FedGcn(FedAvg):
         1 hop:  a party gets the sums of its own nodes: the first layer is exact, the second sees own edges only;
         2 hops: and those of the nodes across its border: two layers are exact, with no exchange in training.
 
-    Parties add up by the nodes' ids, so that none sees another's part of a sum: only a node with a single neighbour
-    across a border gives that neighbour away to who knows the edge. c_uv = ((1 + d_u) (1 + d_v))^-1/2 with degrees in
+    Parties add up by the nodes' ids, so that none is sent another's part of a sum. Who knows the terms of a sum but one
+    knows that one: where a node has a single neighbour across a border its owner reads that neighbour; and with 2 hops
+    a party gets the sum of a node across its border, in which its own nodes' terms are known to it, so that a node
+    whose neighbours are all the party's is read as well. c_uv = ((1 + d_u) (1 + d_v))^-1/2 with degrees in
     the whole graph; the degrees of nodes across the border travel with the sums.
     """
 
     name: ClassVar[str] = "fedgcn"
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     everyone: ClassVar[bool] = True
+    disjoint: ClassVar[bool] = True
 
     hops: Literal[0, 1, 2] = 2
     """How many hops of neighbours are summed up across parties."""
 
+    def check(self, module: nn.Module) -> None:
+        convolutions_of(module, self.name)
+
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        convolutions_of(model.module)
         if self.hops and state.once("sum up"):
             union = federation.agree("known")
             require_all(federation.total("sum_up", rows=union, to="parties").missing)
@@ -63,7 +68,6 @@ class FedGcn(FedAvg):
         def __init__(
             self, method: FedGcn, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
-            convolutions_of(module)
             super().__init__(method, parties, task, _summed(module) if method.hops else module, **where)
             self._coupling: tuple[tuple[str, ...], Coupling] | None = None
 

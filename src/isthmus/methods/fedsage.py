@@ -44,10 +44,9 @@ class FedSage(FedAvg):
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     encoder: ClassVar[str] = "sage"
 
-    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        if not any(isinstance(layer, gnn.SAGEConv) for layer in model.module.modules()):
+    def check(self, module: nn.Module) -> None:
+        if not any(isinstance(layer, gnn.SAGEConv) for layer in module.modules()):
             raise IsthmusError(f"method '{self.name}' trains GraphSAGE: use encoder sage")
-        yield from super().server(federation, model, state)
 
 
 class NeighGen(Options):
@@ -124,7 +123,8 @@ class FedSagePlus(FedSage):
     the receiver knows the inputs, for it can then be solved for every term. So what an fGen makes, one's own or
     another's, is never compared with a node's features, but with means over `least` or more similar nodes, each node
     being in one of them for good. Whatever is solved for is such a mean. Where all nodes of a mean are alike, it is
-    what they are. Embeddings of own nodes do travel, as in the paper; the weights that make them do not.
+    what they are. Embeddings of own nodes do travel, as in the paper; the weights that make them do not. The noise on
+    them is drawn by the study's seed, as all draws are: who knows the seed can subtract it.
     """
 
     name: ClassVar[str] = "fedsage-plus"

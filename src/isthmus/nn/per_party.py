@@ -467,6 +467,8 @@ def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_w
             dtype=h.dtype,
         )
         h = propagation @ h
+    elif edge_weight is None or not edge_weight.requires_grad:
+        h = bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
     else:
         h = layer.propagate(edge_index, x=h, edge_weight=edge_weight)
     return h if layer.bias is None else h + bank.per_row(f"{prefix}bias", h.size(0))

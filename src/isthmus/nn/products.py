@@ -6,7 +6,7 @@ arithmetic of a party on its own, to the bit; one sparse product serves all part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -132,12 +132,36 @@ class Propagations:
         dtype: torch.dtype = torch.float32,
     ) -> Propagation:
         """D^-1/2 (A + I) D^-1/2, as PyG's `gcn_norm` computes it."""
-        key = (id(edge_index), id(edge_weight), nodes, improved, self_loops, dtype)
+
+        def normalised() -> tuple[Tensor, Tensor]:
+            return gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
+
+        return self._made((improved, self_loops, dtype), edge_index, edge_weight, nodes, normalised)
+
+    def plain(
+        self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
+    ) -> Propagation:
+        """The weights as they are, 1 without any."""
+
+        def given() -> tuple[Tensor, Tensor]:
+            ones = torch.ones(edge_index.size(1), device=edge_index.device)
+            return edge_index, (ones if edge_weight is None else edge_weight).to(dtype)
+
+        return self._made(("plain", dtype), edge_index, edge_weight, nodes, given)
+
+    def _made(
+        self,
+        how: tuple[Any, ...],
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        nodes: int,
+        make: Callable[[], tuple[Tensor, Tensor]],
+    ) -> Propagation:
+        key = (id(edge_index), id(edge_weight), nodes, *how)
         if key not in self._met:
             while len(self._met) >= self.keep:
                 self._met.pop(next(iter(self._met)))
-            index, values = gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
-            self._met[key] = (edge_index, edge_weight), Propagation(index, values, nodes)
+            self._met[key] = (edge_index, edge_weight), Propagation(*make(), nodes)
         return self._met[key][1]
 
 

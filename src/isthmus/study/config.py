@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError, nearest
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
-from isthmus.study.engine import check_fit, check_labelled, device_named, task_of
+from isthmus.study.engine import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
 
@@ -135,8 +135,9 @@ class Study(Options):
         loaded = self.cut_data(seed)
         if self.unlabelled == "error":
             check_labelled(loaded.parties)
+        module = module_for(self.encoder(), loaded.parties, loaded.task, seed)
         for method in self.method_list():
-            check_fit(method, loaded.parties, loaded.task)
+            check_fit(method, loaded.parties, loaded.task, module)
         return loaded
 
     def cut_data(self, seed: int) -> Loaded:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from isthmus import store
 from isthmus.data.party import Party, check_alike, pool
 from isthmus.errors import IsthmusError, nearest
+from isthmus.federation.answers import Total
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation, Transport
@@ -95,10 +96,11 @@ class Run:
         on_round: OnRound | None = None,
         transport: Transport | None = None,
     ) -> None:
-        check_fit(method, parties, task)
+        check_fit(method, parties, task, module)
         self.method, self.task, self.seed = method, task, seed
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
+        self.whole = whole_of(parties)
         parties = [pool(parties)] if method.pooled and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
         self.transport = transport or LocalTransport(
@@ -143,6 +145,7 @@ class Run:
         total = self.method.evaluate(self.federation, state)
         found = {split: self.task.metrics(total.sum(split)) for split in ("val", "test")}
         metrics = {f"{split}_{name}": value for split, own in found.items() for name, value in own.items()}
+        metrics |= self._on_whole(state)
         self.history += [(state.round, name, value) for name, value in metrics.items()]
         value = self.task.score(found["val"])
         best = self.progress["best"]
@@ -153,6 +156,15 @@ class Run:
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None:
             self.on_round(state.round, metrics)
+
+    def _on_whole(self, state: State) -> dict[str, float]:
+        """Metrics of the server's weights on the graph that the parties' overlapping parts are put together to."""
+        if self.whole is None or "weights" not in state:
+            return {}
+        site = self.method.site_of_whole(state, self.whole, self.task, self.module, device=self.device)
+        counts = Total([site.answer("evaluate", {"weights": state.weights}, [self.whole.name])], [self.whole.name])
+        found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
+        return {f"pooled_{split}_{name}": value for split, own in found.items() for name, value in own.items()}
 
     def _weights(self, state: State) -> dict[str, Any]:
         if "weights" in state:
@@ -192,7 +204,24 @@ class Run:
         self.transport.restore(saved["sites"])
 
 
-def check_fit(method: Method, parties: Sequence[Party], task: Task) -> None:
+def whole_of(parties: Sequence[Party]) -> Party | None:
+    """What parties that share nodes are put together to; none where they share none.
+
+    Metrics summed over such parties count a node as often as it is held (FedGL's local goal); on the whole every node
+    counts once (its global goal). Only a study can measure it: no federation has the whole.
+    """
+    return pool(parties) if parties[0].level == "node" and shared_nodes(parties) else None
+
+
+def shared_nodes(parties: Sequence[Party]) -> int:
+    """How many nodes several parties hold."""
+    if any(party.ids is None for party in parties):
+        return 0
+    counts = torch.cat([party.ids for party in parties if party.ids is not None]).unique(return_counts=True)[1]
+    return int((counts > 1).sum())
+
+
+def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.Module) -> None:
     """Errors that show before anything runs."""
     check_alike(parties)
     level = parties[0].level
@@ -203,8 +232,18 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task) -> None:
     if task.level != level:
         remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
+    if method.disjoint and (twice := shared_nodes(parties)):
+        raise IsthmusError(
+            f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
+            "cut them apart, or use a method for graphs that overlap"
+        )
     if not any(bool(party.learns.any()) for party in parties):
+        if level == "pair":
+            raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")
         raise IsthmusError("no party has a training label: give at least one party items to train on")
+    if not any(bool(party.val.any() or party.test.any()) for party in parties):
+        raise IsthmusError("no party has anything to validate or test on: give at least one party such items")
+    method.check(module)
 
 
 def check_labelled(parties: Sequence[Party]) -> None:

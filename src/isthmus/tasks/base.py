@@ -71,6 +71,10 @@ class Task(Registered):
     def loss(self, step: Step) -> Tensor:
         """The mean loss of each party's items, `[parties]`."""
 
+    def counted(self, step: Step) -> Tensor:
+        """Of how many values each party's loss is the mean, `[parties]`."""
+        return torch.tensor(step.sizes, device=step.output.device)
+
     @abstractmethod
     def counts(self, step: Step) -> dict[str, Tensor]:
         """Sums per party from which `metrics` follow, each `[parties, ...]`."""
@@ -107,6 +111,9 @@ class SeveralTasks(Task):
         y, known = self.labels(step)
         losses = self.entry_loss(step.output, y).masked_fill(~known, 0.0)
         return step.sum(losses.sum(1)) / step.sum(known.sum(1)).clamp(min=1)
+
+    def counted(self, step: Step) -> Tensor:
+        return step.sum(self.labels(step)[1].sum(1))
 
     def labels(self, step: Step) -> tuple[Tensor, Tensor]:
         """Labels with 0 for the missing ones, and a mask of those that are there, both `[items, tasks]`."""

@@ -265,7 +265,10 @@ SPOILED = {
     ),
     "edge dangling": (
         lambda: edges_of(alone(), (0, 1), (0, 99), (99, 0), (98, 99)),
-        ["edges.parquet, rows 2, 3, 4: an end is no node of nodes.parquet: add the node"],
+        [
+            "edges.parquet, rows 2, 3, 4: an end is no node of nodes.parquet: add the node, "
+            "or say whose it is in a column of owners (--owner)"
+        ],
     ),
     "edge dangling where there are partners": (
         lambda: edges_of(graph_draft(), (0, 1, None), (0, 99, None)),

@@ -140,7 +140,7 @@ def _widened(x: Tensor, start: int, width: int, sparse: bool) -> Tensor:
         wide = x.new_zeros(x.size(0), width)
         wide[:, start : start + x.size(1)] = x
         return wide
-    x = x if rows.is_sparse(x) else x.to_sparse_csr()
+    x = x if rows.is_sparse(x) else rows.to_csr(x)
     return rows.csr(x.crow_indices(), x.col_indices() + start, x.values(), (x.size(0), width))
 
 

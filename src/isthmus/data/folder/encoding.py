@@ -74,7 +74,7 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     """Matrices next to each other as one CSR matrix."""
     blocks = []
     for part in parts:
-        part = part if rows.is_sparse(part) else part.to_sparse_csr()
+        part = part if rows.is_sparse(part) else rows.to_csr(part)
         arrays = (part.values().numpy(), part.col_indices().numpy(), part.crow_indices().numpy())
         blocks.append(csr_matrix(arrays, shape=tuple(part.shape)))
     whole = hstack(blocks, format="csr")

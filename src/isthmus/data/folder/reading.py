@@ -432,7 +432,11 @@ class _Reader:
         whole = there(source) & there(target)
         across = links.owner >= 0
         here = (links.source_at >= 0).astype(np.int8) + (links.target_at >= 0)
-        hint = ": add the node" if self.settings.partners is None else ": add the node, or name its owner"
+        hint = (
+            ": add the node, or say whose it is in a column of owners (--owner)"
+            if self.settings.partners is None
+            else (": add the node, or name its owner")
+        )
         self.note(at_rows(EDGES, f"an end is no node of {NODES}{hint}", whole & links.within & (here < 2)))
         what = "both ends are this party's own: leave the owner out"
         self.note(at_rows(EDGES, what, whole & across & (here == 2)))
