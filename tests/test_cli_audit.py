@@ -96,3 +96,10 @@ def test_audits_are_listed(isthmus):
     code, out, _ = isthmus("audits", "--json")
     assert code == 0
     assert [each["name"] for each in json.loads(out)] == ["reconstruction"]
+
+
+def test_accuracy_without_test_items_is_said_in_one_line(isthmus):
+    shares = ("--set", "data.train=0.6", "--set", "data.val=0.4")
+    code, _, err = isthmus("audit", *SMALL, *shares, "--accuracy", "--rounds", "1")
+    assert code != 0
+    assert "no party has test items to measure accuracy on: leave out --accuracy" in " ".join(err.split())

@@ -287,3 +287,26 @@ def test_nodes_with_two_owners_are_refused():
     for method in (FedCog(rounds=1), FedCogGcn(rounds=1), FedGcn(rounds=1)):
         with pytest.raises(IsthmusError, match="is for graphs whose nodes have one owner each"):
             started(method, twice, Encoder.named("sgc" if isinstance(method, FedCog) else "gcn")())
+
+
+def test_the_gcn_form_counts_labels_where_some_are_missing():
+    """The loss is a mean over labels, not over nodes: a step is that of the whole graph only if labels count."""
+    source = torch.Generator().manual_seed(0)
+    pairs = torch.combinations(torch.arange(12))[torch.rand(66, generator=source) < 0.3].T
+    graph = Data(x=torch.randn(12, 4, generator=source), edge_index=torch.cat([pairs, pairs.flip(0)], dim=1))
+    graph.y = (torch.rand(12, 3, generator=source) < 0.5).double()
+    graph.y[torch.rand(12, 3, generator=source) < 0.4] = torch.nan
+    graph.train_mask = torch.arange(12) < 9
+    graph.test_mask = ~graph.train_mask
+    whole = Party.of_graph("pooled", graph, ids=torch.arange(12))
+    parties = Given().cut(Pool(whole, 3, held_by(torch.arange(12) % 3, 3)), 3, seed=0)
+    run, module = started(FedCogGcn(rounds=3, lnnc=False), parties, Encoder.named("gcn")(hidden=4, dropout=0.0))
+    found = run.go().weights
+    optimizer, known = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=5e-4), ~graph.y.isnan()
+    for _ in range(3):
+        optimizer.zero_grad()
+        at = known & whole.train.unsqueeze(1)
+        F.binary_cross_entropy_with_logits(module(graph.x, graph.edge_index)[at], graph.y[at]).backward()
+        optimizer.step()
+    for weight, due in module.state_dict().items():
+        torch.testing.assert_close(found[weight], due, rtol=0, atol=1e-9)
