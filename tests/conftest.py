@@ -1,10 +1,14 @@
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
+from command_line import Done, Isthmus
 from helpers import make_graph_parties, make_node_parties
+from isthmus import cli
 
 settings.register_profile("suite", deadline=None)  # two test processes on two cores make single examples slow
 settings.load_profile("suite")
@@ -32,6 +36,22 @@ def node_parties():
 def graph_parties():
     """Four parties with several small graphs each, one of them with two."""
     return make_graph_parties()
+
+
+@pytest.fixture
+def isthmus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Isthmus:
+    """The command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["isthmus", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert isinstance(stopped.value.code, int)
+        return Done(stopped.value.code, out, err)
+
+    return call
 
 
 @pytest.fixture

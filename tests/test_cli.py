@@ -5,19 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from command_line import RUN, Done, Isthmus
 from isthmus import __version__, cli
 from isthmus.data.partition import Partition
 from isthmus.data.pool import DataSet
@@ -27,41 +25,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.study.engine import Run
 
-RUN = re.compile(r"(\w+), seed (\d+): (\d+) rounds in \d+\.\d s")
-"""The line on standard error that a run ends with."""
 SMALL = ("--rounds", "3", "--hidden", "8", "--set", "data.nodes=100")
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def runs(self) -> list[tuple[str, str, str]]:
-        """Method, seed and rounds of each run that standard error tells of; it must tell of nothing else."""
-        lines = [RUN.fullmatch(line) for line in self.err.splitlines()]
-        return [(line[1], line[2], line[3]) if line else ("", "", self.err) for line in lines]
-
-
-Isthmus = Callable[..., Done]
-
-
-@pytest.fixture
-def isthmus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Isthmus:
-    """The command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["isthmus", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert isinstance(stopped.value.code, int)
-        return Done(stopped.value.code, out, err)
-
-    return call
 
 
 def files(folder: Path) -> set[str]:
@@ -444,7 +408,7 @@ def test_disk_that_fills_up_on_the_way_is_one_line_and_can_be_resumed(
         done = isthmus("run", *SMALL, "--out", "out")
     run, _, mistake = done.err.partition("\n")
     assert RUN.fullmatch(run)
-    assert_is_one_line(replace(done, err=mistake), "cannot write out/history.parquet: No space left on device")
+    assert_is_one_line(done._replace(err=mistake), "cannot write out/history.parquet: No space left on device")
     assert isthmus("run", *SMALL, "--out", "out", "--resume").code == 0
     assert "results.json" in files(tmp_path / "out")
 

@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from isthmus import cli
-
 SMALL = ("--data", "banks", "--parties", "3", "--set", "data.nodes=90")
-
-
-@pytest.fixture
-def isthmus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The command line in this process, in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["isthmus", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return (int(stopped.value.code or 0), *capsys.readouterr())
-
-    return call
 
 
 def test_json_has_every_protection_and_nothing_else_on_standard_output(isthmus):

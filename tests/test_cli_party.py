@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import json
 import stat
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isthmus import cli
+from command_line import Done, Isthmus
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.datasets.public import data_root
 from isthmus.data.ids import read_key
 from isthmus.study.config import Study
 from party_folders import assert_same_parties, graph_draft, two_drafts
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-Isthmus = Callable[..., Done]
-
-
-@pytest.fixture
-def isthmus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Isthmus:
-    """The command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["isthmus", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert isinstance(stopped.value.code, int)
-        return Done(stopped.value.code, out, err)
-
-    return call
 
 
 def tables(folder: Path) -> None:

@@ -1,0 +1,25 @@
+"""The command line as tests call it: in this process, and what came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+RUN = re.compile(r"(\w+), seed (\d+): (\d+) rounds in \d+\.\d s")
+"""The line on standard error that a run ends with."""
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def runs(self) -> list[tuple[str, str, str]]:
+        """Method, seed and rounds of each run that standard error tells of; it must tell of nothing else."""
+        lines = [RUN.fullmatch(line) for line in self.err.splitlines()]
+        return [(line[1], line[2], line[3]) if line else ("", "", self.err) for line in lines]
+
+
+Isthmus = Callable[..., Done]
