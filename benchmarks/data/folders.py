@@ -15,9 +15,6 @@ import argparse
 import datetime
 import json
 import platform
-import re
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import parquet
-from rich.console import Console
-from rich.table import Table
 
+sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
+from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
 from isthmus import __version__, toml
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import checked_folders
@@ -42,7 +39,7 @@ from isthmus.data.ids import read_key, write_key
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "folders.json"
 README = HERE / "README.md"
-BEGIN, END = "<!-- figures: written by folders.py --write -->", "<!-- end of figures of folders.py -->"
+MARKS = BEGIN, END = "<!-- figures: written by folders.py --write -->", "<!-- end of figures of folders.py -->"
 NUMBERS, LABELS, PARTNERS = 16, ("low", "middle", "high"), ("east", "south", "west")
 SEED = 0
 LIMITS = {"load_s": 20.0, "peak_mb": 3_000.0}
@@ -130,20 +127,7 @@ def say_alone(folder: Path, key: Path | None) -> None:
 
 def alone(folder: Path, key: Path | None) -> dict[str, Any]:
     """What a fresh process says of itself."""
-    options = ["--alone", str(folder), *([] if key is None else ["--key", str(key)])]
-    done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
-
-
-def peak_mb() -> float:
-    """Peak resident memory of this process.
-
-    Linux keeps it by address space; `getrusage` there would also count what the process that started this one held.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return of_process(__file__, ["--alone", str(folder), *([] if key is None else ["--key", str(key)])])
 
 
 def measure(root: Path, nodes: int, edges: int) -> list[dict[str, Any]]:
@@ -172,6 +156,7 @@ COLUMNS = {
     "before_mb": "memory before, MB",
     "peak_mb": "**peak memory, MB**",
 }
+HEAD = list(COLUMNS.values())
 
 
 def cells(rows: list[dict[str, Any]]) -> list[list[str]]:
@@ -186,30 +171,10 @@ def title_of(figures: dict[str, Any]) -> str:
     )
 
 
-def print_table(figures: dict[str, Any]) -> None:
-    table = Table(title=title_of(figures))
-    for title in COLUMNS.values():
-        table.add_column(title.strip("*"), justify="right")
-    for line in cells(figures["rows"]):
-        table.add_row(*line)
-    Console().print(table)
-
-
 def write(figures: dict[str, Any]) -> None:
-    """Keep the figures: as JSON, and as the table between the marks in the README."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
-    lines = [list(COLUMNS.values()), ["---"] * 2 + ["---:"] * (len(COLUMNS) - 2), *cells(figures["rows"])]
-    told = "\n\n".join(
-        [
-            f"Measured on {figures['date']}: {title_of(figures)}, seed {SEED}; {figures['machine']}; {versions}.",
-            "\n".join(f"| {' | '.join(line)} |" for line in lines),
-        ]
-    )
-    before, _, rest = README.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    README.write_text(f"{before}{BEGIN}\n\n{told}\n\n{END}{after}")
+    told = f"Measured on {figures['date']}: {title_of(figures)}, seed {SEED}; {figures['machine']}; "
+    told += f"{named(figures['versions'])}."
+    keep(figures, RESULTS, README, MARKS, [told, markdown(HEAD, cells(figures["rows"]), left=2)])
 
 
 def figures_of(nodes: int, edges: int) -> dict[str, Any]:
@@ -224,7 +189,7 @@ def figures_of(nodes: int, edges: int) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores {platform.machine().replace('_', '-')}",
+        "machine": machine(),
         "seed": SEED,
         "lines": edges,
         "limits": LIMITS,
@@ -257,7 +222,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures, indent=2))
         return
-    print_table(figures)
+    print_table(title_of(figures), HEAD, cells(figures["rows"]), left=0)
     over = [(row, name) for row in figures["rows"] for name, limit in LIMITS.items() if row[name] > limit]
     if over:
         raise SystemExit(f"over the limits {LIMITS}: {over}")

@@ -15,10 +15,7 @@ import argparse
 import datetime
 import json
 import platform
-import re
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -27,16 +24,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
+sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
+from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
 from isthmus import __version__
 from isthmus.data.pool import DataSet
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "generate.json"
 README = HERE / "README.md"
-BEGIN, END = "<!-- figures: written by generate.py --write -->", "<!-- end of figures of generate.py -->"
+MARKS = ("<!-- figures: written by generate.py --write -->", "<!-- end of figures of generate.py -->")
 DATA = ("banks", "hospitals", "molecules", "motifs")
 NODES = (200, 2_000, 20_000, 200_000, 2_000_000, 5_000_000)
 SEED = 0
@@ -47,6 +44,7 @@ ROWS = {
     "before_mb": "memory before, MB",
     "peak_mb": "peak memory, MB",
 }
+HEAD = ["data set", *ROWS.values()]
 
 
 # ---- a process that makes one data set
@@ -78,32 +76,14 @@ def per_graph(kind: type[DataSet]) -> float:
     return party.nodes / party.items
 
 
-def peak_mb() -> float:
-    """Peak resident memory of this process.
-
-    Linux keeps it by address space; `getrusage` there would also count what the process that started this one held.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-
-
 # ---- what is measured
 
 
 def measure(name: str, nodes: int, repeats: int) -> dict[str, Any]:
     """Medians over processes that run one after another."""
-    runs = [alone(name, nodes) for _ in range(repeats)]
+    runs = [of_process(__file__, ["--alone", name, str(nodes)]) for _ in range(repeats)]
     found = runs[0] | {key: statistics.median(run[key] for run in runs) for key in ("seconds", "before_mb", "peak_mb")}
     return found | {"seconds": round(found["seconds"], 4), "ns": round(1e9 * found["seconds"] / found["nodes"])}
-
-
-def alone(name: str, nodes: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, "--alone", name, str(nodes)], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return json.loads(done.stdout)
 
 
 def figures_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +95,7 @@ def figures_of(options: argparse.Namespace) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores {platform.machine().replace('_', '-')}",
+        "machine": machine(),
         "threads": torch.get_num_threads(),
         "seed": SEED,
         "repeats": options.repeats,
@@ -136,35 +116,14 @@ def lines_of(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     return [[row["data"], *(shown(name, row[name]) for name in ROWS)] for row in rows]
 
 
-def print_table(figures: dict[str, Any]) -> None:
-    table = Table(title=title_of(figures))
-    table.add_column("data set")
-    for title in ROWS.values():
-        table.add_column(title, justify="right")
-    for line in lines_of(figures["rows"]):
-        table.add_row(*line)
-    Console().print(table)
-
-
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    head, rule = ["data set", *ROWS.values()], ["---", *["---:"] * len(ROWS)]
-    body = [[f"`{line[0]}`", *line[1:]] for line in lines_of(rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
-
-
 def title_of(figures: dict[str, Any]) -> str:
     return f"Generated data sets, default options, seed {figures['seed']}, one thread, medians of {figures['repeats']}"
 
 
 def write(figures: dict[str, Any]) -> None:
-    """Keep the figures: as JSON, and as the table between the marks in the README."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
-    told = f"Measured on {figures['date']}: {title_of(figures)}; {figures['machine']}; {versions}."
-    before, _, rest = README.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    README.write_text(f"{before}{BEGIN}\n\n{told}\n\n{markdown(figures['rows'])}\n\n{END}{after}")
+    told = f"Measured on {figures['date']}: {title_of(figures)}; {figures['machine']}; {named(figures['versions'])}."
+    lines = [[f"`{line[0]}`", *line[1:]] for line in lines_of(figures["rows"])]
+    keep(figures, RESULTS, README, MARKS, [told, markdown(HEAD, lines)])
 
 
 def parsed() -> argparse.Namespace:
@@ -190,7 +149,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures, indent=2))
         return
-    print_table(figures)
+    print_table(title_of(figures), HEAD, lines_of(figures["rows"]))
 
 
 if __name__ == "__main__":

@@ -12,17 +12,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
 import datetime
-import json
 import platform
 import statistics
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
+sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
+from figures import keep, markdown, named, print_table
 from isthmus import __version__
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Gcn
@@ -33,7 +33,7 @@ from isthmus.study.run import run_study
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "order.json"
 PAGE = HERE.parent.parent / "docs" / "generated.md"
-BEGIN, END = "<!-- figures: written by benchmarks/data/order.py --write -->", "<!-- end of figures -->"
+MARKS = ("<!-- figures: written by benchmarks/data/order.py --write -->", "<!-- end of figures -->")
 ENCODERS = {"banks": "gcn", "hospitals": "gcn", "molecules": "gin"}
 METHODS = ("local", "fedavg", "centralized")
 BROKEN = "centralized without crossing edges"
@@ -122,21 +122,15 @@ def title_of(figures: dict[str, Any]) -> str:
 
 
 def write(figures: dict[str, Any]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     head, *body = lines_of(figures)
-    rows = [head, ["---", "---", "---", *["---:"] * (len(head) - 3)], *([f"`{line[0]}`", *line[1:]] for line in body)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in rows)
-    versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
-    told = f"Measured on {figures['date']} ({title_of(figures)}; {versions}):"
+    table = markdown(head, [[f"`{line[0]}`", *line[1:]] for line in body], left=3)
+    told = f"Measured on {figures['date']} ({title_of(figures)}; {named(figures['versions'])}):"
     shared = (
         "Of the patients that two hospitals of `hospitals` share, FedAvg's model is right about "
         f"{figures['shared_patients']['alone']:.1f}% from one hospital's graph, and about "
         f"{figures['shared_patients']['together']:.1f}% by the mean of its predictions at both."
     )
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{told}\n\n{table}\n\n{shared}\n\n{END}{after}", encoding="utf-8")
+    keep(figures, RESULTS, PAGE, MARKS, [told, table, shared])
 
 
 def main() -> None:
@@ -151,10 +145,7 @@ def main() -> None:
     if options.write:
         write(figures)
     head, *body = lines_of(figures)
-    table = Table(*head, title=title_of(figures))
-    for line in body:
-        table.add_row(*line)
-    Console().print(table)
+    print_table(title_of(figures), head, body, left=len(head))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,7 @@ import datetime
 import itertools
 import json
 import platform
-import re
-import resource
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -31,13 +28,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch_geometric
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
+sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
+from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
 from isthmus import __version__
 from isthmus.data import rows
 from isthmus.data.datasets.citations import Cora
@@ -55,7 +52,7 @@ from isthmus.study.engine import Run, module_for, task_for
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "rounds.json"
 README = HERE / "README.md"
-BEGIN, END = "<!-- figures: written by rounds.py --write -->", "<!-- end of figures -->"
+MARKS = ("<!-- figures: written by rounds.py --write -->", "<!-- end of figures -->")
 GROWTH = (10, 30, 100, 300, 1000)
 WARM_UP = 2
 LR, WEIGHT_DECAY = 0.01, 5e-4
@@ -329,8 +326,7 @@ def alone(parties: int, cut: str, hidden: int, device: torch.device, rounds: int
     """What a fresh process that runs nothing but Isthmus says of itself."""
     options = ["--alone", str(parties), "--cut", cut, "--hidden", str(hidden)]
     options += ["--device", device.type, "--rounds", str(rounds)]
-    done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
+    return of_process(__file__, options)
 
 
 def say_alone(parties: int, cut: str, hidden: int, device: torch.device, rounds: int) -> None:
@@ -348,17 +344,6 @@ def say_alone(parties: int, cut: str, hidden: int, device: torch.device, rounds:
     if device.type == "cuda":
         found["peak_device_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
     print(json.dumps(found))
-
-
-def peak_mb() -> float:
-    """Peak resident memory of this process.
-
-    Linux keeps it by address space; `getrusage` there would also count what the process that started this one held.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 # ---- what is said
@@ -405,21 +390,9 @@ def cells(found: Sequence[dict[str, Any]], names: dict[str, str]) -> list[list[s
     return [[title, *(shown(name, row[name]) for row in found)] for name, title in names.items() if name in found[0]]
 
 
-def print_table(found: Sequence[dict[str, Any]], names: dict[str, str], title: str) -> None:
+def table(found: Sequence[dict[str, Any]], names: dict[str, str]) -> str:
     head, *body = cells(found, names)
-    table = Table(title=title)
-    table.add_column(head[0])
-    for parties in head[1:]:
-        table.add_column(parties, justify="right")
-    for line in body:
-        table.add_row(line[0].strip("*"), *line[1:])
-    Console().print(table)
-
-
-def markdown(found: Sequence[dict[str, Any]], names: dict[str, str]) -> str:
-    head, *body = cells(found, names)
-    rule = ["---", *["---:"] * len(found)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
+    return markdown(head, body)
 
 
 def title_of(figures: dict[str, Any]) -> str:
@@ -427,21 +400,10 @@ def title_of(figures: dict[str, Any]) -> str:
 
 
 def write(figures: dict[str, Any]) -> None:
-    """Keep the figures: as JSON, and as the tables between the marks in the README."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
-    told = "\n\n".join(
-        [
-            f"Measured on {figures['date']}: {title_of(figures)}; {figures['machine']}; {versions}.",
-            markdown(figures["rows"], ROWS),
-            "Growth, each line a process of its own that runs Isthmus alone:",
-            markdown(figures["growth"], GROWTH_ROWS),
-        ]
-    )
-    before, _, rest = README.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    README.write_text(f"{before}{BEGIN}\n\n{told}\n\n{END}{after}")
+    told = f"Measured on {figures['date']}: {title_of(figures)}; {figures['machine']}; {named(figures['versions'])}."
+    growth = "Growth, each line a process of its own that runs Isthmus alone:"
+    rows = [table(figures["rows"], ROWS), growth, table(figures["growth"], GROWTH_ROWS)]
+    keep(figures, RESULTS, README, MARKS, [told, *rows])
 
 
 def figures_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -455,7 +417,7 @@ def figures_of(options: argparse.Namespace) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores {platform.machine().replace('_', '-')}",
+        "machine": machine(),
         "data": data,
         "threads": torch.get_num_threads(),
         "device": options.device,
@@ -502,9 +464,11 @@ def main() -> None:
         print(json.dumps(figures, indent=2))
         return
     for at in range(0, len(figures["rows"]), 4):  # four settings fit a terminal
-        print_table(figures["rows"][at : at + 4], ROWS, title_of(figures))
+        head, *body = cells(figures["rows"][at : at + 4], ROWS)
+        print_table(title_of(figures), head, [[line[0].strip("*"), *line[1:]] for line in body])
     if "growth" in figures:
-        print_table(figures["growth"], GROWTH_ROWS, "Growth: Isthmus alone in a process of its own")
+        head, *body = cells(figures["growth"], GROWTH_ROWS)
+        print_table("Growth: Isthmus alone in a process of its own", head, body)
 
 
 if __name__ == "__main__":

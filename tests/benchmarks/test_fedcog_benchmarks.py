@@ -19,8 +19,6 @@ SCRIPTS = ("accuracy", "propagation", "costs", "baselines")
 @pytest.fixture
 def scripts(monkeypatch):
     """The folder's scripts by name, forgotten after the test: other papers have scripts of the same names."""
-    if not FOLDER.exists():
-        pytest.skip("the benchmarks are not installed with the package")
     monkeypatch.syspath_prepend(str(FOLDER))
     yield {name: importlib.import_module(name) for name in SCRIPTS}
     for name in SCRIPTS:

@@ -1,0 +1,67 @@
+"""What benchmarks share that keep their figures as JSON and as tables in a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def of_process(script: str, options: Sequence[str]) -> dict[str, Any]:
+    """What a fresh process of the script says of itself, as JSON on its standard output."""
+    done = subprocess.run([sys.executable, script, *options], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def peak_mb() -> float:
+    """Peak resident memory of this process.
+
+    Linux keeps it by address space; `getrusage` there would also count what the process that started this one held.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} cores {platform.machine().replace('_', '-')}"
+
+
+def named(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def print_table(title: str, head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> None:
+    """A table for people; so many columns stand to the left."""
+    table = Table(title=title)
+    for at, name in enumerate(head):
+        table.add_column(name.strip("*"), justify="left" if at < left else "right")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> str:
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def keep(figures: dict[str, Any], results: Path, page: Path, marks: tuple[str, str], told: Sequence[str]) -> None:
+    """Keep the figures: as JSON, and as paragraphs and tables between the marks in a page."""
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    begin, end = marks
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text("\n\n".join([before + begin, *told, end + after]), encoding="utf-8")
