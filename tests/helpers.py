@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
-from isthmus.data.party import Cohort, Party
+from isthmus.data.partition.given import Given
+from isthmus.data.party import Cohort, Party, pool
+from isthmus.data.pool import Pool
 from isthmus.data.rows import dense
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.draws import generator
@@ -236,3 +238,15 @@ def plain_fit(
             optimizer.step()
             steps += 1
     return module, steps
+
+
+def assert_sound_links(whole: Pool, parties: int, seed: int) -> None:
+    """Edges run both ways, each once, and never to oneself; cut by holder and pooled again none is lost."""
+    edge_index = whole.party.graph.edge_index
+    pairs = set(zip(*edge_index.tolist(), strict=True))
+    assert len(pairs) == edge_index.size(1)
+    assert {(b, a) for a, b in pairs} == pairs
+    assert all(a != b for a, b in pairs)
+    again = pool(Given().cut(whole, parties, seed))
+    assert set(zip(*again.graph.edge_index.tolist(), strict=True)) == pairs
+    assert torch.equal(again.graph.x, whole.party.graph.x)

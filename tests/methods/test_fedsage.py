@@ -50,7 +50,9 @@ def overheard(method, parties, seed=0):
     """A federation after its set-up has come to the first answers of partners, its site, and all mail so far."""
 
     class Overheard(LocalTransport):
-        mail: dict = {}  # noqa: RUF012
+        def __init__(self, sites):
+            super().__init__(sites)
+            self.mail = {}
 
         def deliver(self, action, mail):
             self.mail = {**self.mail, action: mail}

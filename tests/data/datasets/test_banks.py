@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import assert_sound_links
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.partition.given import Given
-from isthmus.data.party import pool as pooled
 from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError
 
@@ -150,14 +150,7 @@ def test_banks_are_cut_by_their_owners_with_a_border():
 )
 def test_transfers_go_both_ways_once_and_never_to_oneself_and_no_cut_loses_one(seed, **options):
     pool = Banks(**options).load(seed)
-    edge_index = pool.party.graph.edge_index
-    pairs = set(zip(*edge_index.tolist(), strict=True))
-    assert len(pairs) == edge_index.size(1)
-    assert {(b, a) for a, b in pairs} == pairs
-    assert all(a != b for a, b in pairs)
-    again = pooled(Given().cut(pool, options["parties"], seed))
-    assert set(zip(*again.graph.edge_index.tolist(), strict=True)) == pairs
-    assert torch.equal(again.graph.x, pool.party.graph.x)
+    assert_sound_links(pool, options["parties"], seed)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import assert_sound_links
 from isthmus.data.datasets.hospitals import Hospitals
 from isthmus.data.partition.given import Given
-from isthmus.data.party import pool as pooled
 from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError
 
@@ -130,13 +130,7 @@ def test_patients_without_a_diagnosis_tell_what_an_illness_looks_like(seed):
 )
 def test_links_go_both_ways_once_and_never_to_oneself_and_no_cut_loses_one(seed, **options):
     pool = Hospitals(**options).load(seed)
-    edge_index = pool.party.graph.edge_index
-    pairs = set(zip(*edge_index.tolist(), strict=True))
-    assert len(pairs) == edge_index.size(1)
-    assert {(b, a) for a, b in pairs} == pairs
-    assert all(a != b for a, b in pairs)
-    again = pooled(Given().cut(pool, options["parties"], seed))
-    assert set(zip(*again.graph.edge_index.tolist(), strict=True)) == pairs
+    assert_sound_links(pool, options["parties"], seed)
 
 
 @pytest.mark.parametrize("odd", [{"parties": 1}, {"nodes": 4}, {"classes": 1}, {"degree": 0}, {"overlap": 1.0}])
