@@ -51,7 +51,7 @@ EXACT = 1e-3
 """Relative error below which a row counts as read."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Exposure:
     """What colluders learn of their victims under one protection: nodes, summed over all victims.
 
@@ -80,7 +80,9 @@ class Exposure:
     features: int = 0
     named: int = 0
     wrong: int = 0
-    attacks: dict[str, dict[str, int]] = field(default_factory=dict)
+    attacks: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {attack.name: dict.fromkeys(LEVELS, 0) for attack in ATTACKS}
+    )
     parties: dict[str, int] = field(default_factory=dict)
     metric: str = ""
     value: float | None = None
@@ -93,6 +95,19 @@ class Exposure:
 
     def to_dict(self) -> dict[str, Any]:
         return {"protection": self.protection, **asdict(self)}
+
+    def add(self, checked: Sequence[_Checked], victim: str) -> None:
+        """Count what colluders claim of one more victim."""
+        right = [(each.claim, each.node) for each in checked if each.node is not None and each.own]
+        self.wrong += sum(each.node is None for each in checked)
+        for rank, level in enumerate(LEVELS):
+            told = [(claim, node) for claim, node in right if LEVELS.index(claim.level) >= rank]
+            setattr(self, level, getattr(self, level) + len({node for _, node in told}))
+            for name, levels in self.attacks.items():
+                levels[level] += len({node for claim, node in told if claim.attack == name})
+        read = {node for claim, node in right if claim.level == "features"}
+        self.named += len({node for claim, node in right if claim.level == "features" and len(claim.nodes) == 1})
+        self.parties[victim] = len(read)
 
 
 class Reconstruction(Audit):
@@ -134,19 +149,18 @@ class Reconstruction(Audit):
     ) -> Exposure:
         mail = propagated(method, parties, task, module, seed=seed)
         coupling = decoupled(parties, lnnc=method.lnnc, least=method.least)
-        truth, count = _Truth(parties, coupling), _Count()
+        truth = _Truth(parties, coupling)
+        found = Exposure(lnnc=method.lnnc, least=method.least, nodes=sum(coupling.sizes), added=coupling.added)
         for at, victim in enumerate(parties):
             chosen = self._colluders(parties, at)
             colluders = [parties[other] for other in chosen]
             law = Law.common(laws[other] for other in chosen)
             known = known_of(victim.name, colluders, mail, diffusion_of(module), law)
             if known is not None:
-                count.add(truth.checked(at, {party.name for party in colluders}, attacked(known)), victim.name)
-                count.summed += int((np.diff(known.joined.tocsc().indptr) > 0).sum())
-                count.exposed += exposed(parties, coupling, at, {party.name for party in colluders}).size
-        return Exposure(
-            lnnc=method.lnnc, least=method.least, nodes=sum(coupling.sizes), added=coupling.added, **vars(count)
-        )
+                found.add(truth.checked(at, {party.name for party in colluders}, attacked(known)), victim.name)
+                found.summed += int((np.diff(known.joined.tocsc().indptr) > 0).sum())
+                found.exposed += exposed(parties, coupling, at, {party.name for party in colluders}).size
+        return found
 
     def _colluders(self, parties: Sequence[Party], at: int) -> list[int]:
         others = [other for other in range(len(parties)) if other != at]
@@ -179,35 +193,6 @@ class _Checked:
     claim: Claim
     node: int | None
     own: bool = True
-
-
-@dataclass
-class _Count:
-    """Sums over victims, with the names that they have in an `Exposure`."""
-
-    summed: int = 0
-    exposed: int = 0
-    support: int = 0
-    direction: int = 0
-    features: int = 0
-    named: int = 0
-    wrong: int = 0
-    attacks: dict[str, dict[str, int]] = field(
-        default_factory=lambda: {attack.name: dict.fromkeys(LEVELS, 0) for attack in ATTACKS}
-    )
-    parties: dict[str, int] = field(default_factory=dict)
-
-    def add(self, checked: Sequence[_Checked], victim: str) -> None:
-        right = [(each.claim, each.node) for each in checked if each.node is not None and each.own]
-        self.wrong += sum(each.node is None for each in checked)
-        for rank, level in enumerate(LEVELS):
-            told = [(claim, node) for claim, node in right if LEVELS.index(claim.level) >= rank]
-            setattr(self, level, getattr(self, level) + len({node for _, node in told}))
-            for name, levels in self.attacks.items():
-                levels[level] += len({node for claim, node in told if claim.attack == name})
-        read = {node for claim, node in right if claim.level == "features"}
-        self.named += len({node for claim, node in right if claim.level == "features" and len(claim.nodes) == 1})
-        self.parties[victim] = len(read)
 
 
 class _Truth:

@@ -65,7 +65,7 @@ class FedCogGcn(Method):
         convolutions_of(module, self.name)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        layers = convolutions_of(model.module, self.name)
+        layers = len(convolutions_of(model.module, self.name).convs)
         weights = model.weights()
         zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         state.start(weights=weights, first=zeros, second=zeros)
@@ -99,7 +99,8 @@ class FedCogGcn(Method):
 
         def __init__(self, method: Method, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
             super().__init__(method, parties, task, module, **where)
-            self.layers, self.dropout = convolutions_of(module, method.name), float(module.get_submodule("dropout").p)  # type: ignore[arg-type]
+            gcn = convolutions_of(module, method.name)
+            self.layers, self.dropout = len(gcn.convs), gcn.dropout.p
             self._decoupled: tuple[tuple[str, ...], _Decoupled] | None = None
             self._tape = _Tape()
 
@@ -272,8 +273,8 @@ def _csr(matrix: Any) -> Tensor:
     return rows.csr(crow, col, torch.from_numpy(matrix.data), matrix.shape)
 
 
-def convolutions_of(module: nn.Module, method: str) -> int:
-    """The number of layers of a GCN; an error of this method where the model is none."""
+def convolutions_of(module: nn.Module, method: str) -> Convolutions:
+    """The model as a GCN; an error of this method where it is none."""
     if not isinstance(module, Convolutions) or not all(isinstance(conv, GCNConv) for conv in module.convs):
         raise IsthmusError(f"method '{method}' works on the layers of a GCN: use encoder gcn")
-    return len(module.convs)
+    return module

@@ -209,13 +209,13 @@ class _Reader:
         links = self._links(edges, names)
         if graph is not None and links is not None:
             self._check_apart(links, graph)
-        if not self.sound or keys is None or graph is None or y is None or links is None:
+        if not self.sound or nodes is None or keys is None or graph is None or y is None or links is None:
             return None
         self._note_repeated(links)
         edge_index, weight = self._inner(links)
         order = np.argsort(graph, kind="stable")
         place = torch.from_numpy(np.argsort(order))
-        nodes = nodes if (np.diff(order) == 1).all() else nodes.take(order)  # type: ignore[union-attr]
+        nodes = nodes if (np.diff(order) == 1).all() else nodes.take(order)
         return Contents(
             self.settings, nodes, y, self._numbers_of(keys), place[edge_index], weight, splits,
             hashed=self._hashes(keys), batch=torch.from_numpy(graph[order]),
@@ -288,9 +288,9 @@ class _Reader:
 
     def _identities(self, file: str, table: Any | None, column: str, *, unique: bool) -> Any | None:
         """A column of ids, whole numbers or texts; none where there are none."""
-        if not _has(table, column):
+        if table is None or not _has(table, column):
             return None
-        values = filled(table.column(column))  # type: ignore[union-attr]
+        values = filled(table.column(column))
         if pa.types.is_integer(values.type):
             try:
                 values = values.cast(pa.int64())
@@ -406,9 +406,9 @@ class _Reader:
         return {split: torch.from_numpy(at == which) for which, split in enumerate(SPLITS)}
 
     def _smiles(self, file: str, table: Any | None, column: str) -> Any | None:
-        if not _has(table, column):
+        if table is None or not _has(table, column):
             return None
-        values = filled(table.column(column))  # type: ignore[union-attr]
+        values = filled(table.column(column))
         if not is_text(values.type):
             self.note([Problem(file, f"column '{column}' holds {named(values.type)}: SMILES are texts")])
             return None
