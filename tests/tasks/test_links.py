@@ -299,3 +299,10 @@ def test_pairs_are_not_written_to_folders(tmp_path):
     with pytest.raises(IsthmusError, match="holds pairs, which no folder has"):
         write_parties(tmp_path / "folders", make_parties(), 2)
     assert not list(tmp_path.iterdir())
+
+
+def test_where_every_training_pair_crosses_only_the_pooled_reference_learns():
+    parties = [replace(each, train=each.train & (each.pairs.owner >= 0)) for each in make_parties()]
+    with pytest.raises(IsthmusError, match="no link to train on has both ends at one party"):
+        run("fedavg", parties)
+    assert run("centralized", parties).go().metrics["test_auc"] > 0
