@@ -211,10 +211,21 @@ class Answers(Mapping[str, Mapping[str, Any]]):
 
 @dataclass(frozen=True)
 class IdUnion:
-    """The ids that some parties hold, agreed at set-up: sorted, each once."""
+    """The ids that some parties hold, agreed at set-up: sorted, each once.
+
+    Arguments:
+        ids: `[rows]`.
+        holders: how many parties hold each, `[rows]`.
+        held: by party the rows of its ids, in its own order.
+    """
 
     ids: Tensor
     holders: Tensor
+    held: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def save(self) -> dict[str, Any]:
+        """As a server's state can keep it; `IdUnion(**saved)` is the way back."""
+        return {"ids": self.ids, "holders": self.holders, "held": dict(self.held)}
 
     def places(self, ids: Tensor) -> Tensor:
         """Rows of these ids in a sum over the union."""

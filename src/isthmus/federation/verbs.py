@@ -181,7 +181,8 @@ class Federation:
                 raise PayloadError(f"party '{party}', action '{action}': no field 'ids' in the answer")
         held = torch.cat([answer["ids"].unique() for answer in answers.values()])
         ids, holders = torch.unique(held, return_counts=True)
-        return IdUnion(ids, holders)
+        union = IdUnion(ids, holders)
+        return IdUnion(ids, holders, {party: union.places(answer["ids"]) for party, answer in answers.items()})
 
     # ---- what stands behind the verbs
 
