@@ -65,7 +65,7 @@ def test_features_are_divided_by_their_sum_on_demand(empty_root):
 
 
 def test_many_words_are_dense_few_are_sparse_and_the_same():
-    words = matrix(sparse_parts("", np.array([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]])), "")
+    words = matrix(sparse_parts("", np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])), "")
     assert not rows.is_sparse(features(words))
     wide = matrix(sparse_parts("", np.eye(30)[:4]), "")
     assert rows.is_sparse(features(wide))

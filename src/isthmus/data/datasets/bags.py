@@ -80,7 +80,7 @@ def features(words: csr_matrix) -> Tensor:
     (True, False)
     """
     count, width = words.shape
-    if words.nnz >= 0.1 * count * width:
+    if words.nnz >= rows.SPARSE * count * width:
         return torch.from_numpy(words.toarray())
     crow, col = (torch.from_numpy(part.astype(np.int64)) for part in (words.indptr, words.indices))
     return rows.csr(crow, col, torch.from_numpy(words.data), (count, width))
