@@ -1,0 +1,102 @@
+"""Graphs as tables of node pairs, released with noise (FGCL, section III-B): who is joined to whom stays secret."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.data import rows
+from isthmus.options import Options
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """All pairs of two nodes of one graph, of several graphs, one after another: without padding.
+
+    Arguments:
+        source: first node of each pair, ascending, `[pairs]`.
+        target: second node, larger, of the same graph, `[pairs]`.
+        sizes: nodes of each graph.
+        start: at which pair those of each node begin, `[nodes + 1]`.
+    """
+
+    source: Tensor
+    target: Tensor
+    sizes: tuple[int, ...]
+    start: Tensor
+
+    @classmethod
+    def of(cls, sizes: Sequence[int]) -> Pairs:
+        """
+        >>> pairs = Pairs.of([3, 1, 2])
+        >>> pairs.source.tolist(), pairs.target.tolist()
+        ([0, 0, 1, 4], [1, 2, 2, 5])
+        """
+        counts = torch.tensor(list(sizes), dtype=torch.long)
+        last = counts.cumsum(0).repeat_interleave(counts)  # where each node's graph ends
+        others = last - torch.arange(last.numel()) - 1  # nodes after it in its graph
+        start = torch.cat([others.new_zeros(1), others.cumsum(0)])
+        source = torch.arange(others.numel()).repeat_interleave(others)
+        target = torch.arange(source.numel()) - start[source] + source + 1
+        return cls(source, target, tuple(sizes), start)
+
+    def __len__(self) -> int:
+        return self.source.numel()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Pairs of each graph."""
+        return tuple(size * (size - 1) // 2 for size in self.sizes)
+
+    def bits(self, edge_index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """1 for pairs that are joined in either direction, `[pairs]`; loops are no pairs."""
+        low, high = edge_index.min(0).values, edge_index.max(0).values
+        low, high = low[low < high], high[low < high]
+        bits = torch.zeros(len(self), dtype=dtype)
+        bits[self.start[low] + high - low - 1] = 1
+        return bits
+
+    def graph(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The graph of these weights, both ways: `[2, edges]` and `[edges]`; a pair of weight 0 is no edge."""
+        at = weights.nonzero().squeeze(1)
+        source, target, weights = self.source[at], self.target[at], weights[at]
+        return torch.stack([torch.cat([source, target]), torch.cat([target, source])]), weights.repeat(2)
+
+
+class PostProcessing(Options):
+    """What is made of released values. It looks at nothing else, so that it costs no privacy."""
+
+    clamp: bool = True
+    """Values are brought to [0, 1]."""
+    threshold: float | None = None
+    """Values of at least this become 1, others 0."""
+    degree: float | None = Field(None, gt=0)
+    """Of each graph only so many of the largest values are kept that a node has this many neighbours on average."""
+
+    def of(self, values: Tensor, pairs: Pairs) -> Tensor:
+        """
+        >>> PostProcessing().of(torch.tensor([-0.3, 0.4, 1.7]), Pairs.of([3])).tolist()
+        [0.0, 0.4000000059604645, 1.0]
+        """
+        kept = self._largest(values, pairs) if self.degree is not None else None
+        if self.threshold is not None:
+            values = (values >= self.threshold).to(values)
+        elif self.clamp:
+            values = values.clamp(0, 1)
+        return values if kept is None else values * kept
+
+    def _largest(self, values: Tensor, pairs: Pairs) -> Tensor:
+        """A mask of the largest values of each graph."""
+        assert self.degree is not None
+        graph = rows.owners(pairs.counts, values.device)
+        order = torch.argsort(values, descending=True, stable=True)
+        order = order[torch.argsort(graph[order], stable=True)]  # by graph, within a graph from the largest
+        counts = torch.tensor(pairs.counts)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(order.numel()) - (counts.cumsum(0) - counts)[graph[order]]
+        allowed = (torch.tensor(pairs.sizes) * self.degree / 2).round().long()
+        return rank < allowed[graph]

@@ -1,0 +1,77 @@
+"""Tables of node pairs against a loop over graphs."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.privacy.edges import Pairs, PostProcessing
+
+sizes_of = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+
+
+def listed(sizes):
+    """All pairs, one after another."""
+    found, first = [], 0
+    for size in sizes:
+        found += [(first + a, first + b) for a, b in itertools.combinations(range(size), 2)]
+        first += size
+    return found
+
+
+@given(sizes=sizes_of, seed=st.integers(0, 99))
+def test_every_pair_of_every_graph_is_there_once(sizes, seed):
+    pairs, due = Pairs.of(sizes), listed(sizes)
+    assert list(zip(pairs.source.tolist(), pairs.target.tolist(), strict=True)) == due
+    assert len(pairs) == sum(pairs.counts) == len(due)
+    chosen = torch.rand(len(due), generator=torch.Generator().manual_seed(seed)) < 0.4
+    edges = [pair for pair, on in zip(due, chosen.tolist(), strict=True) if on]
+    both = [*edges, *[(b, a) for a, b in edges], *[(a, a) for a, _ in edges], *edges[:1]]
+    edge_index = torch.tensor(both, dtype=torch.long).view(-1, 2).t()
+    assert torch.equal(pairs.bits(edge_index), chosen.float())
+    one_way = torch.tensor(edges, dtype=torch.long).view(-1, 2).t()
+    assert torch.equal(pairs.bits(one_way), chosen.float())
+    index, weight = pairs.graph(pairs.bits(edge_index))
+    assert sorted(zip(*index.tolist(), strict=True)) == sorted({*edges, *[(b, a) for a, b in edges]})
+    assert (weight == 1).all()
+
+
+def test_noise_is_drawn_once_for_both_ways():
+    pairs = Pairs.of([5, 3])
+    index, weight = pairs.graph(torch.rand(len(pairs)) + 0.1)
+    dense = torch.zeros(8, 8).index_put((index[0], index[1]), weight)
+    assert torch.equal(dense, dense.t())
+    assert (dense[:5, 5:] == 0).all()
+
+
+@given(sizes=sizes_of, degree=st.floats(0.1, 5), seed=st.integers(0, 99))
+def test_the_largest_values_of_each_graph_are_kept(sizes, degree, seed):
+    pairs = Pairs.of(sizes)
+    values = torch.randn(len(pairs), generator=torch.Generator().manual_seed(seed))
+    kept = PostProcessing(clamp=False, degree=degree).of(values, pairs)
+    for size, part, left in zip(sizes, values.split(pairs.counts), kept.split(pairs.counts), strict=True):
+        count = min(round(size * degree / 2), part.numel())
+        due = torch.zeros_like(part)
+        due[part.topk(count).indices] = part.topk(count).values
+        assert torch.equal(left, due)
+
+
+@pytest.mark.parametrize(
+    ("options", "due"),
+    [
+        ({}, [0.0, 0.25, 1.0]),
+        ({"clamp": False}, [-2.0, 0.25, 1.5]),
+        ({"threshold": 0.25}, [0.0, 1.0, 1.0]),
+        ({"threshold": 0.5, "degree": 1.4}, [0.0, 0.0, 1.0]),
+        ({"degree": 0.6}, [0.0, 0.0, 1.0]),
+    ],
+)
+def test_values_are_made_usable(options, due):
+    assert PostProcessing(**options).of(torch.tensor([-2.0, 0.25, 1.5]), Pairs.of([3])).tolist() == due
+
+
+def test_a_few_large_graphs_make_no_padding():
+    pairs = Pairs.of([400, *[10] * 1000])
+    assert len(pairs) == 400 * 399 // 2 + 1000 * 45
