@@ -3,7 +3,12 @@ import torch
 from torch.nn import functional as F
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from isthmus.nn.products import Columns, Features, Propagation, Propagations, grouped_linear, per_row
+from isthmus.data.party import Block
+from isthmus.nn.encoders import Encoder
+from isthmus.nn.per_party import per_party
+from isthmus.nn.products import Columns, Features, Propagation, Propagations, grouped_linear, normalised_edges, per_row
+from isthmus.privacy.edges import Pairs
+from isthmus.privacy.mechanisms import Laplace
 
 SIZES = (3, 0, 5, 1)
 
@@ -164,3 +169,45 @@ def test_other_values_leave_the_first_ones_as_they_are():
     doubled = F.linear(features.with_values(features.values * 2), weight)
     torch.testing.assert_close(doubled, 2 * before)
     torch.testing.assert_close(F.linear(features, weight), before)
+
+
+def flipped_of(index, edge_index, weight):
+    """The weight of each of these edges, 1 for loops that were added."""
+    known = {tuple(edge): float(w) for edge, w in zip(edge_index.t().tolist(), weight, strict=True)}
+    return torch.tensor([known.get(tuple(edge), 1.0) for edge in index.t().tolist()])
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+@pytest.mark.parametrize("improved", [True, False])
+def test_negative_weights_are_normalised_by_absolute_degrees(self_loops, improved):
+    edge_index, weight = torch.tensor([[0, 1, 2, 2, 3], [1, 0, 0, 2, 2]]), torch.tensor([0.5, 2.0, 0.0, 3.0, 1.0])
+    flipped = weight * torch.tensor([1, -1, 1, 1, -1])
+    index, values = normalised_edges(edge_index, flipped, 5, improved, self_loops)
+    due_index, due = gcn_norm(edge_index, weight, 5, improved, self_loops)
+    assert torch.equal(index, due_index)
+    assert torch.allclose(values.abs(), due)
+    assert torch.equal(values < 0, (due > 0) & (flipped_of(index, edge_index, flipped) < 0))
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("encoder", ["gcn", "graphconv", "tag", "lightgcn", "sgc", "appnp", "gbp", "gprgnn"])
+def test_models_read_edges_with_any_noise(encoder, epsilon):
+    pairs = Pairs.of([7, 1, 30])
+    bits = (torch.rand(len(pairs), generator=torch.Generator().manual_seed(0)) < 0.1).float()
+    noisy = Laplace(epsilon=epsilon).release(bits, torch.Generator().manual_seed(1))
+    edge_index, weight = pairs.graph(noisy)
+    module = Encoder.named(encoder)(hidden=8, dropout=0.0).build(4, 3, "node")
+    model = per_party(module, parties=1)
+    block = Block(noise(38, 4, seed=2), edge_index, sizes=(38,), edge_weight=weight)
+    assert model(block).isfinite().all()
+    leaves = model.start_training(block, [True], touched=False)
+    model(block).square().sum().backward()
+    assert all(leaf.tensor.grad.isfinite().all() for leaf in leaves if leaf.tensor.grad is not None)
+    assert any(leaf.tensor.grad is not None for leaf in leaves)
+
+
+def test_rows_that_sum_up_to_nothing_stay_finite():
+    edge_index = torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]])
+    for weight in (torch.zeros(6), torch.tensor([1.0, 1.0, -1.0, -1.0, -1.0, -1.0])):
+        for loops in (True, False):
+            assert normalised_edges(edge_index, weight, 4, self_loops=loops)[1].isfinite().all()

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from isthmus.nn.products import Propagation
+from isthmus.nn.products import Propagation, normalised_edges
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,11 @@ class Diffusion:
 
     def matrix(self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, dtype: torch.dtype) -> Propagation:
         """D^left (A + I) D^right of a whole graph."""
-        index, values = gcn_norm(edge_index, edge_weight, nodes, dtype=dtype)
+        index, values = normalised_edges(edge_index, edge_weight, nodes, dtype=dtype)
         degree = torch.ones(nodes, dtype=dtype, device=index.device)
         weight = degree.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight.to(dtype)
-        degree = degree.index_add(0, edge_index[1], weight).clamp(min=1e-12)
-        # gcn_norm gives D^-1/2 (A + I) D^-1/2
+        degree = degree.index_add(0, edge_index[1], weight.abs()).clamp(min=1e-12)
+        # normalised_edges gives D^-1/2 (A + I) D^-1/2
         values = degree[index[1]] ** (self.left + 0.5) * values * degree[index[0]] ** (self.right + 0.5)
         return Propagation(index, values, nodes)
 

@@ -207,6 +207,7 @@ class Perceptron(MessagePassing):
     """Linear layers with dropout before and ReLU between; looks at no edge."""
 
     first_layer = "linears.0.weight"
+    weighted = False
 
     def __init__(self, widths: list[tuple[int, int]], dropout: float) -> None:
         super().__init__()

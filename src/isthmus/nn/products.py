@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_remaining_self_loops
 
 from isthmus.data import rows
 
@@ -131,10 +132,10 @@ class Propagations:
         self_loops: bool = True,
         dtype: torch.dtype = torch.float32,
     ) -> Propagation:
-        """D^-1/2 (A + I) D^-1/2, as PyG's `gcn_norm` computes it."""
+        """D^-1/2 (A + I) D^-1/2, see `normalised_edges`."""
 
         def normalised() -> tuple[Tensor, Tensor]:
-            return gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
+            return normalised_edges(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
 
         return self._made((improved, self_loops, dtype), edge_index, edge_weight, nodes, normalised)
 
@@ -163,6 +164,28 @@ class Propagations:
                 self._met.pop(next(iter(self._met)))
             self._met[key] = (edge_index, edge_weight), Propagation(*make(), nodes)
         return self._met[key][1]
+
+
+def normalised_edges(
+    edge_index: Tensor,
+    edge_weight: Tensor | None,
+    nodes: int,
+    improved: bool = False,
+    self_loops: bool = True,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """PyG's `gcn_norm`, but where weights are negative a node's degree is the sum of its edges' absolute weights.
+
+    Weights with noise may sum up to nothing, or less, and the root of that is no number.
+    """
+    if edge_weight is None or not bool((edge_weight < 0).any()):
+        return gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
+    if self_loops:
+        edge_index, edge_weight = add_remaining_self_loops(edge_index, edge_weight, 2.0 if improved else 1.0, nodes)
+    degree = edge_weight.new_zeros(nodes).index_add_(0, edge_index[1], edge_weight.abs())
+    scale = degree.pow(-0.5).masked_fill(degree == 0, 0)
+    return edge_index, (scale[edge_index[0]] * edge_weight * scale[edge_index[1]]).to(dtype)
 
 
 class Features:
