@@ -35,10 +35,9 @@ def assert_close(ours: RunResult, theirs: RunResult) -> None:
 
 @pytest.mark.cuda
 @needs_cuda
-@pytest.mark.parametrize("level", ["node", "graph"])
-@pytest.mark.parametrize("method", Method.known())
+@pytest.mark.parametrize(("method", "level"), [(name, of) for name, kind in Method.known().items() for of in kind.levels])
 def test_a_method_gives_on_cuda_what_it_gives_on_the_cpu(method: str, level: Any) -> None:
-    parties, encoder = small_parties(level), Encoder.named("gcn")(hidden=8)
+    parties, encoder = small_parties(level), Encoder.named(Method.named(method).encoder)(hidden=8)
     assert_close(result(method, parties, encoder, "cuda"), result(method, parties, encoder, "cpu"))
 
 

@@ -30,6 +30,7 @@ FOUND = HERE / "results" / "tables.json"
 SETS = ("cora", "citeseer", "acm", "wiki")
 LITERAL = {
     "similarity": "dot", "mutual": False, "settled": 1, "joined": False, "fusion": "all", "least": 1, "sums": True,
+    "both": True,
 }  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "local": {"name": "local"},

@@ -261,7 +261,8 @@ class Total:
         turns = sorted(
             (order[party], which, at) for which, reply in enumerate(ordered) for at, party in enumerate(reply.parties)
         )
-        self._enough(self.contributors, "a total")
+        if rows is None:
+            self._enough(self.contributors, "a total")
         places: dict[str, Tensor] = {}
         if rows is not None:
             places = {party: _places(reply, at, rows) for reply in ordered for at, party in enumerate(reply.parties)}

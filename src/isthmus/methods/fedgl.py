@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -27,10 +28,10 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
-from isthmus.nn.encoders import Convolutions
 from isthmus.tasks.base import Step, Task
 from isthmus.tasks.classification import NodeClassification
 
+log = logging.getLogger("isthmus")
 NONE, CLOSED = -1, -2
 """In place of a class: no pseudo label; and a row that was not opened, for which the party's own guess stands."""
 
@@ -88,6 +89,8 @@ class FedGL(FedAvg):
     """Over whom the weights of a node's predictions come to one: the parties that hold it, or all."""
     least: int = Field(2, ge=1)
     """Holders that a node has at least for the server to read its sum; 1 is the paper's."""
+    both: bool = False
+    """Probabilities are told beside embeddings, as (11) has it; the parts of two holders follow from both sums."""
     search: Literal["exact", "approximate"] = "exact"
     """How similar nodes are found: among all, or in inverted lists (needs faiss)."""
 
@@ -107,15 +110,18 @@ class FedGL(FedAvg):
         if state.once("agree"):
             state.union = federation.agree("known").save()
         union = IdUnion(**state.union)
+        if not bool((union.holders >= self.least).any()):
+            log.warning("fedgl: no node is with %d parties: the server finds nothing that they share", self.least)
         for state.round in state.rounds(self.rounds):
-            chosen = federation.sample(self.fraction)
+            chosen = [party for party in federation.sample(self.fraction) if party in union.held]
             if "labels" in state:  # line 16
                 federation.ask("learn", Each(self.hints(state, union, chosen)), of=chosen)
             total = federation.total("train", {"weights": state.weights}, of=chosen)
             state.weights = total.mean("weights", default=state.weights)  # line 11
-            told = federation.total("tell", of=chosen, rows=union, least=self.least)
-            everyone = sum(union.held[party].numel() for party in chosen if party not in told.missing)
-            self.discover(told, everyone, state)
+            if self.pseudo_labels or self.pseudo_graph:
+                told = federation.total("tell", of=chosen, rows=union, least=self.least)
+                everyone = sum(union.held[party].numel() for party in chosen if party not in told.missing)
+                self.discover(told, everyone, state)
             yield state
 
     def discover(self, told: Total, everyone: int, state: State) -> None:
@@ -126,20 +132,24 @@ class FedGL(FedAvg):
         """
         opened = told.opened
         assert opened is not None
-        probability, embedding = (
-            told.mean(name) if self.fusion == "holders" else told.sum(name) / everyone
-            for name in ("probability", "embedding")
-        )
+        embedding = self.fused(told, "embedding", everyone)
+        probability = self.fused(told, "probability", everyone) if self.both else embedding.softmax(1)
         confidence, guess = probability.max(1)
         label = torch.where(confidence > self.threshold, guess, NONE) if self.pseudo_labels else NONE
         state.labels = torch.where(opened, label, CLOSED if self.pseudo_labels else NONE)
         if self.pseudo_graph:
-            changed = float((guess != state.guess)[opened].float().mean()) if "guess" in state and opened.any() else 1.0
-            state.guess = guess
+            state.start(guess=torch.full_like(guess, NONE))
+            seen = opened & (state.guess != NONE)
+            changed = float((guess != state.guess)[seen].float().mean()) if seen.any() else 1.0
+            state.guess = torch.where(opened, guess, state.guess)
             if "ends" in state or changed <= self.settled:
                 at = opened.nonzero().squeeze(1)
                 ends, state.similarity = self.neighbourhood(embedding[at])
                 state.ends = at[ends]
+
+    def fused(self, told: Total, name: str, everyone: int) -> Tensor:
+        """(11) and (13)."""
+        return told.mean(name) if self.fusion == "holders" else told.sum(name) / everyone
 
     def neighbourhood(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
         """(14): pairs (of, neighbour) of nodes, `[2, pairs]`, and weights that sum up to one for each `of`."""
@@ -220,12 +230,13 @@ class FedGL(FedAvg):
             if method.pseudo_labels and not isinstance(task, NodeClassification):
                 raise IsthmusError(f"method 'fedgl': task '{task.name}' has no classes that could be pseudo labels")
             super().__init__(method, parties, task, method.reads(module), **where)
+            self.kept.now = tuple(range(len(self.hosted)))
+            self._learned([_nothing(party) for party in self.hosted.parties])
+            self.kept["guess"] = [torch.full((party.nodes,), NONE) for party in self.hosted.parties]
 
         @action
         def known(self, request: Payload) -> Answer:
             """The ids of the party's nodes."""
-            self._learned([_nothing(party) for party in self.hosted.take(self.kept.now).parties])
-            self.kept["guess"] = [torch.full((party.nodes,), NONE) for party in self.cohort.parties]
             return Answer({"ids": [_ids(party) for party in self.cohort.parties]})
 
         @action
@@ -235,7 +246,7 @@ class FedGL(FedAvg):
             asked = self.hosted.take(self.kept.now).parties
             for at, (party, guess) in enumerate(zip(asked, self.kept.each("guess"), strict=True)):
                 label = request["labels"][at].cpu()
-                label = torch.where(label == CLOSED, guess, label).masked_fill(party.train, NONE)
+                label = torch.where(label == CLOSED, guess.cpu(), label).masked_fill(party.train, NONE)
                 hint = _nothing(party) | {"label": label}
                 if "edges" in request:
                     hint |= {"edges": request["edges"][at].long().cpu(), "weight": request["weight"][at].cpu()}
@@ -247,8 +258,12 @@ class FedGL(FedAvg):
             self.kept["prepared"], self._made = made, None
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
-            graph = self.method.complemented(party.graph, prepared["edges"], prepared["weight"])
-            return replace(party, graph=graph, train=party.train | (prepared["label"] >= 0))
+            graph = self.method.complemented(party.graph, prepared["edges"].cpu(), prepared["weight"].cpu())
+            return replace(party, graph=graph, train=party.train | (prepared["label"].cpu() >= 0))
+
+        def weights_of_mean(self) -> Tensor:
+            own = self.hosted.take(self.kept.now)  # pseudo labels are no training items
+            return self.method.weighting_of(own).to(torch.float64)
 
         @action
         def train(self, request: Payload) -> Answer:
@@ -281,7 +296,9 @@ class FedGL(FedAvg):
             confidence, guess = (each.cpu() for each in probability.max(1))
             sizes = list(self.cohort.sizes)
             self.kept["guess"] = list(torch.where(confidence > self.method.threshold, guess, NONE).split(sizes))
-            fields = {"embedding": list(embedding.split(sizes)), "probability": list(probability.split(sizes))}
+            fields = {"embedding": list(embedding.split(sizes))}
+            if self.method.both:
+                fields |= {"probability": list(probability.split(sizes))}
             ids = [_ids(party) for party in self.cohort.parties]
             return Answer({"ids": ids, **fields}, weight=self.weights_of_mean())
 
@@ -289,7 +306,7 @@ class FedGL(FedAvg):
 def takes_weights(module: nn.Module) -> bool:
     """Whether weights of edges change what a model says."""
     named = "edge_weight" in signature(module.forward).parameters
-    return module.weighted if isinstance(module, Convolutions) else named
+    return bool(getattr(module, "weighted", named))
 
 
 def _ids(party: Party) -> Tensor:
