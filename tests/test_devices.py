@@ -15,6 +15,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.study.engine import Run, RunResult, module_for, task_for
 from isthmus.testing import small_parties
 
+CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is at hand")
 
 
@@ -35,7 +36,7 @@ def assert_close(ours: RunResult, theirs: RunResult) -> None:
 
 @pytest.mark.cuda
 @needs_cuda
-@pytest.mark.parametrize(("method", "level"), [(name, of) for name, kind in Method.known().items() for of in kind.levels])
+@pytest.mark.parametrize(("method", "level"), CASES)
 def test_a_method_gives_on_cuda_what_it_gives_on_the_cpu(method: str, level: Any) -> None:
     parties, encoder = small_parties(level), Encoder.named(Method.named(method).encoder)(hidden=8)
     assert_close(result(method, parties, encoder, "cuda"), result(method, parties, encoder, "cpu"))

@@ -15,11 +15,11 @@ from isthmus.data.party import pool
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Total
 from isthmus.federation.site import action
-from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedgl import CLOSED, NONE, FedGL
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder
+from isthmus.study.config import Study
 from isthmus.study.engine import Run, module_for, task_for
 from isthmus.testing import CHECKS, check_method, small_parties
 
@@ -382,31 +382,26 @@ def pseudo_of(party, edges, weight):
 # ---- the graph of all
 
 
-def test_the_whole_is_evaluated_with_the_pseudo_graph_of_all():
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_graph_of_all_is_evaluated_as_it_is(joined):
     parties = make_parties()
-    ran = run(FedGL(rounds=2, settled=1.0, neighbours=5), parties)
-    list(ran._rounds())
+    ran = run(FedGL(rounds=2, settled=1.0, joined=joined, select="last"), parties)
+    found = ran.go()
+    assert "ends" in ran.state
+    ran.module.load_state_dict(found.weights)
     whole = pool(parties)
-    site = ran.method.site_of_whole(ran.state, whole, ran.task, ran.module)
-    graph = site.hosted.parties[0].graph
-    added = graph.edge_index[:, whole.edges :]
-    assert torch.equal(added, ran.state.ends.flip(0))
-    bare = Method.site_of_whole(ran.method, ran.state, whole, ran.task, ran.module)
-    counts = [each.answer("evaluate", {"weights": ran.state.weights}, ["pooled"]) for each in (site, bare)]
-    assert not torch.equal(*(each.columns["test/loss"] for each in counts))
+    with torch.no_grad():
+        right = ran.module(whole.graph.x, whole.graph.edge_index).argmax(1) == whole.graph.y
+    assert found.metrics["pooled_test_accuracy"] == pytest.approx(float(right[whole.test].float().mean()))
 
 
-def test_nodes_that_no_party_of_the_run_holds_are_left_out_of_the_whole():
-    parties = make_parties()
-    ran = run(FedGL(rounds=2, settled=1.0, neighbours=5), parties)
-    list(ran._rounds())
-    fewer = pool(parties[:2])
-    graph = ran.method.site_of_whole(ran.state, fewer, ran.task, ran.module).hosted.parties[0].graph
-    added = graph.edge_index[:, fewer.edges :]
-    ids = ran.state.union["ids"]
-    due = {(int(ids[b]), int(ids[a])) for a, b in ran.state.ends.t().tolist()}
-    due = {pair for pair in due if set(pair) <= set(fewer.ids.tolist())}
-    assert {tuple(fewer.ids[list(pair)].tolist()) for pair in added.t().tolist()} == due
+def test_on_overlapping_graphs_the_defaults_come_to_a_pseudo_graph():
+    plan = Study.of({"data": {"name": "hospitals"}, "methods": [{"name": "fedgl"}], "training": {"rounds": 20}})
+    loaded = plan.load(0)
+    module = module_for(plan.encoder(), loaded.parties, loaded.task, 0)
+    ran = Run(plan.method_list()[0], loaded.parties, loaded.task, module, seed=0)
+    began = [state.round for state in ran._rounds() if "ends" in state]
+    assert 3 < began[0] < 20  # not before predictions have settled
 
 
 # ---- conformance, where nodes are shared

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from isthmus import Study, run_study
+from isthmus import Study
+from isthmus.study.engine import Run, module_for
 from isthmus.study.results import versions
 
 HERE = Path(__file__).parent
@@ -100,15 +101,17 @@ def study(data: str, method: dict[str, Any], seed: int, row: dict[str, Any], rou
 
 
 def measured(data: str, method: dict[str, Any], seed: int, row: dict[str, Any], rounds: int) -> dict[str, Any]:
-    (run,) = run_study(study(data, method, seed, row, rounds)).runs
-    found = {
-        f"{goal}": run.metrics.get(key)
-        for goal, key in (("global", "pooled_test_accuracy"), ("local", "test_accuracy"))
-    }
+    plan = study(data, method, seed, row, rounds)
+    loaded = plan.load(seed)
+    module = module_for(plan.encoder(), loaded.parties, loaded.task, seed)
+    run = Run(plan.method_list()[0], loaded.parties, loaded.task, module, seed=seed)
+    found = run.go()
+    goals = {"global": found.metrics.get("pooled_test_accuracy"), "local": found.metrics["test_accuracy"]}
     return {
-        "seed": seed, **{goal: None if value is None else round(100 * value, 2) for goal, value in found.items()},
-        "val": round(100 * run.metrics["val_accuracy"], 2), "round": run.chosen_round, "rounds": run.rounds,
-        "seconds": round(run.seconds, 1), "date": datetime.date.today().isoformat(),
+        "seed": seed, **{goal: None if value is None else round(100 * value, 2) for goal, value in goals.items()},
+        "val": round(100 * found.metrics["val_accuracy"], 2), "round": found.chosen_round, "rounds": found.rounds,
+        "graph from": getattr(run.state, "began", 0), "seconds": round(found.seconds, 1),
+        "date": datetime.date.today().isoformat(),
     }  # fmt: skip
 
 

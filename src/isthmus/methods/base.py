@@ -138,10 +138,6 @@ class Method(Registered):
         """Counts from which the metrics of a round follow, summed over all parties."""
         return federation.total("evaluate", self.evaluated(state))
 
-    def site_of_whole(self, state: State, whole: Party, task: Task, module: nn.Module, **where: Any) -> Site:
-        """Where the server's weights are evaluated on all parties' data put together, which only a study has."""
-        return Site(self, [whole], task, module, **where)
-
     def weighting_of(self, cohort: Cohort) -> Tensor:
         """How much each party counts in a mean, `[parties]`."""
         return torch.ones(len(cohort))

@@ -22,7 +22,7 @@ from isthmus.data import similar
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer, IdUnion, Total
-from isthmus.federation.site import Prepared, Site, action
+from isthmus.federation.site import Prepared, action
 from isthmus.federation.verbs import Each, Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Model, State, Weighting
@@ -54,6 +54,8 @@ class FedGL(FedAvg):
     - A node's weights N_k / M are divided by their sum over the parties that hold it. Read literally (`fusion = "all"`)
       M is the sum over all parties, and a node that few hold has small probabilities, below any threshold.
     - L_GCN and L_SSL are means over their nodes, as in the GCN that the paper builds on; `sums` is (8) to the letter.
+    - Parties train and are evaluated on complemented graphs. The graph that all parts make together, on which a study
+      measures the global goal, lacks no edge and is taken as it is.
     - The pseudo graph of `similarity = "dot"`, one-sided, from the first round on, is (14) to the letter: nodes with
       large embeddings become everybody's neighbours, and accuracy falls far. See the options below and docs/overlap.md.
     """
@@ -81,7 +83,7 @@ class FedGL(FedAvg):
     """What similarity of two embeddings is."""
     mutual: bool = True
     """Pseudo neighbours are those that choose each other; otherwise those that a node chooses."""
-    settled: float = Field(0.01, ge=0, le=1)
+    settled: float = Field(0.03, ge=0, le=1)
     """The pseudo graph begins when at most this share of the nodes is predicted otherwise than a round before."""
     joined: bool = True
     """The pseudo graph's edges are normalised together with the graph's; otherwise apart, as (9) has it, for a GCN."""
@@ -142,7 +144,9 @@ class FedGL(FedAvg):
             seen = opened & (state.guess != NONE)
             changed = float((guess != state.guess)[seen].float().mean()) if seen.any() else 1.0
             state.guess = torch.where(opened, guess, state.guess)
-            if "ends" in state or changed <= self.settled:
+            if changed <= self.settled:
+                state.start(began=state.round)
+            if "began" in state:
                 at = opened.nonzero().squeeze(1)
                 ends, state.similarity = self.neighbourhood(embedding[at])
                 state.ends = at[ends]
@@ -176,17 +180,6 @@ class FedGL(FedAvg):
                 ends = torch.stack([torch.from_numpy(part.col), torch.from_numpy(part.row)])
                 found[party] |= {"edges": ends.int(), "weight": torch.from_numpy(part.data)}
         return found
-
-    def site_of_whole(self, state: State, whole: Party, task: Task, module: nn.Module, **where: Any) -> Site:
-        edges, weight = torch.empty(2, 0, dtype=torch.long), torch.empty(0)
-        if "ends" in state and whole.ids is not None:
-            here = whole.ids  # sorted; of a node that only a missing party holds nothing is known
-            place = torch.searchsorted(here, state.union["ids"]).clamp(max=here.numel() - 1)
-            edges = place[state.ends.flip(0)]
-            kept = (here[edges] == state.union["ids"][state.ends.flip(0)]).all(0)
-            edges, weight = edges[:, kept], state.similarity[kept]
-        whole = replace(whole, graph=self.complemented(whole.graph, edges, weight))
-        return Site(self, [whole], task, self.reads(module), **where)
 
     def reads(self, module: nn.Module) -> nn.Module:
         """The model that reads complemented graphs: (9) normalises them before its layers see them."""

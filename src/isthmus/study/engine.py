@@ -18,6 +18,7 @@ from isthmus.errors import IsthmusError, nearest
 from isthmus.federation.answers import Total
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation, Transport
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.draws import seed_of
@@ -100,7 +101,8 @@ class Run:
         self.method, self.task, self.seed = method, task, seed
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
-        self.whole = whole_of(parties)
+        whole = whole_of(parties)
+        self.whole = None if whole is None else Site(method, [whole], task, module, device=device)
         parties = [pool(parties)] if method.pooled and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
         self.transport = transport or LocalTransport(
@@ -161,8 +163,8 @@ class Run:
         """Metrics of the server's weights on the graph that the parties' overlapping parts are put together to."""
         if self.whole is None or "weights" not in state:
             return {}
-        site = self.method.site_of_whole(state, self.whole, self.task, self.module, device=self.device)
-        counts = Total([site.answer("evaluate", {"weights": state.weights}, [self.whole.name])], [self.whole.name])
+        asked = self.whole.hosted.names
+        counts = Total([self.whole.answer("evaluate", {"weights": state.weights}, asked)], asked)
         found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
         return {f"pooled_{split}_{name}": value for split, own in found.items() for name, value in own.items()}
 
