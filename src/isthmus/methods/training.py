@@ -25,6 +25,10 @@ Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 """What is added to the gradients of the leaves before each step: a proximal term, a control variate."""
 
 
+Read: TypeAlias = Callable[[Tensor, int, int], tuple[Block, Tensor]]
+"""Given a step's items, the epoch and the step's number in it: a block, and at which rows of the output items stand."""
+
+
 class LocalTraining(Options):
     """How a party trains on its own data, from a fresh optimiser each time."""
 
@@ -43,7 +47,9 @@ class LocalTraining(Options):
     clip: float = Field(0.0, ge=0)
     """Largest norm of a party's gradient; 0 does not clip."""
 
-    def fit(self, site: Site, loss: Loss, *, pull: Pull | None = None, alike: bool = True) -> Tensor:
+    def fit(
+        self, site: Site, loss: Loss, *, pull: Pull | None = None, alike: bool = True, read: Read | None = None
+    ) -> Tensor:
         """Train the site's model for the parties asked now, each on its own items as if it were alone.
 
         The loss is a mean per party and then a sum over parties, so that one backward pass gives every party its own
@@ -53,6 +59,7 @@ class LocalTraining(Options):
             loss: of a step, `[parties]`.
             pull: given the leaves, what to add to their gradients.
             alike: `pull` moves weights that a party's data never touch in the same way at all parties.
+            read: what the model reads in a step, where that is not the step's items alone.
 
         Returns:
             steps that each party took, `[parties]`.
@@ -62,11 +69,11 @@ class LocalTraining(Options):
         trains = (items > 0).tolist()
         if not any(trains):
             return torch.zeros(len(cohort), dtype=torch.long)
-        touched = self.batch_size == 0 and self.clip == 0 and alike
+        touched = self.batch_size == 0 and self.clip == 0 and alike and read is None
         # nodes that no path joins to a training node change nothing: most of a graph that was cut at random
         near = self.batch_size == 0 and model.keeps_to_components
         # without batches every step reads the same
-        whole = None if self.batch_size else _read(cohort, next(self._batches(site, 0)), trains, near)
+        whole = None if self.batch_size or read else _read(cohort, next(self._batches(site, 0)), trains, near)
         leaves = model.start_training(whole[0] if whole and touched else cohort.block, trains, touched=touched)
         optimizer = PartyOptimizer(self, leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)
@@ -74,8 +81,8 @@ class LocalTraining(Options):
             for at, chosen in enumerate(self._batches(site, epoch)):
                 sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
                 active = [size > 0 for size in sizes]
-                read, at_rows = whole or _read(cohort, chosen, active, near)
-                output = model(read, site.generators("dropout", epoch, at))
+                block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active, near)
+                output = model(block, site.generators("dropout", epoch, at))
                 losses = loss(Step(output[at_rows], cohort.y[chosen], sizes, chosen))
                 losses.sum().backward()
                 _add(leaves, pull(leaves) if pull else ())

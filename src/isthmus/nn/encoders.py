@@ -62,7 +62,13 @@ class MessagePassing(nn.Module):
 
 
 class Readout(nn.Module):
-    """Graph classification: node embeddings, ReLU, pooled per graph, one linear layer."""
+    """Graph classification: node embeddings, ReLU, pooled per graph, one linear layer.
+
+    Attributes:
+        embeds: what is pooled stands beside the outputs, `[graphs, classes + hidden]`.
+    """
+
+    embeds = False
 
     def __init__(self, body: nn.Module, hidden: int, classes: int, pool: Pool) -> None:
         super().__init__()
@@ -76,8 +82,8 @@ class Readout(nn.Module):
         return None if inner is None else f"body.{inner}"
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
-        h = self.body(x, edge_index, edge_weight).relu()
-        return self.head(self.pool(h, batch, batch_size))
+        h = self.pool(self.body(x, edge_index, edge_weight).relu(), batch, batch_size)
+        return torch.cat([self.head(h), h], dim=1) if self.embeds else self.head(h)
 
 
 class Convolutions(MessagePassing):

@@ -179,13 +179,14 @@ def normalised_edges(
 
     Weights with noise may sum up to nothing, or less, and the root of that is no number.
     """
+    edge_weight = None if edge_weight is None else edge_weight.to(dtype)
     if edge_weight is None or not bool((edge_weight < 0).any()):
         return gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
     if self_loops:
         edge_index, edge_weight = add_remaining_self_loops(edge_index, edge_weight, 2.0 if improved else 1.0, nodes)
     degree = edge_weight.new_zeros(nodes).index_add_(0, edge_index[1], edge_weight.abs())
     scale = degree.pow(-0.5).masked_fill(degree == 0, 0)
-    return edge_index, (scale[edge_index[0]] * edge_weight * scale[edge_index[1]]).to(dtype)
+    return edge_index, scale[edge_index[0]] * edge_weight * scale[edge_index[1]]
 
 
 class Features:

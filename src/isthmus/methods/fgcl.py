@@ -1,0 +1,284 @@
+"""FGCL: many small graphs whose edges are secret; contrast wins back what noise costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from isthmus.data import rows
+from isthmus.data.party import SPLITS, Block, Level, Party
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Prepared, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Model, State, Weighting
+from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.encoders import Readout
+from isthmus.privacy.accounting import Account
+from isthmus.privacy.edges import Pairs, PostProcessing
+from isthmus.privacy.mechanisms import Mechanism
+from isthmus.tasks.base import Step, Task
+
+
+class FGCL(FedAvg):
+    """FGCL (Yang et al. 2022), Algorithm 1: contrast between two views of a graph, each with noise on its edges.
+
+    A party releases each of its graphs as two views (3): every pair of nodes has a weight, 1 or 0 with noise of its
+    own. Only views are trained on, so that the model tells of an edge no more than they do. Per graph, with k graphs of
+    other labels drawn from a stack of the last ones:
+
+    L_c = -log exp(s(h_0, h_1)/tau) / (exp(s(h_0, h_1)/tau) + sum_t exp(s(h_t, h_1)/tau))     (6), s the cosine;
+    L_e = (c(p(h_0), y) + c(p(h_1), y)) / 2     (9);          L = gamma L_c + L_e     (10).
+
+    With one epsilon there is one view and no contrast: the paper's "Federated + noise".
+
+    The factors of (11) do not sum up to one as printed; it is read as theta <- ((M - c) theta + sum_S theta_i) / M,
+    with S the c of M parties that took part: those that did not count with the old weights.
+    """
+
+    name: ClassVar[str] = "fgcl"
+    levels: ClassVar[tuple[Level, ...]] = ("graph",)
+
+    weighting: Weighting = "even"
+    """What a party's weights count by: evenly (the paper's), its training items, or all its items."""
+    local: LocalTraining = LocalTraining(epochs=1, batch_size=32)
+    """Training at the parties; batch size 1 is the paper's streaming."""
+    mechanism: Literal["laplace", "gaussian", "randomized-response"] = "laplace"
+    """What noise the edges get."""
+    epsilons: list[float] = Field([1.0, 1.0], min_length=1, max_length=2)
+    """Privacy budget of each view; together they are spent. One view: no contrast."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """Probability with which Gaussian noise may exceed its budget."""
+    post: PostProcessing = PostProcessing()
+    """What is made of the noisy weights."""
+    redraw: Literal["never", "epoch"] = "never"
+    """How often views are drawn: once for all, or anew in every epoch, which spends their budget every time."""
+    gamma: float = Field(0.1, ge=0)
+    """Weight of the contrast."""
+    temperature: float = Field(1.0, gt=0)
+    """Temperature of the contrast (tau)."""
+    negatives: int = Field(10, ge=1)
+    """Graphs of other labels that a graph is contrasted with (k)."""
+    stack: int = Field(100, ge=1)
+    """Graphs that are kept to draw them from, the last ones trained on (N)."""
+    evaluated_on: Literal["views", "graphs"] = "views"
+    """What is evaluated: first views, as in the paper, or the graphs themselves, which then are no secret there."""
+
+    @field_validator("epsilons")
+    @classmethod
+    def _are_budgets(cls, epsilons: list[float]) -> list[float]:
+        if not all(epsilon > 0 for epsilon in epsilons):
+            raise ValueError("each is a privacy budget, above 0")
+        return epsilons
+
+    def check(self, module: nn.Module) -> None:
+        body = getattr(module, "body", None)
+        if not isinstance(module, Readout) or not getattr(body, "weighted", True):
+            raise IsthmusError(
+                "method 'fgcl' needs an encoder of Isthmus that weighs edges: gcn, graphconv, tag or lightgcn, say"
+            )
+
+    def mechanisms(self) -> list[Mechanism]:
+        """Each view's."""
+        kind = Mechanism.named(self.mechanism)
+        more = {"delta": self.delta} if "delta" in kind.model_fields else {}
+        return [kind.read({"epsilon": epsilon, **more}, "method 'fgcl'") for epsilon in self.epsilons]
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(weights=model.weights())
+        if state.once("protect"):
+            state.draws = dict.fromkeys(federation.ask("protect"), 1)
+        for state.round in state.rounds(self.rounds):
+            chosen = [party for party in federation.sample(self.fraction) if party in state.draws]
+            total = federation.total("train", {"weights": state.weights}, of=chosen)
+            new, took_part = total.mean("weights", default=state.weights), len(chosen) - len(total.missing)
+            share = took_part / len(federation.parties)
+            state.weights = {name: torch.lerp(old, new[name], share) for name, old in state.weights.items()}  # (11)
+            if self.redraw == "epoch":
+                state.draws |= {party: state.draws[party] + self.local.epochs for party in chosen}
+            yield state
+
+    def account(self, state: State) -> Account:
+        """What the party has spent whose views were drawn most often."""
+        account = Account("one edge of one graph")
+        for mechanism in self.mechanisms():
+            account.add(mechanism.cost, max(state.draws.values(), default=0))
+        return account
+
+    class AtParty(Prepared, FedAvg.AtParty):
+        method: FGCL
+
+        def __init__(self, method: FGCL, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
+            super().__init__(method, parties, task, _embedding(module), **where)
+            self.pairs = [Pairs.of(_sizes(party)) for party in parties]
+            self._stacks: list[Tensor] = []
+            self._there: Tensor | None = None
+            self.kept.now = tuple(range(len(self.hosted)))  # before anything is released no edge is there
+            views = [str(view) for view in range(len(method.epsilons))]
+            self.kept["prepared"] = [dict.fromkeys(views, torch.zeros(len(pairs))) for pairs in self.pairs]
+            self.kept["stack"] = [torch.empty(0, dtype=torch.long) for _ in self.pairs]
+
+        @action
+        def protect(self, request: Payload) -> Answer:
+            """Views of all graphs (3), and a stack of the last of them."""
+            self._draw()
+            self.kept["stack"] = [_last(party, self.method.negatives) for party in self._asked()]
+            return Answer({})
+
+        def _asked(self) -> tuple[Party, ...]:
+            return self.hosted.take(self.kept.now).parties
+
+        def _draw(self, *purpose: object) -> None:
+            """Noise for every pair of nodes of every graph of the parties asked, once for each view."""
+            asked = [self.pairs[at] for at in self.kept.now]
+            bits = [
+                pairs.bits(party.graph.edge_index, party.graph.x.dtype)
+                for pairs, party in zip(asked, self._asked(), strict=True)
+            ]
+            views: list[dict[str, Tensor]] = [{} for _ in asked]
+            for view, mechanism in enumerate(self.method.mechanisms()):
+                for at, source in enumerate(self.generators("noise", view, *purpose)):
+                    released = mechanism.release(bits[at], source)
+                    views[at][str(view)] = self.method.post.of(released, asked[at])
+            self.kept["prepared"] = views
+            self._made = None
+
+        def trained_on(self, party: Party, prepared: Any) -> Party:
+            """All views of all graphs, one pile after another; only items of the first are trained on and evaluated."""
+            pairs, views = self.pairs[self.hosted.names.index(party.name)], len(self.method.epsilons)
+            graph, graphs = party.graph, party.items
+            drawn = [pairs.graph(prepared[str(view)].cpu()) for view in range(views)]
+            pile = Data(
+                x=rows.take(graph.x, torch.arange(party.nodes).repeat(views)),
+                edge_index=torch.cat([index + view * party.nodes for view, (index, _) in enumerate(drawn)], dim=1),
+                edge_weight=torch.cat([weight for _, weight in drawn]),
+                y=torch.cat([graph.y] * views),
+                batch=torch.cat([_batch(party) + view * graphs for view in range(views)]),
+                num_nodes=views * party.nodes,
+            )
+            pile.num_graphs = views * graphs
+            none = torch.zeros((views - 1) * graphs, dtype=torch.bool)
+            masks: dict[str, Any] = {split: torch.cat([getattr(party, split), none]) for split in SPLITS}
+            return replace(party, graph=pile, **masks)
+
+        @action
+        def train(self, request: Payload) -> Answer:
+            """Lines 4 to 13."""
+            self.model.load(request["weights"])
+            self._stacks = [stack.cpu() for stack in self.kept.each("stack")]
+            self.method.local.fit(self, self._loss, read=self._read)
+            self.kept["stack"] = self._stacks
+            return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())
+
+        def weights_of_mean(self) -> Tensor:
+            return self.method.weighting_of(self.hosted.take(self.kept.now)).to(torch.float64)
+
+        def _read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, Tensor]:
+            """The graphs of a step: by party first views, second views, and the negatives' second views, each once.
+
+            Returns:
+                the block, and at which rows of the output a graph's views and negatives stand: `[items, 1]`, or
+                `[items, 2 + k]`. A graph without any negative has its own second view there, and none in `_there`.
+            """
+            if self.method.redraw == "epoch" and at == 0:
+                self._draw(epoch)
+                self.cohort = self.cohort_of(self.kept.now)
+            order, where, there, first, before = [], [], [], 0, 0
+            for which, source in enumerate(self.generators("negatives", epoch, at)):
+                items = self.cohort.items[which]
+                own = chosen[(chosen >= first) & (chosen < first + items)].cpu() - first
+                read, rows_of = own, torch.arange(own.numel()).unsqueeze(1)
+                if len(self.method.epsilons) == 2:
+                    read, rows_of = self._contrasted(which, own, items // 2, source)
+                    there.append((rows_of[:, 2:] != rows_of[:, 1:2]).any(1, keepdim=True))
+                order.append(read + first)
+                where.append(rows_of + before)
+                first, before = first + items, before + read.numel()
+            device = self.cohort.device
+            self._there = torch.cat(there).to(device) if there else None
+            return self.cohort.graphs_of(torch.cat(order).to(device)), torch.cat(where).to(device)
+
+        def _contrasted(self, which: int, own: Tensor, graphs: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+            """What a party reads in a step on these of its graphs, and where its parts stand in that."""
+            stack, y = self._stacks[which], self._asked()[which].graph.y
+            drawn = _drawn(_differ(y[own], y[stack]), self.method.negatives, source)
+            there = drawn >= 0
+            met, at = torch.unique(stack[drawn[there]], return_inverse=True)
+            count = torch.arange(own.numel())
+            negatives = (count + own.numel()).unsqueeze(1).repeat(1, self.method.negatives)
+            negatives[there] = 2 * own.numel() + at
+            self._stacks[which] = torch.cat([stack, own])[-self.method.stack :]
+            rows_of = torch.cat([count.unsqueeze(1), (count + own.numel()).unsqueeze(1), negatives], dim=1)
+            return torch.cat([own, own + graphs, met + graphs]), rows_of
+
+        def _loss(self, step: Step) -> Tensor:
+            """(10); without a negative (6) is 0."""
+            classes, views = self.task.outputs, len(self.method.epsilons)
+            tasks = [self.task.loss(replace(step, output=step.output[:, view, :classes])) for view in range(views)]
+            loss = torch.stack(tasks).mean(0)  # (9)
+            if self._there is None:
+                return loss
+            h = F.normalize(step.output[..., classes:], dim=2)
+            score = (h * h[:, 1:2]).sum(2) / self.method.temperature  # with the second view
+            score = torch.cat([score[:, :1], score[:, 2:].masked_fill(~self._there, -torch.inf)], dim=1)
+            return loss + self.method.gamma * step.mean(score.logsumexp(1) - score[:, 0])
+
+        def _outputs(self, request: Payload) -> Tensor:
+            return super()._outputs(request)[:, : self.task.outputs]
+
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            if self.method.evaluated_on == "graphs":
+                self.cohort = self.hosted.take(self.kept.now)
+            return super().evaluate(request)
+
+
+def _embedding(module: nn.Module) -> nn.Module:
+    """The model with a graph's embedding beside its outputs."""
+    module = deepcopy(module)
+    assert isinstance(module, Readout)
+    module.embeds = True
+    return module
+
+
+def _batch(party: Party) -> Tensor:
+    batch: Tensor | None = party.graph.get("batch")
+    return torch.zeros(party.nodes, dtype=torch.long) if batch is None else batch
+
+
+def _sizes(party: Party) -> list[int]:
+    sizes: list[int] = torch.bincount(_batch(party), minlength=party.items).tolist()
+    return sizes
+
+
+def _last(party: Party, count: int) -> Tensor:
+    """The last graphs that the party trains on."""
+    return party.train.nonzero().squeeze(1)[-count:]
+
+
+def _differ(y: Tensor, others: Tensor) -> Tensor:
+    """Whose labels are different, `[items, others]`: of several tasks, in one that is known of both."""
+    if y.dim() == 1:
+        return y.unsqueeze(1) != others.unsqueeze(0)
+    one, other = y.unsqueeze(1), others.unsqueeze(0)
+    return ((one != other) & ~one.isnan() & ~other.isnan()).any(2)
+
+
+def _drawn(differ: Tensor, count: int, source: torch.Generator) -> Tensor:
+    """For every row so many of the columns that differ, again from the start where there are fewer; -1 without any."""
+    order = torch.rand(differ.shape, generator=source).masked_fill(~differ, -1).argsort(1, descending=True)
+    there = differ.sum(1, keepdim=True)
+    place = torch.arange(count).unsqueeze(0) % there.clamp(min=1)
+    if not order.size(1):
+        return torch.full((differ.size(0), count), -1)
+    return torch.where(there > 0, order.gather(1, place), -1)

@@ -1,0 +1,302 @@
+"""FGCL against its paper's algorithm written out graph by graph with full matrices, and what it spends."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from helpers import make_graph_parties, make_node_parties
+from isthmus.data.party import Party
+from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.federation.site import action
+from isthmus.methods.fgcl import FGCL, _differ, _drawn
+from isthmus.nn.encoders import Encoder
+from isthmus.study.engine import Run, module_for, task_for
+from isthmus.testing import CHECKS, check_method, small_parties
+
+SGD = {"epochs": 1, "batch_size": 1, "optimizer": "sgd", "lr": 0.2, "weight_decay": 0.0}
+
+
+def run(method, parties, encoder="gcn", **ways):
+    task = task_for(parties)
+    module = module_for(Encoder.named(encoder)(hidden=5, dropout=0.0), parties, task, 0)
+    return Run(method, parties, task, module, seed=0, **ways)
+
+
+def method(**options):
+    return FGCL.read({"rounds": 2, "select": "last", "local": SGD, **options}, "fgcl")
+
+
+def graphs_of(party):
+    """Features, edges and label of each graph."""
+    batch = party.graph.batch
+    for at in range(party.items):
+        nodes = (batch == at).nonzero().flatten()
+        here = (batch[party.graph.edge_index[0]] == at).nonzero().flatten()
+        yield party.graph.x[nodes].to_dense(), party.graph.edge_index[:, here] - nodes[0], party.graph.y[at]
+
+
+# ---- Algorithm 1, graph by graph
+
+
+class Literal:
+    """A party's training, with the noise that it drew and the negatives that it chose handed in."""
+
+    def __init__(self, method, model, party, views):
+        self.method, self.model, self.party = method, copy.deepcopy(model), party
+        self.graphs = list(graphs_of(party))
+        self.views = []  # of every graph its dense weights, for each view
+        places = [0, *torch.tensor([g[0].size(0) * (g[0].size(0) - 1) // 2 for g in self.graphs]).cumsum(0).tolist()]
+        for at, (x, _, _) in enumerate(self.graphs):
+            self.views.append([])
+            for view in views:
+                weights = iter(view[places[at] : places[at + 1]].tolist())
+                a = torch.zeros(len(x), len(x))
+                for i in range(len(x)):
+                    for j in range(i + 1, len(x)):
+                        a[i, j] = a[j, i] = next(weights)
+                self.views[-1].append(a)
+
+    def embedding(self, at, view):
+        """(4) and (5)."""
+        h, a = self.graphs[at][0], self.views[at][view]
+        loops = a + torch.eye(len(a))
+        scale = loops.abs().sum(1) ** -0.5
+        normal = scale[:, None] * loops * scale
+        convs = self.model.body.convs
+        for layer, conv in enumerate(convs):
+            h = normal @ (h @ conv.lin.weight.t()) + conv.bias
+            h = h.relu() if layer < len(convs) - 1 else h
+        return h.relu().mean(0)
+
+    def loss(self, at, negatives):
+        """(10)."""
+        y, h0, h1 = self.graphs[at][2], self.embedding(at, 0), self.embedding(at, 1)
+        of_task = [F.cross_entropy(self.model.head(h)[None], y[None]) for h in (h0, h1)]
+        positive = torch.exp(F.cosine_similarity(h0, h1, dim=0) / self.method.temperature)
+        others = [
+            torch.exp(F.cosine_similarity(self.embedding(other, 1), h1, dim=0) / self.method.temperature)
+            for other in negatives
+        ]
+        contrast = -torch.log(positive / (positive + sum(others)))
+        return self.method.gamma * contrast + sum(of_task) / 2
+
+    def step(self, at, negatives):
+        self.model.zero_grad()
+        self.loss(at, negatives).backward()
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight -= self.method.local.lr * weight.grad
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Which graphs each party trains on, in their order, and against which negatives."""
+    found = []
+    contrasted = FGCL.AtParty._contrasted
+
+    def watch(site, which, own, graphs, source):
+        before = [stack.clone() for stack in site._stacks]
+        read, rows_of = contrasted(site, which, own, graphs, source)
+        negatives = [[int(read[at]) - graphs for at in row[2:]] for row in rows_of.tolist()]
+        found.append((site.cohort.names[which], own.tolist(), negatives, before[which].tolist()))
+        return read, rows_of
+
+    monkeypatch.setattr(FGCL.AtParty, "_contrasted", watch)
+    return found
+
+
+@pytest.mark.parametrize("post", [{"clamp": False}, {"clamp": True}, {"degree": 2.0}])
+def test_it_is_the_papers_algorithm(post, watched, double_precision):
+    parties = [doubled(party) for party in make_graph_parties()]
+    way = method(post=post, negatives=3, stack=6, gamma=0.5, temperature=0.7, rounds=1)
+    ran = run(way, parties)
+    first = copy.deepcopy(ran.module)
+    ran.go()
+    (site,) = ran.transport.sites
+    site.kept.now = tuple(range(len(parties)))
+    trained = []
+    for party, views in zip(parties, site.kept.each("prepared"), strict=True):
+        literal = Literal(way, first, party, [views["0"], views["1"]])
+        stack = party.train.nonzero().flatten()[-3:].tolist()
+        for name, own, negatives, held in watched:
+            if name != party.name or not own:
+                continue
+            assert held == stack
+            ((target,), (chosen,)) = own, negatives
+            labels = [literal.graphs[at][2] for at in chosen]
+            assert set(chosen) <= set(stack)
+            assert all(label != literal.graphs[target][2] for label in labels)
+            different = {at for at in stack if literal.graphs[at][2] != literal.graphs[target][2]}
+            assert len(set(chosen)) == min(3, len(different))
+            literal.step(target, chosen)
+            stack = [*stack, target][-6:]
+        trained.append(literal.model.state_dict())
+    for name, weight in ran.state.weights.items():
+        assert torch.allclose(weight, sum(each[name] for each in trained) / len(parties), atol=1e-9)
+
+
+def doubled(party):
+    graph = party.graph.clone()
+    graph.x = graph.x.to_dense().double()
+    return Party(party.name, graph, "graph", train=party.train, val=party.val, test=party.test)
+
+
+def test_what_takes_no_part_counts_with_the_old_weights(double_precision, monkeypatch):
+    """(11): half of the parties moves the weights half as far as all of them would from there."""
+    parties = [doubled(party) for party in make_graph_parties()]
+    train, trained = FGCL.AtParty.train, []
+
+    @action
+    def watch(site, request):
+        answer = train(site, request)
+        trained.append(answer.fields["weights"])
+        return answer
+
+    monkeypatch.setattr(FGCL.AtParty, "train", watch)
+    ran = run(method(rounds=1, fraction=0.5), parties)
+    first = {name: weight.clone() for name, weight in ran.module.state_dict().items()}
+    ran.go()
+    (stacks,) = trained
+    for name, old in first.items():
+        assert stacks[name].size(0) == 2
+        assert torch.allclose(ran.state.weights[name], (2 * old + stacks[name].sum(0)) / 4, atol=1e-9)
+
+
+# ---- negatives
+
+
+def test_labels_differ_where_a_task_that_is_known_of_both_does():
+    nan = float("nan")
+    y = torch.tensor([[1.0, nan, 0.0], [1.0, 1.0, nan], [nan, nan, nan]])
+    others = torch.tensor([[1.0, 0.0, 0.0], [0.0, nan, nan], [nan, nan, 1.0]])
+    assert _differ(y, others).tolist() == [[False, True, True], [True, True, False], [False, False, False]]
+    assert _differ(torch.tensor([0, 1]), torch.tensor([1, 1, 0])).tolist() == [
+        [True, True, False],
+        [False, False, True],
+    ]
+
+
+def test_negatives_are_drawn_without_repetition_while_there_are_enough():
+    differ = torch.tensor([[True] * 8, [True, True] + [False] * 6, [False] * 8])
+    drawn = _drawn(differ, 5, torch.Generator().manual_seed(0))
+    assert drawn[0].unique().numel() == 5
+    assert sorted(drawn[1].tolist()) in ([0, 0, 0, 1, 1], [0, 0, 1, 1, 1])
+    assert (drawn[2] == -1).all()
+    assert (_drawn(torch.zeros(3, 0, dtype=torch.bool), 2, torch.Generator()) == -1).all()
+
+
+def test_a_graph_without_negatives_is_not_contrasted():
+    parties = make_graph_parties()
+    for party in parties:
+        party.graph.y = torch.zeros_like(party.graph.y)
+    task = task_for(parties, 2)
+    module = module_for(Encoder.named("gcn")(hidden=5), parties, task, 0)
+    weights = [
+        Run(method(gamma=gamma), parties, task, module, seed=0).go().weights["head.weight"] for gamma in (0.0, 5.0)
+    ]
+    assert torch.equal(*weights)
+
+
+# ---- what is released
+
+
+def test_views_are_drawn_once_and_only_they_are_trained_on():
+    parties = make_graph_parties()
+    ran = run(method(rounds=3), parties)
+    (site,) = ran.transport.sites
+    seen = []
+    for _ in ran._rounds():
+        site.kept.now = tuple(range(len(parties)))
+        seen.append(site.kept.each("prepared"))
+        site.cohort = site.cohort_of(site.kept.now)
+        assert site.cohort.block.edge_weight is not None
+    assert all(torch.equal(one["0"], other["0"]) for one, other in zip(seen[0], seen[2], strict=True))
+    assert all(not torch.equal(views["0"], views["1"]) for views in seen[0])
+    assert ran.method.account(ran.state).to_dict()["basic"] == {"epsilon": 2.0, "delta": 0.0}
+
+
+def test_what_is_drawn_anew_is_spent_anew():
+    ran = run(method(rounds=3, redraw="epoch", epsilons=[0.5, 0.25], local={**SGD, "epochs": 2}), make_graph_parties())
+    ran.go()
+    assert ran.method.account(ran.state).spent().epsilon == pytest.approx((1 + 3 * 2) * 0.75)
+
+
+def test_who_was_drawn_most_often_has_spent_most():
+    ran = run(method(rounds=4, redraw="epoch", fraction=0.5, epsilons=[1.0]), make_graph_parties())
+    ran.go()
+    most = max(ran.state.draws.values())
+    assert min(ran.state.draws.values()) < most <= 5
+    assert sum(ran.state.draws.values()) == 4 + 4 * 2
+    assert ran.method.account(ran.state).spent().epsilon == most
+
+
+def test_other_edges_are_another_release_and_nothing_else_of_a_graph_is_read():
+    """With next to no noise the views are the graphs; with nothing but noise the edges change nothing."""
+    parties = make_graph_parties()
+    ran = run(method(rounds=1, epsilons=[1e6]), parties)
+    ran.go()
+    (site,) = ran.transport.sites
+    site.kept.now = tuple(range(len(parties)))
+    for pairs, party, views in zip(site.pairs, parties, site.kept.each("prepared"), strict=True):
+        assert torch.allclose(views["0"], pairs.bits(party.graph.edge_index), atol=1e-4)
+
+
+def test_a_party_that_released_nothing_is_not_trained_on(monkeypatch):
+    protect = FGCL.AtParty.protect
+
+    @action
+    def fail(site, request):
+        if "party-1" in site.cohort.names:
+            raise PartyFailed("party-1", "no disk")
+        return protect(site, request)
+
+    monkeypatch.setattr(FGCL.AtParty, "protect", fail)
+    ran = run(method(quorum=0.5), make_graph_parties())
+    ran.go()
+    assert set(ran.state.draws) == {"party-0", "party-2", "party-3"}
+    assert {row["party"] for row in ran.federation.ledger.rows() if row["action"] == "train"} == set(ran.state.draws)
+    (site,) = ran.transport.sites
+    at = site.hosted.names.index("party-1")
+    made = site.cohort_of(range(4)).parties[at]
+    assert made.edges == 0  # never the graphs themselves
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilons": [1.0]},
+        {"redraw": "epoch", "local": {"epochs": 2, "batch_size": 5}, "fraction": 0.5},
+        {"mechanism": "gaussian", "post": {"clamp": False}, "local": {"batch_size": 0}, "evaluated_on": "graphs"},
+        {"mechanism": "randomized-response", "local": {"batch_size": 1}},
+    ],
+    ids=["one view", "redrawn", "raw, full batches", "streaming"],
+)
+def test_it_conforms_in_every_way(check, options):
+    check_method(FGCL.read({"rounds": 3, **options}, "fgcl"), small_parties("graph"), checks=[check])
+
+
+@pytest.mark.parametrize("encoder", ["graphconv", "tag", "lightgcn"])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])
+def test_encoders_that_weigh_edges_learn_from_any_noise(encoder, epsilon):
+    way = method(epsilons=[epsilon, epsilon], post={"clamp": False}, local={**SGD, "batch_size": 4, "clip": 1.0})
+    found = run(way, make_graph_parties(), encoder).go()
+    assert all(weight.isfinite().all() for weight in found.weights.values())
+
+
+@pytest.mark.parametrize("labels", ["multilabel", "regression"])
+def test_tasks_with_missing_labels_are_learned(labels):
+    parties = small_parties("graph", labels=labels)
+    assert run(method(local={**SGD, "batch_size": 8}), parties).go().weights
+
+
+def test_what_does_not_go_together_is_one_line():
+    with pytest.raises(IsthmusError, match="needs an encoder of Isthmus that weighs edges"):
+        run(method(), make_graph_parties(), "gin")
+    with pytest.raises(IsthmusError, match="is for graph tasks"):
+        run(method(), make_node_parties())
+    for epsilons in ([], [0.0], [1.0, 1.0, 1.0]):
+        with pytest.raises(IsthmusError, match="epsilons"):
+            method(epsilons=epsilons)
