@@ -273,7 +273,7 @@ def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bo
     import torch
 
     from isthmus.study.run import run_study
-    from isthmus.study.show import Live, table
+    from isthmus.study.show import Live, spent, table
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # small kernels: a second thread costs more than it gives
@@ -290,6 +290,8 @@ def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bo
         return
     console = _console()
     console.print(table(results))
+    for line in spent(results):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if out is not None:
         typer.echo(f"results in {out}")
 

@@ -1,6 +1,7 @@
 """FGCL against its paper's algorithm written out graph by graph with full matrices, and what it spends."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -12,7 +13,12 @@ from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.site import action
 from isthmus.methods.fgcl import FGCL, _differ, _drawn
 from isthmus.nn.encoders import Encoder
+from isthmus.study.config import Study
 from isthmus.study.engine import Run, module_for, task_for
+from isthmus.study.report import write_report
+from isthmus.study.run import run_study
+from isthmus.study.show import spent
+from isthmus.study.words import spent_said
 from isthmus.testing import CHECKS, check_method, small_parties
 
 SGD = {"epochs": 1, "batch_size": 1, "optimizer": "sgd", "lr": 0.2, "weight_decay": 0.0}
@@ -300,3 +306,30 @@ def test_what_does_not_go_together_is_one_line():
     for epsilons in ([], [0.0], [1.0, 1.0, 1.0]):
         with pytest.raises(IsthmusError, match="epsilons"):
             method(epsilons=epsilons)
+
+
+def test_results_report_and_terminal_say_what_was_spent(tmp_path):
+    study = {
+        "data": {"name": "motifs", "graphs": 40},
+        "methods": [{"name": "fedavg"}, {"name": "fgcl"}],
+        "seeds": [0, 1],
+    }
+    results = run_study(Study.of({**study, "training": {"rounds": 2}}), tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    assert [run.get("privacy", {}).get("basic") for run in told[:2]] == [None, None]
+    assert told[2]["privacy"]["basic"] == {"epsilon": 2.0, "delta": 0.0}
+    assert spent(results) == ["fgcl: noise hides one edge of one graph with epsilon = 2"]
+    page = write_report([tmp_path / "out"], None).read_text()
+    assert page.count("noise hides one edge of one graph with epsilon = 2") == 1
+
+
+def test_where_graphs_are_evaluated_nothing_is_claimed():
+    assert run(method(evaluated_on="graphs"), make_graph_parties()).go().privacy == {}
+
+
+def test_a_budget_with_a_delta_is_told_with_it():
+    ran = run(method(mechanism="gaussian", redraw="epoch", rounds=30, epsilons=[0.01]), make_graph_parties())
+    ran.state.draws = {"party-0": 400}
+    said = spent_said(ran.method.account(ran.state).to_dict())
+    assert said.startswith("noise hides one edge of one graph with epsilon = 4, delta = 0.004")
+    assert "by advanced composition epsilon = 0.9" in said or "by advanced composition epsilon = 1" in said

@@ -15,8 +15,11 @@ from isthmus.data import rows
 from isthmus.data.cache import cached, digest
 from isthmus.errors import missing_extra
 
-AtomFeatures = Literal["one-hot", "raw"]
-"""How an atom is told: its nine categories each one-hot, side by side; or their numbers as they are."""
+AtomFeatures = Literal["one-hot", "raw", "no-bonds"]
+"""How an atom is told: its nine categories each one-hot, side by side; or their numbers as they are; or one-hot, but
+only what does not follow from its bonds: atomic number, chirality, formal charge and radical electrons."""
+UNBOUND = (0, 1, 3, 5)
+"""These categories; the others are degree, hydrogens, hybridisation, in an aromatic ring, in a ring."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +142,8 @@ def _encoded(x: Tensor, features: AtomFeatures) -> Tensor:
     if features == "raw":
         return x.to(torch.get_default_dtype())
     widths = torch.tensor(_widths())
+    if features == "no-bonds":
+        x, widths = x[:, list(UNBOUND)], widths[list(UNBOUND)]
     column = x.long() + widths.cumsum(0) - widths
     row = torch.arange(x.size(0) + 1) * widths.numel()
     return rows.csr(row, column.flatten(), torch.ones(column.numel()), (x.size(0), int(widths.sum())))

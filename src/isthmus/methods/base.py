@@ -17,6 +17,7 @@ from isthmus.federation.verbs import Federation
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Weights, initial_weights
 from isthmus.options import Registered
+from isthmus.privacy.accounting import Account
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
@@ -137,6 +138,10 @@ class Method(Registered):
     def evaluate(self, federation: Federation, state: State) -> Total:
         """Counts from which the metrics of a round follow, summed over all parties."""
         return federation.total("evaluate", self.evaluated(state))
+
+    def account(self, state: State) -> Account | None:
+        """What privacy the run has spent so far; none where nothing is protected by noise."""
+        return None
 
     def weighting_of(self, cohort: Cohort) -> Tensor:
         """How much each party counts in a mean, `[parties]`."""

@@ -72,7 +72,7 @@ class FGCL(FedAvg):
     stack: int = Field(100, ge=1)
     """Graphs that are kept to draw them from, the last ones trained on (N)."""
     evaluated_on: Literal["views", "graphs"] = "views"
-    """What is evaluated: first views, as in the paper, or the graphs themselves, which then are no secret there."""
+    """What is evaluated: first views, as in the paper, or graphs; counts of hits on these have no noise."""
 
     @field_validator("epsilons")
     @classmethod
@@ -108,8 +108,10 @@ class FGCL(FedAvg):
                 state.draws |= {party: state.draws[party] + self.local.epochs for party in chosen}
             yield state
 
-    def account(self, state: State) -> Account:
-        """What the party has spent whose views were drawn most often."""
+    def account(self, state: State) -> Account | None:
+        """What the party has spent whose views were drawn most often; nothing is claimed where graphs are evaluated."""
+        if self.evaluated_on == "graphs":
+            return None
         account = Account("one edge of one graph")
         for mechanism in self.mechanisms():
             account.add(mechanism.cost, max(state.draws.values(), default=0))

@@ -37,6 +37,7 @@ class RunResult:
         metrics: of the chosen round, `test_accuracy`, `val_accuracy`, ...
         history: (round, metric, value), every evaluated round.
         weights: the model of the chosen round; by party where parties keep their own.
+        privacy: what noise the parties added and what that spends, as `Account` tells it; empty without noise.
     """
 
     method: str
@@ -48,11 +49,13 @@ class RunResult:
     history: History = field(repr=False)
     ledger: Ledger = field(repr=False)
     weights: dict[str, Any] = field(default_factory=dict, repr=False)
+    privacy: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
         keys = ("method", "seed", "rounds", "chosen_round", "seconds", "metrics")
-        return {key: getattr(self, key) for key in keys}
+        spent = {"privacy": self.privacy} if self.privacy else {}
+        return {key: getattr(self, key) for key in keys} | spent
 
     def dump(self) -> dict[str, Any]:
         return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), "weights": self.weights}
@@ -187,6 +190,7 @@ class Run:
             history=self.history,
             ledger=self.federation.ledger,
             weights=self.progress["weights"],
+            privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 
     def _save(self) -> dict[str, Any]:

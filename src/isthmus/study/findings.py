@@ -35,6 +35,7 @@ class Run(BaseModel):
     seconds: float | None = None
     metrics: dict[str, float | None] = {}
     parties: dict[str, dict[str, float | None]] = {}
+    privacy: dict[str, Any] = {}
 
 
 class Line(BaseModel):

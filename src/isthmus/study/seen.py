@@ -35,6 +35,10 @@ def who_saw_what(findings: Findings) -> str:
             )
         elif not rows:
             rows = [_said("Nothing left any party.")]
+        privacy = [run.privacy for run in findings.runs_of(method) if run.privacy]
+        if privacy:
+            most = max(privacy, key=lambda each: float(each["basic"]["epsilon"]))
+            rows.append(_said(f"What leaves follows from data in which {words.spent_said(most)}."))
         bodies.append(
             f'<tbody class="s{findings.style(method) % 8}"><tr><th class=method scope=rowgroup colspan=9>'
             f"<i></i>{escape(method)}</th></tr>{''.join(rows)}</tbody>"

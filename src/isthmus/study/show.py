@@ -97,6 +97,15 @@ def table(results: Results) -> Table:
     return shown
 
 
+def spent(results: Results) -> list[str]:
+    """A line for each method that adds noise: what the run that spent most spent."""
+    most: dict[str, dict[str, Any]] = {}
+    for run in results.runs:
+        if run.privacy and run.privacy["basic"]["epsilon"] >= most.get(run.method, run.privacy)["basic"]["epsilon"]:
+            most[run.method] = run.privacy
+    return [f"{method}: {words.spent_said(privacy)}" for method, privacy in most.items()]
+
+
 def show_cut(cut: CutDescription, console: Console) -> None:
     """What each party holds as a table, and under it the cut in words."""
     table = parties_table(cut)

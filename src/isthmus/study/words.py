@@ -173,3 +173,17 @@ def _labels_said(cut: CutDescription, party: PartyDescription) -> str:
 def _mean_said(values: Sequence[float], digits: int) -> str:
     mean = f"{fmean(values):.{digits}f}"
     return mean if len(set(values)) == 1 else f"{mean} ± {stdev(values):.{digits}f}"
+
+
+def spent_said(privacy: Mapping[str, Any]) -> str:
+    """What a run's account says, in a sentence.
+
+    >>> spent_said({"unit": "one edge", "basic": {"epsilon": 2.0, "delta": 0.0}, "advanced": {"epsilon": 2.0}})
+    'noise hides one edge with epsilon = 2'
+    """
+    plain, less = privacy["basic"], privacy["advanced"]
+    delta = f", delta = {plain['delta']:.3g}" if plain["delta"] else ""
+    said = f"noise hides {privacy['unit']} with epsilon = {plain['epsilon']:.4g}{delta}"
+    if less["epsilon"] < plain["epsilon"]:
+        said += f" (by advanced composition epsilon = {less['epsilon']:.4g}, delta = {less['delta']:.3g})"
+    return said

@@ -36,7 +36,7 @@ class MolecularGraphs(PublicDataSet):
     folder: ClassVar[str] = "molnet"
 
     features: AtomFeatures = "one-hot"
-    """How an atom is told: its nine categories each one-hot, or their numbers as they are."""
+    """How an atom is told: nine categories each one-hot; their numbers as they are; or those that no bond tells."""
     split: Literal["random", "scaffold"] = "random"
     """Molecules drawn by seed, or whole scaffolds: those of most molecules to train on, rare ones for testing."""
     train: Share = 0.8
