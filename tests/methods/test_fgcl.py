@@ -2,6 +2,7 @@
 
 import copy
 import json
+from types import MethodType
 
 import pytest
 import torch
@@ -238,8 +239,7 @@ def test_who_was_drawn_most_often_has_spent_most():
     assert ran.method.account(ran.state).spent().epsilon == most
 
 
-def test_other_edges_are_another_release_and_nothing_else_of_a_graph_is_read():
-    """With next to no noise the views are the graphs; with nothing but noise the edges change nothing."""
+def test_with_next_to_no_noise_the_views_are_the_graphs():
     parties = make_graph_parties()
     ran = run(method(rounds=1, epsilons=[1e6]), parties)
     ran.go()
@@ -247,6 +247,44 @@ def test_other_edges_are_another_release_and_nothing_else_of_a_graph_is_read():
     site.kept.now = tuple(range(len(parties)))
     for pairs, party, views in zip(site.pairs, parties, site.kept.each("prepared"), strict=True):
         assert torch.allclose(views["0"], pairs.bits(party.graph.edge_index), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"epsilons": [0.5]}, {"post": {"clamp": False}}, {"local": {"batch_size": 0}}, {"fraction": 0.5}]
+)
+def test_once_views_are_released_nothing_reads_the_edges(options):
+    """Edges that are wiped after the release change neither weights, nor metrics, nor bytes."""
+    found = []
+    for wiped in (False, True):
+        ran = run(method(rounds=3, **options), make_graph_parties())
+        (site,) = ran.transport.sites
+        released = FGCL.AtParty._draw
+
+        def wipe(self, *purpose, released=released, wiped=wiped):
+            released(self, *purpose)
+            for party in self.hosted.parties if wiped else ():
+                party.graph.edge_index = party.graph.edge_index[:, :0]
+            self.hosted.block.edge_index[:] = 0 if wiped else self.hosted.block.edge_index
+
+        site._draw = MethodType(wipe, site)
+        result = ran.go()
+        found.append((result.weights, result.metrics, [row["sent"] for row in ran.federation.ledger.rows()]))
+    (weights, *told), (others, *again) = found
+    assert told == again
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_a_round_without_anybody_who_released_is_passed_over(monkeypatch):
+    protect = FGCL.AtParty.protect
+
+    @action
+    def fail(site, request):
+        if set(site.cohort.names) & {"party-0", "party-1"}:
+            raise PartyFailed(site.cohort.names[0], "no disk")
+        return protect(site, request)
+
+    monkeypatch.setattr(FGCL.AtParty, "protect", fail)
+    assert run(method(rounds=8, quorum=0.5, fraction=0.25), make_graph_parties()).go().rounds == 8
 
 
 def test_a_party_that_released_nothing_is_not_trained_on(monkeypatch):
@@ -303,7 +341,9 @@ def test_what_does_not_go_together_is_one_line():
         run(method(), make_graph_parties(), "gin")
     with pytest.raises(IsthmusError, match="is for graph tasks"):
         run(method(), make_node_parties())
-    for epsilons in ([], [0.0], [1.0, 1.0, 1.0]):
+    with pytest.raises(IsthmusError, match="encoder 'cheb' reads no weights below 0"):
+        run(method(post={"clamp": False}), make_graph_parties(), "cheb")
+    for epsilons in ([], [0.0], [1.0, 1.0, 1.0], [float("inf")]):
         with pytest.raises(IsthmusError, match="epsilons"):
             method(epsilons=epsilons)
 
@@ -318,9 +358,9 @@ def test_results_report_and_terminal_say_what_was_spent(tmp_path):
     told = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert [run.get("privacy", {}).get("basic") for run in told[:2]] == [None, None]
     assert told[2]["privacy"]["basic"] == {"epsilon": 2.0, "delta": 0.0}
-    assert spent(results) == ["fgcl: noise hides one edge of one graph with epsilon = 2"]
+    assert spent(results) == ["fgcl: noise hides one edge of a party's graph with epsilon = 2"]
     page = write_report([tmp_path / "out"], None).read_text()
-    assert page.count("noise hides one edge of one graph with epsilon = 2") == 1
+    assert page.count("with epsilon = 2") == 1
 
 
 def test_where_graphs_are_evaluated_nothing_is_claimed():
@@ -331,5 +371,5 @@ def test_a_budget_with_a_delta_is_told_with_it():
     ran = run(method(mechanism="gaussian", redraw="epoch", rounds=30, epsilons=[0.01]), make_graph_parties())
     ran.state.draws = {"party-0": 400}
     said = spent_said(ran.method.account(ran.state).to_dict())
-    assert said.startswith("noise hides one edge of one graph with epsilon = 4, delta = 0.004")
+    assert said.startswith("noise hides one edge of a party's graph with epsilon = 4, delta = 0.004")
     assert "by advanced composition epsilon = 0.9" in said or "by advanced composition epsilon = 1" in said

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -194,7 +195,7 @@ def test_negative_weights_are_normalised_by_absolute_degrees(self_loops, improve
 def test_models_read_edges_with_any_noise(encoder, epsilon):
     pairs = Pairs.of([7, 1, 30])
     bits = (torch.rand(len(pairs), generator=torch.Generator().manual_seed(0)) < 0.1).float()
-    noisy = Laplace(epsilon=epsilon).release(bits, torch.Generator().manual_seed(1))
+    noisy = Laplace(epsilon=epsilon).release(bits, np.random.default_rng(1))
     edge_index, weight = pairs.graph(noisy)
     module = Encoder.named(encoder)(hidden=8, dropout=0.0).build(4, 3, "node")
     model = per_party(module, parties=1)

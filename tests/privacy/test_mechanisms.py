@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
@@ -13,7 +14,7 @@ EPSILONS = (0.01, 0.1, 1.0, 3.0, 100.0)
 
 
 def released(mechanism, bit, seed=0, count=MANY):
-    return mechanism.release(torch.full((count,), float(bit), dtype=torch.float64), torch.Generator().manual_seed(seed))
+    return mechanism.release(torch.full((count,), float(bit), dtype=torch.float64), np.random.default_rng(seed))
 
 
 def log_odds(mechanism, edges):
@@ -68,7 +69,7 @@ def test_it_takes_less_than_the_classic_bound():
 def test_every_bit_has_noise_of_its_own_that_the_generator_decides(name):
     mechanism = Mechanism.named(name)(epsilon=0.5)
     bits = torch.zeros(1000)
-    one, again, other = (mechanism.release(bits, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    one, again, other = (mechanism.release(bits, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert one.dtype == bits.dtype
@@ -77,3 +78,23 @@ def test_every_bit_has_noise_of_its_own_that_the_generator_decides(name):
         assert one.unique().numel() > 990
     assert mechanism.cost.epsilon == 0.5
     assert (mechanism.cost.delta > 0) == (name == "gaussian")
+
+
+@pytest.mark.parametrize("name", ["laplace", "gaussian"])
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_last_digits_tell_nothing(name, epsilon, dtype):
+    """Sums with floating point noise have digits near 0 that no sum with a 1 has (Mironov 2012)."""
+    mechanism, found = Mechanism.named(name)(epsilon=epsilon), []
+    for bit in (0, 1):
+        values = mechanism.release(torch.full((MANY,), float(bit), dtype=dtype), np.random.default_rng(bit)).double()
+        small = values[values.abs() < 0.5]
+        found.append((small * 2**24 != (small * 2**24).round()).double().mean())
+    assert found == [0.0, 0.0]
+
+
+def test_extreme_budgets_are_released():
+    bits = torch.ones(10)
+    for epsilon in (1e-6, 1e6):
+        for name in ("laplace", "gaussian", "randomized-response"):
+            assert Mechanism.named(name)(epsilon=epsilon).release(bits, np.random.default_rng(0)).isfinite().all()

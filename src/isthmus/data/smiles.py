@@ -17,9 +17,9 @@ from isthmus.errors import missing_extra
 
 AtomFeatures = Literal["one-hot", "raw", "no-bonds"]
 """How an atom is told: its nine categories each one-hot, side by side; or their numbers as they are; or one-hot, but
-only what does not follow from its bonds: atomic number, chirality, formal charge and radical electrons."""
-UNBOUND = (0, 1, 3, 5)
-"""These categories; the others are degree, hydrogens, hybridisation, in an aromatic ring, in a ring."""
+only its atomic number, which alone does not follow from its bonds, not even by the rules of valence."""
+UNBOUND = (0,)
+"""That category."""
 
 
 @dataclass(frozen=True, eq=False)

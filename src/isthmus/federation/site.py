@@ -261,6 +261,7 @@ class Site:
             return self._answer(actions[name], request, positions)
         except Exception as error:
             self.kept, self.answered = before  # what the attempt changed is taken back
+            self.forget()
             if len(positions) == 1:
                 return self._failed(positions[0], name, error)
             # who of them it was shows when each is asked alone
@@ -288,6 +289,9 @@ class Site:
             log.error("party '%s', action '%s': %s", party, name, error, exc_info=error)
             why = f"{type(error).__name__} (the log at the party says more)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
+
+    def forget(self) -> None:
+        """What was made of `kept` is to be made again."""
 
     def deliver(self, name: str, mail: Mapping[str, Any]) -> None:
         """Keep what came for hosted parties until the next delivery under the same action."""
@@ -351,6 +355,9 @@ class Prepared(Site):
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         super().restore(saved)
+        self.forget()
+
+    def forget(self) -> None:
         self._made = None
 
 

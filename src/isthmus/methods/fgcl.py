@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Readout
+from isthmus.nn.draws import seed_of
+from isthmus.nn.encoders import ChebFixed, Readout
 from isthmus.privacy.accounting import Account
 from isthmus.privacy.edges import Pairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
@@ -70,15 +72,15 @@ class FGCL(FedAvg):
     negatives: int = Field(10, ge=1)
     """Graphs of other labels that a graph is contrasted with (k)."""
     stack: int = Field(100, ge=1)
-    """Graphs that are kept to draw them from, the last ones trained on (N)."""
+    """Graphs that are kept to draw them from, the last ones trained on (N); read as their views now are."""
     evaluated_on: Literal["views", "graphs"] = "views"
     """What is evaluated: first views, as in the paper, or graphs; counts of hits on these have no noise."""
 
     @field_validator("epsilons")
     @classmethod
     def _are_budgets(cls, epsilons: list[float]) -> list[float]:
-        if not all(epsilon > 0 for epsilon in epsilons):
-            raise ValueError("each is a privacy budget, above 0")
+        if not all(0 < epsilon <= 1e6 for epsilon in epsilons):
+            raise ValueError("each is a privacy budget, above 0 and at most 1e6")
         return epsilons
 
     def check(self, module: nn.Module) -> None:
@@ -87,6 +89,9 @@ class FGCL(FedAvg):
             raise IsthmusError(
                 "method 'fgcl' needs an encoder of Isthmus that weighs edges: gcn, graphconv, tag or lightgcn, say"
             )
+        raw = not self.post.clamp and self.post.threshold is None and self.mechanism != "randomized-response"
+        if raw and any(isinstance(layer, ChebFixed) for layer in module.modules()):
+            raise IsthmusError("method 'fgcl': encoder 'cheb' reads no weights below 0: leave post.clamp = true")
 
     def mechanisms(self) -> list[Mechanism]:
         """Each view's."""
@@ -100,6 +105,9 @@ class FGCL(FedAvg):
             state.draws = dict.fromkeys(federation.ask("protect"), 1)
         for state.round in state.rounds(self.rounds):
             chosen = [party for party in federation.sample(self.fraction) if party in state.draws]
+            if not chosen:  # those drawn failed in the set-up
+                yield state
+                continue
             total = federation.total("train", {"weights": state.weights}, of=chosen)
             new, took_part = total.mean("weights", default=state.weights), len(chosen) - len(total.missing)
             share = took_part / len(federation.parties)
@@ -112,7 +120,7 @@ class FGCL(FedAvg):
         """What the party has spent whose views were drawn most often; nothing is claimed where graphs are evaluated."""
         if self.evaluated_on == "graphs":
             return None
-        account = Account("one edge of one graph")
+        account = Account("one edge of a party's graph")
         for mechanism in self.mechanisms():
             account.add(mechanism.cost, max(state.draws.values(), default=0))
         return account
@@ -134,7 +142,9 @@ class FGCL(FedAvg):
         def protect(self, request: Payload) -> Answer:
             """Views of all graphs (3), and a stack of the last of them."""
             self._draw()
-            self.kept["stack"] = [_last(party, self.method.negatives) for party in self._asked()]
+            self.kept["stack"] = [
+                _last(party, min(self.method.negatives, self.method.stack)) for party in self._asked()
+            ]
             return Answer({})
 
         def _asked(self) -> tuple[Party, ...]:
@@ -149,8 +159,10 @@ class FGCL(FedAvg):
             ]
             views: list[dict[str, Tensor]] = [{} for _ in asked]
             for view, mechanism in enumerate(self.method.mechanisms()):
-                for at, source in enumerate(self.generators("noise", view, *purpose)):
-                    released = mechanism.release(bits[at], source)
+                for at, party in enumerate(self._asked()):
+                    answered = self.answered[self.kept.now[at]]
+                    source = np.random.default_rng(seed_of(self.seed, party.name, answered, "noise", view, *purpose))
+                    released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
                     views[at][str(view)] = self.method.post.of(released, asked[at])
             self.kept["prepared"] = views
             self._made = None

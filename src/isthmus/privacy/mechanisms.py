@@ -6,7 +6,9 @@ import math
 from abc import abstractmethod
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
@@ -14,6 +16,12 @@ from torch import Tensor
 
 from isthmus.options import Registered
 from isthmus.privacy.accounting import Spent
+
+Ints = NDArray[np.int64]
+
+GRID = 2**20
+"""Noise comes in steps of one part of so many, added as whole numbers: of floating point noise the last digits tell the
+bit (Mironov 2012)."""
 
 
 class Mechanism(Registered):
@@ -26,16 +34,21 @@ class Mechanism(Registered):
     kind: ClassVar[str] = "mechanism"
     home: ClassVar[str] = "isthmus.privacy.mechanisms"
 
-    epsilon: float = Field(1.0, gt=0)
+    epsilon: float = Field(1.0, gt=0, le=1e6)
     """Privacy budget of one release."""
 
-    @abstractmethod
-    def release(self, bits: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
         """Each bit with noise of its own.
 
         Arguments:
             bits: zeros and ones, floating, `[bits]`.
         """
+        steps = np.round(bits.numpy()).astype(np.int64) * GRID + self.noise(bits.numel(), generator)
+        return torch.from_numpy(steps / GRID).to(bits.dtype)
+
+    @abstractmethod
+    def noise(self, count: int, generator: np.random.Generator) -> Ints:
+        """What is added to so many bits, in steps of 1 / GRID."""
 
     @property
     def cost(self) -> Spent:
@@ -44,18 +57,21 @@ class Mechanism(Registered):
 
 
 class Laplace(Mechanism):
-    """Noise of the Laplace distribution with scale 1 / epsilon (Dwork et al. 2006): a bit changes the value by 1."""
+    """Noise of the discrete Laplace distribution with scale 1 / epsilon: the difference of two geometric numbers.
+
+    A bit changes the value by 1, GRID steps, and a step makes a value exp(epsilon / GRID) times less likely (Dwork et
+    al. 2006; on a grid Ghosh et al. 2009).
+    """
 
     name: ClassVar[str] = "laplace"
 
-    def release(self, bits: Tensor, generator: torch.Generator) -> Tensor:
+    def noise(self, count: int, generator: np.random.Generator) -> Ints:
         """
-        >>> Laplace(epsilon=1e6).release(torch.tensor([0.0, 1.0]), torch.Generator()).round().abs().tolist()
+        >>> Laplace(epsilon=1e5).release(torch.tensor([0.0, 1.0]), np.random.default_rng(0)).round().abs().tolist()
         [0.0, 1.0]
         """
-        sign = torch.randint(2, bits.shape, generator=generator, device=bits.device) * 2 - 1
-        noise = torch.empty_like(bits).exponential_(self.epsilon, generator=generator)
-        return bits + sign * noise
+        up, down = np.floor(generator.standard_exponential((2, count)) * (GRID / self.epsilon)).astype(np.int64)
+        return np.asarray(up - down)
 
 
 class Gaussian(Mechanism):
@@ -66,8 +82,8 @@ class Gaussian(Mechanism):
     delta: float = Field(1e-5, gt=0, lt=1)
     """Probability with which epsilon may be exceeded."""
 
-    def release(self, bits: Tensor, generator: torch.Generator) -> Tensor:
-        return bits + self.sigma * torch.randn(bits.shape, dtype=bits.dtype, generator=generator, device=bits.device)
+    def noise(self, count: int, generator: np.random.Generator) -> Ints:
+        return np.round(generator.standard_normal(count) * self.sigma * GRID).astype(np.int64)
 
     @property
     def cost(self) -> Spent:
@@ -97,6 +113,11 @@ class RandomizedResponse(Mechanism):
 
     name: ClassVar[str] = "randomized-response"
 
-    def release(self, bits: Tensor, generator: torch.Generator) -> Tensor:
-        turned = torch.rand(bits.shape, generator=generator, device=bits.device) < 1 / (1 + math.exp(self.epsilon))
+    def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
+        turned = torch.from_numpy(self.noise(bits.numel(), generator)).bool()
         return torch.where(turned, 1 - bits, bits)
+
+    def noise(self, count: int, generator: np.random.Generator) -> Ints:
+        """Which bits are turned round, as 1."""
+        odds = math.exp(-self.epsilon)
+        return np.asarray(generator.random(count) < odds / (1 + odds), dtype=np.int64)
