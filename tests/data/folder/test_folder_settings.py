@@ -95,7 +95,11 @@ def test_each_fault_is_named(tmp_path, settings, due):
         ({"file": ""}, {}, "smiles.file = '' must be a file in this folder"),
         ({"column": "label"}, {}, "smiles.column = 'label' has another meaning already: rename it"),
         ({"colum": "x"}, {}, "unknown option 'smiles.colum': did you mean 'column'?"),
-        ({"features": "some"}, {}, "option 'smiles.features' is 'some': input should be 'one-hot', 'raw' or 'no-bonds'"),
+        (
+            {"features": "some"},
+            {},
+            "option 'smiles.features' is 'some': input should be 'one-hot', 'raw' or 'no-bonds'",
+        ),
     ],
 )  # fmt: skip
 def test_each_fault_of_molecules_is_named(tmp_path, smiles, others, due):
