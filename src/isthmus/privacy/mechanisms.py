@@ -37,18 +37,13 @@ class Mechanism(Registered):
     epsilon: float = Field(1.0, gt=0, le=1e6)
     """Privacy budget of one release."""
 
+    @abstractmethod
     def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
         """Each bit with noise of its own.
 
         Arguments:
             bits: zeros and ones, floating, `[bits]`.
         """
-        steps = np.round(bits.numpy()).astype(np.int64) * GRID + self.noise(bits.numel(), generator)
-        return torch.from_numpy(steps / GRID).to(bits.dtype)
-
-    @abstractmethod
-    def noise(self, count: int, generator: np.random.Generator) -> Ints:
-        """What is added to so many bits, in steps of 1 / GRID."""
 
     @property
     def cost(self) -> Spent:
@@ -56,7 +51,19 @@ class Mechanism(Registered):
         return Spent(self.epsilon)
 
 
-class Laplace(Mechanism):
+class Additive(Mechanism):
+    """Noise that is added to the bits."""
+
+    def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
+        steps = np.round(bits.numpy()).astype(np.int64) * GRID + self.noise(bits.numel(), generator)
+        return torch.from_numpy(steps / GRID).to(bits.dtype)
+
+    @abstractmethod
+    def noise(self, count: int, generator: np.random.Generator) -> Ints:
+        """What is added to so many bits, in steps of 1 / GRID."""
+
+
+class Laplace(Additive):
     """Noise of the discrete Laplace distribution with scale 1 / epsilon: the difference of two geometric numbers.
 
     A bit changes the value by 1, GRID steps, and a step makes a value exp(epsilon / GRID) times less likely (Dwork et
@@ -74,7 +81,7 @@ class Laplace(Mechanism):
         return np.asarray(up - down)
 
 
-class Gaussian(Mechanism):
+class Gaussian(Additive):
     """Normal noise, as little as (epsilon, delta) allows (the analytic Gaussian mechanism, Balle and Wang 2018)."""
 
     name: ClassVar[str] = "gaussian"
@@ -114,10 +121,6 @@ class RandomizedResponse(Mechanism):
     name: ClassVar[str] = "randomized-response"
 
     def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
-        turned = torch.from_numpy(self.noise(bits.numel(), generator)).bool()
-        return torch.where(turned, 1 - bits, bits)
-
-    def noise(self, count: int, generator: np.random.Generator) -> Ints:
-        """Which bits are turned round, as 1."""
         odds = math.exp(-self.epsilon)
-        return np.asarray(generator.random(count) < odds / (1 + odds), dtype=np.int64)
+        turned = torch.from_numpy(generator.random(bits.numel()) < odds / (1 + odds))
+        return torch.where(turned, 1 - bits, bits)
