@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tables import METHODS, SETS, measured
-
-from isthmus.study.results import versions
+from tables import METHODS, SETS, added
 
 HERE = Path(__file__).parent
 FOUND = HERE / "results" / "sweeps.json"
@@ -62,17 +60,8 @@ def main() -> None:
         for parameter in args.parameters:
             for value in RANGES[parameter]:
                 key = {"data": data, "parameter": parameter, "value": value}
-                cell = next((c for c in kept if key.items() <= c.items()), None)
-                if cell is None:
-                    kept.append(cell := {**key, "runs": []})
-                for seed in range(len(cell["runs"]), args.seeds):
-                    method = {**METHODS["fedgl"], parameter: value}
-                    cell["runs"].append(measured(data, method, seed, {}, args.rounds))
-                    print(data, parameter, value, cell["runs"][-1], flush=True)
-                    if args.write:
-                        FOUND.parent.mkdir(exist_ok=True)
-                        whole = {"versions": versions(), "threads": 1, "cells": kept}
-                        FOUND.write_text(json.dumps(whole, indent=1) + "\n")
+                for run in added(kept, key, args, {**METHODS["fedgl"], parameter: value}, {}, FOUND):
+                    print(data, parameter, value, run, flush=True)
     for parameter in args.parameters:
         print(f"\n{text(kept, parameter)}")
 

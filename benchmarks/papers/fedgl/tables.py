@@ -115,6 +115,21 @@ def measured(data: str, method: dict[str, Any], seed: int, row: dict[str, Any], 
     }  # fmt: skip
 
 
+def added(
+    kept: list[dict[str, Any]], key: dict[str, Any], args: Any, method: dict[str, Any], row: dict[str, Any], found: Path
+) -> Iterator[dict[str, Any]]:
+    """Runs of the seeds that a cell does not have yet; each is kept, and written where that is asked for."""
+    cell = next((c for c in kept if key.items() <= c.items()), None)
+    if cell is None:
+        kept.append(cell := {**key, "runs": []})
+    for seed in range(len(cell["runs"]), args.seeds):
+        cell["runs"].append(measured(key["data"], method, seed, row, args.rounds))
+        if args.write:
+            found.parent.mkdir(exist_ok=True)
+            found.write_text(json.dumps({"versions": versions(), "threads": 1, "cells": kept}, indent=1) + "\n")
+        yield cell["runs"][-1]
+
+
 def rows_of(table: int, data: str) -> Iterator[dict[str, Any]]:
     varies, _ = TABLES[table]
     if not varies:
@@ -173,17 +188,8 @@ def main() -> None:
         for row in rows_of(args.table, data):
             for name in args.methods or TABLES[args.table][1]:
                 key = {"table": args.table, "data": data, "row": named(row), "method": name}
-                cell = next((c for c in kept if key.items() <= c.items()), None)
-                if cell is None:
-                    kept.append(cell := {**key, "runs": []})
-                for seed in range(len(cell["runs"]), args.seeds):
-                    cell["runs"].append(measured(data, METHODS[name], seed, row, args.rounds))
-                    print(data, named(row), name, cell["runs"][-1], flush=True)
-                    if args.write:
-                        FOUND.parent.mkdir(exist_ok=True)
-                        FOUND.write_text(
-                            json.dumps({"versions": versions(), "threads": 1, "cells": kept}, indent=1) + "\n"
-                        )
+                for run in added(kept, key, args, METHODS[name], row, FOUND):
+                    print(data, named(row), name, run, flush=True)
     for goal in ("global", "local"):
         print(f"\n{goal} goal\n\n{text(kept, args.table, goal)}")
 
