@@ -340,6 +340,22 @@ class Prepared(Site):
         super().__init__(*args, **where)
         self._made: Cohort | None = None
 
+    @property
+    def held(self) -> Cohort:
+        """What the parties asked now hold themselves, beside what is made of it in `cohort`."""
+        return self.hosted.take(self.kept.now)
+
+    def weights_of_mean(self) -> Tensor:
+        """As ever, by what parties hold: made nodes, copies and labels count for nothing."""
+        return self.method.weighting_of(self.held).to(torch.float64)
+
+    def begin(self, **values: Sequence[Any]) -> None:
+        """What each hosted party keeps before any set-up: one that fails in it has this."""
+        self.kept.now = tuple(range(len(self.hosted)))
+        for name, each in values.items():
+            self.kept[name] = list(each)
+        self.forget()
+
     def trained_on(self, party: Party, prepared: Any) -> Party:
         """What the party trains on, by what it keeps under `prepared`."""
         raise NotImplementedError

@@ -223,9 +223,8 @@ class FedGL(FedAvg):
             if method.pseudo_labels and not isinstance(task, NodeClassification):
                 raise IsthmusError(f"method 'fedgl': task '{task.name}' has no classes that could be pseudo labels")
             super().__init__(method, parties, task, method.reads(module), **where)
-            self.kept.now = tuple(range(len(self.hosted)))
-            self._learned([_nothing(party) for party in self.hosted.parties])
-            self.kept["guess"] = [torch.full((party.nodes,), NONE) for party in self.hosted.parties]
+            guess = [torch.full((party.nodes,), NONE) for party in parties]
+            self.begin(prepared=[_nothing(party) for party in parties], guess=guess)
 
         @action
         def known(self, request: Payload) -> Answer:
@@ -236,27 +235,20 @@ class FedGL(FedAvg):
         def learn(self, request: Payload) -> Answer:
             """Line 5, and who has which pseudo label; labelled nodes have none."""
             made = []
-            asked = self.hosted.take(self.kept.now).parties
-            for at, (party, guess) in enumerate(zip(asked, self.kept.each("guess"), strict=True)):
+            for at, (party, guess) in enumerate(zip(self.held.parties, self.kept.each("guess"), strict=True)):
                 label = request["labels"][at].cpu()
                 label = torch.where(label == CLOSED, guess.cpu(), label).masked_fill(party.train, NONE)
                 hint = _nothing(party) | {"label": label}
                 if "edges" in request:
                     hint |= {"edges": request["edges"][at].long().cpu(), "weight": request["weight"][at].cpu()}
                 made.append(hint)
-            self._learned(made)
+            self.kept["prepared"] = made
+            self.forget()
             return Answer({})
-
-        def _learned(self, made: list[dict[str, Tensor]]) -> None:
-            self.kept["prepared"], self._made = made, None
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
             graph = self.method.complemented(party.graph, prepared["edges"].cpu(), prepared["weight"].cpu())
             return replace(party, graph=graph, train=party.train | (prepared["label"].cpu() >= 0))
-
-        def weights_of_mean(self) -> Tensor:
-            own = self.hosted.take(self.kept.now)  # pseudo labels are no training items
-            return self.method.weighting_of(own).to(torch.float64)
 
         @action
         def train(self, request: Payload) -> Answer:

@@ -157,8 +157,7 @@ class FedSagePlus(FedSage):
         ) -> None:
             super().__init__(method, parties, task, module, **where)
             # a party that fails in the set-up trains on what it has
-            self.kept.now = tuple(range(len(self.hosted)))
-            self.kept["prepared"] = [_nothing_made(party) for party in self.hosted.parties]
+            self.begin(prepared=[_nothing_made(party) for party in parties])
             self._made = self.hosted
 
         @action
@@ -250,10 +249,6 @@ class FedSagePlus(FedSage):
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
             return mended(party, prepared["missing"].cpu(), prepared["x"].cpu())
-
-        def weights_of_mean(self) -> Tensor:
-            """As ever; by size a party counts its own nodes, not those that it made."""
-            return self.method.weighting_of(self.hosted.take(self.kept.now)).to(torch.float64)
 
         def _ground(self, party: Party, groups: Tensor, scale: float) -> Ground:
             return Ground.of(party, groups, scale, self.hosted.device)

@@ -133,39 +133,35 @@ class FGCL(FedAvg):
             self.pairs = [Pairs.of(_sizes(party)) for party in parties]
             self._stacks: list[Tensor] = []
             self._there: Tensor | None = None
-            self.kept.now = tuple(range(len(self.hosted)))  # before anything is released no edge is there
             views = [str(view) for view in range(len(method.epsilons))]
-            self.kept["prepared"] = [dict.fromkeys(views, torch.zeros(len(pairs))) for pairs in self.pairs]
-            self.kept["stack"] = [torch.empty(0, dtype=torch.long) for _ in self.pairs]
+            nothing = [dict.fromkeys(views, torch.zeros(len(pairs))) for pairs in self.pairs]  # released: no edge
+            self.begin(prepared=nothing, stack=[torch.empty(0, dtype=torch.long) for _ in self.pairs])
 
         @action
         def protect(self, request: Payload) -> Answer:
             """Views of all graphs (3), and a stack of the last of them."""
             self._draw()
             self.kept["stack"] = [
-                _last(party, min(self.method.negatives, self.method.stack)) for party in self._asked()
+                _last(party, min(self.method.negatives, self.method.stack)) for party in self.held.parties
             ]
             return Answer({})
-
-        def _asked(self) -> tuple[Party, ...]:
-            return self.hosted.take(self.kept.now).parties
 
         def _draw(self, *purpose: object) -> None:
             """Noise for every pair of nodes of every graph of the parties asked, once for each view."""
             asked = [self.pairs[at] for at in self.kept.now]
             bits = [
                 pairs.bits(party.graph.edge_index, party.graph.x.dtype)
-                for pairs, party in zip(asked, self._asked(), strict=True)
+                for pairs, party in zip(asked, self.held.parties, strict=True)
             ]
             views: list[dict[str, Tensor]] = [{} for _ in asked]
             for view, mechanism in enumerate(self.method.mechanisms()):
-                for at, party in enumerate(self._asked()):
+                for at, party in enumerate(self.held.parties):
                     answered = self.answered[self.kept.now[at]]
                     source = np.random.default_rng(seed_of(self.seed, party.name, answered, "noise", view, *purpose))
                     released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
                     views[at][str(view)] = self.method.post.of(released, asked[at])
             self.kept["prepared"] = views
-            self._made = None
+            self.forget()
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
             """All views of all graphs, one pile after another; only items of the first are trained on and evaluated."""
@@ -194,9 +190,6 @@ class FGCL(FedAvg):
             self.kept["stack"] = self._stacks
             return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())
 
-        def weights_of_mean(self) -> Tensor:
-            return self.method.weighting_of(self.hosted.take(self.kept.now)).to(torch.float64)
-
         def _read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, Tensor]:
             """The graphs of a step: by party first views, second views, and the negatives' second views, each once.
 
@@ -224,7 +217,7 @@ class FGCL(FedAvg):
 
         def _contrasted(self, which: int, own: Tensor, graphs: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
             """What a party reads in a step on these of its graphs, and where its parts stand in that."""
-            stack, y = self._stacks[which], self._asked()[which].graph.y
+            stack, y = self._stacks[which], self.held.parties[which].graph.y
             drawn = _drawn(_differ(y[own], y[stack]), self.method.negatives, source)
             there = drawn >= 0
             met, at = torch.unique(stack[drawn[there]], return_inverse=True)
@@ -253,7 +246,7 @@ class FGCL(FedAvg):
         @action
         def evaluate(self, request: Payload) -> Answer:
             if self.method.evaluated_on == "graphs":
-                self.cohort = self.hosted.take(self.kept.now)
+                self.cohort = self.held
             return super().evaluate(request)
 
 
