@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accuracy import CUTS, TUNING_SEED
+from accuracy import CUTS, TUNING_SEEDS
 
 from isthmus import Study, run_study
 from isthmus.study.results import versions
@@ -95,7 +95,7 @@ def measured(cell: dict[str, Any], seeds: int, before: dict[str, Any] | None) ->
 def chosen_rate(cell: dict[str, Any]) -> float:
     rates = {}
     for lr in RATES[cell["task"]]:
-        (run,) = run_study(study(cell, lr, [TUNING_SEED])).runs
+        (run,) = run_study(study(cell, lr, [TUNING_SEEDS[0]])).runs
         rates[lr] = run.metrics[f"val_{METRICS[cell['task']][0]}"]
     return max(rates, key=lambda rate: rates[rate])
 
