@@ -9,12 +9,14 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from isthmus.study.results import versions
 
 
 def of_process(script: str, options: Sequence[str]) -> dict[str, Any]:
@@ -40,6 +42,32 @@ def machine() -> str:
 
 def named(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def kept_cells(found: Path) -> list[dict[str, Any]]:
+    """What an earlier call of a script has kept there."""
+    return json.loads(found.read_text())["cells"] if found.exists() else []
+
+
+def added(
+    cells: list[dict[str, Any]], key: dict[str, Any], seeds: int, run: Callable[[int], dict[str, Any]], to: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Runs of the seeds that a cell does not have yet, one after another; each is kept at once.
+
+    Arguments:
+        cells: all cells; the one of this key is made where it is not there.
+        run: what a seed gives.
+        to: where the cells are kept, if at all.
+    """
+    cell = next((each for each in cells if key.items() <= each.items()), None)
+    if cell is None:
+        cells.append(cell := {**key, "runs": []})
+    for seed in range(len(cell["runs"]), seeds):
+        cell["runs"].append(run(seed))
+        if to is not None:
+            to.parent.mkdir(exist_ok=True)
+            to.write_text(json.dumps({"versions": versions(), "threads": 1, "cells": cells}, indent=1) + "\n")
+        yield cell["runs"][-1]
 
 
 def print_table(title: str, head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> None:

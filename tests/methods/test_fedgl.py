@@ -26,8 +26,8 @@ from isthmus.testing import CHECKS, check_method, small_parties
 SGD = LocalTraining(epochs=2, optimizer="sgd", lr=0.5, weight_decay=0.0)
 SMALL = LocalTraining(epochs=2, optimizer="sgd", lr=0.02, weight_decay=0.0)
 LITERAL = {
-    "similarity": "dot", "mutual": False, "settled": 1.0, "joined": False, "fusion": "all", "sums": True, "least": 1,
-    "both": True,
+    "similarity": "dot", "mutual": False, "confident": 0.0, "settled": 1.0, "joined": False, "fusion": "all",
+    "sums": True, "least": 1, "both": True,
 }  # fmt: skip
 """Algorithm 1 to the letter."""
 
@@ -77,6 +77,7 @@ class Literal:
         self.rows = [[self.ids.index(int(i)) for i in party.ids] for party in parties]
         self.labels = dict.fromkeys(range(len(self.ids)), NONE)
         self.pseudo = self.before = None
+        self.ready = False
         self.guesses = [[NONE] * party.nodes for party in parties]
 
     def output(self, model, party, a):
@@ -119,7 +120,7 @@ class Literal:
         return reduced[0] + self.method.alpha * reduced[1]
 
     def discover(self, told, sizes):
-        fused, opened, best = [], [], []
+        fused, opened, best, sure = [], [], [], []
         for i in range(len(self.ids)):
             by = [(n, h[rows.index(i)]) for n, h, rows in zip(sizes, told, self.rows, strict=True) if i in rows]
             total = sum(sizes) if self.method.fusion == "all" else sum(n for n, _ in by)
@@ -127,11 +128,14 @@ class Literal:
             p = sum(n * h.softmax(0) for n, h in by) / total if self.method.both else fused[-1].softmax(0)
             opened.append(len(by) >= self.method.least)
             best.append(int(p.argmax()))
-            self.labels[i] = CLOSED if not opened[i] else best[i] if float(p.max()) > self.method.threshold else NONE
+            sure.append(opened[i] and float(p.max()) > self.method.threshold)
+        self.ready = self.ready or sum(sure) >= self.method.confident * sum(opened)
+        for i in range(len(self.ids) if self.ready else 0):
+            self.labels[i] = CLOSED if not opened[i] else best[i] if sure[i] else NONE
         changed = [one != other for one, other, seen in zip(best, self.before or best, opened, strict=True) if seen]
         settled = self.before is not None and sum(changed) <= self.method.settled * len(changed)
         self.before = best
-        if self.pseudo is not None or settled or self.method.settled == 1:
+        if self.pseudo is not None or (self.ready and (settled or self.method.settled == 1)):
             self.pseudo = self.graph(fused, opened)
 
     def graph(self, fused, opened):
@@ -155,7 +159,13 @@ class Literal:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"settled": 1.0}, LITERAL, {**LITERAL, "fusion": "holders", "least": 2}, {"joined": False, "settled": 1.0}],
+    [
+        {},
+        {"confident": 0.0, "settled": 1.0},
+        LITERAL,
+        {**LITERAL, "fusion": "holders", "least": 2},
+        {"joined": False, "confident": 0.0, "settled": 1.0},
+    ],
     ids=["defaults", "from the first round", "literal", "literal by holders", "apart"],
 )
 def test_it_is_the_papers_algorithm(options, double_precision):
@@ -198,14 +208,14 @@ def test_without_both_parts_it_is_federated_averaging():
 def test_a_pseudo_graph_of_no_weight_changes_nothing(joined):
     parties = make_parties()
     plain = weights_of(FedGL(rounds=3, select="last", pseudo_graph=False), parties)
-    nothing = weights_of(FedGL(rounds=3, select="last", beta=0.0, settled=1.0, joined=joined), parties)
+    nothing = weights_of(FedGL(rounds=3, select="last", beta=0.0, confident=0.0, settled=1.0, joined=joined), parties)
     assert all(torch.allclose(plain[name], nothing[name], atol=1e-5) for name in plain)
 
 
 @pytest.mark.parametrize("part", ["pseudo_labels", "pseudo_graph"])
 def test_each_part_changes_what_is_learned(part):
     parties = make_parties()
-    options = {"rounds": 4, "select": "last", "settled": 1.0, "threshold": 0.3}
+    options = {"rounds": 4, "select": "last", "confident": 0.0, "settled": 1.0, "threshold": 0.3}
     whole, without = (weights_of(FedGL(**options, **{part: on}), parties) for on in (True, False))
     assert not torch.allclose(whole["convs.0.lin.weight"], without["convs.0.lin.weight"])
 
@@ -236,7 +246,7 @@ def with_lonely_nodes(parties):
 
 def test_of_a_node_with_one_holder_the_server_reads_nothing_and_the_party_keeps_its_own_guess():
     parties = make_parties()
-    ran = run(FedGL(rounds=2, threshold=0.0, settled=1.0), parties)
+    ran = run(FedGL(rounds=2, threshold=0.0, confident=0.0, settled=1.0), parties)
     list(ran._rounds())
     (site,), state = ran.transport.sites, ran.state
     lonely = with_lonely_nodes(parties)
@@ -252,7 +262,7 @@ def test_of_a_node_with_one_holder_the_server_reads_nothing_and_the_party_keeps_
 
 
 def test_the_server_is_told_sums_alone():
-    ran = run(FedGL(rounds=2, settled=1.0), make_parties())
+    ran = run(FedGL(rounds=2, confident=0.0, settled=1.0), make_parties())
     ran.go()
     eyes = {(row["action"], row["eyes"]) for row in ran.federation.ledger.rows()}
     told = {"known": "server sees each answer", "learn": "server sees each answer"}
@@ -334,7 +344,11 @@ def test_a_party_that_failed_in_the_set_up_is_not_asked_again(side_by_side, monk
         return known(site, request)
 
     monkeypatch.setattr(FedGL.AtParty, "known", fail)
-    ran = run(FedGL(rounds=3, quorum=0.5, settled=1.0, select="last"), make_parties(), side_by_side=side_by_side)
+    ran = run(
+        FedGL(rounds=3, quorum=0.5, confident=0.0, settled=1.0, select="last"),
+        make_parties(),
+        side_by_side=side_by_side,
+    )
     ran.go()
     assert set(ran.state.union["held"]) == {"party-0", "party-2"}
     trained = {row["party"] for row in ran.federation.ledger.rows() if row["action"] == "train"}
@@ -343,7 +357,7 @@ def test_a_party_that_failed_in_the_set_up_is_not_asked_again(side_by_side, monk
 
 
 def test_a_round_with_one_party_finds_nothing():
-    ran = run(FedGL(rounds=3, fraction=0.3, settled=1.0, threshold=0.0, select="last"), make_parties())
+    ran = run(FedGL(rounds=3, fraction=0.3, confident=0.0, settled=1.0, threshold=0.0, select="last"), make_parties())
     for state in ran._rounds():
         assert (state.labels == CLOSED).all()
 
@@ -352,7 +366,7 @@ def test_who_is_drawn_does_not_hide_that_predictions_have_settled():
     """Rows that a round leaves closed keep what was predicted of them before."""
     parties = make_parties(parties=6, nodes=120, overlap=1.0)
     local = LocalTraining(epochs=1, optimizer="sgd", lr=1e-6)  # nothing changes from round to round
-    ran = run(FedGL(rounds=8, fraction=0.5, settled=0.05, local=local, select="last"), parties)
+    ran = run(FedGL(rounds=8, fraction=0.5, confident=0.0, settled=0.05, local=local, select="last"), parties)
     ran.go()
     assert "ends" in ran.state
 
@@ -385,7 +399,7 @@ def pseudo_of(party, edges, weight):
 @pytest.mark.parametrize("joined", [True, False])
 def test_the_graph_of_all_is_evaluated_as_it_is(joined):
     parties = make_parties()
-    ran = run(FedGL(rounds=2, settled=1.0, joined=joined, select="last"), parties)
+    ran = run(FedGL(rounds=2, confident=0.0, settled=1.0, joined=joined, select="last"), parties)
     found = ran.go()
     assert "ends" in ran.state
     ran.module.load_state_dict(found.weights)
@@ -410,7 +424,11 @@ def test_on_overlapping_graphs_the_defaults_come_to_a_pseudo_graph():
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(
     "options",
-    [{"settled": 1.0, "threshold": 0.3}, {**LITERAL, "fraction": 0.6}, {"pseudo_labels": False, "settled": 0.5}],
+    [
+        {"confident": 0.0, "settled": 1.0, "threshold": 0.3},
+        {**LITERAL, "fraction": 0.6},
+        {"pseudo_labels": False, "confident": 0.1, "settled": 0.5},
+    ],
     ids=["defaults", "literal, sampled", "graph alone"],
 )
 def test_it_conforms_on_parties_that_share_nodes(check, options):

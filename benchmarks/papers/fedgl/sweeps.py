@@ -9,13 +9,13 @@ range, the others as they are there.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from tables import METHODS, SETS, added
+from tables import METHODS, SETS, added, kept_cells, measured
 
 HERE = Path(__file__).parent
 FOUND = HERE / "results" / "sweeps.json"
@@ -55,12 +55,14 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep what is found, and go on from what is kept")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    kept: list[dict[str, Any]] = json.loads(FOUND.read_text())["cells"] if args.write and FOUND.exists() else []
+    kept = kept_cells(FOUND) if args.write else []
     for data in args.data:
         for parameter in args.parameters:
             for value in RANGES[parameter]:
                 key = {"data": data, "parameter": parameter, "value": value}
-                for run in added(kept, key, args, {**METHODS["fedgl"], parameter: value}, {}, FOUND):
+                method = {**METHODS["fedgl"], parameter: value}
+                run_seed = partial(measured, data, method, {}, args.rounds)
+                for run in added(kept, key, args.seeds, run_seed, FOUND if args.write else None):
                     print(data, parameter, value, run, flush=True)
     for parameter in args.parameters:
         print(f"\n{text(kept, parameter)}")

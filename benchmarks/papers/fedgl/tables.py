@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import statistics
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,16 @@ import torch
 
 from isthmus import Study
 from isthmus.study.engine import Run, module_for
-from isthmus.study.results import versions
+
+sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
+from figures import added, kept_cells
 
 HERE = Path(__file__).parent
 FOUND = HERE / "results" / "tables.json"
 SETS = ("cora", "citeseer", "acm", "wiki")
 LITERAL = {
-    "similarity": "dot", "mutual": False, "settled": 1, "joined": False, "fusion": "all", "least": 1, "sums": True,
-    "both": True,
+    "similarity": "dot", "mutual": False, "confident": 0, "settled": 1, "joined": False, "fusion": "all", "least": 1,
+    "sums": True, "both": True,
 }  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "local": {"name": "local"},
@@ -100,7 +103,7 @@ def study(data: str, method: dict[str, Any], seed: int, row: dict[str, Any], rou
     )
 
 
-def measured(data: str, method: dict[str, Any], seed: int, row: dict[str, Any], rounds: int) -> dict[str, Any]:
+def measured(data: str, method: dict[str, Any], row: dict[str, Any], rounds: int, seed: int) -> dict[str, Any]:
     plan = study(data, method, seed, row, rounds)
     loaded = plan.load(seed)
     module = module_for(plan.encoder(), loaded.parties, loaded.task, seed)
@@ -113,21 +116,6 @@ def measured(data: str, method: dict[str, Any], seed: int, row: dict[str, Any], 
         "graph from": getattr(run.state, "began", 0), "seconds": round(found.seconds, 1),
         "date": datetime.date.today().isoformat(),
     }  # fmt: skip
-
-
-def added(
-    kept: list[dict[str, Any]], key: dict[str, Any], args: Any, method: dict[str, Any], row: dict[str, Any], found: Path
-) -> Iterator[dict[str, Any]]:
-    """Runs of the seeds that a cell does not have yet; each is kept, and written where that is asked for."""
-    cell = next((c for c in kept if key.items() <= c.items()), None)
-    if cell is None:
-        kept.append(cell := {**key, "runs": []})
-    for seed in range(len(cell["runs"]), args.seeds):
-        cell["runs"].append(measured(key["data"], method, seed, row, args.rounds))
-        if args.write:
-            found.parent.mkdir(exist_ok=True)
-            found.write_text(json.dumps({"versions": versions(), "threads": 1, "cells": kept}, indent=1) + "\n")
-        yield cell["runs"][-1]
 
 
 def rows_of(table: int, data: str) -> Iterator[dict[str, Any]]:
@@ -183,12 +171,13 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep what is found, and go on from what is kept")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    kept: list[dict[str, Any]] = json.loads(FOUND.read_text())["cells"] if args.write and FOUND.exists() else []
+    kept = kept_cells(FOUND) if args.write else []
     for data in args.data:
         for row in rows_of(args.table, data):
             for name in args.methods or TABLES[args.table][1]:
                 key = {"table": args.table, "data": data, "row": named(row), "method": name}
-                for run in added(kept, key, args, METHODS[name], row, FOUND):
+                run_seed = partial(measured, data, METHODS[name], row, args.rounds)
+                for run in added(kept, key, args.seeds, run_seed, FOUND if args.write else None):
                     print(data, named(row), name, run, flush=True)
     for goal in ("global", "local"):
         print(f"\n{goal} goal\n\n{text(kept, args.table, goal)}")

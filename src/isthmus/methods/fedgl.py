@@ -56,6 +56,8 @@ class FedGL(FedAvg):
     - L_GCN and L_SSL are means over their nodes, as in the GCN that the paper builds on; `sums` is (8) to the letter.
     - Parties train and are evaluated on complemented graphs. The graph that all parts make together, on which a study
       measures the global goal, lacks no edge and is taken as it is.
+    - What a model predicts that has hardly learned anything leads all astray: pseudo labels and graph wait until a
+      share `confident` of the nodes is predicted above the threshold, the graph also until predictions have settled.
     - The pseudo graph of `similarity = "dot"`, one-sided, from the first round on, is (14) to the letter: nodes with
       large embeddings become everybody's neighbours, and accuracy falls far. See the options below and docs/overlap.md.
     """
@@ -83,6 +85,8 @@ class FedGL(FedAvg):
     """What similarity of two embeddings is."""
     mutual: bool = True
     """Pseudo neighbours are those that choose each other; otherwise those that a node chooses."""
+    confident: float = Field(0.3, ge=0, le=1)
+    """Both begin when at least this share of the nodes is predicted with a probability above the threshold."""
     settled: float = Field(0.03, ge=0, le=1)
     """The pseudo graph begins when at most this share of the nodes is predicted otherwise than a round before."""
     joined: bool = True
@@ -127,7 +131,7 @@ class FedGL(FedAvg):
             yield state
 
     def discover(self, told: Total, everyone: int, state: State) -> None:
-        """Lines 12 to 15: pseudo labels, and a pseudo graph once predictions have settled.
+        """Lines 12 to 15: pseudo labels and a pseudo graph, once there is something to learn from them.
 
         Arguments:
             everyone: nodes of the parties that told something, added up (M).
@@ -137,19 +141,25 @@ class FedGL(FedAvg):
         embedding = self.fused(told, "embedding", everyone)
         probability = self.fused(told, "probability", everyone) if self.both else embedding.softmax(1)
         confidence, guess = probability.max(1)
-        label = torch.where(confidence > self.threshold, guess, NONE) if self.pseudo_labels else NONE
-        state.labels = torch.where(opened, label, CLOSED if self.pseudo_labels else NONE)
-        if self.pseudo_graph:
-            state.start(guess=torch.full_like(guess, NONE))
-            seen = opened & (state.guess != NONE)
-            changed = float((guess != state.guess)[seen].float().mean()) if seen.any() else 1.0
-            state.guess = torch.where(opened, guess, state.guess)
-            if changed <= self.settled:
-                state.start(began=state.round)
-            if "began" in state:
-                at = opened.nonzero().squeeze(1)
-                ends, state.similarity = self.neighbourhood(embedding[at])
-                state.ends = at[ends]
+        sure = opened & (confidence > self.threshold)
+        self.watch(guess, sure, opened, state)
+        found = self.pseudo_labels and "ready" in state
+        state.labels = torch.where(opened, torch.where(sure & found, guess, NONE), CLOSED if found else NONE)
+        if self.pseudo_graph and "began" in state:
+            at = opened.nonzero().squeeze(1)
+            ends, state.similarity = self.neighbourhood(embedding[at])
+            state.ends = at[ends]
+
+    def watch(self, guess: Tensor, sure: Tensor, opened: Tensor, state: State) -> None:
+        """Write down the rounds in which predictions first are confident, and first settled after that."""
+        state.start(guess=torch.full_like(guess, NONE))
+        seen = opened & (state.guess != NONE)
+        changed = float((guess != state.guess)[seen].float().mean()) if seen.any() else 1.0
+        state.guess = torch.where(opened, guess, state.guess)
+        if float(sure.sum()) >= self.confident * float(opened.sum()):
+            state.start(ready=state.round)
+        if "ready" in state and changed <= self.settled:
+            state.start(began=state.round)
 
     def fused(self, told: Total, name: str, everyone: int) -> Tensor:
         """(11) and (13)."""
