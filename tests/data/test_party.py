@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
+from helpers import make_graph_parties, make_node_parties
 from isthmus.data import rows
+from isthmus.data.partition.cut import parties_of
 from isthmus.data.party import SPLITS, Border, Cohort, Party, check_alike, pool
 from isthmus.errors import IsthmusError
 
@@ -353,3 +357,11 @@ def test_an_edge_from_one_graph_to_another_is_refused():
     graphs[0].edge_index = torch.tensor([[0], [4]])
     with pytest.raises(IsthmusError, match="an edge joins two graphs, or names a node outside its graph"):
         Party.of_graphs("a", graphs)
+
+
+@pytest.mark.parametrize("make", [make_node_parties, make_graph_parties])
+def test_structural_columns_stay_known_when_parties_are_pooled_and_cut(make):
+    columns = torch.tensor([0, 2])
+    whole = pool([replace(party, structural=columns) for party in make()])
+    parts = parties_of(whole, [torch.tensor([0, 1]), torch.tensor([2])], ["a", "b"], coupled=True)
+    assert all(torch.equal(each.structural, columns) for each in (whole, *parts))

@@ -72,3 +72,13 @@ def test_sparsified_keeps_what_is_sparse_or_empty():
     x = torch.ones(2, 2).to_sparse_csr()
     assert rows.sparsified(x) is x
     assert rows.sparsified(torch.empty(0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_blanked_columns_are_zero_and_the_rest_stays(sparse):
+    x = torch.arange(12.0).view(4, 3)
+    found = rows.blanked(rows.to_csr(x) if sparse else x, torch.tensor([1]))
+    assert rows.is_sparse(found) == sparse
+    assert torch.equal(rows.dense(found), torch.stack([x[:, 0], torch.zeros(4), x[:, 2]], dim=1))
+    if sparse:
+        assert found.values().numel() == 7  # the first entry is zero

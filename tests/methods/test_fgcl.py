@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from types import MethodType
 
 import pytest
@@ -373,3 +374,28 @@ def test_a_budget_with_a_delta_is_told_with_it():
     said = spent_said(ran.method.account(ran.state).to_dict())
     assert said.startswith("noise hides one edge of a party's graph with epsilon = 4, delta = 0.004")
     assert "by advanced composition epsilon = 0.9" in said or "by advanced composition epsilon = 1" in said
+
+
+def test_features_that_follow_from_edges_are_left_out_unless_asked_for():
+    parties = [replace(party, structural=torch.tensor([0, 2])) for party in make_graph_parties()]
+    blank = [_without(party, [0, 2]) for party in make_graph_parties()]
+    ran, same, all_ = (
+        run(method(features=how), those).go() for how, those in (("safe", parties), ("safe", blank), ("all", parties))
+    )
+    assert all(torch.equal(ran.weights[name], same.weights[name]) for name in same.weights)
+    assert ran.metrics == same.metrics != all_.metrics
+    assert ran.privacy["basic"]["epsilon"] == 2
+    assert all_.privacy == {}
+
+
+def _without(party, columns):
+    graph = copy.copy(party.graph)
+    graph.x = party.graph.x.clone()
+    graph.x[:, columns] = 0
+    return replace(party, graph=graph)
+
+
+def test_a_party_with_nothing_but_structural_features_is_refused():
+    party = make_graph_parties()[0]
+    with pytest.raises(PartyFailed, match="all its features follow from its edges: give others, or set features"):
+        run(method(), [replace(party, structural=torch.arange(party.features))])

@@ -85,6 +85,8 @@ class Party:
         train, val, test: masks over the items (nodes, graphs or pairs), `[items]`; an item whose labels are all
             missing is in none of them.
         ids: ids of the nodes, unique within the party; a node that two parties share has the same id at both.
+        structural: columns of the features that follow from the edges, as degrees do, ascending; none where that is
+            not so or not known.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Party:
     ids: Tensor | None = None
     border: Border | None = None
     pairs: Pairs | None = None
+    structural: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or any(letter in self.name for letter in "/\\\0"):
@@ -495,7 +498,8 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
         if cohort.block.batch is not None:
             graph.batch = cohort.block.batch
             graph.num_graphs = sum(cohort.items)
-        return Party(name, graph, cohort.level, border=None, pairs=None, **cohort.masks)
+        structural = parties[0].structural
+        return Party(name, graph, cohort.level, border=None, pairs=None, structural=structural, **cohort.masks)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")
@@ -522,7 +526,7 @@ def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
         held[split][where[cohort.masks[split]]] = True
     held["val"] &= ~held["train"]
     held["test"] &= ~(held["train"] | held["val"])
-    return Party(name, graph, "node", ids=known, border=None, pairs=None, **held)
+    return Party(name, graph, "node", ids=known, border=None, pairs=None, structural=parties[0].structural, **held)
 
 
 def _pooled_pairs(name: str, graph: Data, ids: Tensor, parties: Sequence[Party]) -> Party:

@@ -94,6 +94,19 @@ def take(x: Tensor, at: Tensor) -> Tensor:
     return csr(new_crow, x.col_indices()[picked], x.values()[picked], (at.numel(), x.size(1)))
 
 
+def blanked(x: Tensor, columns: Tensor) -> Tensor:
+    """Rows with zeros in these columns; what is sparse stays so and holds no entry there.
+
+    >>> blanked(torch.ones(1, 3), torch.tensor([2])).tolist()
+    [[1.0, 1.0, 0.0]]
+    """
+    if not is_sparse(x):
+        return x.index_fill(1, columns.to(x.device), 0)
+    kept = torch.isin(x.col_indices(), columns.to(x.device), invert=True)
+    ends = torch.cat([kept.new_zeros(1, dtype=torch.long), kept.cumsum(0)])
+    return csr(ends[x.crow_indices()], x.col_indices()[kept], x.values()[kept], (x.size(0), x.size(1)))
+
+
 def between(x: Tensor, start: int, stop: int) -> Tensor:
     """Rows from `start` up to `stop`."""
     if not is_sparse(x):

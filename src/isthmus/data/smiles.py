@@ -22,6 +22,19 @@ UNBOUND = (0,)
 """That category."""
 
 
+def structural_columns(features: AtomFeatures) -> Tensor:
+    """Which columns of the features follow from the bonds, ascending.
+
+    >>> structural_columns("raw").tolist()
+    [1, 2, 3, 4, 5, 6, 7, 8]
+    """
+    widths = [1] * len(_widths()) if features == "raw" else _widths()
+    if features == "no-bonds":
+        widths = [widths[at] for at in UNBOUND]
+    category = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths))
+    return torch.isin(category, torch.tensor(UNBOUND), invert=True).nonzero().squeeze(1)
+
+
 @dataclass(frozen=True, eq=False)
 class Molecules:
     """Graphs of molecules, one after another: atoms are nodes, a bond is an edge in either direction.

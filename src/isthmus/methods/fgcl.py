@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from isthmus.data import rows
 from isthmus.data.party import SPLITS, Block, Level, Party
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import Prepared, action
 from isthmus.federation.verbs import Federation
@@ -63,6 +63,8 @@ class FGCL(FedAvg):
     """Probability with which Gaussian noise may exceed its budget."""
     post: PostProcessing = PostProcessing()
     """What is made of the noisy weights."""
+    features: Literal["safe", "all"] = "safe"
+    """Features that follow from the edges, such as degrees, are left out; or all are used, and nothing is claimed."""
     redraw: Literal["never", "epoch"] = "never"
     """How often views are drawn: once for all, or anew in every epoch, which spends their budget every time."""
     gamma: float = Field(0.1, ge=0)
@@ -117,8 +119,11 @@ class FGCL(FedAvg):
             yield state
 
     def account(self, state: State) -> Account | None:
-        """What the party has spent whose views were drawn most often; nothing is claimed where graphs are evaluated."""
-        if self.evaluated_on == "graphs":
+        """What the party has spent whose views were drawn most often.
+
+        Nothing is claimed where graphs are evaluated, or features are used that follow from edges.
+        """
+        if self.evaluated_on == "graphs" or self.features == "all":
             return None
         account = Account("one edge of a party's graph")
         for mechanism in self.mechanisms():
@@ -129,6 +134,8 @@ class FGCL(FedAvg):
         method: FGCL
 
         def __init__(self, method: FGCL, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
+            if method.features == "safe":
+                parties = [_safe(party) for party in parties]
             super().__init__(method, parties, task, _embedding(module), **where)
             self.pairs = [Pairs.of(_sizes(party)) for party in parties]
             self._stacks: list[Tensor] = []
@@ -256,6 +263,19 @@ def _embedding(module: nn.Module) -> nn.Module:
     assert isinstance(module, Readout)
     module.embeds = True
     return module
+
+
+def _safe(party: Party) -> Party:
+    """The party without the features that follow from its edges: zeros stand there."""
+    if party.structural is None or not party.structural.numel():
+        return party
+    if party.structural.numel() == party.features:
+        raise PartyFailed(
+            party.name, "all its features follow from its edges: give others, or set features = 'all' and claim nothing"
+        )
+    graph = copy(party.graph)
+    graph.x = rows.blanked(graph.x, party.structural)
+    return replace(party, graph=graph)
 
 
 def _batch(party: Party) -> Tensor:

@@ -130,6 +130,25 @@ def test_random_splits_are_drawn_by_seed_in_their_shares(nowhere):
     assert not torch.equal(parties[0].train, parties[2].train)
 
 
+def test_one_split_serves_all_seeds_where_that_is_asked_for(nowhere):
+    esol(nowhere, ["C" * (at + 1) for at in range(20)])
+    data = AnyMolecules(title="esol", split_seed=1)
+    assert torch.equal(data.load(0).party.train, data.load(7).party.train)
+    assert torch.equal(data.load(0).party.train, AnyMolecules(title="esol").load(1).party.train)
+
+
+@pytest.mark.parametrize(("features", "left"), [("one-hot", 119), ("raw", 1), ("no-bonds", 119)])
+def test_bonds_change_no_feature_but_structural_ones(nowhere, features, left):
+    """Hydrocarbons of six atoms of carbon, with one bond or another between them."""
+    esol(nowhere, ["CCCCCC", "CC(C)(C)CC", "C1CCCCC1", "c1ccccc1", "C=CC=CC#C"])
+    party = AnyMolecules(title="esol", features=features).load(0).party
+    assert party.features - party.structural.numel() == left
+    x = rows.dense(rows.blanked(party.graph.x, party.structural))
+    assert x.any()
+    assert (x == x[0]).all()
+    assert (features == "no-bonds") == torch.equal(x, rows.dense(party.graph.x))
+
+
 def test_a_molecule_without_a_label_is_in_no_split(nowhere):
     party = esol(nowhere, labels=["", "", *[0.5] * 9]).load(0).party
     assert party.graph.y[0].isnan().all()

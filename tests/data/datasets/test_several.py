@@ -1,13 +1,16 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import real, write_tu
+from torch_geometric.data import Data
 
 import isthmus
 from isthmus.data import rows
 from isthmus.data.datasets.motifs import Motifs
-from isthmus.data.datasets.several import Several, distinct, labels_of, one_after_another, side_by_side
+from isthmus.data.datasets.several import Several, distinct, labels_of, one_after_another, side_by_side, structural_of
 from isthmus.data.datasets.tu import Tu
 from isthmus.data.partition.given import Given
 from isthmus.data.partition.labels import Iid
@@ -177,3 +180,13 @@ def test_labels_follow_one_another():
 def test_kinds_of_labels_are_told_apart():
     kinds = [labels_of(torch.tensor(y)) for y in ([3, 1], [[0.0], [float("nan")]], [[0.0], [2.0]])]
     assert kinds == ["classes", "labels of yes or no", "measured values"]
+
+
+def test_structural_columns_stand_where_their_set_has_them():
+    known = []
+    for width, columns in ((2, [1]), (3, None), (2, [0])):
+        graph = Data(x=torch.ones(1, width), y=torch.tensor([0]), batch=torch.tensor([0]))
+        graph.edge_index = torch.empty(2, 0, dtype=torch.long)
+        structural = None if columns is None else torch.tensor(columns)
+        known.append(replace(Party.of_batch("a", graph), structural=structural))
+    assert structural_of(known, ["set 0", "set 1", "set 2"]).tolist() == [1, 5]

@@ -140,3 +140,9 @@ def test_degrees_count_edges_that_arrive():
 
     graph = Data(edge_index=torch.tensor([[0, 1, 2], [1, 0, 1]]), num_nodes=4)
     assert degrees(graph, 3).argmax(1).tolist() == [1, 2, 0, 0]
+
+
+def test_degrees_follow_from_edges_and_labels_do_not(empty_root):
+    write_tu(toy().raw(), labels=False, attributes=False)
+    assert toy(max_degree=2).load(0).party.structural.tolist() == [0, 1, 2]
+    assert Enzymes.structural(toy(), toy().graphs()) is None

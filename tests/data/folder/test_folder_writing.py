@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -275,3 +277,12 @@ def test_pairs_are_made_of_edges_and_not_written(tmp_path):
     with pytest.raises(IsthmusError, match="party 'p' holds pairs"):
         write_parties(tmp_path / "out", [party], 2)
     assert tree(tmp_path) == []
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("columns", [[], [0, 2], [0, 1, 2, 3, 4]])
+def test_structural_columns_come_back(tmp_path, sparse, columns):
+    parties = make_graph_parties(sparse=sparse)
+    known = torch.tensor(columns[: parties[0].features], dtype=torch.long)
+    written = [replace(party, structural=known) for party in parties]
+    assert all(torch.equal(party.structural, known) for party in reloaded(tmp_path / "out", written).parties)

@@ -6,11 +6,13 @@ import csv
 import gzip
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -19,7 +21,7 @@ from isthmus.data.checked import labelled
 from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, download
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool, Share, draws, split_by_share
-from isthmus.data.smiles import AtomFeatures, graphs_of, scaffolds_of
+from isthmus.data.smiles import AtomFeatures, graphs_of, scaffolds_of, structural_columns
 from isthmus.errors import IsthmusError, nearest
 
 ROWS_NAMED = 20
@@ -39,6 +41,8 @@ class MolecularGraphs(PublicDataSet):
     """How an atom is told: nine categories each one-hot; their numbers as they are; or those that no bond tells."""
     split: Literal["random", "scaffold"] = "random"
     """Molecules drawn by seed, or whole scaffolds: those of most molecules to train on, rare ones for testing."""
+    split_seed: int | None = Field(None, ge=0)
+    """Draws the split for all seeds of a study, which are then of training, cut and noise alone."""
     train: Share = 0.8
     """Share of the molecules to train on."""
     val: Share = 0.1
@@ -55,8 +59,10 @@ class MolecularGraphs(PublicDataSet):
         texts = tuple(smiles[at] for at in readable.nonzero().flatten().tolist())
         graph = Data(x=found.x, edge_index=found.edge_index, batch=found.batch, y=y[readable])
         graph.num_nodes, graph.num_graphs = found.x.size(0), found.graphs
-        masks = labelled(self._split(texts, seed, kept), graph.y)
+        drawn = seed if self.split_seed is None else self.split_seed
+        masks = labelled(self._split(texts, drawn, kept), graph.y)
         party = Party("pooled", graph, "graph", masks["train"], masks["val"], masks["test"])
+        party = replace(party, structural=structural_columns(self.features))
         return Pool(party, classes=y.size(1), smiles=texts, note=note(found.unreadable, len(smiles)))
 
     def raw(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar
 
@@ -59,9 +60,11 @@ class Several(DataSet):
             [getattr(each, "title", "") if "title" in type(each).model_fields else each.name for each in sets]
         )
         self._check(names, wholes)
-        x = side_by_side([party.graph.x for party in wholes], self._encodings(sets, names, wholes))
+        encodings = self._encodings(sets, names, wholes)
+        x = side_by_side([party.graph.x for party in wholes], encodings)
+        structural = structural_of(wholes, encodings)
         y = one_after_another([party.graph.y for party in wholes], [pool.classes for pool in pools])
-        parties = [_party(*parts) for parts in zip(names, wholes, x, y, strict=True)]
+        parties = [replace(_party(*parts), structural=structural) for parts in zip(names, wholes, x, y, strict=True)]
         smiles = [pool.smiles for pool in pools]
         return Pool(
             None,
@@ -132,6 +135,14 @@ def side_by_side(matrices: Sequence[Tensor], encodings: Sequence[str]) -> list[T
     starts = dict(zip(widths, accumulate(widths.values(), initial=0), strict=False))
     width, sparse = sum(widths.values()), any(map(rows.is_sparse, matrices))
     return [_widened(x, starts[kind], width, sparse) for x, kind in zip(matrices, encodings, strict=True)]
+
+
+def structural_of(parties: Sequence[Party], encodings: Sequence[str]) -> Tensor:
+    """Which of those columns follow from the edges, ascending."""
+    of = dict(zip(encodings, parties, strict=True))
+    starts = accumulate((party.features for party in of.values()), initial=0)
+    known = [(start, party.structural) for start, party in zip(starts, of.values(), strict=False)]
+    return torch.cat([torch.empty(0, dtype=torch.long), *(start + own for start, own in known if own is not None)])
 
 
 def _widened(x: Tensor, start: int, width: int, sparse: bool) -> Tensor:

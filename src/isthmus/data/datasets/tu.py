@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -55,8 +56,12 @@ class SmallGraphs(PublicDataSet):
         graph = self.graphs()
         masks = split_by_share(graph.y, self.train, self.val, draws(seed, "split"))
         splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
-        party = Party.of_batch("pooled", graph, **splits)
+        party = replace(Party.of_batch("pooled", graph, **splits), structural=self.structural(graph))
         return Pool(party, classes=int(graph.y.max()) + 1)
+
+    def structural(self, graph: Data) -> Tensor | None:
+        """Columns of the features that follow from the edges."""
+        return None
 
     def graphs(self) -> Data:
         """All graphs one after another; `batch` says for every node which one it is in."""
@@ -147,6 +152,9 @@ class Tu(SmallGraphs):
         if graph.x is None:
             graph.x = degrees(graph, self.max_degree)
         return graph
+
+    def structural(self, graph: Data) -> Tensor | None:
+        return torch.arange(graph.x.size(1)) if self.shared_encoding() else None
 
 
 class Enzymes(SmallGraphs):

@@ -53,6 +53,9 @@ class Column(Registered):
     kind: ClassVar[str] = "kind of column"
     home: ClassVar[str] = "isthmus.data.folder.columns"
 
+    structural: bool | list[int] = False
+    """Whether the column follows from the edges, as a degree does; or which of its features do, counted from 0."""
+
     def reads(self, column: str) -> list[str]:
         """The columns of the file that make up this one."""
         return [column]

@@ -12,6 +12,7 @@ from torch import Tensor
 from isthmus.data import rows
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.reading import Contents
+from isthmus.data.smiles import structural_columns
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,29 @@ class Encoding:
 
     def features(self, contents: Contents, key: bytes | None = None) -> Tensor:
         """Features of one party's nodes, `[nodes, features]`, sparse where a column is."""
+        return self.described(contents, key)[0]
+
+    def described(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
+        """The features, and which columns of them follow from the edges, ascending."""
         if contents.x is not None:
-            return contents.x
+            assert contents.settings.smiles is not None
+            return contents.x, structural_columns(contents.settings.smiles.features)
         table = contents.features
         parts = [kind.encode(column, table, self.totals[column], key) for column, kind in self.columns.items()]
+        kinds = zip(self.columns.values(), parts, strict=True)
+        structural = torch.cat([_structural(kind, part.size(1)) for kind, part in kinds]).nonzero().squeeze(1)
         if len(parts) == 1:
-            return parts[0]
+            return parts[0], structural
         if any(rows.is_sparse(part) for part in parts):
-            return _side_by_side(parts)
-        return torch.cat(parts, dim=1)
+            return _side_by_side(parts), structural
+        return torch.cat(parts, dim=1), structural
+
+
+def _structural(kind: Column, width: int) -> Tensor:
+    """A mask of the column's features that follow from the edges; positions that it does not have are passed over."""
+    if isinstance(kind.structural, bool):
+        return torch.full((width,), kind.structural)
+    return torch.isin(torch.arange(width), torch.tensor(kind.structural, dtype=torch.long))
 
 
 def summed(totals: Iterable[Totals]) -> Totals:

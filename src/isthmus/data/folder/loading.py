@@ -79,19 +79,20 @@ def parties_of(
             draw looks at the seed and the item's id only, so an item that two parties hold is in the same split.
     """
     encoding = Encoding.of(contents, key)
-    return [_party(each, encoding.features(each, key), _splits(each, seed, train, val)) for each in contents]
+    return [_party(each, *encoding.described(each, key), _splits(each, seed, train, val)) for each in contents]
 
 
-def _party(contents: Contents, x: Tensor, splits: dict[str, Tensor]) -> Party:
+def _party(contents: Contents, x: Tensor, structural: Tensor, splits: dict[str, Tensor]) -> Party:
     graph = Data(x=x, edge_index=contents.edge_index, y=contents.y)
     graph.num_nodes = x.size(0)
     if contents.edge_weight is not None:
         graph.edge_weight = contents.edge_weight
     name = contents.settings.name
     if contents.batch is None:
-        return Party(name, graph, "node", ids=contents.ids, border=contents.border, pairs=None, **splits)
+        ids, border = contents.ids, contents.border
+        return Party(name, graph, "node", ids=ids, border=border, pairs=None, structural=structural, **splits)
     graph.batch, graph.num_graphs = contents.batch, contents.items
-    return Party(name, graph, "graph", border=None, pairs=None, **splits)
+    return Party(name, graph, "graph", border=None, pairs=None, structural=structural, **splits)
 
 
 def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str, Tensor]:

@@ -51,6 +51,9 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
     ids = torch.arange(party.nodes) if party.ids is None else party.ids
     labels = _label_columns(party)
     features, declared = _feature_columns(party.graph.x)
+    if party.structural is not None and party.structural.numel():
+        every = party.structural.numel() == party.features
+        declared["structural"] = every or party.structural.tolist()
     settings: dict[str, Any] = {
         "format": 1,
         "name": party.name,

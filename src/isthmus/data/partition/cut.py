@@ -34,7 +34,9 @@ def _cut_graph(whole: Party, members: Sequence[Tensor], names: Sequence[str], *,
         graph, border = edges.around(held, coupled=coupled)
         graph.x, graph.y, graph.num_nodes = rows.take(whole.graph.x, held), whole.graph.y[held], held.numel()
         masks = {split: getattr(whole, split)[held] for split in SPLITS}
-        parties.append(Party(name, graph, "node", ids=edges.ids[held], border=border, **masks))
+        parties.append(
+            Party(name, graph, "node", ids=edges.ids[held], border=border, structural=whole.structural, **masks)
+        )
     return parties
 
 
@@ -103,5 +105,6 @@ def _cut_pile(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> 
         graph.update({key: run[at].clone(memory_format=torch.contiguous_format) for key, run in per_edge.items()})
         graph.x = rows.between(block.x, int(starts[at]), int(starts[at + 1])).clone()
         graph.num_nodes, graph.num_graphs = int(nodes[at]), counts[at]
-        parties.append(Party(name, graph, "graph", **{split: run[at].clone() for split, run in masks.items()}))
+        held = {split: run[at].clone() for split, run in masks.items()}
+        parties.append(Party(name, graph, "graph", structural=whole.structural, **held))
     return parties
