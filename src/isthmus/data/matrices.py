@@ -28,6 +28,12 @@ def of_tensor(x: Tensor) -> Any:
     return csr_array(arrays, shape=tuple(x.shape))
 
 
+def tensor_of(matrix: Any) -> Tensor:
+    """The way back, of a sparse matrix."""
+    crow, col = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).long()
+    return rows.csr(crow, col, torch.from_numpy(matrix.data), matrix.shape)
+
+
 def is_sparse(h: Any) -> bool:
     return isinstance(h, csr_array)
 

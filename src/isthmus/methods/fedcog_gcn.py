@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCNConv
 
-from isthmus.data import rows
+from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decoupled
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
@@ -262,15 +261,12 @@ class _Product:
     """A constant sparse matrix with its transpose at hand."""
 
     def __init__(self, matrix: Any, device: torch.device, dtype: torch.dtype) -> None:
-        self._matrix, self._transpose = (_csr(each).to(device, dtype) for each in (matrix, matrix.T.tocsr()))
+        self._matrix, self._transpose = (
+            matrices.tensor_of(each).to(device, dtype) for each in (matrix, matrix.T.tocsr())
+        )
 
     def __matmul__(self, h: Tensor) -> Tensor:
         return SparseProduct.apply(self._matrix, self._transpose, h)  # type: ignore[no-untyped-call]
-
-
-def _csr(matrix: Any) -> Tensor:
-    crow, col = (torch.from_numpy(each.astype(np.int64)) for each in (matrix.indptr, matrix.indices))
-    return rows.csr(crow, col, torch.from_numpy(matrix.data), matrix.shape)
 
 
 def convolutions_of(module: nn.Module, method: str) -> Convolutions:

@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from scipy.sparse import coo_array
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_remaining_self_loops
 
-from isthmus.data import rows
+from isthmus.data import matrices, rows
+
+MANY = 10_000
+"""Edges from which on scipy is quicker to put them in order."""
 
 
 class GroupedLinear(torch.autograd.Function):
@@ -89,8 +93,7 @@ class Propagation:
         self._edges = source, target, values
         self._sparse = has_sparse(edge_index.device)
         if self._sparse:
-            self._forward = _csr(target, source, values, (nodes, nodes))
-            self._backward = _csr(source, target, values, (nodes, nodes))
+            self._forward, self._backward = _both_ways(source, target, values, nodes)
 
     def __matmul__(self, h: Tensor) -> Tensor:
         if self._sparse:
@@ -305,6 +308,15 @@ def _row_of_entries(x: Tensor) -> Tensor:
 def _crow(index: Tensor, length: int) -> Tensor:
     counts = torch.bincount(index, minlength=length)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def _both_ways(source: Tensor, target: Tensor, values: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    """The matrix that sends h along the edges, and its transpose."""
+    if values.device.type != "cpu" or values.numel() < MANY:
+        return _csr(target, source, values, (nodes, nodes)), _csr(source, target, values, (nodes, nodes))
+    # scipy counts where torch sorts: 3 ms instead of 11 for a batch of fully connected molecules, 200,000 edges
+    matrix = coo_array((values.numpy(), (target.numpy(), source.numpy())), shape=(nodes, nodes)).tocsr()
+    return matrices.tensor_of(matrix), matrices.tensor_of(matrix.T.tocsr())
 
 
 def _csr(row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import remove_self_loops, to_undirected
 
-from isthmus.data import rows
+from isthmus.data import matrices, rows
 from isthmus.data.datasets.public import OneGraph, Sizes
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -82,8 +82,7 @@ def features(words: csr_matrix) -> Tensor:
     count, width = words.shape
     if words.nnz >= rows.SPARSE * count * width:
         return torch.from_numpy(words.toarray())
-    crow, col = (torch.from_numpy(part.astype(np.int64)) for part in (words.indptr, words.indices))
-    return rows.csr(crow, col, torch.from_numpy(words.data), (count, width))
+    return matrices.tensor_of(words)
 
 
 def edges(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:

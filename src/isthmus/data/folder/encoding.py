@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from scipy.sparse import csr_matrix, hstack
+from scipy.sparse import hstack
 from torch import Tensor
 
-from isthmus.data import rows
+from isthmus.data import matrices, rows
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.reading import Contents
 from isthmus.data.smiles import structural_columns
@@ -87,11 +87,5 @@ def summed(totals: Iterable[Totals]) -> Totals:
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     """Matrices next to each other as one CSR matrix."""
-    blocks = []
-    for part in parts:
-        part = part if rows.is_sparse(part) else rows.to_csr(part)
-        arrays = (part.values().numpy(), part.col_indices().numpy(), part.crow_indices().numpy())
-        blocks.append(csr_matrix(arrays, shape=tuple(part.shape)))
-    whole = hstack(blocks, format="csr")
-    crow, col = torch.from_numpy(whole.indptr).long(), torch.from_numpy(whole.indices).long()
-    return rows.csr(crow, col, torch.from_numpy(whole.data), whole.shape)
+    blocks = [matrices.of_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
+    return matrices.tensor_of(hstack(blocks, format="csr"))
