@@ -26,9 +26,9 @@ from isthmus.testing import CHECKS, check_method, small_parties
 SGD = {"epochs": 1, "batch_size": 1, "optimizer": "sgd", "lr": 0.2, "weight_decay": 0.0}
 
 
-def run(method, parties, encoder="gcn", **ways):
+def run(method, parties, encoder="gcn", of_encoder=None, **ways):
     task = task_for(parties)
-    module = module_for(Encoder.named(encoder)(hidden=5, dropout=0.0), parties, task, 0)
+    module = module_for(Encoder.named(encoder)(hidden=5, dropout=0.0, **(of_encoder or {})), parties, task, 0)
     return Run(method, parties, task, module, seed=0, **ways)
 
 
@@ -323,12 +323,37 @@ def test_it_conforms_in_every_way(check, options):
     check_method(FGCL.read({"rounds": 3, **options}, "fgcl"), small_parties("graph"), checks=[check])
 
 
-@pytest.mark.parametrize("encoder", ["graphconv", "tag", "lightgcn"])
+@pytest.mark.parametrize("encoder", ["graphconv", "tag", "lightgcn", "gat", "sage"])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])
 def test_encoders_that_weigh_edges_learn_from_any_noise(encoder, epsilon):
     way = method(epsilons=[epsilon, epsilon], post={"clamp": False}, local={**SGD, "batch_size": 4, "clip": 1.0})
-    found = run(way, make_graph_parties(), encoder).go()
+    weighted = {"weighted": True} if encoder in ("gat", "sage") else {}
+    found = run(way, make_graph_parties(), encoder, weighted).go()
     assert all(weight.isfinite().all() for weight in found.weights.values())
+
+
+@pytest.mark.parametrize("options", [{"post": {"threshold": 0.5}}, {"mechanism": "randomized-response"}])
+def test_any_encoder_takes_edges_that_are_there_or_not(options):
+    ran = run(method(**options), make_graph_parties(), "gin")
+    assert ran.go().weights
+    (site,) = ran.transport.sites
+    assert site.cohort.block.edge_weight.unique().tolist() == [1.0]
+
+
+def test_what_is_evaluated_is_the_mean_of_the_views():
+    ran = run(method(), make_graph_parties())
+    found = ran.go()
+    (site,) = ran.transport.sites
+    names = [party.name for party in site.hosted.parties]
+    site.answer("evaluate", {"weights": found.weights}, names)
+    views = site.model(site.cohort.block)[:, : ran.task.outputs].split(site.cohort.items)
+    means = [(each[: len(each) // 2] + each[len(each) // 2 :]) / 2 for each in views]
+    outputs = site._outputs({"weights": found.weights}).split(site.cohort.items)
+    for mean, output, view in zip(means, outputs, views, strict=True):
+        assert torch.allclose(output[: len(mean)], mean)
+        assert not torch.allclose(output, view)
+    site.method = method(evaluated_on="first")
+    assert torch.equal(site._outputs({"weights": found.weights}), torch.cat(views))
 
 
 @pytest.mark.parametrize("labels", ["multilabel", "regression"])

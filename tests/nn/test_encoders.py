@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch.func import functional_call
+from torch_geometric import nn as gnn
 
 from helpers import (
     CLASSES,
@@ -15,7 +16,7 @@ from helpers import (
 )
 from isthmus.data.party import Cohort
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Encoder
+from isthmus.nn.encoders import Encoder, WeightedSage
 from isthmus.nn.per_party import initial_weights, per_party
 
 NAMES = [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.home]
@@ -25,7 +26,9 @@ VARIANTS = [
     ("gcn", {"layers": 1, "pool": "max"}),
     ("gat", {"heads": 1, "layers": 3}),
     ("gin", {"norm": True}),
+    ("gat", {"weighted": True}),
     ("sage", {"pool": "sum"}),
+    ("sage", {"weighted": True}),
     ("gbp", {"r": 0.2}),
 ]
 over_variants = pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_a_cohort_gives_what_its_parties_give_alone(name, options, level, sparse
     model = assert_law(
         build(name, level, options), make_parties(level, sparse=sparse, weighted=sparse), steps_for(options)
     )
-    assert model.side_by_side
+    assert model.side_by_side == ((name, options) != ("gat", {"weighted": True}))
 
 
 @over_levels
@@ -150,3 +153,21 @@ def test_lightgcn_averages_the_hops_of_its_embedding():
     for conv in module.convs:
         hops.append(conv(hops[-1], graph.edge_index))
     torch.testing.assert_close(plain_output(module, graph), module.head(torch.stack(hops).mean(0)))
+
+
+def test_weighted_graphsage_takes_weighted_means():
+    layer = WeightedSage(2, 3)
+    x, edges = torch.randn(4, 2), torch.tensor([[1, 2, 0, 0], [0, 0, 1, 2]])
+    weight = torch.tensor([0.5, -2.0, 1.0, 0.0])
+    mean = torch.stack([(0.5 * x[1] - 2.0 * x[2]) / 2.5, x[0], torch.zeros(2), torch.zeros(2)])
+    assert torch.allclose(layer(x, edges, weight), layer.lin_l(mean) + layer.lin_r(x))
+    plain = gnn.SAGEConv(2, 3)
+    plain.load_state_dict(layer.state_dict())
+    assert torch.allclose(layer(x, edges), plain(x, edges), atol=1e-6)
+
+
+def test_weighted_attention_looks_at_weights():
+    layer = build("gat", "node", {"weighted": True}).eval()
+    x, edges = torch.randn(3, FEATURES), torch.tensor([[1, 2, 0], [0, 0, 1]])
+    same = layer(x, edges, torch.ones(3)), layer(x, edges, torch.full((3,), 0.1))
+    assert not torch.allclose(*same)

@@ -44,6 +44,9 @@ class FGCL(FedAvg):
 
     With one epsilon there is one view and no contrast: the paper's "Federated + noise".
 
+    The paper does not say which view a graph's class is read from; here it is the mean of what both say, for all of
+    them are released. `evaluated_on = "first"` reads one.
+
     The factors of (11) do not sum up to one as printed; it is read as theta <- ((M - c) theta + sum_S theta_i) / M,
     with S the c of M parties that took part: those that did not count with the old weights.
     """
@@ -75,8 +78,8 @@ class FGCL(FedAvg):
     """Graphs of other labels that a graph is contrasted with (k)."""
     stack: int = Field(100, ge=1)
     """Graphs that are kept to draw them from, the last ones trained on (N); read as their views now are."""
-    evaluated_on: Literal["views", "graphs"] = "views"
-    """What is evaluated: first views, as in the paper, or graphs; counts of hits on these have no noise."""
+    evaluated_on: Literal["views", "first", "graphs"] = "views"
+    """What is evaluated: the mean over a graph's views, its first view, or the graph; hits on it have no noise."""
 
     @field_validator("epsilons")
     @classmethod
@@ -87,11 +90,13 @@ class FGCL(FedAvg):
 
     def check(self, module: nn.Module) -> None:
         body = getattr(module, "body", None)
-        if not isinstance(module, Readout) or not getattr(body, "weighted", True):
+        bits = self.post.threshold is not None or self.mechanism == "randomized-response"
+        if not isinstance(module, Readout) or not (bits or getattr(body, "weighted", True)):
             raise IsthmusError(
-                "method 'fgcl' needs an encoder of Isthmus that weighs edges: gcn, graphconv, tag or lightgcn, say"
+                "method 'fgcl' needs an encoder of Isthmus that weighs edges: gcn, graphconv, tag, lightgcn, or gat "
+                "or sage with model.weighted = true; others take edges that are there or not: set post.threshold"
             )
-        raw = not self.post.clamp and self.post.threshold is None and self.mechanism != "randomized-response"
+        raw = not self.post.clamp and not bits
         if raw and any(isinstance(layer, ChebFixed) for layer in module.modules()):
             raise IsthmusError("method 'fgcl': encoder 'cheb' reads no weights below 0: leave post.clamp = true")
 
@@ -248,7 +253,12 @@ class FGCL(FedAvg):
             return loss + self.method.gamma * step.mean(score.logsumexp(1) - score[:, 0])
 
         def _outputs(self, request: Payload) -> Tensor:
-            return super()._outputs(request)[:, : self.task.outputs]
+            outputs = super()._outputs(request)[:, : self.task.outputs]
+            if self.method.evaluated_on != "views":
+                return outputs
+            views = len(self.method.epsilons)
+            of_parties = (each.view(views, -1, self.task.outputs) for each in outputs.split(self.cohort.items))
+            return torch.cat([each.mean(0).repeat(views, 1) for each in of_parties])
 
         @action
         def evaluate(self, request: Payload) -> Answer:

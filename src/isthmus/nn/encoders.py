@@ -124,23 +124,67 @@ class Gat(Encoder):
     name: ClassVar[str] = "gat"
     heads: int = Field(4, ge=1)
     """Attention heads of the hidden layers, joined; the last layer has one."""
+    weighted: bool = False
+    """Attention also looks at an edge's weight, its only feature; a node's loop has weight 1."""
 
     def body(self, features: int, out: int) -> nn.Module:
         per_head = max(1, self.hidden // self.heads)
         sizes = [features, *[per_head * self.heads] * (self.layers - 1)]
-        convs = [gnn.GATConv(i, per_head, heads=self.heads) for i in sizes[:-1]]
-        convs.append(gnn.GATConv(sizes[-1], out, heads=1))
-        return Convolutions(convs, self.dropout, weighted=False)
+        layer = WeightedGat if self.weighted else gnn.GATConv
+        convs = [layer(i, per_head, heads=self.heads) for i in sizes[:-1]]
+        convs.append(layer(sizes[-1], out, heads=1))
+        return Convolutions(convs, self.dropout, weighted=self.weighted)
+
+
+class WeightedGat(nn.Module):
+    """Attention that also looks at the weights of edges, 1 without any and for a node's loop."""
+
+    def __init__(self, i: int, o: int, heads: int) -> None:
+        super().__init__()
+        self.conv = gnn.GATConv(i, o, heads=heads, edge_dim=1, fill_value=1.0)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self.conv(x, edge_index, x.new_ones(edge_index.size(1)) if edge_weight is None else edge_weight)
 
 
 class GraphSage(Encoder):
     """GraphSAGE with mean aggregation (Hamilton et al. 2017)."""
 
     name: ClassVar[str] = "sage"
+    weighted: bool = False
+    """Neighbours count by the weights of their edges, divided by the sum of what these are without their signs."""
 
     def body(self, features: int, out: int) -> nn.Module:
-        convs = [gnn.SAGEConv(i, o) for i, o in self.widths(features, out)]
-        return Convolutions(convs, self.dropout, weighted=False)
+        layer = WeightedSage if self.weighted else gnn.SAGEConv
+        convs = [layer(i, o) for i, o in self.widths(features, out)]
+        return Convolutions(convs, self.dropout, weighted=self.weighted)
+
+
+class WeightedSage(nn.Module):
+    """W_1 sum_j w_ji x_j / sum_j |w_ji| + W_2 x_i + b: GraphSAGE's mean with weights, which PyG's does not take."""
+
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__()
+        self.lin_l = gnn.Linear(i, o)
+        self.lin_r = gnn.Linear(i, o, bias=False)
+        self.mean = WeightedMean()
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self.lin_l(self.mean(x, edge_index, edge_weight)) + self.lin_r(x)
+
+
+class WeightedMean(nn.Module):
+    """sum_j w_ji h_j / sum_j |w_ji|; zero where there is no edge."""
+
+    def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return Propagations(keep=1).mean(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+
+
+@twin(WeightedMean)
+def _mean(
+    layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
+) -> Tensor:
+    return bank.propagations.mean(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
 
 
 class Gin(Encoder):

@@ -148,10 +148,21 @@ class Propagations:
         """The weights as they are, 1 without any."""
 
         def given() -> tuple[Tensor, Tensor]:
-            ones = torch.ones(edge_index.size(1), device=edge_index.device)
-            return edge_index, (ones if edge_weight is None else edge_weight).to(dtype)
+            return edge_index, _weights(edge_index, edge_weight, dtype)
 
         return self._made(("plain", dtype), edge_index, edge_weight, nodes, given)
+
+    def mean(
+        self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
+    ) -> Propagation:
+        """Weights divided by the sum of the absolute weights of the edges that arrive where theirs does."""
+
+        def divided() -> tuple[Tensor, Tensor]:
+            weight = _weights(edge_index, edge_weight, dtype)
+            total = weight.new_zeros(nodes).index_add_(0, edge_index[1], weight.abs())
+            return edge_index, weight / torch.where(total > 0, total, 1.0)[edge_index[1]]
+
+        return self._made(("mean", dtype), edge_index, edge_weight, nodes, divided)
 
     def _made(
         self,
@@ -190,6 +201,12 @@ def normalised_edges(
     degree = edge_weight.new_zeros(nodes).index_add_(0, edge_index[1], edge_weight.abs())
     scale = degree.pow(-0.5).masked_fill(degree == 0, 0)
     return edge_index, scale[edge_index[0]] * edge_weight * scale[edge_index[1]]
+
+
+def _weights(edge_index: Tensor, edge_weight: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """1 for each edge where there are none."""
+    ones = torch.ones(edge_index.size(1), device=edge_index.device)
+    return (ones if edge_weight is None else edge_weight).to(dtype)
 
 
 class Features:
