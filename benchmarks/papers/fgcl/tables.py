@@ -38,7 +38,7 @@ EPSILONS = (100.0, 10.0, 1.0, 0.1)
 SPLITS = ("random", "scaffold")
 EVERY = 2
 """Rounds between two looks at the validation molecules."""
-LOCAL = {"epochs": 1, "batch_size": 32, "optimizer": "adam", "lr": 0.003, "weight_decay": 0.0}
+LOCAL = {"epochs": 1, "batch_size": 32, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0}
 MODEL = {"hidden": 64, "dropout": 0.0}
 CONTRAST: dict[str, Any] = {"negatives": 10, "gamma": 0.1, "temperature": 1.0, "stack": 100}
 PLAIN: dict[str, dict[str, Any]] = {"centralized": {"name": "centralized"}, "federated": {"name": "fedavg"}}
