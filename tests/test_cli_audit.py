@@ -56,12 +56,20 @@ def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
 @pytest.mark.parametrize(
     ("study", "arguments", "message"),
     [
-        ('[[methods]]\nname = "fedavg"\n', (), "the audit is of the method 'fedcog', which is not in this study"),
+        ('[[methods]]\nname = "fedavg"\n', (), "there is no audit of a method in this study: add fedcog or fgcl"),
         ("", ("--encoder", "gcn"), "method 'fedcog' needs a model that propagates before it learns"),
         ("", ("--parties", "1"), "there is one party: nobody receives anything"),
         ("", ("--least", "0"), "least"),
         ("", ("--data", "no-such"), "unknown data set 'no-such'"),
         ("", ("--data", "motifs", "--parties", "2"), "is of parties of one graph, these hold graphs"),
+        (
+            "",
+            ("--method", "fgcl", "--parties", "2"),
+            "audit 'edges' is of parties of many graphs, these hold one of nodes",
+        ),
+        ("", ("--method", "fgcl", "--data", "motifs", "--least", "2"), "audit 'edges'"),
+        ("", ("--method", "fgcl", "--data", "motifs", "--epsilons", "much"), "give numbers with commas between them"),
+        ("", ("--method", "fedavg"), "there is no audit of a method in this study"),
     ],
 )
 def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
@@ -78,7 +86,7 @@ def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
 def test_audits_are_listed(isthmus):
     code, out, _ = isthmus("audits", "--json")
     assert code == 0
-    assert [each["name"] for each in json.loads(out)] == ["reconstruction"]
+    assert [each["name"] for each in json.loads(out)] == ["edges", "reconstruction"]
 
 
 def test_accuracy_without_test_items_is_said_in_one_line(isthmus):
@@ -86,3 +94,23 @@ def test_accuracy_without_test_items_is_said_in_one_line(isthmus):
     code, _, err = isthmus("audit", *SMALL, *shares, "--accuracy", "--rounds", "1")
     assert code != 0
     assert "no party has test items to measure accuracy on: leave out --accuracy" in " ".join(err.split())
+
+
+EDGES = ("--method", "fgcl", "--data", "motifs", "--set", "data.graphs=24", "--rounds", "2", "--parties", "2")
+
+
+def test_edges_are_guessed_at_under_each_budget(isthmus):
+    code, out, _ = isthmus("audit", *EDGES, "--epsilons", "1,100", "--graphs", "4", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["audit"] == {"name": "edges", "epsilons": [1.0, 100.0], "graphs": 4}
+    assert told["model"]["encoder"] == "gcn"
+    none, one, most = told["protections"]
+    assert (none["epsilon"], none["released"]) == (None, None)
+    assert (one["epsilon"], most["epsilon"]) == (2.0, 200.0)
+    assert one["released"]["auc"] < most["released"]["auc"] == pytest.approx(1.0)
+    code, out, _ = isthmus("audit", *EDGES, "--epsilons", "1,100", "--graphs", "4")
+    assert code == 0
+    lines = {line[: line.find("  ")].strip(): line.split() for line in out.splitlines()}
+    assert lines["released weights: AUC"][-3:] == ["-", f"{one['released']['auc']:.3f}", "1.000"]
+    assert lines["epsilon spent on an edge"][-3:] == ["inf", "2", "200"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from torch import nn
+
+from isthmus.data.party import Party
 from isthmus.federation.local import LocalTransport
 from isthmus.options import Registered
+from isthmus.tasks.base import Task
 
 
 class Audit(Registered):
@@ -15,6 +20,17 @@ class Audit(Registered):
 
     kind: ClassVar[str] = "audit"
     home: ClassVar[str] = "isthmus.audit"
+    attacked: ClassVar[str]
+    """The method that it is of."""
+
+    @abstractmethod
+    def of(self, parties: Sequence[Party], task: Task, module: nn.Module, method: Any = None, *, seed: int = 0) -> Any:
+        """What is learned, under one protection after another.
+
+        Arguments:
+            module: the model before training.
+            method: with options of its own; its protections are replaced.
+        """
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,6 +117,7 @@ class Reconstruction(Audit):
     """
 
     name: ClassVar[str] = "reconstruction"
+    attacked: ClassVar[str] = "fedcog"
 
     colluders: int = Field(0, ge=0)
     """Parties that collude against each victim, those that most of its edges lead to; 0 is all others."""

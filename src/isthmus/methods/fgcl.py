@@ -130,9 +130,13 @@ class FGCL(FedAvg):
         """
         if self.evaluated_on == "graphs" or self.features == "all":
             return None
+        return self.spent_by(max(state.draws.values(), default=0))
+
+    def spent_by(self, draws: int) -> Account:
+        """What drawing all views so many times spends."""
         account = Account("one edge of a party's graph")
         for mechanism in self.mechanisms():
-            account.add(mechanism.cost, max(state.draws.values(), default=0))
+            account.add(mechanism.cost, draws)
         return account
 
     class AtParty(Prepared, FedAvg.AtParty):
@@ -140,7 +144,7 @@ class FGCL(FedAvg):
 
         def __init__(self, method: FGCL, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
             if method.features == "safe":
-                parties = [_safe(party) for party in parties]
+                parties = [safe(party) for party in parties]
             super().__init__(method, parties, task, _embedding(module), **where)
             self.pairs = [Pairs.of(_sizes(party)) for party in parties]
             self._stacks: list[Tensor] = []
@@ -275,7 +279,7 @@ def _embedding(module: nn.Module) -> nn.Module:
     return module
 
 
-def _safe(party: Party) -> Party:
+def safe(party: Party) -> Party:
     """The party without the features that follow from its edges: zeros stand there."""
     if party.structural is None or not party.structural.numel():
         return party

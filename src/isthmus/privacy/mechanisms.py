@@ -45,6 +45,10 @@ class Mechanism(Registered):
             bits: zeros and ones, floating, `[bits]`.
         """
 
+    @abstractmethod
+    def evidence(self, values: Tensor) -> Tensor:
+        """How much likelier released values are where the bit is 1: the log of the odds, `[bits]`."""
+
     @property
     def cost(self) -> Spent:
         """What one release of a bit spends."""
@@ -80,6 +84,9 @@ class Laplace(Additive):
         up, down = np.floor(generator.standard_exponential((2, count)) * (GRID / self.epsilon)).astype(np.int64)
         return np.asarray(up - down)
 
+    def evidence(self, values: Tensor) -> Tensor:
+        return self.epsilon * (2 * values.clamp(0, 1) - 1)
+
 
 class Gaussian(Additive):
     """Normal noise, as little as (epsilon, delta) allows (the analytic Gaussian mechanism, Balle and Wang 2018)."""
@@ -95,6 +102,9 @@ class Gaussian(Additive):
     @property
     def cost(self) -> Spent:
         return Spent(self.epsilon, self.delta)
+
+    def evidence(self, values: Tensor) -> Tensor:
+        return (2 * values - 1) / (2 * self.sigma**2)
 
     @property
     def sigma(self) -> float:
@@ -124,3 +134,6 @@ class RandomizedResponse(Mechanism):
         odds = math.exp(-self.epsilon)
         turned = torch.from_numpy(generator.random(bits.numel()) < odds / (1 + odds))
         return torch.where(turned, 1 - bits, bits)
+
+    def evidence(self, values: Tensor) -> Tensor:
+        return self.epsilon * (2 * values - 1)
