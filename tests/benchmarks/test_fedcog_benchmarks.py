@@ -1,7 +1,6 @@
 """FedCog's benchmarks run, on small data and without looking at the clock."""
 
 import argparse
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -12,17 +11,10 @@ import torch
 
 from isthmus.study.config import Study
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "papers" / "fedcog"
-SCRIPTS = ("accuracy", "propagation", "costs", "baselines")
-
 
 @pytest.fixture
-def scripts(monkeypatch):
-    """The folder's scripts by name, forgotten after the test: other papers have scripts of the same names."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield {name: importlib.import_module(name) for name in SCRIPTS}
-    for name in SCRIPTS:
-        sys.modules.pop(name, None)
+def scripts(scripts_of):
+    return scripts_of("fedcog", "accuracy", "propagation", "costs", "baselines")
 
 
 def test_every_side_of_the_propagation_comes_to_the_same(scripts):
@@ -76,19 +68,17 @@ def test_costs_are_those_of_the_ledger(scripts, monkeypatch):
 @pytest.mark.parametrize(
     ("task", "method"), [("nodes", "fedgcn, hops 1"), ("nodes", "fedcog-gcn"), ("links", "fedcog")]
 )
-def test_baselines_keep_what_is_found(scripts, tmp_path, monkeypatch, capsys, task, method):
+def test_baselines_keep_what_is_found(scripts, call, tmp_path, monkeypatch, capsys, task, method):
     baselines = scripts["baselines"]
     monkeypatch.setattr(baselines, "FOUND", tmp_path / "results" / "baselines.json")
     options = ["--data", "banks", "--task", task, "--cut", "metis", "--parties", "3", "--method", method]
-    monkeypatch.setattr(sys, "argv", ["baselines.py", *options, "--rounds", "2", "--seeds", "1", "--write"])
-    baselines.main()
+    call(baselines, *options, "--rounds", 2, "--write", "--seeds", 1)
     (cell,) = json.loads(baselines.FOUND.read_text())["cells"]
     assert (cell["task"], cell["method"], cell["parties"]) == (task, method, 3)
     assert len(cell[baselines.METRICS[task][0]]) == 1
     assert "| 3 | metis | 2 | " in capsys.readouterr().out
     monkeypatch.setattr(baselines, "chosen_rate", None)  # it goes on from what is kept
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--seeds", "2"])
-    baselines.main()
+    call(baselines, *options, "--rounds", 2, "--write", "--seeds", 2)
     (more,) = json.loads(baselines.FOUND.read_text())["cells"]
     for name in baselines.METRICS[task]:
         assert more[name][:1] == cell[name]

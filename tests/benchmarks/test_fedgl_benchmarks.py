@@ -1,23 +1,16 @@
 """FedGL's benchmarks run, on small data and without looking at the clock."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from isthmus.study.config import Study
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "papers" / "fedgl"
-SCRIPTS = ("tables", "sweeps", "pictures", "scale")
-
 
 @pytest.fixture
-def scripts(monkeypatch):
+def scripts(scripts_of, monkeypatch):
     """The folder's scripts by name, on the parties of a small generated graph instead of the paper's sets."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    found = {name: importlib.import_module(name) for name in SCRIPTS}
+    found = scripts_of("fedgl", "tables", "sweeps", "pictures", "scale")
     study = found["tables"].study
 
     def small(data, *rest):
@@ -27,29 +20,22 @@ def scripts(monkeypatch):
 
     for name in ("tables", "pictures"):
         monkeypatch.setattr(found[name], "study", small)
-    yield found
-    for name in (*SCRIPTS, "figures"):
-        sys.modules.pop(name, None)
-
-
-def call(script, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", [script.__name__, *map(str, arguments)])
-    script.main()
+    return found
 
 
 @pytest.mark.parametrize(
     ("table", "data", "lines"), [(2, "cora", 1), (3, "acm", 3), (4, "wiki", 4), (5, "citeseer", 4)]
 )
-def test_tables_are_made_seed_by_seed_and_go_on(scripts, tmp_path, monkeypatch, capsys, table, data, lines):
+def test_tables_are_made_seed_by_seed_and_go_on(scripts, tmp_path, monkeypatch, call, capsys, table, data, lines):
     tables = scripts["tables"]
     monkeypatch.setattr(tables, "FOUND", tmp_path / "results" / "tables.json")
     options = ("--table", table, "--data", data, "--methods", "federated", "fedgl", "--rounds", 2, "--write", "--seeds")
-    call(tables, monkeypatch, *options, 1)
+    call(tables, *options, 1)
     first = json.loads(tables.FOUND.read_text())["cells"]
     assert len(first) == 2 * lines
     assert all(0 < cell["runs"][0]["global"] <= 100 and cell["runs"][0]["rounds"] == 2 for cell in first)
     capsys.readouterr()
-    call(tables, monkeypatch, *options, 2)
+    call(tables, *options, 2)
     told = capsys.readouterr().out
     again = json.loads(tables.FOUND.read_text())["cells"]
     assert [cell["runs"][:1] for cell in again] == [cell["runs"] for cell in first]
@@ -59,13 +45,8 @@ def test_tables_are_made_seed_by_seed_and_go_on(scripts, tmp_path, monkeypatch, 
     assert told.count(f"\n| {data} |") == 2 * lines  # both goals
 
 
-def test_settings_are_the_papers():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        tables = importlib.import_module("tables")
-    finally:
-        sys.path.remove(str(FOLDER))
-        sys.modules.pop("tables", None)
+def test_settings_are_the_papers(scripts_of):
+    tables = scripts_of("fedgl", "tables")["tables"]
     plan = tables.study("wiki", tables.METHODS["fedgl"], 3, {})
     (method,) = plan.method_list()
     assert (method.threshold, method.alpha, method.beta, method.neighbours) == (0.1, 0.1, 1.0, 100)
@@ -76,19 +57,19 @@ def test_settings_are_the_papers():
     assert few.data == {"name": "cora", "train_per_class": 5, "val": 500, "test": 1000, "split": "random"}
 
 
-def test_sweeps_go_over_the_papers_ranges(scripts, tmp_path, monkeypatch, capsys):
+def test_sweeps_go_over_the_papers_ranges(scripts, tmp_path, monkeypatch, call, capsys):
     sweeps = scripts["sweeps"]
     monkeypatch.setattr(sweeps, "FOUND", tmp_path / "sweeps.json")
     monkeypatch.setitem(sweeps.RANGES, "beta", (0.0, 0.5))
-    call(sweeps, monkeypatch, "--parameters", "beta", "--data", "cora", "--seeds", 1, "--rounds", 2, "--write")
+    call(sweeps, "--parameters", "beta", "--data", "cora", "--seeds", 1, "--rounds", 2, "--write")
     assert "beta = 0.0 | 0.5 |" in capsys.readouterr().out
     assert [cell["value"] for cell in json.loads(sweeps.FOUND.read_text())["cells"]] == [0.0, 0.5]
 
 
-def test_pictures_have_a_panel_for_each_method(scripts, tmp_path, monkeypatch, capsys):
+def test_pictures_have_a_panel_for_each_method(scripts, tmp_path, monkeypatch, call, capsys):
     pictures = scripts["pictures"]
     monkeypatch.setattr(pictures, "HERE", tmp_path)
-    call(pictures, monkeypatch, "--data", "cora", "--rounds", 1, "--write")
+    call(pictures, "--data", "cora", "--rounds", 1, "--write")
     drawn = (tmp_path / "pictures-cora.svg").read_text()
     assert drawn.count("<text") == len(pictures.SHOWN)
     assert drawn.count("<circle") % len(pictures.SHOWN) == 0
