@@ -466,3 +466,8 @@ def test_killed_process_goes_on_to_the_same_bits(isthmus: Isthmus, tmp_path: Pat
         each.pop("created")
         each["runs"][0].pop("seconds")
     assert found[0] == found[1]
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "isthmus", "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.lstrip().startswith("Usage: isthmus")

@@ -364,7 +364,7 @@ def main() -> None:
 def _guarded() -> Any:
     """The command; what standard output does not take, at the latest when it is flushed, is an error like others."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="isthmus", standalone_mode=False)
         sys.stdout.flush()
     except OSError as error:
         if error.filename is not None:
