@@ -424,3 +424,31 @@ def test_a_party_with_nothing_but_structural_features_is_refused():
     party = make_graph_parties()[0]
     with pytest.raises(PartyFailed, match="all its features follow from its edges: give others, or set features"):
         run(method(), [replace(party, structural=torch.arange(party.features))])
+
+
+@pytest.mark.parametrize(
+    "other", [{"epsilons": [0.2]}, {"mechanism": "gaussian", "epsilons": [0.1]}, {"epsilons": [0.1], "wiped": True}]
+)
+def test_no_two_different_releases_share_their_noise(other):
+    """Of the same noise in two scales, or on two graphs, differences would tell the bits."""
+    wiped = other.pop("wiped", False)
+    options = {"post": {"clamp": False}}
+    noise = []
+    for ways, parties in (({"epsilons": [0.1]}, make_graph_parties()), (other, make_graph_parties())):
+        if wiped and noise:
+            for party in parties:
+                party.graph.edge_index = party.graph.edge_index[:, :0]
+        ran = run(method(**options, **ways), parties)
+        ran.federation.ask("protect")
+        (site,) = ran.transport.sites
+        site.kept.now = tuple(range(len(parties)))
+        views = zip(site.pairs, parties, site.kept.each("prepared"), strict=True)
+        noise.append(torch.cat([views["0"] - pairs.bits(party.graph.edge_index) for pairs, party, views in views]))
+    assert abs(float(torch.corrcoef(torch.stack(noise))[0, 1])) < 0.3
+
+
+def test_parties_that_know_differently_what_follows_from_edges_are_refused():
+    parties = list(make_graph_parties())
+    parties[1] = replace(parties[1], structural=torch.tensor([0]))
+    with pytest.raises(IsthmusError, match="say differently which features follow from edges"):
+        run(method(), parties)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from isthmus.data import rows
+from isthmus.data.cache import digest
 from isthmus.data.party import SPLITS, Block, Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer
@@ -84,9 +85,7 @@ class FGCL(FedAvg):
     @field_validator("epsilons")
     @classmethod
     def _are_budgets(cls, epsilons: list[float]) -> list[float]:
-        if not all(0 < epsilon <= 1e6 for epsilon in epsilons):
-            raise ValueError("each is a privacy budget, above 0 and at most 1e6")
-        return epsilons
+        return budgets(epsilons)
 
     def check(self, module: nn.Module) -> None:
         body = getattr(module, "body", None)
@@ -173,7 +172,10 @@ class FGCL(FedAvg):
             for view, mechanism in enumerate(self.method.mechanisms()):
                 for at, party in enumerate(self.held.parties):
                     answered = self.answered[self.kept.now[at]]
-                    source = np.random.default_rng(seed_of(self.seed, party.name, answered, "noise", view, *purpose))
+                    whose = self.seed, party.name, answered, "noise", view, *purpose
+                    what = mechanism.name, *mechanism.model_dump().values(), digest(bits[at])
+                    # of two releases with the same noise, or with one a multiple of the other, both bits would follow
+                    source = np.random.default_rng(seed_of(*whose, *what))
                     released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
                     views[at][str(view)] = self.method.post.of(released, asked[at])
             self.kept["prepared"] = views
@@ -271,6 +273,13 @@ class FGCL(FedAvg):
             return super().evaluate(request)
 
 
+def budgets(epsilons: list[float]) -> list[float]:
+    """The same, if each is one."""
+    if not all(0 < epsilon <= 1e6 for epsilon in epsilons):
+        raise ValueError("each is a privacy budget, above 0 and at most 1e6")
+    return epsilons
+
+
 def _embedding(module: nn.Module) -> nn.Module:
     """The model with a graph's embedding beside its outputs."""
     module = deepcopy(module)
@@ -283,12 +292,12 @@ def safe(party: Party) -> Party:
     """The party without the features that follow from its edges: zeros stand there."""
     if party.structural is None or not party.structural.numel():
         return party
-    if party.structural.numel() == party.features:
+    graph = copy(party.graph)
+    graph.x = rows.blanked(graph.x, party.structural)
+    if not bool((graph.x.values() if rows.is_sparse(graph.x) else graph.x).any()):
         raise PartyFailed(
             party.name, "all its features follow from its edges: give others, or set features = 'all' and claim nothing"
         )
-    graph = copy(party.graph)
-    graph.x = rows.blanked(graph.x, party.structural)
     return replace(party, graph=graph)
 
 
