@@ -15,6 +15,7 @@ from isthmus.data.party import pool
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Total
 from isthmus.federation.site import action
+from isthmus.methods.base import State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedgl import CLOSED, NONE, FedGL
 from isthmus.methods.training import LocalTraining
@@ -475,3 +476,13 @@ def test_it_is_for_nodes():
     parties = make_graph_parties()
     with pytest.raises(IsthmusError, match="is for node tasks"):
         run(FedGL(rounds=1), parties, "gin")
+
+
+def test_where_nothing_is_opened_nothing_has_been_learned():
+    state = State()
+    guess, none = torch.tensor([0, 1]), torch.tensor([False, False])
+    FedGL().watch(guess, none, none, state)
+    assert "ready" not in state
+    FedGL(confident=0.5).watch(guess, torch.tensor([True, False]), torch.tensor([True, True]), state)
+    assert "ready" in state
+    assert "began" not in state

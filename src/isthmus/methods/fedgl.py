@@ -156,7 +156,7 @@ class FedGL(FedAvg):
         seen = opened & (state.guess != NONE)
         changed = float((guess != state.guess)[seen].float().mean()) if seen.any() else 1.0
         state.guess = torch.where(opened, guess, state.guess)
-        if float(sure.sum()) >= self.confident * float(opened.sum()):
+        if not self.confident or (opened.any() and float(sure.sum()) >= self.confident * float(opened.sum())):
             state.start(ready=state.round)
         if "ready" in state and changed <= self.settled:
             state.start(began=state.round)
