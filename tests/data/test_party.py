@@ -365,3 +365,19 @@ def test_structural_columns_stay_known_when_parties_are_pooled_and_cut(make):
     whole = pool([replace(party, structural=columns) for party in make()])
     parts = parties_of(whole, [torch.tensor([0, 1]), torch.tensor([2])], ["a", "b"], coupled=True)
     assert all(torch.equal(each.structural, columns) for each in (whole, *parts))
+
+
+@pytest.mark.parametrize("columns", [[-1], [99], [1, 0], [0, 0], [True, False], [[0]]])
+def test_structural_columns_are_positions_of_features(columns):
+    with pytest.raises(IsthmusError, match="structural are positions of features, ascending, from 0 to"):
+        replace(make_graph_parties()[0], structural=torch.tensor(columns))
+
+
+def test_parties_are_told_their_structural_columns():
+    graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0]))
+    one = Party.of_graphs("a", [graph], structural=torch.tensor([1]))
+    graph.batch = torch.tensor([0, 0])
+    two = Party.of_batch("b", graph, structural=torch.tensor([1]))
+    graph.y = torch.tensor([0, 1])
+    three = Party.of_graph("c", graph, structural=torch.tensor([1]))
+    assert [each.structural.tolist() for each in (one, two, three)] == [[1], [1], [1]]

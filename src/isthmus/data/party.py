@@ -125,9 +125,21 @@ class Party:
             raise IsthmusError(f"party '{self.name}' needs one label row for each of its {items} {self.level}s")
         if self.pairs is not None:
             _check_pairs(self, self.pairs)
+        if self.structural is not None and not _are_columns(self.structural, self.features):
+            raise IsthmusError(
+                f"party '{self.name}': structural are positions of features, ascending, from 0 to {self.features - 1}"
+            )
 
     @classmethod
-    def of_graph(cls, name: str, graph: Data, *, ids: Tensor | None = None, border: Border | None = None) -> Party:
+    def of_graph(
+        cls,
+        name: str,
+        graph: Data,
+        *,
+        ids: Tensor | None = None,
+        border: Border | None = None,
+        structural: Tensor | None = None,
+    ) -> Party:
         """A party with one graph; `graph` carries `train_mask`, `val_mask` and `test_mask` (a missing one is empty).
 
         >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 0]))
@@ -139,7 +151,9 @@ class Party:
         kept = checked_graph(graph, where)
         nodes = int(kept.num_nodes or 0)
         masks: dict[str, Tensor] = {s: checked_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
-        party = cls(name=name, graph=kept, level="node", ids=ids, border=border, pairs=None, **labelled(masks, kept.y))
+        party = cls(
+            name, kept, "node", ids=ids, border=border, pairs=None, structural=structural, **labelled(masks, kept.y)
+        )
         check_splits(masks, kept.y, where)
         return party
 
@@ -152,6 +166,7 @@ class Party:
         train: Tensor | None = None,
         val: Tensor | None = None,
         test: Tensor | None = None,
+        structural: Tensor | None = None,
     ) -> Party:
         """A party with many graphs; `train`, `val`, `test` are masks or positions over them."""
         if not graphs:
@@ -164,7 +179,8 @@ class Party:
         masks = {split: checked_split(value, len(kept), where) for split, value in given.items()}
         batch = Batch.from_data_list(kept)
         check_splits(masks, batch.y, where)
-        return cls(name=name, graph=batch, level="graph", border=None, pairs=None, **labelled(masks, batch.y))
+        splits = labelled(masks, batch.y)
+        return cls(name, batch, "graph", border=None, pairs=None, structural=structural, **splits)
 
     @classmethod
     def of_batch(
@@ -175,6 +191,7 @@ class Party:
         train: Tensor | None = None,
         val: Tensor | None = None,
         test: Tensor | None = None,
+        structural: Tensor | None = None,
     ) -> Party:
         """A party with many graphs that stand in one already, as a PyG `Batch` has them: `batch` says which is whose.
 
@@ -197,7 +214,8 @@ class Party:
         given = {"train": train, "val": val, "test": test}
         masks = {split: checked_split(value, kept.num_graphs, where) for split, value in given.items()}
         check_splits(masks, kept.y, where)
-        return cls(name=name, graph=kept, level="graph", border=None, pairs=None, **labelled(masks, kept.y))
+        splits = labelled(masks, kept.y)
+        return cls(name, kept, "graph", border=None, pairs=None, structural=structural, **splits)
 
     @property
     def nodes(self) -> int:
@@ -473,12 +491,21 @@ def check_alike(parties: Sequence[Party]) -> None:
                 f"party '{party.name}' has {party.features} features, party '{first.name}' {first.features}: "
                 "agree on one encoding"
             )
+        if _listed(party.structural) != _listed(first.structural):
+            raise IsthmusError(
+                f"party '{party.name}' and party '{first.name}' say differently which features follow from edges: "
+                "give both the same 'structural'"
+            )
         if party.graph.y.shape[1:] != first.graph.y.shape[1:]:
             raise IsthmusError(f"party '{party.name}' and party '{first.name}' have labels of different shapes")
     names = [party.name for party in parties]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
         raise IsthmusError(f"two parties are called '{double}': give each a name of its own")
+
+
+def _listed(columns: Tensor | None) -> list[int]:
+    return [] if columns is None else columns.tolist()
 
 
 def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
@@ -585,6 +612,12 @@ def _check_pairs(party: Party, pairs: Pairs) -> None:
             raise IsthmusError(f"{where}: a pair names {what} outside {least} .. {most - 1}")
     if not bool(torch.isin(pairs.second[pairs.owner < 0], party.ids).all()):
         raise IsthmusError(f"{where}: a pair within it names a node that is not there")
+
+
+def _are_columns(found: Tensor, width: int) -> bool:
+    if found.dim() != 1 or found.dtype != torch.long:
+        return False
+    return not found.numel() or bool((found.diff() > 0).all() and found[0] >= 0 and found[-1] < width)
 
 
 def _check_edges(party: Party) -> None:

@@ -146,3 +146,7 @@ def test_degrees_follow_from_edges_and_labels_do_not(empty_root):
     write_tu(toy().raw(), labels=False, attributes=False)
     assert toy(max_degree=2).load(0).party.structural.tolist() == [0, 1, 2]
     assert Enzymes.structural(toy(), toy().graphs()) is None
+
+
+def test_where_atoms_are_tells_their_bonds():
+    assert Dhfr().structural(None).tolist() == [0, 1, 2]

@@ -5,12 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.data.folder.columns import Category, Number
-from isthmus.data.folder.encoding import Encoding, summed
+from isthmus.data.folder.columns import Category, Number, Vector
+from isthmus.data.folder.encoding import Encoding, _structural, summed
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.settings import PartyFile
 from isthmus.data.ids import hashed
 from isthmus.data.rows import dense, is_sparse
+from isthmus.errors import IsthmusError
 from party_folders import COLUMNS, graph_draft, read
 
 KEY = b"k" * 32
@@ -159,3 +160,21 @@ def test_totals_with_ids_add_up_by_id(order):
     found = summed(parts[at] for at in order)
     assert found["ids"].tolist() == [1, 3, 9]
     assert found["counts"].tolist() == [4, 1, 7]
+
+
+@pytest.mark.parametrize("wrong", [[2], [-1], 1, "yes", [True]])
+def test_structural_features_that_are_not_there_are_an_error_of_one_line(wrong):
+    def read_and_used():
+        return _structural("x", Vector.read({"width": 2, "structural": wrong}, "column 'x'"), 2)
+
+    with pytest.raises(IsthmusError) as error:
+        read_and_used()
+    assert "structural" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_category_whose_order_is_drawn_is_structural_as_a_whole():
+    assert _structural("x", Category(structural=True), 3).tolist() == [True] * 3
+    assert _structural("x", Category(values=["a", "b"], structural=[1]), 2).tolist() == [False, True]
+    with pytest.raises(IsthmusError, match="say structural = true or false"):
+        _structural("x", Category(structural=[1]), 3)

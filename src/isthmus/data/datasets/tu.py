@@ -27,6 +27,10 @@ DENSE = 50_000_000
 """Entries up to which one-hot degrees are a dense matrix."""
 
 
+COORDINATES = frozenset({"BZR", "COX2", "DHFR"})
+"""Molecules whose atoms come with their three coordinates, which tell what is bonded."""
+
+
 class SmallGraphs(PublicDataSet):
     """Many small graphs, each with one class, from the TU Dortmund collection.
 
@@ -60,8 +64,8 @@ class SmallGraphs(PublicDataSet):
         return Pool(party, classes=int(graph.y.max()) + 1)
 
     def structural(self, graph: Data) -> Tensor | None:
-        """Columns of the features that follow from the edges."""
-        return None
+        """Columns of the features that follow from the edges, or these from them: where atoms are in space."""
+        return torch.arange(3) if self.title in COORDINATES else None
 
     def graphs(self) -> Data:
         """All graphs one after another; `batch` says for every node which one it is in."""
@@ -154,7 +158,7 @@ class Tu(SmallGraphs):
         return graph
 
     def structural(self, graph: Data) -> Tensor | None:
-        return torch.arange(graph.x.size(1)) if self.shared_encoding() else None
+        return torch.arange(graph.x.size(1)) if self.shared_encoding() else super().structural(graph)
 
 
 class Enzymes(SmallGraphs):

@@ -7,14 +7,14 @@ totals: each party hands in sums over its own rows, and only the sums over all p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, StrictBool, field_validator
 from torch import Tensor
 
 from isthmus.data import rows
@@ -53,7 +53,7 @@ class Column(Registered):
     kind: ClassVar[str] = "kind of column"
     home: ClassVar[str] = "isthmus.data.folder.columns"
 
-    structural: bool | list[int] = False
+    structural: StrictBool | list[Annotated[int, Field(strict=True, ge=0)]] = False
     """Whether the column follows from the edges, as a degree does; or which of its features do, counted from 0."""
 
     def reads(self, column: str) -> list[str]:

@@ -10,9 +10,10 @@ from scipy.sparse import hstack
 from torch import Tensor
 
 from isthmus.data import matrices, rows
-from isthmus.data.folder.columns import Column, Totals
+from isthmus.data.folder.columns import Category, Column, Totals
 from isthmus.data.folder.reading import Contents
 from isthmus.data.smiles import structural_columns
+from isthmus.errors import IsthmusError
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Encoding:
             return contents.x, structural_columns(contents.settings.smiles.features)
         table = contents.features
         parts = [kind.encode(column, table, self.totals[column], key) for column, kind in self.columns.items()]
-        kinds = zip(self.columns.values(), parts, strict=True)
-        structural = torch.cat([_structural(kind, part.size(1)) for kind, part in kinds]).nonzero().squeeze(1)
+        kinds = zip(self.columns.items(), parts, strict=True)
+        structural = torch.cat([_structural(*named, part.size(1)) for named, part in kinds]).nonzero().squeeze(1)
         if len(parts) == 1:
             return parts[0], structural
         if any(rows.is_sparse(part) for part in parts):
@@ -61,10 +62,16 @@ class Encoding:
         return torch.cat(parts, dim=1), structural
 
 
-def _structural(kind: Column, width: int) -> Tensor:
-    """A mask of the column's features that follow from the edges; positions that it does not have are passed over."""
+def _structural(column: str, kind: Column, width: int) -> Tensor:
+    """A mask of the column's features that follow from the edges."""
     if isinstance(kind.structural, bool):
         return torch.full((width,), kind.structural)
+    if isinstance(kind, Category) and kind.values is None:
+        raise IsthmusError(f"column '{column}': the order of its features is drawn: say structural = true or false")
+    if max(kind.structural, default=0) >= width:
+        raise IsthmusError(
+            f"column '{column}': structural says {max(kind.structural)}, its features are 0 to {width - 1}"
+        )
     return torch.isin(torch.arange(width), torch.tensor(kind.structural, dtype=torch.long))
 
 
