@@ -69,6 +69,7 @@ def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
         ),
         ("", ("--method", "fgcl", "--data", "motifs", "--least", "2"), "audit 'edges'"),
         ("", ("--method", "fgcl", "--data", "motifs", "--epsilons", "much"), "give numbers with commas between them"),
+        ("", ("--method", "fgcl", "--data", "motifs", "--accuracy"), "--accuracy is for fedcog"),
         ("", ("--method", "fedavg"), "there is no audit of a method in this study"),
     ],
 )

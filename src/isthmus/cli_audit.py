@@ -70,6 +70,8 @@ def audit_command(
         unlabelled=unlabelled, method=[fresh] if fresh else [], encoder=encoder or default,
     )  # fmt: skip
     kind, attacked = _attacked(whole)
+    if accuracy and kind.attacked != "fedcog":
+        raise IsthmusError(f"--accuracy is for fedcog: the audit of {kind.attacked} trains and tells it anyway")
     budgets = None if epsilons is None else _numbers(epsilons)
     given = {"colluders": colluders, "least": least, "epsilons": budgets, "graphs": graphs}
     audit = kind.read({name: value for name, value in given.items() if value is not None}, f"audit '{kind.name}'")
@@ -141,7 +143,9 @@ def _shown(audit: Audit, found: list[Any], parties: int) -> tuple[Table, list[st
     from isthmus.audit.reconstruction import Reconstruction
 
     if not isinstance(audit, Reconstruction):
-        return _edges_table(found), ["AUC 0.5 and advantage 0 are chance; one edge of a graph is guessed at"]
+        return _edges_table(found), [
+            "AUC 0.5 and advantage 0 are chance; what the model tells of other graphs it tells of all"
+        ]
     all_ = not 0 < audit.colluders < parties - 1
     against = (
         "all others collude"
@@ -213,14 +217,17 @@ def _edges_table(found: list[Leak]) -> Table:
     for each in found:
         table.add_column(each.protection, justify="right", no_wrap=True)
     table.add_row("epsilon spent on an edge", *(f"{each.epsilon:g}" for each in found))
-    table.add_row("advantage at most", *(f"{each.most:.3f}" for each in found))
     titles = {"released": "released weights", "trained": "model, its graphs", "others": "model, other graphs"}
     for name, title in titles.items():
         table.add_section()
         guesses = [getattr(each, name) for each in found]
-        for figure in ("advantage", "auc"):
+        for figure in ("auc", "advantage"):
             cells = ["-" if guess is None else f"{getattr(guess, figure):.3f}" for guess in guesses]
             table.add_row(f"{title}: {'AUC' if figure == 'auc' else figure}", *cells)
+        if name == "released":
+            table.add_row(
+                "the same, at most", *("-" if each.released is None else f"{each.most:.3f}" for each in found)
+            )
     if found[0].value is not None:
         table.add_section()
         table.add_row(f"test {found[0].metric}", *(f"{each.value:.3f}" for each in found))

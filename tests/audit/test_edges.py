@@ -8,12 +8,16 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
+from torch.nn import functional as F
 
 from helpers import make_graph_parties, make_node_parties
+from isthmus.audit import edges as edges_audit
 from isthmus.audit.edges import EdgeInference, Guess, guessed_from_model
+from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.fgcl import FGCL
 from isthmus.nn.encoders import Encoder
+from isthmus.privacy.edges import Pairs
 from isthmus.privacy.mechanisms import Gaussian, Laplace, RandomizedResponse
 from isthmus.study.engine import module_for, task_for
 
@@ -113,5 +117,60 @@ def test_what_cannot_be_audited_is_one_line():
     task = task_for(parties)
     with pytest.raises(IsthmusError, match="is of parties of many graphs, these hold one of nodes"):
         EdgeInference().of(parties, task, module_for(Encoder.named("gcn")(), parties, task, 0))
-    with pytest.raises(IsthmusError, match="it needs pairs that are joined and pairs that are not"):
-        Guess.of(np.array([0.5]), np.array([True]))
+    assert Guess.of(np.array([0.5]), np.array([True])) is None
+    parties = [replace(party, graph=party.graph.clone()) for party in make_graph_parties([4])]
+    parties[0].graph.edge_index = parties[0].graph.edge_index[:, :0]
+    task = task_for(parties)
+    module = module_for(Encoder.named("gcn")(), parties, task, 0)
+    with pytest.raises(IsthmusError, match="nothing is to be guessed"):
+        EdgeInference().of(parties, task, module)
+    with pytest.raises(IsthmusError, match="epsilons"):
+        EdgeInference.read({"epsilons": [0.0]}, "audit 'edges'")
+
+
+def test_where_nothing_is_claimed_nothing_is_bounded():
+    parties = make_graph_parties([12, 12])
+    task = task_for(parties)
+    module = module_for(Encoder.named("gcn")(), parties, task, 0)
+    for options in ({"features": "all"}, {"evaluated_on": "graphs"}):
+        _, leak = EdgeInference(epsilons=[1.0], graphs=2).of(parties, task, module, FGCL(rounds=1, **options))
+        assert (leak.epsilon, leak.most) == (math.inf, 1.0)
+        assert leak.released.auc > 0.5
+
+
+def test_pairs_are_turned_round_one_at_a_time_whatever_fits_at_once(monkeypatch):
+    """Against graphs with edges added and taken away one by one."""
+    party = make_graph_parties([6])[0]
+    cohort, task = Cohort((party,)), task_for([party])
+    module = module_for(Encoder.named("gcn")(), [party], task, 0).eval()
+    block = cohort.graphs_of(torch.tensor([2]))
+    pairs = Pairs.of([block.nodes])
+    bits = pairs.bits(block.edge_index) > 0
+    there, apart = bits.nonzero().squeeze(1), (~bits).nonzero().squeeze(1)
+    asked = torch.cat([there, apart])
+    due = []
+    for turned in (None, *asked.tolist()):
+        now = bits.clone()
+        if turned is not None:
+            now[turned] = ~now[turned]
+        edges, _ = pairs.graph(now.float())
+        batch = torch.zeros(block.nodes, dtype=torch.long)
+        with torch.no_grad():
+            output = module(block.x, edges, None, batch, 1)
+        due.append(F.cross_entropy(output, cohort.y[2:3]))
+    for limit in (1, 3 * block.nodes, 10**6):
+        monkeypatch.setattr(edges_audit, "NODES", limit)
+        found = edges_audit._losses(module, task, block, pairs, there, asked, cohort.y[2])
+        assert torch.allclose(found, torch.stack(due).double(), atol=1e-5)
+
+
+def test_weights_of_edges_play_no_part():
+    parties = make_graph_parties([12, 12], weighted=True)
+    task = task_for(parties)
+    module = module_for(Encoder.named("gcn")(), parties, task, 0)
+    plain = [edges_audit._unweighted(party) for party in parties]
+    found = [
+        EdgeInference(epsilons=[1.0], graphs=2).of(each, task, module, FGCL(rounds=1)) for each in (parties, plain)
+    ]
+    assert found[0] == found[1]
+    assert parties[0].graph.edge_weight is not None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from copy import deepcopy
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Collection, Sequence
+from copy import copy, deepcopy
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
@@ -21,10 +21,14 @@ from isthmus.data.party import Block, Cohort, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.methods.fedavg import FedAvg
-from isthmus.methods.fgcl import FGCL, safe
+from isthmus.methods.fgcl import FGCL, budgets, safe
+from isthmus.privacy.accounting import Spent
 from isthmus.privacy.edges import Pairs
 from isthmus.study.engine import Run
 from isthmus.tasks.base import Step, Task
+
+NODES = 50_000
+"""Of as many copies of a graph the model is asked at once."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,15 @@ class Guess:
     apart: int
 
     @classmethod
-    def of(cls, score: NDArray[Any], joined: NDArray[Any]) -> Guess:
-        """
+    def of(cls, score: NDArray[Any], joined: NDArray[Any]) -> Guess | None:
+        """None where all pairs are joined, or none is.
+
         >>> Guess.of(np.array([0.2, 0.7, 0.1]), np.array([True, True, False])).auc
         1.0
         """
         count = int(joined.sum())
         if not 0 < count < joined.size:
-            raise IsthmusError(
-                "audit 'edges': it needs pairs that are joined and pairs that are not: give larger graphs"
-            )
+            return None
         false, true, _ = roc_curve(joined, score)
         auc = float(roc_auc_score(joined, score))
         return cls(auc, float(np.max(true - false)), count, joined.size - count)
@@ -65,7 +68,7 @@ class Leak:
     Attributes:
         protection: what hides them.
         epsilon, delta: what was spent on every edge; infinite without noise.
-        most: the largest advantage that any attacker can have on one edge, by (epsilon, delta).
+        most: by (epsilon, delta) the largest advantage that anybody can have who sees what was released of one pair.
         released: guesses from the released weights of the graphs that were trained on; none without a release.
         trained: guesses from the model, of the same graphs.
         others: guesses from the model, of graphs that nobody trained on: what it tells of edges in general.
@@ -99,7 +102,7 @@ class EdgeInference(Audit):
     name: ClassVar[str] = "edges"
     attacked: ClassVar[str] = "fgcl"
 
-    epsilons: list[float] = Field([0.1, 1.0, 10.0, 100.0])
+    epsilons: Annotated[list[float], AfterValidator(budgets)] = Field([0.1, 1.0, 10.0, 100.0])
     """Privacy budgets of a view to try; without any, the method's own."""
     graphs: int = Field(100, ge=1)
     """Graphs of either kind that the model is asked about."""
@@ -123,6 +126,7 @@ class EdgeInference(Audit):
         if parties[0].level not in FGCL.levels:
             raise IsthmusError(f"audit 'edges' is of parties of many graphs, these hold one of {parties[0].level}s")
         method = method or FGCL()
+        parties = [_unweighted(party) for party in parties]  # edges are there or not, to FGCL
         if method.features == "safe":
             parties = [safe(party) for party in parties]  # without noise too, so that only the noise differs
         runs = self.protected(method).items()
@@ -140,10 +144,18 @@ class EdgeInference(Audit):
         if not isinstance(method, FGCL):
             return Leak(protection, math.inf, 0.0, 1.0, None, *both, task.select_by, value)
         assert isinstance(run.transport, LocalTransport)
-        spent = method.spent_by(max(run.state.draws.values())).spent()
+        released = guessed_from_release(method, run.transport, run.state.draws)
+        account = method.account(run.state)
+        spent = Spent(math.inf) if account is None else account.spent()  # where nothing is claimed
         most = math.tanh(spent.epsilon / 2) + 2 * spent.delta / (1 + math.exp(min(spent.epsilon, 700.0)))
-        released = guessed_from_release(method, run.transport)
+        most = min(most, 1.0)
         return Leak(protection, spent.epsilon, spent.delta, most, released, *both, task.select_by, value)
+
+
+def _unweighted(party: Party) -> Party:
+    graph = copy(party.graph)
+    graph.edge_weight = None
+    return replace(party, graph=graph)
 
 
 def told(epsilons: Sequence[float]) -> str:
@@ -151,22 +163,23 @@ def told(epsilons: Sequence[float]) -> str:
     >>> told([1.0, 0.5])
     '1 + 0.5'
     """
-    return " + ".join(f"{each:g}" for each in epsilons)
+    return " + ".join(f"{each:.10g}" for each in epsilons)
 
 
-def guessed_from_release(method: FGCL, transport: LocalTransport) -> Guess:
-    """From the released weights of all graphs that were trained on, as they last were: every pair of their nodes."""
+def guessed_from_release(method: FGCL, transport: LocalTransport, released: Collection[str]) -> Guess:
+    """From what these parties last released of the graphs that were trained on: every pair of their nodes."""
     scores, joined = [], []
     for site in transport.sites:
         assert isinstance(site, FGCL.AtParty)
         site.kept.now = tuple(range(len(site.hosted)))
         for party, pairs, views in zip(site.hosted.parties, site.pairs, site.kept.each("prepared"), strict=True):
-            trains = party.train[rows.owners(pairs.counts, party.train.device)]
-            released = [views[str(view)].cpu().double() for view in range(len(views))]
-            evidence = [each.evidence(weight) for each, weight in zip(method.mechanisms(), released, strict=True)]
-            scores.append(torch.stack(evidence).sum(0)[trains])
-            joined.append(pairs.bits(party.graph.edge_index)[trains] > 0)
-    return Guess.of(torch.cat(scores).numpy(), torch.cat(joined).numpy())
+            if party.name in released:
+                trains = party.train[rows.owners(pairs.counts, party.train.device)]
+                weights = [views[str(view)].cpu().double() for view in range(len(views))]
+                evidence = [each.evidence(weight) for each, weight in zip(method.mechanisms(), weights, strict=True)]
+                scores.append(torch.stack(evidence).sum(0)[trains])
+                joined.append(pairs.bits(party.graph.edge_index)[trains] > 0)
+    return _needed(Guess.of(torch.cat(scores).numpy(), torch.cat(joined).numpy()))
 
 
 def guessed_from_model(
@@ -177,36 +190,54 @@ def guessed_from_model(
     masks = cohort.masks["train"], cohort.masks["val"] | cohort.masks["test"]
     trains, others = (source.permutation(mask.nonzero().squeeze(1).numpy())[:graphs].tolist() for mask in masks)
     model.eval()
-    of_trained = _guessed(model, task, cohort, trains, source)
-    return of_trained, _guessed(model, task, cohort, others, source) if others else None
+    of_trained = _needed(_guessed(model, task, cohort, trains, source))
+    return of_trained, _guessed(model, task, cohort, others, source)
 
 
-def _guessed(model: nn.Module, task: Task, cohort: Cohort, chosen: Sequence[int], source: np.random.Generator) -> Guess:
+def _guessed(
+    model: nn.Module, task: Task, cohort: Cohort, chosen: Sequence[int], source: np.random.Generator
+) -> Guess | None:
     """Of each graph all edges, and as many other pairs where there are so many."""
-    scores, joined = [], []
+    scores, joined = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)]
     for at in chosen:
         block = cohort.graphs_of(torch.tensor([at]))
         pairs = Pairs.of([block.nodes])
         bits = pairs.bits(block.edge_index) > 0
         there, apart = (mask.nonzero().squeeze(1) for mask in (bits, ~bits))
         asked = torch.cat([there, apart[torch.from_numpy(source.permutation(apart.numel()))][: there.numel()]])
-        losses = _losses(model, task, block, bits, asked, cohort.y[at])
+        losses = _losses(model, task, block, pairs, there, asked, cohort.y[at])
         gain = losses[1:] - losses[0]
         scores.append(torch.where(bits[asked], gain, -gain))
         joined.append(bits[asked])
     return Guess.of(torch.cat(scores).numpy(), torch.cat(joined).numpy())
 
 
+def _needed(guess: Guess | None) -> Guess:
+    if guess is None:
+        raise IsthmusError("audit 'edges': nothing is to be guessed: give graphs with some pairs joined and others not")
+    return guess
+
+
 @torch.no_grad()
-def _losses(model: nn.Module, task: Task, block: Block, bits: Tensor, asked: Tensor, y: Tensor) -> Tensor:
-    """The loss on a graph, then on it with each of the pairs asked about turned round, `[1 + asked]`."""
-    copies = 1 + asked.numel()
-    edges = bits.repeat(copies, 1)
-    edges[torch.arange(1, copies), asked] ^= True
-    whole = Pairs.of([block.nodes] * copies)
-    edge_index, _ = whole.graph(edges.flatten().float())
-    x = rows.dense(block.x).repeat(copies, 1)
-    batch = torch.arange(copies).repeat_interleave(block.nodes)
-    output = model(x, edge_index, None, batch, copies)
-    step = Step(output, y.unsqueeze(0).expand(copies, *y.shape), (1,) * copies, torch.arange(copies))
-    return task.loss(step).double()
+def _losses(
+    model: nn.Module, task: Task, block: Block, pairs: Pairs, there: Tensor, asked: Tensor, y: Tensor
+) -> Tensor:
+    """The loss on a graph, then on it with each of the pairs asked about turned round, `[1 + asked]`.
+
+    Arguments:
+        there: pairs that are joined, by position.
+        asked: of these all and then others.
+    """
+    x, losses = rows.dense(block.x), []
+    for part in torch.arange(-1, asked.numel()).split(max(1, NODES // block.nodes)):  # -1: as it is
+        copies = part.numel()
+        without = part.unsqueeze(1) == torch.arange(there.numel())
+        copy, edge = (~without).nonzero(as_tuple=True)
+        adding = (part >= there.numel()).nonzero().squeeze(1)
+        copy, pair = torch.cat([copy, adding]), torch.cat([there[edge], asked[part[adding]]])
+        one_way = torch.stack([pairs.source[pair], pairs.target[pair]]) + copy * block.nodes
+        batch = torch.arange(copies).repeat_interleave(block.nodes)
+        output = model(x.repeat(copies, 1), torch.cat([one_way, one_way.flip(0)], dim=1), None, batch, copies)
+        step = Step(output, y.unsqueeze(0).expand(copies, *y.shape), (1,) * copies, torch.arange(copies))
+        losses.append(task.loss(step).double())
+    return torch.cat(losses)
