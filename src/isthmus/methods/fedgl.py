@@ -145,7 +145,7 @@ class FedGL(FedAvg):
         self.watch(guess, sure, opened, state)
         found = self.pseudo_labels and "ready" in state
         state.labels = torch.where(opened, torch.where(sure & found, guess, NONE), CLOSED if found else NONE)
-        if self.pseudo_graph and "began" in state:
+        if "began" in state:
             at = opened.nonzero().squeeze(1)
             ends, state.similarity = self.neighbourhood(embedding[at])
             state.ends = at[ends]
@@ -158,7 +158,7 @@ class FedGL(FedAvg):
         state.guess = torch.where(opened, guess, state.guess)
         if not self.confident or (opened.any() and float(sure.sum()) >= self.confident * float(opened.sum())):
             state.start(ready=state.round)
-        if "ready" in state and changed <= self.settled:
+        if self.pseudo_graph and "ready" in state and changed <= self.settled:
             state.start(began=state.round)
 
     def fused(self, told: Total, name: str, everyone: int) -> Tensor:
