@@ -110,8 +110,8 @@ class EdgeInference(Audit):
     def protected(self, method: FGCL) -> dict[str, FedAvg]:
         """Training without noise, and the method with each of the budgets."""
         shared = {name: getattr(method, name) for name in FedAvg.model_fields}
-        budgets = [[each] * len(method.epsilons) for each in self.epsilons] or [method.epsilons]
-        noisy = [method.model_copy(update={"epsilons": each}) for each in budgets]
+        views = [[each] * len(method.epsilons) for each in self.epsilons] or [method.epsilons]
+        noisy = [method.model_copy(update={"epsilons": each}) for each in views]
         return {"none": FedAvg(**shared), **{f"epsilon {told(each.epsilons)}": each for each in noisy}}
 
     def of(
@@ -148,8 +148,7 @@ class EdgeInference(Audit):
         account = method.account(run.state)
         spent = Spent(math.inf) if account is None else account.spent()  # where nothing is claimed
         most = math.tanh(spent.epsilon / 2) + 2 * spent.delta / (1 + math.exp(min(spent.epsilon, 700.0)))
-        most = min(most, 1.0)
-        return Leak(protection, spent.epsilon, spent.delta, most, released, *both, task.select_by, value)
+        return Leak(protection, spent.epsilon, spent.delta, min(most, 1.0), released, *both, task.select_by, value)
 
 
 def _unweighted(party: Party) -> Party:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
@@ -31,6 +31,13 @@ from isthmus.privacy.accounting import Account
 from isthmus.privacy.edges import Pairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
 from isthmus.tasks.base import Step, Task
+
+
+def budgets(epsilons: list[float]) -> list[float]:
+    """The same, if each is one."""
+    if not all(0 < epsilon <= 1e6 for epsilon in epsilons):
+        raise ValueError("each is a privacy budget, above 0 and at most 1e6")
+    return epsilons
 
 
 class FGCL(FedAvg):
@@ -61,7 +68,7 @@ class FGCL(FedAvg):
     """Training at the parties; batch size 1 is the paper's streaming."""
     mechanism: Literal["laplace", "gaussian", "randomized-response"] = "laplace"
     """What noise the edges get."""
-    epsilons: list[float] = Field([1.0, 1.0], min_length=1, max_length=2)
+    epsilons: Annotated[list[float], AfterValidator(budgets)] = Field([1.0, 1.0], min_length=1, max_length=2)
     """Privacy budget of each view; together they are spent. One view: no contrast."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """Probability with which Gaussian noise may exceed its budget."""
@@ -81,11 +88,6 @@ class FGCL(FedAvg):
     """Graphs that are kept to draw them from, the last ones trained on (N); read as their views now are."""
     evaluated_on: Literal["views", "first", "graphs"] = "views"
     """What is evaluated: the mean over a graph's views, its first view, or the graph; hits on it have no noise."""
-
-    @field_validator("epsilons")
-    @classmethod
-    def _are_budgets(cls, epsilons: list[float]) -> list[float]:
-        return budgets(epsilons)
 
     def check(self, module: nn.Module) -> None:
         body = getattr(module, "body", None)
@@ -271,13 +273,6 @@ class FGCL(FedAvg):
             if self.method.evaluated_on == "graphs":
                 self.cohort = self.held
             return super().evaluate(request)
-
-
-def budgets(epsilons: list[float]) -> list[float]:
-    """The same, if each is one."""
-    if not all(0 < epsilon <= 1e6 for epsilon in epsilons):
-        raise ValueError("each is a privacy budget, above 0 and at most 1e6")
-    return epsilons
 
 
 def _embedding(module: nn.Module) -> nn.Module:
