@@ -14,7 +14,7 @@ from isthmus.data.party import Cohort, Level, Party
 from isthmus.federation.answers import Total
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
-from isthmus.methods.training import LocalTraining
+from isthmus.methods.training import LocalTraining, Pull
 from isthmus.nn.per_party import Weights, initial_weights
 from isthmus.options import Registered
 from isthmus.privacy.accounting import Account
@@ -107,6 +107,8 @@ class Method(Registered):
     """Whether it is for parties no two of which hold the same node."""
     encoder: ClassVar[str] = "gcn"
     """An encoder that it can train; one that needs another than a GCN says so, for checks and examples."""
+    unsupervised: ClassVar[bool] = False
+    """Whether it learns without labels, for tasks that embed."""
     AtParty: ClassVar[type[Site]] = Site
 
     rounds: int = Field(100, ge=1)
@@ -128,6 +130,10 @@ class Method(Registered):
         """The party side for these parties; `where` are the site's seed and device."""
         return self.AtParty(self, parties, task, module, **where)
 
+    def extended(self, module: nn.Module) -> nn.Module:
+        """The model that it trains, where it adds something to the one that a study names."""
+        return module
+
     def check(self, module: nn.Module) -> None:
         """An error where it cannot train this model."""
 
@@ -148,8 +154,21 @@ class Method(Registered):
         return torch.ones(len(cohort))
 
 
+class Learning(Site):
+    """The party side of a method that trains locally; one that learns something else than the task extends `fit`."""
+
+    method: Any
+
+    def fit(self, *, pull: Pull | None = None, alike: bool = True) -> Tensor:
+        """Local training, see `LocalTraining.fit`."""
+        steps: Tensor = self.method.local.fit(self, self.task.loss, pull=pull, alike=alike)
+        return steps
+
+
 class Averaging(Method):
     """Common ground of the methods that average weights: options and weighting."""
+
+    AtParty: ClassVar[type[Site]] = Learning
 
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the parties drawn in each round."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Model, State
+from isthmus.methods.base import Averaging, Learning, Model, State
 
 
 class FedAvg(Averaging):
@@ -25,11 +25,11 @@ class FedAvg(Averaging):
             state.weights = total.mean("weights", default=state.weights)
             yield state
 
-    class AtParty(Site):
+    class AtParty(Learning):
         method: FedAvg
 
         @action
         def train(self, request: Payload) -> Answer:
             self.model.load(request["weights"])
-            self.method.local.fit(self, self.task.loss)
+            self.fit()
             return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())

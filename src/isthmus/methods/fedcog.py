@@ -19,15 +19,16 @@ from isthmus.data.coupling import Coupling, Ints, decoupled
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer, Mail
-from isthmus.federation.site import Prepared, Site, action
+from isthmus.federation.site import Prepared, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Method, Model, State
+from isthmus.methods.base import Model, State
+from isthmus.methods.composed import Composed
 from isthmus.nn.diffusion import Diffusion
 from isthmus.tasks.base import Task
 
 
-class FedCog(Averaging):
+class FedCog(Composed):
     """FedCog (Lei et al. 2023), Algorithm 1: parties propagate over one coupled graph, then train on what they got.
 
     Internal propagation (13):  h_u <- sum_{v in N_u^I} beta_v h_v for own nodes and for others' nodes u at the border;
@@ -50,8 +51,6 @@ class FedCog(Averaging):
     everyone: ClassVar[bool] = True
     disjoint: ClassVar[bool] = True
 
-    trainer: dict[str, Any] = Field({"name": "fedavg"})
-    """The method that trains after the propagation, and its options."""
     lnnc: bool = True
     """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
     least: int = Field(1, ge=1)
@@ -62,20 +61,7 @@ class FedCog(Averaging):
 
     def check(self, module: nn.Module) -> None:
         diffusion_of(module)
-        self.training().check(module)
-
-    def training(self) -> Method:
-        """The trainer, with the options that it shares with this method."""
-        table = dict(self.trainer)
-        kind = Method.named(str(table.pop("name", "fedavg")))
-        if kind.pooled or kind.disjoint:  # those prepare a coupled graph in another way
-            raise IsthmusError(f"method 'fedcog': '{kind.name}' is no trainer: name one that trains parties")
-        given = {"rounds", "quorum", *self.model_fields_set} & kind.model_fields.keys()
-        return kind.read({**{name: getattr(self, name) for name in given}, **table}, f"method 'fedcog', {kind.name}")
-
-    def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
-        kind = type("AtParty", (FedCog.AtParty, self.training().AtParty), {})
-        return kind(self, parties, task, module, **where)
+        super().check(module)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if state.once("propagate"):
@@ -88,10 +74,7 @@ class FedCog(Averaging):
                 require_all(receipt.missing)
             require_all(federation.ask("settle").missing)
             yield state
-        yield from self.training().server(federation, model, state)
-
-    def evaluated(self, state: State) -> dict[str, Any]:
-        return self.training().evaluated(state)
+        yield from super().server(federation, model, state)
 
     class AtParty(Prepared):
         def __init__(

@@ -10,10 +10,10 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Model, State, Weighting
+from isthmus.methods.base import Averaging, Learning, Model, State, Weighting
 from isthmus.nn.per_party import Leaf
 
 
@@ -45,7 +45,7 @@ class FedDyn(Averaging):
             state.weights = mean | {name: mean[name] - h / self.alpha for name, h in state.h.items()}
             yield state
 
-    class AtParty(Site):
+    class AtParty(Learning):
         method: FedDyn
 
         @action
@@ -63,7 +63,7 @@ class FedDyn(Averaging):
                     for leaf, at, slope in zip(leaves, before, linear, strict=True)
                 ]
 
-            self.method.local.fit(self, self.task.loss, pull=pull, alike=False)
+            self.fit(pull=pull, alike=False)
             weights = self.model.stacks()
             moved = {name: weights[name] - start[name] for name in g}
             for name, slope in g.items():

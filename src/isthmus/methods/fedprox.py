@@ -36,5 +36,5 @@ class FedProx(FedAvg):
                     self.method.mu * (leaf.tensor.detach() - before) for leaf, before in zip(leaves, start, strict=True)
                 ]
 
-            self.method.local.fit(self, self.task.loss, pull=pull)
+            self.fit(pull=pull)
             return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())

@@ -201,14 +201,12 @@ class FGCL(FedAvg):
             masks: dict[str, Any] = {split: torch.cat([getattr(party, split), none]) for split in SPLITS}
             return replace(party, graph=pile, **masks)
 
-        @action
-        def train(self, request: Payload) -> Answer:
+        def fit(self, **how: Any) -> Tensor:
             """Lines 4 to 13."""
-            self.model.load(request["weights"])
             self._stacks = [stack.cpu() for stack in self.kept.each("stack")]
-            self.method.local.fit(self, self._loss, read=self._read)
+            steps = self.method.local.fit(self, self._loss, read=self._read, **how)
             self.kept["stack"] = self._stacks
-            return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())
+            return steps
 
         def _read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, Tensor]:
             """The graphs of a step: by party first views, second views, and the negatives' second views, each once.

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Method, Model, State
+from isthmus.methods.base import Learning, Method, Model, State
 from isthmus.methods.training import LocalTraining
 
 
@@ -36,7 +36,7 @@ class Local(Method):
     def evaluated(self, state: State) -> dict[str, Any]:
         return {}
 
-    class AtParty(Site):
+    class AtParty(Learning):
         method: Local
 
         @action
@@ -48,6 +48,6 @@ class Local(Method):
         @action
         def train(self, request: Payload) -> Answer:
             self.model.load(self.kept["weights"])
-            self.method.local.fit(self, self.task.loss)
+            self.fit()
             self.kept["weights"] = self.model.stacks()
             return Answer({})

@@ -10,10 +10,10 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Model, State, Weighting
+from isthmus.methods.base import Averaging, Learning, Model, State, Weighting
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
@@ -49,7 +49,7 @@ class Scaffold(Averaging):
             }
             yield state
 
-    class AtParty(Site):
+    class AtParty(Learning):
         method: Scaffold
 
         @action
@@ -62,7 +62,7 @@ class Scaffold(Averaging):
             def pull(leaves: Sequence[Leaf]) -> list[Tensor]:
                 return self.model.like_leaves(leaves, towards)
 
-            steps = self.method.local.fit(self, self.task.loss, pull=pull, alike=False).to(self.cohort.device)
+            steps = self.fit(pull=pull, alike=False).to(self.cohort.device)
             weights = self.model.stacks()
             change = {}
             for name in c:

@@ -25,8 +25,9 @@ Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 """What is added to the gradients of the leaves before each step: a proximal term, a control variate."""
 
 
-Read: TypeAlias = Callable[[Tensor, int, int], tuple[Block, Tensor]]
-"""Given a step's items, the epoch and the step's number in it: a block, and at which rows of the output items stand."""
+Read: TypeAlias = Callable[[Tensor, int, int], tuple[Block, Tensor | None]]
+"""Given a step's items, the epoch and the step's number in it: a block, and at which rows of the output items stand;
+none where the loss takes all that the model gives."""
 
 
 class LocalTraining(Options):
@@ -83,7 +84,8 @@ class LocalTraining(Options):
                 active = [size > 0 for size in sizes]
                 block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active, near)
                 output = model(block, site.generators("dropout", epoch, at))
-                losses = loss(Step(output[at_rows], cohort.y[chosen], sizes, chosen))
+                output = output if at_rows is None else output[at_rows]
+                losses = loss(Step(output, cohort.y[chosen], sizes, chosen))
                 losses.sum().backward()
                 _add(leaves, pull(leaves) if pull else ())
                 if self.clip:
