@@ -77,6 +77,12 @@ def owners(sizes: Sequence[int], device: torch.device) -> Tensor:
     return torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))
 
 
+def mean(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Mean of a value (or row) over the rows of each party, `[parties, ...]`; 0 for a party without."""
+    count = torch.tensor(sizes, dtype=values.dtype, device=values.device).clamp(min=1)
+    return summed(values, sizes) / count.view(-1, *[1] * (values.dim() - 1))
+
+
 def summed(values: Tensor, sizes: Sequence[int]) -> Tensor:
     """A value (or row) per row summed over each party's rows, `[parties, ...]`."""
     total = values.new_zeros(len(sizes), *values.shape[1:])

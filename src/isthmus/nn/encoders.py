@@ -19,6 +19,7 @@ from isthmus.nn.products import Propagations
 from isthmus.options import Registered
 
 Pool = Literal["mean", "sum", "max"]
+POOLS = {"mean": gnn.global_mean_pool, "sum": gnn.global_add_pool, "max": gnn.global_max_pool}
 First = Literal["learn", "propagate"]
 
 
@@ -42,6 +43,13 @@ class Encoder(Registered):
         if level != "graph":
             return self.body(features, classes)
         return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
+
+    def embedder(self, features: int) -> Embedder:
+        """The module that embeds nodes and whole graphs: what all layers give, side by side, pooled."""
+        body = self.body(features, self.hidden)
+        if isinstance(body, Convolutions):
+            body.joined = True
+        return Embedder(body, features, self.pool)
 
     @abstractmethod
     def body(self, features: int, out: int) -> nn.Module:
@@ -74,7 +82,7 @@ class Readout(nn.Module):
         super().__init__()
         self.body = body
         self.head = nn.Linear(hidden, classes)
-        self.pool = {"mean": gnn.global_mean_pool, "sum": gnn.global_add_pool, "max": gnn.global_max_pool}[pool]
+        self.pool = POOLS[pool]
 
     @property
     def first_layer(self) -> str | None:
@@ -86,8 +94,48 @@ class Readout(nn.Module):
         return torch.cat([self.head(h), h], dim=1) if self.embeds else self.head(h)
 
 
+class Embedder(nn.Module):
+    """Embeddings of nodes and of graphs, in one view of their edges or in several.
+
+    `forward` gives h `[nodes, views, width]` and u `[graphs, views, width]`, u being h pooled. Edges in several views
+    have a weight for each, `[edges, views]`, 0 where they are not in it.
+
+    Attributes:
+        width: of an embedding.
+    """
+
+    def __init__(self, body: nn.Module, features: int, pool: Pool) -> None:
+        super().__init__()
+        self.body = body
+        self.pool = POOLS[pool]
+        with torch.no_grad():
+            alone = self.body.eval()(torch.zeros(1, features), torch.empty(2, 0, dtype=torch.long))
+        self.body.train()
+        self.width = alone.size(1)
+
+    def forward(
+        self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int
+    ) -> tuple[Tensor, Tensor]:
+        h = torch.stack([self.body(x, *edges).relu() for edges in views_of(edge_index, edge_weight)], dim=1)
+        return h, self.pool(h.flatten(1), batch, batch_size).view(-1, *h.shape[1:])
+
+
+def views_of(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+    """The edges of each view, and their weights."""
+    if edge_weight is None or edge_weight.dim() == 1:
+        return [(edge_index, edge_weight)]
+    there = [weight != 0 for weight in edge_weight.unbind(1)]
+    return [(edge_index[:, here], edge_weight[here, view]) for view, here in enumerate(there)]
+
+
 class Convolutions(MessagePassing):
-    """Convolutions with dropout before and ReLU between."""
+    """Convolutions with dropout before and ReLU between.
+
+    Attributes:
+        joined: what each layer gives after its ReLU stands side by side, `[nodes, layers * width]`.
+    """
+
+    joined = False
 
     def __init__(
         self, convs: Sequence[nn.Module], dropout: float, *, weighted: bool, first_layer: str | None = None
@@ -99,13 +147,14 @@ class Convolutions(MessagePassing):
         self.first_layer = first_layer
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        last = len(self.convs) - 1
+        last, found = len(self.convs) - 1, []
         for at, conv in enumerate(self.convs):
             x = self.dropout(x)
             x = conv(x, edge_index, edge_weight) if self.weighted else conv(x, edge_index)
-            if at < last:
+            if at < last or self.joined:
                 x = x.relu()
-        return x
+            found.append(x)
+        return torch.cat(found, dim=1) if self.joined else x
 
 
 class Gcn(Encoder):
@@ -194,15 +243,62 @@ class Gin(Encoder):
     pool: Pool = "sum"
     """How nodes become a graph, for graph tasks."""
     norm: bool = False
-    """Batch normalisation inside the perceptrons; its running statistics travel with the weights."""
+    """Batch normalisation inside the perceptrons."""
+    statistics: Literal["travel", "stay"] = "travel"
+    """Running statistics of batch normalisation travel with the weights; or there are none, and whatever a party puts
+    through the model is normalised by itself."""
+    weighted: bool = False
+    """Neighbours count by the weights of their edges."""
 
     def body(self, features: int, out: int) -> nn.Module:
-        convs = [gnn.GINConv(self._perceptron(i, o), train_eps=True) for i, o in self.widths(features, out)]
-        return Convolutions(convs, self.dropout, weighted=False)
+        made = [self._perceptron(i, o) for i, o in self.widths(features, out)]
+        convs = [WeightedGin(each) if self.weighted else gnn.GINConv(each, train_eps=True) for each in made]
+        return Convolutions(convs, self.dropout, weighted=self.weighted)
 
     def _perceptron(self, i: int, o: int) -> nn.Module:
-        norm = [nn.BatchNorm1d(self.hidden)] if self.norm else []
+        norm = [nn.BatchNorm1d(self.hidden, track_running_stats=self.statistics == "travel")] if self.norm else []
         return nn.Sequential(nn.Linear(i, self.hidden), *norm, nn.ReLU(), nn.Linear(self.hidden, o))
+
+
+class WeightedGin(nn.Module):
+    """MLP((1 + eps) x_i + sum_j w_ji x_j): GIN's sum with weights, which PyG's does not take."""
+
+    def __init__(self, perceptron: nn.Module) -> None:
+        super().__init__()
+        self.nn = perceptron
+        self.itself = Itself()
+        self.sum = WeightedSum()
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self.nn(self.itself(x) + self.sum(x, edge_index, edge_weight))
+
+
+class Itself(nn.Module):
+    """(1 + eps) x, eps learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (1 + self.eps) * x
+
+
+REPEATED[Itself] = ("eps",)
+
+
+class WeightedSum(nn.Module):
+    """sum_j w_ji h_j."""
+
+    def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return Propagations(keep=1).plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+
+
+@twin(WeightedSum)
+def _sum(
+    layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
+) -> Tensor:
+    return bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
 
 
 class Cheb(Encoder):

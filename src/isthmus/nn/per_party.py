@@ -240,8 +240,8 @@ class PerParty:
 
     # ---- forward
 
-    def __call__(self, block: Block, generators: Sequence[torch.Generator] | None = None) -> Tensor:
-        """The module's output for every row of the block.
+    def __call__(self, block: Block, generators: Sequence[torch.Generator] | None = None) -> Any:
+        """The module's output for every row of the block: a tensor, or several, the rows of each party after party.
 
         Arguments:
             block: graphs of all parties; a party may be absent from it (size 0).
@@ -260,7 +260,17 @@ class PerParty:
         self.training = False
         self._shared, self._stacks = initial_weights(self.module), {}
 
-    def _together(self, block: Block, generators: Sequence[torch.Generator] | None) -> Tensor:
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """The weights as they are now, without gradients, as after training."""
+        training, self.training = self.training, False
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.training = training
+
+    def _together(self, block: Block, generators: Sequence[torch.Generator] | None) -> Any:
         bank = self._bank
         bank.stacked = self._shared is None
         bank.weights = dict(self._stacks) if self._shared is None else dict(self._shared)
@@ -275,7 +285,7 @@ class PerParty:
         finally:
             bank.weights = {}
 
-    def _one_by_one(self, block: Block, generators: Sequence[torch.Generator] | None) -> Tensor:
+    def _one_by_one(self, block: Block, generators: Sequence[torch.Generator] | None) -> Any:
         outputs = []
         self.module.train(self.training)
         for at, weights in enumerate(self._every_slice()):
@@ -289,6 +299,8 @@ class PerParty:
                 continue
             with _seeded(generators[at]), Draws([generators[at]], (part.sizes,)):
                 outputs.append(functional_call(self.module, weights | counters, kwargs=arguments))
+        if isinstance(outputs[0], tuple):
+            return tuple(torch.cat(each) for each in zip(*outputs, strict=True))
         return torch.cat(outputs)
 
     def _every_slice(self) -> Iterator[Weights]:
@@ -330,7 +342,7 @@ class PerParty:
             apart = torch.rand((2, *weight.shape), generator=noise).to(weight.device, weight.dtype)
             weights[name] = weight + 0.1 * apart * (weight.abs().mean() + 0.1)
         for training in (False, True):
-            outputs = []
+            outputs: list[Any] = []
             for way in (trial._together, trial._one_by_one):
                 trial.load({name: value.clone() for name, value in weights.items()})
                 trial.training = training
@@ -343,8 +355,8 @@ class PerParty:
                         return
                     self.side_by_side = False
                     return
-            same = outputs[0].shape == outputs[1].shape
-            if not same or not torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5, equal_nan=True):
+            both = [each if isinstance(each, tuple) else (each,) for each in outputs]
+            if not all(map(_alike, *both)):
                 self.side_by_side = False
                 return
 
@@ -361,6 +373,10 @@ class PerParty:
             self._columns.clear()
             self._columns[key] = block.x, Columns(block.x, block.sizes, touched)
         return self._columns[key][1]
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""A second view of a graph's edges."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from isthmus.data.party import Party
+
+
+def diffused(party: Party, *, restart: float, least: float) -> Party:
+    """The party with a second view of its graphs' edges: personalised PageRank (Gasteiger et al. 2019), exact.
+
+    Arguments:
+        restart: the alpha of `pagerank`.
+        least: entries below it are left out.
+
+    Returns:
+        the party with `edge_weight` `[edges, 2]`: the weight of an edge in the graph, and in its diffusion, 0 where it
+        is not in that one.
+
+    >>> from torch_geometric.data import Data
+    >>> graph = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), y=torch.tensor([0]))
+    >>> party = Party.of_graphs("lab-a", [graph])
+    >>> diffused(party, restart=0.2, least=0.0).graph.edge_weight.count_nonzero(0).tolist()
+    [4, 9]
+    """
+    graph = copy(party.graph)
+    weight = graph.get("edge_weight")
+    weight = torch.ones(party.edges) if weight is None else weight
+    sizes = torch.bincount(graph.batch, minlength=party.items)
+    of_graph = graph.batch[graph.edge_index[0]]
+    order, counts = torch.argsort(of_graph, stable=True), torch.bincount(of_graph, minlength=party.items).tolist()
+    index, weights = [graph.edge_index], [torch.stack([weight, torch.zeros_like(weight)], dim=1)]
+    starts = (sizes.cumsum(0) - sizes).tolist()
+    parts = graph.edge_index[:, order].split(counts, dim=1), weight[order].split(counts)
+    for start, size, (source, target), own in zip(starts, sizes.tolist(), *parts, strict=True):
+        a = torch.zeros(size, size, dtype=own.dtype)
+        a.index_put_((target - start, source - start), own, accumulate=True)
+        found = pagerank(a, restart)
+        to, of = ((found >= least) & (found != 0)).nonzero(as_tuple=True)
+        index.append(torch.stack([of, to]) + start)
+        weights.append(torch.stack([torch.zeros(of.numel(), dtype=own.dtype), found[to, of]], dim=1))
+    graph.edge_index, graph.edge_weight = torch.cat(index, dim=1), torch.cat(weights)
+    return replace(party, graph=graph)
+
+
+def pagerank(a: Tensor, restart: float) -> Tensor:
+    """S = alpha (I - (1 - alpha) D^-1/2 (A + I) D^-1/2)^-1 of one graph, `[nodes, nodes]`.
+
+    PyG's GDC has it too, but fails on graphs of one node, and takes 2 to 5 times as long on small ones.
+
+    Arguments:
+        a: weights of its edges, those that reach a node in the node's row.
+    """
+    loops = a + torch.eye(len(a), dtype=a.dtype)
+    scale = loops.sum(1).rsqrt()
+    return restart * torch.linalg.inv(torch.eye(len(a), dtype=a.dtype) - (1 - restart) * scale[:, None] * loops * scale)

@@ -1,0 +1,85 @@
+"""Losses that compare the items of a step with each other, those of each party among themselves, all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from isthmus.data import rows
+
+
+class Head(nn.Module):
+    """Three layers and a linear way past them: what stands between embeddings and a contrast."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        layers = [each for _ in range(3) for each in (nn.Linear(width, width), nn.ReLU())]
+        self.layers = nn.Sequential(*layers)
+        self.past = nn.Linear(width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = self.layers(h) + self.past(h)
+        return out
+
+
+def padded(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rows of each party as a matrix of its own, `[parties, most, ...]`, and where there are rows, `[parties, most]`.
+
+    >>> padded(torch.tensor([1.0, 2.0, 3.0]), (2, 1))[0].tolist()
+    [[1.0, 2.0], [3.0, 0.0]]
+    """
+    most = max(sizes)
+    counts = torch.tensor(sizes, device=values.device)
+    there = torch.arange(most, device=values.device) < counts.unsqueeze(1)
+    if all(size == most for size in sizes):
+        return values.view(len(sizes), most, *values.shape[1:]), there
+    out = values.new_zeros(len(sizes), most, *values.shape[1:])
+    out[there] = values
+    return out, there
+
+
+def between_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor:
+    """Contrast between two views of items: (5) and (6) of FCLG, SimCLR's NT-Xent; `[parties]`.
+
+    L(u, v) = log(sum_{z in U + V, z != u} exp(u z / tau) / exp(u v / tau)); the mean of L(u, v) and L(v, u) over a
+    party's items. Embeddings get length 1 first: as printed, dot products of embeddings that are sums overflow.
+
+    Arguments:
+        u: embeddings, `[items, 2, width]`.
+    """
+    unit = F.normalize(u, dim=2)
+    z, there = padded(unit, sizes)
+    z, there = z.flatten(1, 2), there.repeat_interleave(2, dim=1)  # [parties, 2 most, width]
+    score = z @ z.mT / temperature
+    itself = torch.eye(z.size(1), dtype=torch.bool, device=z.device)
+    others = score.masked_fill(itself | ~there.unsqueeze(1), -torch.inf).logsumexp(2)[there]
+    own = (unit[:, 0] * unit[:, 1]).sum(1) / temperature
+    return rows.mean(others.view(-1, 2).mean(1) - own, sizes)
+
+
+def mutual_information(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int], graphs: Sequence[int]) -> Tensor:
+    """Minus the Jensen-Shannon estimate of the information that nodes and graphs have of each other, `[parties]`.
+
+    T = <h_v, u_g>; softplus(T) over nodes and graphs that they are not in, softplus(-T) over those that they are in,
+    a mean over each (Hjelm et al. 2019, InfoGraph (5)).
+
+    Arguments:
+        h: of nodes, `[nodes, width]`.
+        u: of graphs, `[graphs, width]`.
+        graph: for every node the graph that it is in, `[nodes]`.
+        nodes, graphs: how many each party has.
+    """
+    (h, here), (u, there) = padded(h, nodes), padded(u, graphs)
+    first = torch.tensor([0, *graphs], device=graph.device).cumsum(0)[:-1]
+    own, _ = padded(graph - first.repeat_interleave(torch.tensor(nodes, device=graph.device)), nodes)
+    score = h @ u.mT  # [parties, most nodes, most graphs]
+    valid = here.unsqueeze(2) & there.unsqueeze(1)
+    inside = F.one_hot(own, score.size(2)).bool() & valid
+    outside = valid & ~inside
+    positive = (math.log(2) - F.softplus(-score)).masked_fill(~inside, 0.0).sum((1, 2))
+    negative = (F.softplus(score) - math.log(2)).masked_fill(~outside, 0.0).sum((1, 2))
+    return negative / outside.sum((1, 2)).clamp(min=1) - positive / inside.sum((1, 2)).clamp(min=1)
