@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.data.partition import Partition
 from isthmus.data.party import Level, Party, pool
@@ -28,7 +28,8 @@ from isthmus.federation.site import Site
 from isthmus.federation.verbs import Each
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.study.engine import Run, RunResult, module_for, task_for
+from isthmus.study.engine import Run, RunResult, extended, module_for, task_for
+from isthmus.tasks.clustering import GraphClustering
 from isthmus.tasks.links import LinkPrediction
 
 TOLERANCE = 1e-5
@@ -42,6 +43,8 @@ class Subject:
     def __init__(self, method: Method, parties: Sequence[Party], encoder: Encoder, seed: int = 0) -> None:
         self.method, self.parties, self.encoder, self.seed = method, list(parties), encoder, seed
         self.task = task_for(parties)
+        if method.unsupervised:
+            self.task = GraphClustering().fitted(self.task)
 
     def run(self, *, parties: Sequence[Party] | None = None, seed: int | None = None, **ways: Any) -> Run:
         parties = self.parties if parties is None else parties
@@ -175,7 +178,7 @@ test_labels_decide_nothing.__dict__["__test__"] = False  # a check, not a test t
 def weights_travel_or_are_kept(subject: Subject) -> None:
     """Every trainable weight moves in training, and is in a payload or declared local (kept by the site)."""
     record = Recording(subject)
-    module = module_for(subject.encoder, subject.parties, subject.task, subject.seed)
+    module = _module(subject, subject.method, subject.parties)
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     seen = record.fields | record.kept
     for name in names:
@@ -307,8 +310,11 @@ def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 def _site(subject: Subject, method: Method, parties: Sequence[Party]) -> Site:
     held = [pool(parties)] if method.pooled else list(parties)
-    module = module_for(subject.encoder, parties, subject.task, subject.seed)
-    return method.site(held, subject.task, module, seed=subject.seed)
+    return method.site(held, subject.task, _module(subject, method, parties), seed=subject.seed)
+
+
+def _module(subject: Subject, method: Method, parties: Sequence[Party]) -> nn.Module:
+    return extended(method, module_for(subject.encoder, parties, subject.task, subject.seed), subject.seed)
 
 
 def _transport(subject: Subject, method: Method, parties: Sequence[Party], failing: str | None) -> LocalTransport:

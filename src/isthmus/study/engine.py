@@ -101,11 +101,15 @@ class Run:
         transport: Transport | None = None,
     ) -> None:
         check_fit(method, parties, task, module)
+        module = extended(method, module, seed)
         self.method, self.task, self.seed = method, task, seed
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
-        whole = whole_of(parties)
-        self.whole = None if whole is None else Site(method, [whole], task, module, device=device)
+        self.whole = None
+        if task.unsupervised:
+            self.whole = method.site([pool(parties)], task, module, device=device)
+        elif (whole := whole_of(parties)) is not None:
+            self.whole = Site(method, [whole], task, module, device=device)
         parties = [pool(parties)] if method.pooled and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
         self.transport = transport or LocalTransport(
@@ -163,11 +167,15 @@ class Run:
             self.on_round(state.round, metrics)
 
     def _on_whole(self, state: State) -> dict[str, float]:
-        """Metrics of the server's weights on the graph that the parties' overlapping parts are put together to."""
+        """Metrics of the server's weights on the graph that the parties' overlapping parts are put together to, or on
+        the graphs of all parties that are embedded."""
         if self.whole is None or "weights" not in state:
             return {}
         asked = self.whole.hosted.names
-        counts = Total([self.whole.answer("evaluate", {"weights": state.weights}, asked)], asked)
+        reply = self.whole.answer("evaluate", {"weights": state.weights}, asked)
+        if not reply.parties:  # what one party holds may be unfit for it; the ledger names that one
+            return {}
+        counts = Total([reply], asked)
         found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
         return {f"pooled_{split}_{name}": value for split, own in found.items() for name, value in own.items()}
 
@@ -238,6 +246,10 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     if task.level != level:
         remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
+    if method.unsupervised != task.unsupervised:
+        fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised == task.unsupervised)
+        how = "without labels" if method.unsupervised else "from labels"
+        raise IsthmusError(f"task '{task.name}': method '{method.name}' learns {how}; for this task there are {fit}")
     if method.disjoint and (twice := shared_nodes(parties)):
         raise IsthmusError(
             f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
@@ -283,11 +295,12 @@ def task_of(named: Task | None, parties: Sequence[Party], classes: int | None = 
     """The task that is named, if the parties' labels are fit for it; without one, the task that they ask for."""
     if named is None:
         return task_for(parties, classes)
-    if named.level == parties[0].level:
-        due = task_for(parties, named.outputs)
-        if type(due) is not type(named) and not (isinstance(due, SeveralTasks) and isinstance(named, SeveralTasks)):
-            raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
-    return named
+    if named.level != parties[0].level:
+        return named
+    due = task_for(parties, named.outputs or classes)
+    if not isinstance(named, type(due)) and not (isinstance(due, SeveralTasks) and isinstance(named, SeveralTasks)):
+        raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
+    return named.fitted(due)
 
 
 def _classes(y: Tensor, classes: int | None) -> tuple[str, dict[str, int]]:
@@ -333,9 +346,9 @@ def module_for(
         model: an encoder; a module of your own (its `reset_parameters` is called if it has one); or a function of
             the numbers of features and outputs that makes one.
     """
-    with _drawn_by(seed):
+    with _drawn_by(seed, "model"):
         if isinstance(model, Encoder):
-            return model.build(parties[0].features, task.outputs, task.level)
+            return task.model(model, parties[0].features)
         if isinstance(model, nn.Module):
             reset = getattr(model, "reset_parameters", None)
             if callable(reset):
@@ -344,8 +357,14 @@ def module_for(
         return model(parties[0].features, task.outputs)
 
 
+def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
+    """The model that the method trains, what it adds to the module drawn by the seed alone."""
+    with _drawn_by(seed, "method"):
+        return method.extended(module)
+
+
 @contextmanager
-def _drawn_by(seed: int) -> Any:
+def _drawn_by(seed: int, purpose: str) -> Any:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, "model"))
+        torch.manual_seed(seed_of(seed, purpose))
         yield

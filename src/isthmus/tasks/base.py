@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.data import rows
 from isthmus.data.party import Level, Party
@@ -17,27 +17,30 @@ from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
+if TYPE_CHECKING:
+    from isthmus.nn.encoders import Encoder
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """Outputs and labels of some items, party after party.
 
     Arguments:
-        output: model outputs of the items, `[items, outputs]`; of pairs those of both ends, `[items, 2, outputs]`.
+        output: model outputs of the items, `[items, outputs]`; of pairs those of both ends, `[items, 2, outputs]`; of
+            a model that a method made for itself, whatever that gives.
         y: their labels, classes `[items]` or `[items, tasks]` with NaN where a label is missing.
         sizes: how many of the items are each party's.
         items: their positions among all items of the cohort, `[items]`.
     """
 
-    output: Tensor
+    output: Any
     y: Tensor
     sizes: tuple[int, ...]
     items: Tensor
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of a value per item over each party's items, `[parties]`; 0 for a party without."""
-        count = torch.tensor(self.sizes, dtype=values.dtype, device=values.device)
-        return self.sum(values) / count.clamp(min=1)
+        return rows.mean(values, self.sizes)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of a value (or row) per item over each party's items, `[parties, ...]`."""
@@ -54,6 +57,17 @@ class Task(Registered):
     """The metric that chooses the round, on validation data."""
     larger_is_better: ClassVar[bool] = True
     """Whether it is better for that metric to be larger."""
+
+    unsupervised: ClassVar[bool] = False
+    """Whether nothing is learned from labels: items are embedded, and metrics are of all parties' items together."""
+
+    def model(self, encoder: Encoder, features: int) -> nn.Module:
+        """The module that learns this."""
+        return encoder.build(features, self.outputs, self.level)
+
+    def fitted(self, due: Task) -> Task:
+        """The same task with what was left open taken from `due`, the one that the labels ask for."""
+        return self
 
     def pose(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """The parties that learn this of a pool, which `cut` takes apart.

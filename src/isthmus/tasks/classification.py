@@ -52,18 +52,16 @@ class Classification(Task):
         return {"confusion": confusion.view(-1, self.classes, self.classes), "loss": step.sum(loss.double())}
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
-        confusion = counts["confusion"].cpu().double()
+        confusion = counts["confusion"].cpu()
         items = confusion.sum()
-        if items == 0:
-            return {}
-        hits = confusion.diagonal()
-        f1 = 2 * hits / (confusion.sum(0) + confusion.sum(1)).clamp(min=1)
-        present = confusion.sum(0) + confusion.sum(1) > 0
-        return {
-            "accuracy": float(hits.sum() / items),
-            "macro_f1": float(f1[present].mean()),
-            "loss": float(counts["loss"] / items),
-        }
+        return self.told(confusion) | {"loss": float(counts["loss"] / items)} if items else {}
+
+    def told(self, confusion: Tensor) -> dict[str, float]:
+        """What a confusion matrix tells, `[classes, guesses]`."""
+        confusion = confusion.double()
+        hits, either = confusion.diagonal(), confusion.sum(0) + confusion.sum(1)
+        f1 = 2 * hits / either.clamp(min=1)
+        return {"accuracy": float(hits.sum() / confusion.sum()), "macro_f1": float(f1[either > 0].mean())}
 
 
 class NodeClassification(Classification):

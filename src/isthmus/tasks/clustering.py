@@ -1,0 +1,139 @@
+"""Whole graphs in clusters: nothing is learned from labels, they only tell what embeddings are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler, normalize
+from torch import Tensor, nn
+
+from isthmus.data.party import Party
+from isthmus.data.pool import Pool
+from isthmus.errors import IsthmusError
+from isthmus.nn.encoders import Encoder
+from isthmus.tasks.base import Step, Task
+from isthmus.tasks.classification import GraphClassification
+
+Numbers = NDArray[np.float64]
+
+
+class GraphClustering(GraphClassification):
+    """K-means on embeddings of graphs; how well clusters and classes agree.
+
+    Every cluster is taken for another class, so that most graphs are right (scipy's assignment); of that accuracy and
+    macro-F1, and mutual information and the Rand index of the two ways to divide the graphs. A party tells of its own
+    graphs, clustered by themselves; metrics of all graphs together, FCLG's (section IV-B), only a study has: those are
+    called `pooled`.
+
+    All graphs are trained on, without their labels. Those that the data set has for validation are for choosing
+    settings, the others are tested on.
+
+    >>> z = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.1]])
+    >>> task = GraphClustering(classes=2)
+    >>> counts = task.counts(Step(z, torch.tensor([1, 1, 0, 1]), (4,), torch.arange(4)))
+    >>> task.metrics({name: count.sum(0) for name, count in counts.items()})["accuracy"]
+    0.75
+    """
+
+    name: ClassVar[str] = "graph-clustering"
+    unsupervised: ClassVar[bool] = True
+
+    classes: int = Field(0, ge=0)
+    """Number of clusters; 0 takes as many as there are classes."""
+    scale: Literal["unit", "standard", "log", "raw"] = "unit"
+    """What is done to embeddings before they are clustered: each has length 1; each of their columns has mean 0 and
+    deviation 1; each entry is log(1 + |z|) with its sign; or nothing."""
+    probe: int = Field(0, ge=0)
+    """Folds of a linear probe: a logistic regression on embeddings, tested on what it was not fitted to; 0 has none."""
+
+    def model(self, encoder: Encoder, features: int) -> nn.Module:
+        return encoder.embedder(features)
+
+    def fitted(self, due: Task) -> Task:
+        return self if self.classes else self.model_copy(update={"classes": due.outputs})
+
+    def pose(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
+        parties = cut(pool)
+        if parties[0].level != "graph" or parties[0].graph.y.dim() > 1:
+            raise IsthmusError(f"task '{self.name}': it is of whole graphs with a class each, take other data")
+        return [
+            replace(party, train=torch.ones_like(party.train), test=(party.graph.y >= 0) & ~party.val)
+            for party in parties
+        ]
+
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        """Nothing chooses between rounds: that would take labels."""
+        return None
+
+    def loss(self, step: Step) -> Tensor:
+        raise IsthmusError(f"task '{self.name}' has no loss of its own: what is learned without labels a method says")
+
+    def counts(self, step: Step) -> dict[str, Tensor]:
+        """Of each party the `confusion` of classes and clusters, and how many graphs were `probed` and `hit`."""
+        found: dict[str, list[Any]] = {"confusion": [], "probed": [], "hit": []}
+        for z, y in zip(step.output.split(step.sizes), step.y.split(step.sizes), strict=True):
+            embedding, kinds = z.double().cpu().numpy(), y.cpu().numpy()
+            found["confusion"].append(torch.from_numpy(self.confusion(self.scaled(embedding), kinds)))
+            probed, hit = self.probed(embedding, kinds)
+            found["probed"].append(torch.tensor(probed))
+            found["hit"].append(torch.tensor(hit))
+        return {name: torch.stack(each) for name, each in found.items()}
+
+    def scaled(self, z: Numbers) -> Numbers:
+        """Embeddings `[graphs, width]` as they are clustered."""
+        if self.scale == "raw" or not len(z):
+            return z
+        return _SCALES[self.scale](z)
+
+    def confusion(self, z: Numbers, y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many graphs of each class are in the cluster that stands for each class, `[classes, classes]`."""
+        table = np.zeros((self.classes, self.classes), dtype=np.int64)
+        if len(z):
+            cluster = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(z)
+            np.add.at(table, (y, cluster), 1)
+        return table[:, linear_sum_assignment(table, maximize=True)[1]]
+
+    def probed(self, z: Numbers, y: NDArray[np.int64]) -> tuple[int, int]:
+        """How many graphs a linear probe was tested on, and how many of them it got right."""
+        counts = np.bincount(y)
+        if not self.probe or (counts > 0).sum() < 2 or counts[counts > 0].min() < self.probe:
+            return 0, 0
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        folds = StratifiedKFold(self.probe, shuffle=True, random_state=0)
+        return len(y), int((cross_val_predict(model, z, y, cv=folds) == y).sum())
+
+    def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
+        confusion = counts["confusion"].cpu()
+        if not confusion.sum():
+            return {}
+        y, cluster = (each.repeat_interleave(confusion.flatten()).numpy() for each in _cells(self.classes))
+        found = self.told(confusion) | {
+            "nmi": float(normalized_mutual_info_score(y, cluster)),
+            "ari": float(adjusted_rand_score(y, cluster)),
+        }
+        return found | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})
+
+
+_SCALES: dict[str, Callable[[Numbers], Numbers]] = {
+    "unit": normalize,
+    "standard": lambda z: StandardScaler().fit_transform(z),
+    "log": lambda z: np.sign(z) * np.log1p(np.abs(z)),
+}
+
+
+def _cells(classes: int) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the cells of a square table."""
+    at = torch.arange(classes)
+    return at.repeat_interleave(classes), at.repeat(classes)

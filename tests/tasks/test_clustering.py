@@ -1,0 +1,109 @@
+"""What clusters are worth, against scikit-learn and against trying every way to name them."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score, normalized_mutual_info_score
+from sklearn.preprocessing import normalize
+
+from helpers import make_graph_parties, make_node_parties
+from isthmus.data.partition import Partition
+from isthmus.data.pool import DataSet
+from isthmus.errors import IsthmusError
+from isthmus.study.engine import task_of
+from isthmus.tasks.base import Step
+from isthmus.tasks.clustering import GraphClustering
+
+
+def blobs(sizes=(40, 0, 30, 2), classes=3, spread=1.3):
+    source = torch.Generator().manual_seed(0)
+    y = torch.randint(classes, (sum(sizes),), generator=source)
+    z = spread * torch.randn(sum(sizes), 5, generator=source) + 2 * torch.eye(5)[y]
+    return Step(z, y, sizes, torch.arange(sum(sizes)))
+
+
+def pooled(task, step):
+    return task.metrics({name: count.sum(0) for name, count in task.counts(step).items()})
+
+
+def test_the_matching_is_the_best_of_all():
+    step, task = blobs((70,)), GraphClustering(classes=3)
+    cluster = KMeans(3, n_init=10, random_state=0).fit_predict(normalize(step.output.double().numpy()))
+    named = [np.array(names)[cluster] for names in permutations(range(3))]
+    best = max(named, key=lambda guess: accuracy_score(step.y, guess))
+    assert pooled(task, step) == pytest.approx(
+        {
+            "accuracy": accuracy_score(step.y, best),
+            "macro_f1": f1_score(step.y, best, average="macro"),
+            "nmi": normalized_mutual_info_score(step.y, cluster),
+            "ari": adjusted_rand_score(step.y, cluster),
+        }
+    )
+    assert pooled(task, step)["accuracy"] > 0.6
+
+
+def test_every_party_clusters_its_own_graphs():
+    step, task = blobs(), GraphClustering(classes=3, probe=2)
+    counts = task.counts(step)
+    for at, (z, y) in enumerate(zip(step.output.split(step.sizes), step.y.split(step.sizes), strict=True)):
+        alone = task.counts(Step(z, y, (len(y),), torch.arange(len(y))))
+        assert {name: count[at].tolist() for name, count in counts.items()} == {
+            name: count[0].tolist() for name, count in alone.items()
+        }
+    assert counts["confusion"].sum((1, 2)).tolist() == list(step.sizes)
+    assert counts["probed"][3] == 0, "two graphs are too few to fit anything to"
+
+
+@pytest.mark.parametrize("scale", ["unit", "standard", "log", "raw"])
+def test_embeddings_are_scaled_as_said(scale):
+    z = np.array([[3.0, -4.0], [0.0, 1.0], [6.0, 0.0]])
+    found = GraphClustering(classes=2, scale=scale).scaled(z)
+    due = {
+        "unit": [[0.6, -0.8], [0.0, 1.0], [1.0, 0.0]],
+        "standard": ((z - z.mean(0)) / z.std(0)).tolist(),
+        "log": [[np.log(4), -np.log(5)], [0.0, np.log(2)], [np.log(7), 0.0]],
+        "raw": z.tolist(),
+    }[scale]
+    np.testing.assert_allclose(found, due)
+
+
+def test_a_linear_probe_is_tested_on_graphs_that_it_was_not_fitted_to():
+    task = GraphClustering(classes=2, probe=5)
+    source = torch.Generator().manual_seed(0)
+    y = torch.arange(200) % 2
+    told = torch.randn(200, 3, generator=source) + 3 * y.unsqueeze(1) * torch.tensor([-1.0, 1.0, 1.0])
+    noise = torch.randn(200, 60, generator=source)
+    assert pooled(task, Step(told, y, (200,), torch.arange(200)))["probe_accuracy"] > 0.95
+    assert pooled(task, Step(noise, y, (200,), torch.arange(200)))["probe_accuracy"] < 0.62
+
+
+def test_all_graphs_are_trained_on_and_those_for_validation_are_not_tested_on():
+    pool = DataSet.named("motifs").read({"graphs": 40}, "motifs").load(0)
+    cut = Partition.named("random")()
+    parties = GraphClustering(classes=2).pose(pool, lambda each: cut.cut(each, 4, 0), 0)
+    before = cut.cut(pool, 4, 0)
+    for party, was in zip(parties, before, strict=True):
+        assert bool(party.train.all())
+        assert torch.equal(party.val, was.val)
+        assert torch.equal(party.test, ~was.val)
+
+
+def test_the_number_of_clusters_is_that_of_the_classes():
+    parties = make_graph_parties()
+    assert task_of(GraphClustering(), parties, 5).classes == 5
+    assert task_of(GraphClustering(classes=7), parties, 5).classes == 7
+    assert task_of(GraphClustering(), parties).classes == 3
+
+
+def test_other_data_are_refused():
+    with pytest.raises(IsthmusError, match="whole graphs with a class each"):
+        GraphClustering().pose(None, lambda _: list(make_node_parties()), 0)
+    with pytest.raises(IsthmusError, match="no loss of its own"):
+        GraphClustering(classes=3).loss(blobs())
+
+
+def test_nothing_chooses_a_round():
+    assert GraphClustering(classes=2).score({"accuracy": 1.0}) is None
