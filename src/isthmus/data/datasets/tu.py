@@ -44,6 +44,11 @@ class SmallGraphs(PublicDataSet):
     """Share of the graphs to train on, the same in every class."""
     val: Share = 0.1
     """Share of the graphs to validate on; the rest is for testing."""
+    split_seed: int | None = Field(None, ge=0)
+    """Draws the split for all seeds of a study, which are then of training and cut alone."""
+    attributes: bool = True
+    """Whether nodes have their numeric attributes, where there are any; without, their labels alone, as PyG has them by
+    default."""
 
     def needed(self) -> Sequence[str]:
         return [f"{self.title}_{part}.txt" for part in ("A", "graph_indicator")]
@@ -58,14 +63,15 @@ class SmallGraphs(PublicDataSet):
 
     def load(self, seed: int) -> Pool:
         graph = self.graphs()
-        masks = split_by_share(graph.y, self.train, self.val, draws(seed, "split"))
+        source = draws(seed if self.split_seed is None else self.split_seed, "split")
+        masks = split_by_share(graph.y, self.train, self.val, source)
         splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
         party = replace(Party.of_batch("pooled", graph, **splits), structural=self.structural(graph))
         return Pool(party, classes=int(graph.y.max()) + 1)
 
     def structural(self, graph: Data) -> Tensor | None:
         """Columns of the features that follow from the edges, or these from them: where atoms are in space."""
-        return torch.arange(3) if self.title in COORDINATES else None
+        return torch.arange(3) if self.attributes and self.title in COORDINATES else None
 
     def graphs(self) -> Data:
         """All graphs one after another; `batch` says for every node which one it is in."""
@@ -75,11 +81,12 @@ class SmallGraphs(PublicDataSet):
                     f"data set '{self.name}': {self.title} has no {self.title}_graph_labels.txt, so its graphs have no "
                     "classes: choose a set for classification"
                 )
-            return read_graphs(raw, self.title)
+            return read_graphs(raw, self.title, attributed=self.attributes)
 
 
-def read_graphs(raw: Path, title: str) -> Data:
-    """Graphs in the files of the collection; `x` is none where nodes have neither attributes nor labels."""
+def read_graphs(raw: Path, title: str, *, attributed: bool = True) -> Data:
+    """Graphs in the files of the collection; `x` is none where nodes have neither attributes (if asked for) nor
+    labels."""
 
     def path(part: str) -> Path:
         return raw / f"{title}_{part}.txt"
@@ -97,7 +104,8 @@ def read_graphs(raw: Path, title: str) -> Data:
     edge_index = coalesce(remove_self_loops(edges(pairs[:, 0], pairs[:, 1], nodes))[0], num_nodes=nodes)
     if bool((batch[edge_index[0]] != batch[edge_index[1]]).any()):
         raise ValueError(f"{path('A').name}: an edge joins two graphs")
-    described = [] if not path("node_attributes").exists() else [attributes(path("node_attributes"), nodes)]
+    told = attributed and path("node_attributes").exists()
+    described = [attributes(path("node_attributes"), nodes)] if told else []
     described += [] if not path("node_labels").exists() else kinds(path("node_labels"), nodes)
     _, y = np.unique(written[:, 0], return_inverse=True)
     graph = Data(x=torch.cat(described, dim=1) if described else None, edge_index=edge_index, y=torch.from_numpy(y))
@@ -148,7 +156,8 @@ class Tu(SmallGraphs):
     """For sets whose nodes have neither attributes nor labels: features are degrees, one-hot up to this one."""
 
     def shared_encoding(self) -> str:
-        described = [self.raw() / f"{self.title}_{part}.txt" for part in ("node_attributes", "node_labels")]
+        parts = ("node_attributes", "node_labels")[not self.attributes :]
+        described = [self.raw() / f"{self.title}_{part}.txt" for part in parts]
         return "" if any(path.exists() for path in described) else f"degrees up to {self.max_degree}"
 
     def graphs(self) -> Data:
