@@ -1,0 +1,105 @@
+"""FCLG: two levels of contrast, between graphs and between models, and no labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from isthmus.data import rows
+from isthmus.data.party import Block, Cohort, Party
+from isthmus.methods.unsupervised import TwoViews
+from isthmus.nn.contrast import between_views
+from isthmus.tasks.base import Step
+
+
+class FCLG(TwoViews):
+    """FCLG (Li et al.), Algorithm 1: a party contrasts its graphs with each other, and its model with the server's.
+
+    U and V are embeddings of a batch of graphs and of their diffusions by the model trained now, U_s those of the
+    graphs by the server's model, U_c^(t-1) by the party's own as it was at the end of the epoch before:
+
+    l_intra = 1/2B sum_u (L(u, v) + L(v, u))     (5), (6), see `isthmus.nn.contrast.between_views`;
+    l_inter = log(1 + exp((cos(U, U_c^(t-1)) - cos(U, U_s)) / tau'))     (7), the mean over the graphs;
+    l = l_inter + l_intra     (9).
+
+    In the first epoch of a round there is no epoch before and no l_inter. With one batch in an epoch U equals
+    U_c^(t-1), which then gives no gradient. `inter` has the paper's variants: Intra-FedAvg ("none"), Intra-KL (2) and
+    Intra-MSE (3). Their embeddings get length 1 as well, and KL divides them by tau' before the softmax: embeddings are
+    sums over nodes, whose softmax is 1 for one column and 0 for all others. FCLG-H (8) is `inter_on = "nodes"`.
+
+    Embeddings that are evaluated are those of the graphs as they are.
+    """
+
+    name: ClassVar[str] = "fclg"
+
+    temperature: float = Field(0.5, gt=0)
+    """Temperature of the contrast between graphs (tau)."""
+    inter: Literal["contrast", "none", "kl", "mse"] = "contrast"
+    """What holds a party's model to the server's: (7), nothing, (2) or (3)."""
+    inter_on: Literal["graphs", "nodes"] = "graphs"
+    """Whose embeddings are compared between models."""
+    inter_temperature: float = Field(0.5, gt=0)
+    """Temperature of the contrast between models (tau')."""
+    inter_weight: float = Field(1.0, ge=0)
+    """Weight of l_inter; the paper has none."""
+
+    class AtParty(TwoViews.AtParty):
+        learned: FCLG
+
+        def __init__(self, method: FCLG, parties: Sequence[Party], *args: Any, **where: Any) -> None:
+            super().__init__(method, parties, *args, **where)
+            self.given = Cohort(tuple(parties), self.hosted.device)
+            self.before: list[Tensor] = []
+
+        def read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, None]:
+            if at == 0:
+                self._remember(epoch)
+            return super().read(chosen, epoch, at)
+
+        def _remember(self, epoch: int) -> None:
+            """U_s (line 16) before the first epoch, U_c^(t-1) before every other one; of all graphs of the parties."""
+            contrast = self.learned.inter == "contrast"
+            if self.learned.inter == "none" or (epoch and not contrast) or (contrast and self.method.local.epochs == 1):
+                return
+            with self.model.at_rest():
+                output = self.model(self.given.take(self.kept.now).block)
+            now = output[int(self.learned.inter_on == "graphs")].squeeze(1)
+            self.before = [*self.before[:1], now] if epoch else [now]
+
+        def loss(self, step: Step) -> Tensor:
+            """Lines 17 and 18."""
+            h, u = step.output
+            loss = between_views(u, step.sizes, self.learned.temperature)
+            if not self.before or (self.learned.inter == "contrast" and len(self.before) < 2):
+                return loss
+            if self.learned.inter_on == "graphs":
+                now, at, sizes = u[:, 0], step.items, step.sizes
+            else:
+                now, at, sizes = h[:, 0], self._nodes_of(step.items), self.block.sizes
+            apart = rows.mean(self.apart(now, [each[at] for each in self.before]), sizes)
+            return loss + self.learned.inter_weight * apart
+
+        def _nodes_of(self, graphs: Tensor) -> Tensor:
+            batch = self.cohort.block.batch
+            assert batch is not None
+            return rows.ranges(torch.bincount(batch, minlength=sum(self.cohort.items)), graphs)
+
+        def apart(self, now: Tensor, before: Sequence[Tensor]) -> Tensor:
+            """How far embeddings are from what they are to be near, `[rows]`: (7), (8), (2) or (3)."""
+            tau = self.learned.inter_temperature
+            now, server, *own = (F.normalize(each, dim=1) for each in (now, *before))
+            if self.learned.inter == "kl":
+                target = (server / tau).log_softmax(1)
+                return F.kl_div((now / tau).log_softmax(1), target, log_target=True, reduction="none").sum(1)
+            if self.learned.inter == "mse":
+                return (now - server).square().sum(1)
+            return F.softplus(((now * own[0]).sum(1) - (now * server).sum(1)) / tau)
+
+        def _outputs(self, request: Any) -> Tensor:
+            self.cohort = self.given.take(self.kept.now)
+            return super()._outputs(request)

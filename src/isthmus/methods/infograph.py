@@ -1,0 +1,50 @@
+"""InfoGraph: a graph's embedding tells which nodes are in it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from isthmus.methods.unsupervised import Unsupervised
+from isthmus.nn.contrast import Head, mutual_information
+from isthmus.nn.encoders import Embedder
+from isthmus.tasks.base import Step
+
+
+class InfoGraph(Unsupervised):
+    """InfoGraph (Sun et al. 2020), trained by FedAvg, or by FedProx as `trainer`.
+
+    What the embeddings of a graph and of its nodes tell of each other is made much, each seen through a head of its
+    own: `isthmus.nn.contrast.mutual_information`. A party's other graphs are the negatives. The embedding of a graph
+    is what the encoder gives.
+    """
+
+    name: ClassVar[str] = "infograph"
+
+    def extended(self, module: nn.Module) -> nn.Module:
+        return WithHeads(module)
+
+    class AtParty(Unsupervised.AtParty):
+        def loss(self, step: Step) -> Tensor:
+            h, _, u = step.output
+            block = self.block
+            assert block.batch is not None
+            return mutual_information(h, u, block.batch, block.sizes, block.graphs)
+
+
+class WithHeads(nn.Module):
+    """An embedder, a head for its nodes and one for its graphs: nodes behind theirs, graphs before and behind."""
+
+    def __init__(self, embedder: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(embedder, Embedder)
+        self.embedder = embedder
+        self.of_nodes = Head(embedder.width)
+        self.of_graphs = Head(embedder.width)
+
+    def forward(
+        self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        h, u = self.embedder(x, edge_index, edge_weight, batch, batch_size)
+        return self.of_nodes(h.squeeze(1)), u, self.of_graphs(u.squeeze(1))

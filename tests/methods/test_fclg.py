@@ -1,0 +1,284 @@
+"""FCLG against its paper's algorithm written out graph by graph, and the methods that it is compared with."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from helpers import make_graph_parties
+from isthmus.data.views import diffused
+from isthmus.errors import IsthmusError
+from isthmus.methods.base import Method
+from isthmus.methods.fclg import FCLG
+from isthmus.methods.infograph import InfoGraph
+from isthmus.methods.mvgrl import Mvgrl
+from isthmus.nn.encoders import Encoder, views_of
+from isthmus.study.config import Study
+from isthmus.study.engine import Run, extended, module_for, task_of
+from isthmus.study.run import run_study
+from isthmus.tasks.clustering import GraphClustering
+from isthmus.testing import CHECKS, check_method, small_parties
+
+LR = 0.05
+SGD = {"epochs": 3, "batch_size": 4, "optimizer": "sgd", "lr": LR, "weight_decay": 0.0}
+
+
+def run(method, parties, encoder="gin", seed=0, **options):
+    task = task_of(GraphClustering(), parties)
+    encoder = Encoder.named(encoder)(hidden=6, dropout=0.0, pool="sum", **options)
+    return Run(method, parties, task, module_for(encoder, parties, task, seed), seed=seed)
+
+
+def method(**options):
+    return FCLG.read({"rounds": 2, "local": SGD, **options}, "fclg")
+
+
+# ---- Algorithm 1, graph by graph
+
+
+class Literal:
+    """One party's training, with the batches that it drew handed in."""
+
+    def __init__(self, options, model, party):
+        self.options, self.model = options, copy.deepcopy(model)
+        self.graphs = []
+        seen = diffused(party, restart=options.restart, least=options.least).graph
+        for at in range(party.items):
+            nodes = (seen.batch == at).nonzero().flatten()
+            here = seen.batch[seen.edge_index[0]] == at
+            edges = views_of(seen.edge_index[:, here] - nodes[0], seen.edge_weight[here])
+            matrices = [
+                torch.zeros(len(nodes), len(nodes)).index_put_((index[1], index[0]), weight, accumulate=True)
+                for index, weight in edges
+            ]
+            self.graphs.append((seen.x[nodes].to_dense(), matrices))
+
+    def encoded(self, model, at, view):
+        """H and U: every layer's output side by side, summed over the nodes."""
+        h, matrices = self.graphs[at]
+        found = []
+        for conv in model.body.convs:
+            h = conv.nn((1 + conv.itself.eps) * h + matrices[view] @ h).relu()
+            found.append(h)
+        nodes = torch.cat(found, dim=1)
+        return nodes, nodes.sum(0)
+
+    def intra(self, u, v):
+        """(5) and (6)."""
+        u, v = F.normalize(torch.stack(u), dim=1), F.normalize(torch.stack(v), dim=1)
+        total, tau, count = 0.0, self.options.temperature, len(u)
+        both = torch.cat([u, v])
+        for i in range(count):
+            for a, own, me in ((u[i], v[i], i), (v[i], u[i], count + i)):
+                others = [torch.exp(a @ z / tau) for at, z in enumerate(both) if at != me]
+                total = total + torch.log(sum(others) / torch.exp(a @ own / tau))
+        return total / (2 * count)
+
+    def inter(self, now, server, own):
+        """(7) and (8) of one row, or (2), or (3)."""
+        tau = self.options.inter_temperature
+        cos = F.cosine_similarity
+        if self.options.inter == "kl":
+            s, c = (F.normalize(each, dim=0).div(tau).softmax(0) for each in (server, now))
+            return (s * (s.log() - c.log())).sum()
+        if self.options.inter == "mse":
+            return (F.normalize(now, dim=0) - F.normalize(server, dim=0)).square().sum()
+        near, past = torch.exp(cos(now, server, 0) / tau), torch.exp(cos(now, own, 0) / tau)
+        return torch.log((near + past) / near)
+
+    def fit(self, batches):
+        server, previous = copy.deepcopy(self.model), None
+        on_nodes = self.options.inter_on == "nodes"
+        for of_epoch in batches:
+            start = copy.deepcopy(self.model)
+            for batch in of_epoch:
+                here = [[self.encoded(self.model, at, view) for at in batch] for view in (0, 1)]
+                loss = self.intra(*([u for _, u in each] for each in here))
+                if self.options.inter in ("kl", "mse") or (self.options.inter == "contrast" and previous):
+                    rows = []
+                    for at, (h, u) in zip(batch, here[0], strict=True):
+                        old, own = self.encoded(server, at, 0), self.encoded(previous or server, at, 0)
+                        which = zip(h, old[0], own[0], strict=True) if on_nodes else [(u, old[1], own[1])]
+                        rows += [self.inter(now, s.detach(), c.detach()) for now, s, c in which]
+                    loss = loss + sum(rows) / len(rows)
+                self.model.zero_grad()
+                loss.backward()
+                with torch.no_grad():
+                    for weight in self.model.parameters():
+                        weight -= LR * weight.grad
+            previous = copy.deepcopy(self.model)
+            del start
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"inter_on": "nodes"}, {"inter": "none"}, {"inter": "kl"}, {"inter": "mse", "inter_on": "nodes"}],
+    ids=["fclg", "fclg-h", "intra-fedavg", "intra-kl", "intra-mse-h"],
+)
+def test_rounds_are_those_of_algorithm_1(options):
+    parties, options = make_graph_parties(), method(rounds=2, inter_temperature=0.3, **options)
+    job = run(options, parties, weighted=True)
+    drawn = {}
+
+    site = job.transport.sites[0]
+    plain = site.read
+
+    def read(chosen, epoch, at):
+        drawn.setdefault(tuple(site.answered), []).append((epoch, chosen.clone()))
+        return plain(chosen, epoch, at)
+
+    site.read = read
+    weights = dict(job.state.save())
+    found = job.go()
+    assert not weights.get("weights")
+    model = copy.deepcopy(job.module)
+    for steps in drawn.values():
+        results, sizes = [], []
+        first = 0
+        for party in parties:
+            literal = Literal(options, model, party)
+            inside = [
+                (epoch, (chosen[(chosen >= first) & (chosen < first + party.items)] - first).tolist())
+                for epoch, chosen in steps
+            ]
+            literal.fit([[c for e, c in inside if e == epoch and c] for epoch in range(SGD["epochs"])])
+            results.append(dict(literal.model.named_parameters()))
+            sizes.append(int(party.train.sum()))
+            first += party.items
+        mean = {
+            name: sum(n * each[name].detach() for n, each in zip(sizes, results, strict=True)) / sum(sizes)
+            for name in results[0]
+        }
+        model.load_state_dict(mean)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(found.weights[name], weight.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_contrast_between_models_needs_an_epoch_before():
+    parties = make_graph_parties()
+    for epochs, same in ((1, True), (2, False)):
+        local = {**SGD, "epochs": epochs}
+        with_it, without = (run(method(local=local, inter=how), parties).go().weights for how in ("contrast", "none"))
+        assert all(torch.equal(with_it[name], without[name]) for name in with_it) == same
+
+
+def test_variants_learn_other_weights():
+    found = {}
+    for options in ({}, {"inter_on": "nodes"}, {"inter": "none"}, {"inter": "kl"}, {"inter": "mse"}):
+        weights = run(method(**options), make_graph_parties()).go().weights
+        found[str(options)] = torch.cat([each.flatten() for each in weights.values()])
+    values = list(found.values())
+    assert not any(torch.equal(a, b) for at, a in enumerate(values) for b in values[:at])
+
+
+def test_graphs_are_evaluated_as_they_are():
+    parties = make_graph_parties()
+    job = run(method(), parties, weighted=True)
+    found = job.go()
+    module = job.module
+    module.load_state_dict(found.weights)
+    graph = parties[0].graph
+    with torch.no_grad():
+        _, due = module(graph.x.to_dense(), graph.edge_index, None, graph.batch, parties[0].items)
+    site = job.transport.sites[0]
+    site.kept.now = (0,)
+    site.cohort = site.cohort_of((0,))
+    site.model.resize(1)
+    torch.testing.assert_close(site._outputs({"weights": found.weights}), due.squeeze(1))
+
+
+# ---- the baselines
+
+
+@pytest.mark.parametrize("kind", [InfoGraph, Mvgrl])
+@pytest.mark.parametrize("trainer", [{"name": "fedavg"}, {"name": "fedprox", "mu": 1.0}, {"name": "local"}])
+def test_baselines_train_all_that_they_have_with_any_trainer(kind, trainer):
+    parties = make_graph_parties()
+    job = run(kind.read({"rounds": 1, "local": SGD, "trainer": trainer}, kind.name), parties, kind.encoder)
+    before = {name: weight.clone() for name, weight in job.module.named_parameters()}
+    weights = job.go().weights
+    for mine in weights.values() if trainer["name"] == "local" else [weights]:
+        assert mine.keys() >= before.keys()
+        if trainer["name"] != "local":
+            assert not any(torch.equal(mine[name], weight) for name, weight in before.items())
+
+
+def test_a_proximal_term_holds_weights_back():
+    parties, gaps = make_graph_parties(), []
+    for trainer in ({"name": "fedavg"}, {"name": "fedprox", "mu": 5.0}):
+        job = run(InfoGraph.read({"rounds": 1, "local": SGD, "trainer": trainer}, "infograph"), parties)
+        before = {name: weight.clone() for name, weight in job.module.named_parameters()}
+        after = job.go().weights
+        gaps.append(sum(float((after[name] - weight.detach()).square().sum()) for name, weight in before.items()))
+    assert gaps[1] < gaps[0]
+
+
+def test_mvgrls_encoders_begin_with_weights_of_their_own_that_the_seed_draws():
+    parties = make_graph_parties()
+    task = task_of(GraphClustering(), parties)
+    made = [
+        extended(Mvgrl(), module_for(Encoder.named("gcn")(hidden=6), parties, task, seed), seed).state_dict()
+        for seed in (0, 0, 1)
+    ]
+    one, again, other = made
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["of_nodes.past.weight"], other["of_nodes.past.weight"])
+    name = "body.convs.0.lin.weight"
+    assert not torch.equal(one[f"embedders.0.{name}"], one[f"embedders.1.{name}"])
+
+
+# ---- what is refused, and the other laws
+
+
+def test_a_task_and_a_method_must_both_do_without_labels():
+    parties = small_parties("graph")
+    task = task_of(GraphClustering(), parties)
+    module = module_for(Encoder.named("gin")(), parties, task, 0)
+    with pytest.raises(IsthmusError, match="'fedavg' learns from labels; for this task there are fclg, infograph"):
+        Run(Method.named("fedavg")(), parties, task, module)
+    labelled = task_of(None, parties)
+    module = module_for(Encoder.named("gin")(), parties, labelled, 0)
+    with pytest.raises(IsthmusError, match=r"'fclg' learns without labels; for this task there are .*fedavg"):
+        Run(FCLG(), parties, labelled, module)
+    with pytest.raises(IsthmusError, match="trains encoders of Isthmus that embed"):
+        Run(FCLG(), parties, task, torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("trainer", ["centralized", "fedgcn", "infograph"])
+def test_what_does_not_train_parties_is_no_trainer(trainer):
+    with pytest.raises(IsthmusError, match=f"'{trainer}' is no trainer"):
+        run(InfoGraph(trainer={"name": trainer}), small_parties("graph"))
+
+
+@pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
+@pytest.mark.parametrize("kind", [FCLG, InfoGraph, Mvgrl])
+def test_batches_sampling_and_batch_norm_conform(kind, check):
+    local = {**SGD, "batch_size": 5, "lr": 0.01}
+    options = {"rounds": 3, "local": local, "fraction": 0.5}
+    encoder = Encoder.named("gin")(hidden=8, norm=True, dropout=0.2)
+    check_method(kind.read(options, kind.name), small_parties("graph"), encoder=encoder, checks=[check])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_fclg_with_nodes_and_another_trainer_conforms(check):
+    options = {"rounds": 3, "inter_on": "nodes", "trainer": {"name": "scaffold"}, "local": {**SGD, "lr": 0.01}}
+    encoder = Encoder.named("gin")(hidden=8, weighted=True)
+    check_method(FCLG.read(options, "fclg"), small_parties("graph"), encoder=encoder, checks=[check])
+
+
+def test_a_study_tells_clusters_of_all_graphs_together():
+    plan = Study.of(
+        {
+            "data": {"name": "motifs", "graphs": 60},
+            "task": {"name": "graph-clustering", "probe": 3},
+            "partition": {"name": "label-skew", "emd": 0.6},
+            "parties": 3,
+            "model": {"encoder": "gin", "weighted": True, "hidden": 8, "dropout": 0.0},
+            "methods": [{"name": "fclg", "rounds": 2}],
+        }
+    )
+    [found] = run_study(plan).runs
+    names = {f"pooled_test_{name}" for name in ("accuracy", "macro_f1", "nmi", "ari", "probe_accuracy")}
+    assert names <= found.metrics.keys()
+    assert found.chosen_round == 2
