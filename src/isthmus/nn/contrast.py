@@ -73,13 +73,9 @@ def mutual_information(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int]
         graph: for every node the graph that it is in, `[nodes]`.
         nodes, graphs: how many each party has.
     """
-    (h, here), (u, there) = padded(h, nodes), padded(u, graphs)
-    first = torch.tensor([0, *graphs], device=graph.device).cumsum(0)[:-1]
-    own, _ = padded(graph - first.repeat_interleave(torch.tensor(nodes, device=graph.device)), nodes)
-    score = h @ u.mT  # [parties, most nodes, most graphs]
-    valid = here.unsqueeze(2) & there.unsqueeze(1)
-    inside = F.one_hot(own, score.size(2)).bool() & valid
-    outside = valid & ~inside
-    positive = (math.log(2) - F.softplus(-score)).masked_fill(~inside, 0.0).sum((1, 2))
-    negative = (F.softplus(score) - math.log(2)).masked_fill(~outside, 0.0).sum((1, 2))
-    return negative / outside.sum((1, 2)).clamp(min=1) - positive / inside.sum((1, 2)).clamp(min=1)
+    own = (h * u[graph]).sum(1)
+    score = padded(h, nodes)[0] @ padded(u, graphs)[0].mT  # [parties, most nodes, most graphs], 0 where none is
+    inside = rows.summed(F.softplus(own) - math.log(2), nodes)
+    outside = (F.softplus(score) - math.log(2)).sum((1, 2)) - inside
+    count = torch.tensor([n * (g - 1) for n, g in zip(nodes, graphs, strict=True)], device=h.device)
+    return outside / count.clamp(min=1) + rows.mean(F.softplus(-own) - math.log(2), nodes)

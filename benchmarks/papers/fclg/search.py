@@ -1,0 +1,106 @@
+"""The settings that tables.py uses, found on labels of validation graphs; test labels are never read.
+
+    OMP_NUM_THREADS=1 python benchmarks/papers/fclg/search.py --write
+
+tries, for FCLG, InfoGraph and MVGRL alike, three learning rates with and without batch normalisation (MVGRL: with a GIN
+or a GCN), and looks at the validation graphs every 5 rounds, on seeds that are not reported. What is kept is the accuracy
+of their clusters for each way to scale embeddings, so that one way can be chosen for all methods. Variants of a method
+share its settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from tables import SEARCH, SETS, added, kept_cells, prepared, study
+
+from isthmus.federation.answers import Total
+
+SEED = 1000
+"""The first one searched with."""
+SCALES = ("unit", "standard", "log", "raw")
+EVERY = 5
+RATES = (1e-4, 1e-3, 1e-2)
+ENCODERS: dict[str, list[dict[str, Any]]] = {
+    "fclg": [{"encoder": "gin", "norm": False}, {"encoder": "gin", "norm": True}],
+    "infograph": [{"encoder": "gin", "norm": False}, {"encoder": "gin", "norm": True}],
+    "mvgrl": [{"encoder": "gcn"}, {"encoder": "gin", "norm": False}],
+}
+
+
+def tried(data: str, family: str, setting: dict[str, Any], rounds: int, at: int) -> dict[str, Any]:
+    """Accuracy of the clusters of validation graphs, by round and scale."""
+    run = prepared(study(data, "non-iid", setting, {"name": family, "every": EVERY}, rounds, SEED + at), SEED + at)
+    whole, run.whole = run.whole, None
+    assert whole is not None
+    task, found = whole.task, {}
+
+    def look(now: int, metrics: Mapping[str, float]) -> None:
+        names = whole.hosted.names
+        for scale in SCALES:
+            whole.task = task.model_copy(update={"scale": scale, "probe": 0})
+            total = Total([whole.answer("evaluate", {"weights": run.state.weights}, names)], names)
+            accuracy = whole.task.metrics(total.sum("val"))["accuracy"]
+            found.setdefault(str(now), {})[scale] = round(100 * accuracy, 2)
+
+    run.on_round = look
+    seconds = run.go().seconds
+    return {"seed": SEED + at, "val": found, "seconds": round(seconds, 1), "date": datetime.date.today().isoformat()}
+
+
+def text(cells: list[dict[str, Any]]) -> str:
+    """For each set and method the best setting under each scale, and its validation accuracy."""
+    lines = ["| set | method | " + " | ".join(SCALES) + " |", "| --- " * (2 + len(SCALES)) + "|"]
+    means: dict[str, list[float]] = {scale: [] for scale in SCALES}
+    for data in SETS:
+        for family in ENCODERS:
+            mine = [c for c in cells if (c["data"], c["family"]) == (data, family) and c["runs"]]
+            if not mine:
+                continue
+            told = []
+            for scale in SCALES:
+                scores = {
+                    (rounds, *cell["setting"].values()): statistics.fmean(
+                        run["val"][rounds][scale] for run in cell["runs"]
+                    )
+                    for cell in mine
+                    for rounds in cell["runs"][0]["val"]
+                }
+                best = max(scores, key=scores.__getitem__)
+                means[scale].append(scores[best])
+                told.append(f"{scores[best]:.1f} ({', '.join(map(str, best[1:]))}, {best[0]} rounds)")
+            lines.append(f"| {data} | {family} | " + " | ".join(told) + " |")
+    lines.append("| mean | | " + " | ".join(f"{statistics.fmean(each):.1f}" for each in means.values() if each) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="*", default=SETS, choices=SETS)
+    parser.add_argument("--methods", nargs="*", default=list(ENCODERS), choices=ENCODERS)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--write", action="store_true", help="keep what is found, and go on from what is kept")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    kept = kept_cells(SEARCH) if args.write else []
+    for data in args.data:
+        for family in args.methods:
+            for encoder in ENCODERS[family]:
+                for lr in RATES:
+                    setting = {**encoder, "lr": lr}
+                    key = {"data": data, "family": family, "setting": setting}
+                    run_seed = partial(tried, data, family, setting, args.rounds)
+                    for run in added(kept, key, args.seeds, run_seed, SEARCH if args.write else None):
+                        print(data, family, setting, run, flush=True)
+    print(text(kept))
+
+
+if __name__ == "__main__":
+    main()
