@@ -24,8 +24,9 @@ LR = 0.05
 SGD = {"epochs": 3, "batch_size": 4, "optimizer": "sgd", "lr": LR, "weight_decay": 0.0}
 
 
-def run(method, parties, encoder="gin", seed=0, **options):
+def run(method, parties, encoder="gin", seed=0):
     task = task_of(GraphClustering(), parties)
+    options = {"weighted": True} if encoder == "gin" else {}
     encoder = Encoder.named(encoder)(hidden=6, dropout=0.0, pool="sum", **options)
     return Run(method, parties, task, module_for(encoder, parties, task, seed), seed=seed)
 
@@ -118,7 +119,7 @@ class Literal:
 )
 def test_rounds_are_those_of_algorithm_1(options):
     parties, options = make_graph_parties(), method(rounds=2, inter_temperature=0.3, **options)
-    job = run(options, parties, weighted=True)
+    job = run(options, parties)
     drawn = {}
 
     site = job.transport.sites[0]
@@ -174,7 +175,7 @@ def test_variants_learn_other_weights():
 
 def test_graphs_are_evaluated_as_they_are():
     parties = make_graph_parties()
-    job = run(method(), parties, weighted=True)
+    job = run(method(), parties)
     found = job.go()
     module = job.module
     module.load_state_dict(found.weights)
@@ -235,12 +236,16 @@ def test_a_task_and_a_method_must_both_do_without_labels():
     parties = small_parties("graph")
     task = task_of(GraphClustering(), parties)
     module = module_for(Encoder.named("gin")(), parties, task, 0)
-    with pytest.raises(IsthmusError, match="'fedavg' learns from labels; for this task there are fclg, infograph"):
+    with pytest.raises(
+        IsthmusError, match="'fedavg' learns from labels, task 'graph-clustering' has none: use fclg, inf"
+    ):
         Run(Method.named("fedavg")(), parties, task, module)
     labelled = task_of(None, parties)
     module = module_for(Encoder.named("gin")(), parties, labelled, 0)
-    with pytest.raises(IsthmusError, match=r"'fclg' learns without labels; for this task there are .*fedavg"):
+    with pytest.raises(IsthmusError, match=r"'fclg' learns without labels: set task.name"):
         Run(FCLG(), parties, labelled, module)
+    with pytest.raises(IsthmusError, match=r"needs an encoder that weighs edges.*model.weighted = true"):
+        Run(FCLG(), parties, task, module_for(Encoder.named("gin")(), parties, task, 0))
     with pytest.raises(IsthmusError, match="trains encoders of Isthmus that embed"):
         Run(FCLG(), parties, task, torch.nn.Linear(2, 2))
 
@@ -256,7 +261,7 @@ def test_what_does_not_train_parties_is_no_trainer(trainer):
 def test_batches_sampling_and_batch_norm_conform(kind, check):
     local = {**SGD, "batch_size": 5, "lr": 0.01}
     options = {"rounds": 3, "local": local, "fraction": 0.5}
-    encoder = Encoder.named("gin")(hidden=8, norm=True, dropout=0.2)
+    encoder = Encoder.named("gin")(hidden=8, norm=True, dropout=0.2, weighted=True)
     check_method(kind.read(options, kind.name), small_parties("graph"), encoder=encoder, checks=[check])
 
 

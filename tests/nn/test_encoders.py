@@ -27,6 +27,8 @@ VARIANTS = [
     ("gat", {"heads": 1, "layers": 3}),
     ("gin", {"norm": True}),
     ("gat", {"weighted": True}),
+    ("gin", {"weighted": True}),
+    ("gin", {"norm": True, "statistics": "stay"}),
     ("sage", {"pool": "sum"}),
     ("sage", {"weighted": True}),
     ("gbp", {"r": 0.2}),

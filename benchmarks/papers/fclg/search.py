@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/papers/fclg/search.py --write
 
 tries, for FCLG, InfoGraph and MVGRL alike, three learning rates with and without batch normalisation (MVGRL: with a GIN
-or a GCN), and looks at the validation graphs every 5 rounds, on seeds that are not reported. What is kept is the accuracy
-of their clusters for each way to scale embeddings, so that one way can be chosen for all methods. Variants of a method
-share its settings.
+or a GCN), and looks at the validation graphs every 5 rounds, on seeds that are not reported. What is kept is the
+accuracy of their clusters for each way to scale embeddings, so that one way can be chosen for all methods. Variants of
+a method share its settings.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/papers/fclg/tables.py --write
 
 runs what is not in results/tables.json yet and writes it there, seed by seed; settings are those that search.py has
-found, on validation labels alone. Six parties of equal size, labels skewed to the paper's distance or not at all; a GIN
-of three layers, 32 wide, that weighs edges (MVGRL: that or a GCN, by search), nodes summed up to graphs; batches of 128,
-5 epochs a round, AdamW. Node labels alone are features, as PyG has them by default. A fifth of the graphs, the same in
-every seed, is for validation; K-means clusters the others, by the server's model after the last round.
+found, on validation labels alone. Six parties of equal size, labels skewed to the paper's distance or not at all; a
+GIN of three layers, 32 wide, that weighs edges (MVGRL: that or a GCN, by search), nodes summed up to graphs; batches of
+128, 5 epochs a round, AdamW. Node labels alone are features, as PyG has them by default. A fifth of the graphs, the
+same in every seed, is for validation; K-means clusters the others, by the server's model after the last round.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from isthmus.methods.base import Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
-from isthmus.nn.encoders import ChebFixed, Readout
+from isthmus.nn.encoders import ChebFixed, Readout, weighs_edges
 from isthmus.privacy.accounting import Account
 from isthmus.privacy.edges import Pairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
@@ -90,9 +90,8 @@ class FGCL(FedAvg):
     """What is evaluated: the mean over a graph's views, its first view, or the graph; hits on it have no noise."""
 
     def check(self, module: nn.Module) -> None:
-        body = getattr(module, "body", None)
         bits = self.post.threshold is not None or self.mechanism == "randomized-response"
-        if not isinstance(module, Readout) or not (bits or getattr(body, "weighted", True)):
+        if not isinstance(module, Readout) or not (bits or weighs_edges(module)):
             raise IsthmusError(
                 "method 'fgcl' needs an encoder of Isthmus that weighs edges: gcn, graphconv, tag, lightgcn, or gat "
                 "or sage with model.weighted = true; others take edges that are there or not: set post.threshold"

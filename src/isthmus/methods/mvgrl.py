@@ -24,7 +24,6 @@ class Mvgrl(TwoViews):
     """
 
     name: ClassVar[str] = "mvgrl"
-    encoder: ClassVar[str] = "gcn"
 
     def extended(self, module: nn.Module) -> nn.Module:
         return TwoEncoders(module)

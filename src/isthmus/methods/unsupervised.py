@@ -15,7 +15,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning
 from isthmus.methods.composed import Composed
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Embedder
+from isthmus.nn.encoders import Embedder, weighs_edges
 from isthmus.tasks.base import Step, Task
 
 
@@ -24,8 +24,6 @@ class Unsupervised(Composed):
 
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
     unsupervised: ClassVar[bool] = True
-    encoder: ClassVar[str] = "gin"
-
     rounds: int = Field(20, ge=1)
     """Communication rounds, at most."""
     local: LocalTraining = LocalTraining(epochs=5, batch_size=128, lr=1e-3)
@@ -72,6 +70,14 @@ class TwoViews(Unsupervised):
     """Restart probability of the diffusion (its alpha)."""
     least: float = Field(0.02, ge=0)
     """Entries of the diffusion below it are left out."""
+
+    def check(self, module: nn.Module) -> None:
+        super().check(module)
+        if not weighs_edges(module):
+            raise IsthmusError(
+                f"method '{self.name}' needs an encoder that weighs edges, a diffusion's are weighted: gcn, graphconv, "
+                "tag, lightgcn, or gin, gat or sage with model.weighted = true"
+            )
 
     class AtParty(Unsupervised.AtParty):
         def __init__(self, method: TwoViews, parties: Sequence[Party], *args: Any, **where: Any) -> None:

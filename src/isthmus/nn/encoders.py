@@ -128,6 +128,11 @@ def views_of(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tenso
     return [(edge_index[:, here], edge_weight[here, view]) for view, here in enumerate(there)]
 
 
+def weighs_edges(module: nn.Module) -> bool:
+    """Whether a model of Isthmus for whole graphs looks at the weights of their edges."""
+    return bool(getattr(getattr(module, "body", None), "weighted", True))
+
+
 class Convolutions(MessagePassing):
     """Convolutions with dropout before and ReLU between.
 

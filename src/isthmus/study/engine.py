@@ -247,9 +247,10 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
         remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
     if method.unsupervised != task.unsupervised:
-        fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised == task.unsupervised)
-        how = "without labels" if method.unsupervised else "from labels"
-        raise IsthmusError(f"task '{task.name}': method '{method.name}' learns {how}; for this task there are {fit}")
+        if method.unsupervised:
+            raise IsthmusError(f"method '{method.name}' learns without labels: set task.name = 'graph-clustering'")
+        fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised)
+        raise IsthmusError(f"method '{method.name}' learns from labels, task '{task.name}' has none: use {fit}")
     if method.disjoint and (twice := shared_nodes(parties)):
         raise IsthmusError(
             f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "

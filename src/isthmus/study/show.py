@@ -76,6 +76,7 @@ def table(results: Results) -> Table:
         "test_party_auc": "of a party",
         "test_accuracy": "accuracy",
         "test_macro_f1": "macro F1",
+        "pooled_test_accuracy": "all together",
     }
     titles |= {"test_rmse": "RMSE", "test_mae": "MAE"}
     titles |= dict.fromkeys([name for name in CHOSEN_BY if _has(summary, name)][:1], "validation")

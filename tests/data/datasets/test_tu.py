@@ -56,6 +56,37 @@ def test_graphs_without_features_get_their_degrees(empty_root):
     assert toy(max_degree=2).shared_encoding() == "degrees up to 2"
 
 
+@pytest.mark.parametrize("labels", [True, False])
+def test_attributes_are_left_out_on_demand(empty_root, labels):
+    from torch_geometric.datasets import TUDataset
+
+    write_tu(toy().raw(), labels=labels)
+    plain = toy(attributes=False)
+    if labels:
+        due = TUDataset(str(empty_root / "tu"), "TOY")._data.x
+        assert torch.equal(plain.load(0).party.graph.x, due)
+        assert plain.shared_encoding() == ""
+    else:
+        assert torch.equal(plain.load(0).party.graph.x, degrees(plain.load(0).party.graph, 100))
+        assert plain.shared_encoding() == "degrees up to 100"
+
+
+def test_one_split_serves_all_seeds_on_demand(empty_root):
+    write_tu(toy().raw())
+    seeds = range(8)
+    drawn = {tuple(toy().load(seed).party.train.tolist()) for seed in seeds}
+    fixed = {tuple(toy(split_seed=3).load(seed).party.train.tolist()) for seed in seeds}
+    assert len(drawn) > 1
+    assert fixed == {tuple(toy().load(3).party.train.tolist())}
+
+
+@pytest.mark.real
+def test_coordinates_that_are_left_out_tell_nothing():
+    real("dhfr")
+    plain = Dhfr(attributes=False).load(0).party
+    assert (plain.features, plain.structural) == (53, None)
+
+
 def test_sets_with_features_of_their_own_share_no_encoding(empty_root):
     write_tu(toy().raw(), labels=False)
     assert toy().load(0).party.features == 2

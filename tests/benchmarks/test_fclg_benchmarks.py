@@ -1,0 +1,74 @@
+"""FCLG's benchmarks run, on a few generated graphs and without looking at the clock."""
+
+import json
+
+import pytest
+
+from isthmus.study.config import Study
+
+
+@pytest.fixture
+def scripts(scripts_of, monkeypatch, tmp_path):
+    """The folder's scripts by name, on generated graphs instead of the paper's sets; results go elsewhere."""
+    found = scripts_of("fclg", "tables", "search", "speed")
+    study = found["tables"].study
+
+    def small(*plan):
+        whole = study(*plan).model_dump()
+        task = {**whole["task"], "probe": 2}
+        return Study.of({**whole, "data": {"name": "motifs", "graphs": 60}, "task": task})
+
+    for script in found.values():
+        monkeypatch.setattr(script, "study", small)
+    monkeypatch.setattr(found["tables"], "EMD", dict.fromkeys(found["tables"].SETS, 0.5))
+    monkeypatch.setattr(found["tables"], "FOUND", tmp_path / "results" / "tables.json")
+    for name in ("tables", "search"):
+        monkeypatch.setattr(found[name], "SEARCH", tmp_path / "results" / "search.json")
+    return found
+
+
+def test_the_table_takes_what_the_search_has_found(scripts, call, capsys, monkeypatch):
+    search, tables = scripts["search"], scripts["tables"]
+    monkeypatch.setattr(search, "EVERY", 1)
+    monkeypatch.setattr(search, "RATES", (1e-3, 1e-2))
+    monkeypatch.setattr(search, "ENCODERS", {name: own[:1] for name, own in search.ENCODERS.items()})
+    call(search, "--data", "proteins", "--rounds", 2, "--write")
+    cells = json.loads(tables.SEARCH.read_text())["cells"]
+    assert [cell["family"] for cell in cells] == ["fclg", "fclg", "infograph", "infograph", "mvgrl", "mvgrl"]
+    assert all(run["val"].keys() == {"1", "2"} for cell in cells for run in cell["runs"])
+    best = max(run["val"][at][tables.SCALE] for cell in cells[:2] for run in cell["runs"] for at in run["val"])
+    setting, rounds = tables.chosen("proteins", "fclg")
+    (picked,) = (cell for cell in cells if cell["family"] == "fclg" and cell["setting"] == setting)
+    assert picked["runs"][0]["val"][str(rounds)][tables.SCALE] == best
+    assert "| proteins | mvgrl |" in capsys.readouterr().out
+
+    options = ("--data", "proteins", "--cuts", "non-iid", "--rounds", 1, "--write", "--seeds")
+    call(tables, *options, 1)
+    first = json.loads(tables.FOUND.read_text())["cells"]
+    assert [cell["method"] for cell in first] == list(tables.METHODS)
+    capsys.readouterr()
+    call(tables, *options, 2)
+    told = capsys.readouterr().out
+    assert (told.count('"seed": 1'), told.count('"seed": 0')) == (9, 0)
+    assert "| fclg-h | 2 |" in told
+
+
+def test_nothing_is_run_before_the_search(scripts, call):
+    with pytest.raises(SystemExit, match=r"search.json has nothing for infograph on nci1"):
+        call(scripts["tables"], "--data", "nci1")
+
+
+def test_settings_are_the_papers(scripts_of):
+    tables = scripts_of("fclg", "tables")["tables"]
+    plan = tables.study("enzymes", "non-iid", {"encoder": "gcn", "lr": 0.01}, {"name": "mvgrl", **tables.PROX}, 20, 3)
+    (method,) = plan.method_list()
+    assert (plan.parties, plan.partition) == (6, {"name": "label-skew", "emd": 1.2667})
+    assert (method.local.optimizer, method.local.epochs, method.training().mu) == ("adamw", 5, 0.01)
+
+
+def test_both_sides_of_the_speed_hold_the_same_graphs(scripts, call, capsys):
+    six, one = scripts["speed"].sites("proteins", "fclg")
+    assert (len(six.hosted), len(one.hosted)) == (6, 1)
+    assert sum(six.hosted.items) == sum(one.hosted.items) == 60
+    call(scripts["speed"], "--methods", "fclg", "--repeats", 1)
+    assert "fclg" in capsys.readouterr().out
