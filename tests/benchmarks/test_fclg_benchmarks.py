@@ -10,11 +10,11 @@ from isthmus.study.config import Study
 @pytest.fixture
 def scripts(scripts_of, monkeypatch, tmp_path):
     """The folder's scripts by name, on generated graphs instead of the paper's sets; results go elsewhere."""
-    found = scripts_of("fclg", "tables", "search", "speed")
+    found = scripts_of("fclg", "tables", "search", "speed", "sweeps", "pictures")
     study = found["tables"].study
 
-    def small(*plan):
-        whole = study(*plan).model_dump()
+    def small(*plan, **more):
+        whole = study(*plan, **more).model_dump()
         task = {**whole["task"], "probe": 2}
         return Study.of({**whole, "data": {"name": "motifs", "graphs": 60}, "task": task})
 
@@ -64,6 +64,49 @@ def test_settings_are_the_papers(scripts_of):
     (method,) = plan.method_list()
     assert (plan.parties, plan.partition) == (6, {"name": "label-skew", "emd": 1.2667})
     assert (method.local.optimizer, method.local.epochs, method.training().mu) == ("adamw", 5, 0.01)
+
+
+@pytest.fixture
+def searched(scripts):
+    """A search that has found something."""
+    tables = scripts["tables"]
+    tables.SEARCH.parent.mkdir()
+    cells = [
+        {
+            "data": "proteins",
+            "family": family,
+            "setting": {"encoder": "gin", "norm": False, "lr": 1e-3},
+            "runs": [{"seed": 1000, "val": {"5": {tables.SCALE: 60.0}}}],
+        }
+        for family in ("fclg", "infograph", "mvgrl")
+    ]
+    tables.SEARCH.write_text(json.dumps({"cells": cells}))
+    return scripts
+
+
+def test_sweeps_go_on_and_are_drawn(searched, call, capsys, monkeypatch, tmp_path):
+    sweeps = searched["sweeps"]
+    monkeypatch.setattr(sweeps, "FOUND", tmp_path / "results" / "sweeps.json")
+    for name in ("emd", "parties"):
+        monkeypatch.setitem(sweeps.RANGES, name, dict(list(sweeps.RANGES[name].items())[1:3]))
+    options = ("--methods", "fclg", "--rounds", 2, "--write", "--parameters", "rounds", "emd", "parties", "--seeds")
+    call(sweeps, *options, 1)
+    cells = json.loads(sweeps.FOUND.read_text())["cells"]
+    assert [cell["value"] for cell in cells] == ["", "0.2", "0.4", "4", "6"]
+    assert len(cells[0]["runs"][0]["by round"]) == 2
+    capsys.readouterr()
+    call(sweeps, *options, 2)
+    assert "| proteins, emd | 0.2 | 0.4 |" in capsys.readouterr().out
+    page = sweeps.FOUND.with_suffix(".html").read_text()
+    assert "proteins, fclg: parties" in page
+
+
+def test_embeddings_are_drawn_round_by_round(searched, call, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(searched["pictures"], "HERE", tmp_path)
+    call(searched["pictures"], "--rounds", 1, 2, "--write")
+    assert capsys.readouterr().out.count("silhouette") == 2
+    picture = (tmp_path / "pictures-proteins.svg").read_text()
+    assert picture.count("<circle") == 120
 
 
 def test_both_sides_of_the_speed_hold_the_same_graphs(scripts, call, capsys):

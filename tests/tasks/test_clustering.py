@@ -101,8 +101,17 @@ def test_the_number_of_clusters_is_that_of_the_classes():
 def test_other_data_are_refused():
     with pytest.raises(IsthmusError, match="whole graphs with a class each"):
         GraphClustering().pose(None, lambda _: list(make_node_parties()), 0)
+    with pytest.raises(IsthmusError, match="a probe has at least 2 folds"):
+        GraphClustering.read({"probe": 1}, "task")
     with pytest.raises(IsthmusError, match="no loss of its own"):
         GraphClustering(classes=3).loss(blobs())
+
+
+@pytest.mark.filterwarnings("error")
+def test_embeddings_that_are_all_alike_are_one_cluster():
+    y = torch.tensor([0, 0, 0, 1])
+    found = pooled(GraphClustering(classes=2), Step(torch.ones(4, 3), y, (4,), torch.arange(4)))
+    assert (found["accuracy"], found["nmi"], found["ari"]) == (0.75, 0.0, 0.0)
 
 
 def test_nothing_chooses_a_round():

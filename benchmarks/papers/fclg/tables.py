@@ -76,19 +76,28 @@ PAPER: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
 """Accuracy and macro-F1 in the paper, for each of SETS."""
 
 
-def study(data: str, cut: str, setting: dict[str, Any], method: dict[str, Any], rounds: int, seed: int) -> Study:
-    """A run with what `setting` says: the learning rate, the encoder and its normalisation."""
+def study(
+    data: str, cut: str | float, setting: dict[str, Any], method: dict[str, Any], rounds: int, seed: int, **more: Any
+) -> Study:
+    """A run with what `setting` says: the learning rate, the encoder and its normalisation.
+
+    Arguments:
+        cut: one of CUTS, or a distance of labels.
+        more: parties, or epochs of a round.
+    """
     model = {"hidden": 32, "layers": 3, "dropout": 0.0, "pool": "sum", "encoder": setting["encoder"]}
     if setting["encoder"] == "gin":
         model |= {"weighted": True, "norm": setting["norm"]}
-    local = {"epochs": 5, "batch_size": 128, "lr": setting["lr"], "weight_decay": 0.01}
-    skew = {"name": "label-skew", "emd": EMD[data]} if cut == "non-iid" else {"name": "iid"}
+    local = {"epochs": more.get("epochs", 5), "batch_size": 128, "lr": setting["lr"], "weight_decay": 0.01}
+    skew = {"name": "iid"}
+    if cut != "iid":
+        skew = {"name": "label-skew", "emd": EMD[data] if cut == "non-iid" else cut}
     return Study.of(
         {
             "data": {"name": data, "attributes": False, "split_seed": 0, "train": 0.7, "val": 0.2},
             "task": {"name": "graph-clustering", "scale": SCALE, "probe": 10},
             "partition": skew,
-            "parties": 6,
+            "parties": more.get("parties", 6),
             "model": model,
             "methods": [{"rounds": rounds, "every": rounds, "local": local, **method}],
             "seeds": [seed],
@@ -116,10 +125,12 @@ def chosen(data: str, family: str) -> tuple[dict[str, Any], int]:
     return found
 
 
-def measured(data: str, cut: str, row: str, most: int, seed: int) -> dict[str, Any]:
+def measured(data: str, cut: str | float, row: str, most: int, seed: int, **other: Any) -> dict[str, Any]:
+    """A row's run in the setting that was found for its method, with `other` parties or epochs."""
     family, more = METHODS[row]
     setting, rounds = chosen(data, family)
-    found = prepared(study(data, cut, setting, {"name": family, **more}, min(rounds, most), seed), seed).go()
+    plan = study(data, cut, setting, {"name": family, **more}, min(rounds, most), seed, **other)
+    found = prepared(plan, seed).go()
     told = {name: round(100 * found.metrics[f"pooled_test_{metric}"], 2) for name, metric in TOLD.items()}
     return {
         "seed": seed, **told, "rounds": found.rounds, "setting": setting, "seconds": round(found.seconds, 1),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -27,6 +30,13 @@ from isthmus.tasks.base import Step, Task
 from isthmus.tasks.classification import GraphClassification
 
 Numbers = NDArray[np.float64]
+
+
+def folds(count: int) -> int:
+    """The same, if a probe can have so many folds."""
+    if count == 1:
+        raise ValueError("a probe has at least 2 folds, or 0 for none")
+    return count
 
 
 class GraphClustering(GraphClassification):
@@ -55,7 +65,7 @@ class GraphClustering(GraphClassification):
     scale: Literal["unit", "standard", "log", "raw"] = "unit"
     """What is done to embeddings before they are clustered: each has length 1; each of their columns has mean 0 and
     deviation 1; each entry is log(1 + |z|) with its sign; or nothing."""
-    probe: int = Field(0, ge=0)
+    probe: Annotated[int, AfterValidator(folds)] = Field(0, ge=0)
     """Folds of a linear probe: a logistic regression on embeddings, tested on what it was not fitted to; 0 has none."""
 
     def model(self, encoder: Encoder, features: int) -> nn.Module:
@@ -101,7 +111,8 @@ class GraphClustering(GraphClassification):
         """How many graphs of each class are in the cluster that stands for each class, `[classes, classes]`."""
         table = np.zeros((self.classes, self.classes), dtype=np.int64)
         if len(z):
-            cluster = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(z)
+            with _quiet():
+                cluster = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(z)
             np.add.at(table, (y, cluster), 1)
         return table[:, linear_sum_assignment(table, maximize=True)[1]]
 
@@ -111,8 +122,10 @@ class GraphClustering(GraphClassification):
         if not self.probe or (counts > 0).sum() < 2 or counts[counts > 0].min() < self.probe:
             return 0, 0
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-        folds = StratifiedKFold(self.probe, shuffle=True, random_state=0)
-        return len(y), int((cross_val_predict(model, z, y, cv=folds) == y).sum())
+        split = StratifiedKFold(self.probe, shuffle=True, random_state=0)
+        with _quiet():
+            guess = cross_val_predict(model, z, y, cv=split)
+        return len(y), int((guess == y).sum())
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
         confusion = counts["confusion"].cpu()
@@ -131,6 +144,14 @@ _SCALES: dict[str, Callable[[Numbers], Numbers]] = {
     "standard": lambda z: StandardScaler().fit_transform(z),
     "log": lambda z: np.sign(z) * np.log1p(np.abs(z)),
 }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Embeddings that are all alike, or a probe that does not settle, show in the metrics."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 def _cells(classes: int) -> tuple[Tensor, Tensor]:
