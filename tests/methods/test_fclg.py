@@ -1,11 +1,13 @@
 """FCLG against its paper's algorithm written out graph by graph, and the methods that it is compared with."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+import isthmus
 from helpers import make_graph_parties
 from isthmus.data.views import diffused
 from isthmus.errors import IsthmusError
@@ -13,6 +15,7 @@ from isthmus.methods.base import Method
 from isthmus.methods.fclg import FCLG
 from isthmus.methods.infograph import InfoGraph
 from isthmus.methods.mvgrl import Mvgrl
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, views_of
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, extended, module_for, task_of
@@ -21,6 +24,7 @@ from isthmus.tasks.clustering import GraphClustering
 from isthmus.testing import CHECKS, check_method, small_parties
 
 LR = 0.05
+GIN = Encoder.named("gin")(hidden=6, weighted=True)
 SGD = {"epochs": 3, "batch_size": 4, "optimizer": "sgd", "lr": LR, "weight_decay": 0.0}
 
 
@@ -250,18 +254,19 @@ def test_a_task_and_a_method_must_both_do_without_labels():
         Run(FCLG(), parties, task, torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("trainer", ["centralized", "fedgcn", "infograph"])
+@pytest.mark.parametrize("trainer", ["centralized", "fedgcn", "infograph", "fedgl", "fgcl"])
 def test_what_does_not_train_parties_is_no_trainer(trainer):
     with pytest.raises(IsthmusError, match=f"'{trainer}' is no trainer"):
         run(InfoGraph(trainer={"name": trainer}), small_parties("graph"))
 
 
+@pytest.mark.parametrize("statistics", ["travel", "stay"])
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
 @pytest.mark.parametrize("kind", [FCLG, InfoGraph, Mvgrl])
-def test_batches_sampling_and_batch_norm_conform(kind, check):
+def test_batches_sampling_and_batch_norm_conform(kind, check, statistics):
     local = {**SGD, "batch_size": 5, "lr": 0.01}
     options = {"rounds": 3, "local": local, "fraction": 0.5}
-    encoder = Encoder.named("gin")(hidden=8, norm=True, dropout=0.2, weighted=True)
+    encoder = Encoder.named("gin")(hidden=8, norm=True, statistics=statistics, dropout=0.2, weighted=True)
     check_method(kind.read(options, kind.name), small_parties("graph"), encoder=encoder, checks=[check])
 
 
@@ -270,6 +275,59 @@ def test_fclg_with_nodes_and_another_trainer_conforms(check):
     options = {"rounds": 3, "inter_on": "nodes", "trainer": {"name": "scaffold"}, "local": {**SGD, "lr": 0.01}}
     encoder = Encoder.named("gin")(hidden=8, weighted=True)
     check_method(FCLG.read(options, "fclg"), small_parties("graph"), encoder=encoder, checks=[check])
+
+
+def test_a_trainer_keeps_what_it_has_for_a_reason_and_gets_the_rest():
+    scaffold = FCLG(trainer={"name": "scaffold"}).training()
+    assert (scaffold.local.optimizer, scaffold.weighting, scaffold.rounds) == ("sgd", "even", 20)
+    prox = FCLG.read(
+        {"trainer": {"name": "fedprox", "mu": 0.5, "local": {"epochs": 2}}, "quorum": 1}, "fclg"
+    ).training()
+    assert (prox.mu, prox.quorum, prox.local.epochs, prox.local.batch_size, prox.local.lr) == (0.5, 1.0, 2, 128, 1e-3)
+    asked = FCLG.read({"trainer": {"name": "scaffold"}, "local": {"lr": 0.3}}, "fclg").training()
+    assert (asked.local.lr, asked.local.batch_size) == (0.3, 128)
+    with pytest.raises(IsthmusError, match="'rounds' is set for the whole method: take it out of trainer"):
+        FCLG(trainer={"name": "fedavg", "rounds": 2}).training()
+
+
+def unlabelled_parties():
+    """Laboratories that have tested nothing."""
+    return [replace(party, graph=without_labels(party.graph)) for party in make_graph_parties()]
+
+
+def without_labels(graph):
+    graph = copy.copy(graph)
+    graph.y = torch.full_like(graph.y, -1)
+    return graph
+
+
+def test_parties_without_any_label_learn_all_the_same():
+    found = isthmus.run("fclg", unlabelled_parties(), task=GraphClustering(), rounds=2)
+    [ran] = found.runs
+    assert ran.metrics == {}
+    assert all(bool(weight.isfinite().all()) for weight in ran.weights.values())
+    assert ran.chosen_round == 2
+
+
+def test_parties_that_are_given_train_on_all_graphs():
+    seen = []
+
+    class Watched(FCLG):
+        class AtParty(FCLG.AtParty):
+            def loss(self, step):
+                seen.append(step.items.tolist())
+                return super().loss(step)
+
+    parties = make_graph_parties()
+    isthmus.run(Watched(rounds=1, local=LocalTraining(epochs=1)), parties, task=GraphClustering(), model=GIN)
+    assert sorted(at for step in seen for at in step) == list(range(sum(party.items for party in parties)))
+
+
+def test_weights_below_zero_are_refused_by_name():
+    parties = make_graph_parties()
+    parties[1].graph.edge_weight = -torch.ones(parties[1].edges)
+    with pytest.raises(IsthmusError, match=r"weights below 0 have no diffusion"):
+        run(method(), parties)
 
 
 def test_a_study_tells_clusters_of_all_graphs_together():
@@ -284,6 +342,6 @@ def test_a_study_tells_clusters_of_all_graphs_together():
         }
     )
     [found] = run_study(plan).runs
-    names = {f"pooled_test_{name}" for name in ("accuracy", "macro_f1", "nmi", "ari", "probe_accuracy")}
+    names = {f"test_{name}" for name in ("accuracy", "macro_f1", "nmi", "ari", "probe_accuracy", "party_accuracy")}
     assert names <= found.metrics.keys()
     assert found.chosen_round == 2

@@ -25,8 +25,12 @@ def blobs(sizes=(40, 0, 30, 2), classes=3, spread=1.3):
     return Step(z, y, sizes, torch.arange(sum(sizes)))
 
 
+def counted(task, step):
+    return task.counts(Step(task.read_out(step.output, step.sizes), step.y, step.sizes, step.items))
+
+
 def pooled(task, step):
-    return task.metrics({name: count.sum(0) for name, count in task.counts(step).items()})
+    return task.metrics({name: count.sum(0) for name, count in counted(task, step).items()})
 
 
 def test_the_matching_is_the_best_of_all():
@@ -47,9 +51,9 @@ def test_the_matching_is_the_best_of_all():
 
 def test_every_party_clusters_its_own_graphs():
     step, task = blobs(), GraphClustering(classes=3, probe=2)
-    counts = task.counts(step)
+    counts = counted(task, step)
     for at, (z, y) in enumerate(zip(step.output.split(step.sizes), step.y.split(step.sizes), strict=True)):
-        alone = task.counts(Step(z, y, (len(y),), torch.arange(len(y))))
+        alone = counted(task, Step(z, y, (len(y),), torch.arange(len(y))))
         assert {name: count[at].tolist() for name, count in counts.items()} == {
             name: count[0].tolist() for name, count in alone.items()
         }
@@ -89,6 +93,23 @@ def test_all_graphs_are_trained_on_and_those_for_validation_are_not_tested_on():
         assert bool(party.train.all())
         assert torch.equal(party.val, was.val)
         assert torch.equal(party.test, ~was.val)
+
+
+def test_all_graphs_are_clustered_and_some_are_looked_at():
+    step, task = blobs((70,)), GraphClustering(classes=3)
+    output, some = task.read_out(step.output, (70,)), torch.arange(0, 70, 5)
+    cluster = KMeans(3, n_init=10, random_state=0).fit_predict(normalize(step.output.double().numpy()))
+    assert torch.equal(output[:, -1].long(), torch.from_numpy(cluster).long())
+    found = task.counts(Step(output[some], step.y[some], (14,), some))["confusion"][0]
+    assert found.sum() == 14
+    named = [np.array(names)[cluster[some]] for names in permutations(range(3))]
+    assert int(found.trace()) == max(int((guess == step.y[some].numpy()).sum()) for guess in named)
+
+
+def test_clusters_of_several_parties_are_not_set_against_each_other():
+    task = GraphClustering(classes=3)
+    assert pooled(task, blobs()).keys() == {"accuracy", "macro_f1"}
+    assert pooled(task, blobs((70, 0))).keys() == {"accuracy", "macro_f1", "nmi", "ari"}
 
 
 def test_the_number_of_clusters_is_that_of_the_classes():

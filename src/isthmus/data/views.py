@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data.party import Party
+from isthmus.errors import PartyFailed
 
 
 def diffused(party: Party, *, restart: float, least: float) -> Party:
@@ -31,6 +32,8 @@ def diffused(party: Party, *, restart: float, least: float) -> Party:
     graph = copy(party.graph)
     weight = graph.get("edge_weight")
     weight = torch.ones(party.edges) if weight is None else weight
+    if bool((weight < 0).any()):
+        raise PartyFailed(party.name, "edges with weights below 0 have no diffusion: take methods of one view")
     sizes = torch.bincount(graph.batch, minlength=party.items)
     of_graph = graph.batch[graph.edge_index[0]]
     order, counts = torch.argsort(of_graph, stable=True), torch.bincount(of_graph, minlength=party.items).tolist()

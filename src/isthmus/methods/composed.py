@@ -10,9 +10,9 @@ from torch import nn
 
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
-from isthmus.federation.site import Site
+from isthmus.federation.site import Prepared, Site
 from isthmus.federation.verbs import Federation
-from isthmus.methods.base import Averaging, Method, Model, State
+from isthmus.methods.base import Averaging, Learning, Method, Model, State
 from isthmus.tasks.base import Task
 
 
@@ -30,17 +30,30 @@ class Composed(Averaging):
         self.training().check(module)
 
     def training(self) -> Method:
-        """The trainer, with the options that it shares with this method where these are set, or defaults of its own."""
+        """The trainer, with options that it has from this method."""
         table = dict(self.trainer)
         kind = Method.named(str(table.pop("name", "fedavg")))
-        if kind.pooled or kind.disjoint or issubclass(kind, Composed):
+        plain = issubclass(kind.AtParty, Learning) and not issubclass(kind.AtParty, Prepared)
+        if kind.pooled or not plain or issubclass(kind, Composed):
             raise IsthmusError(f"method '{self.name}': '{kind.name}' is no trainer: name one that trains parties")
-        own = {
-            name for base in type(self).__mro__ if issubclass(base, Composed) for name in vars(base)["__annotations__"]
+        if twice := [name for name in table if name in Method.model_fields]:
+            raise IsthmusError(
+                f"method '{self.name}': '{twice[0]}' is set for the whole method: take it out of trainer"
+            )
+        given = {name: getattr(self, name) for name in kind.model_fields if name in self._handed_on(kind)}
+        if isinstance(table.get("local"), dict) and "local" in given:
+            table["local"] = {**given["local"].model_dump(), **table["local"]}
+        return kind.read({**given, **table}, f"method '{self.name}', {kind.name}")
+
+    def _handed_on(self, kind: type[Method]) -> set[str]:
+        """Options that the trainer gets from here: those that are set, and defaults that are this method's own, where
+        the trainer has none of its own (SCAFFOLD has plain SGD for a reason)."""
+        usual = {name: field.default for name, field in Averaging.model_fields.items()}
+        own = {name for name in usual if type(self).model_fields[name].default != usual[name]}
+        theirs = {
+            name for name in usual if name in kind.model_fields and kind.model_fields[name].default != usual[name]
         }
-        given = {"rounds", "quorum", *own, *self.model_fields_set} & kind.model_fields.keys()
-        where = f"method '{self.name}', {kind.name}"
-        return kind.read({**{name: getattr(self, name) for name in given}, **table}, where)
+        return {"rounds", "quorum", *(own - theirs), *self.model_fields_set}
 
     def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
         kind = type("AtParty", (self.AtParty, self.training().AtParty), {})

@@ -32,7 +32,8 @@ class FCLG(TwoViews):
     Intra-MSE (3). Their embeddings get length 1 as well, and KL divides them by tau' before the softmax: embeddings are
     sums over nodes, whose softmax is 1 for one column and 0 for all others. FCLG-H (8) is `inter_on = "nodes"`.
 
-    Embeddings that are evaluated are those of the graphs as they are.
+    Embeddings that are evaluated are those of the graphs as they are. With batch normalisation U has the statistics of
+    its batch, U_s and U_c the running ones.
     """
 
     name: ClassVar[str] = "fclg"
@@ -54,7 +55,7 @@ class FCLG(TwoViews):
         def __init__(self, method: FCLG, parties: Sequence[Party], *args: Any, **where: Any) -> None:
             super().__init__(method, parties, *args, **where)
             self.given = Cohort(tuple(parties), self.hosted.device)
-            self.before: list[Tensor] = []
+            self.remembered: list[Tensor] = []
 
         def read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, None]:
             if at == 0:
@@ -69,19 +70,19 @@ class FCLG(TwoViews):
             with self.model.at_rest():
                 output = self.model(self.given.take(self.kept.now).block)
             now = output[int(self.learned.inter_on == "graphs")].squeeze(1)
-            self.before = [*self.before[:1], now] if epoch else [now]
+            self.remembered = [*self.remembered[:1], now] if epoch else [now]
 
         def loss(self, step: Step) -> Tensor:
             """Lines 17 and 18."""
             h, u = step.output
             loss = between_views(u, step.sizes, self.learned.temperature)
-            if not self.before or (self.learned.inter == "contrast" and len(self.before) < 2):
+            if not self.remembered or (self.learned.inter == "contrast" and len(self.remembered) < 2):
                 return loss
             if self.learned.inter_on == "graphs":
                 now, at, sizes = u[:, 0], step.items, step.sizes
             else:
                 now, at, sizes = h[:, 0], self._nodes_of(step.items), self.block.sizes
-            apart = rows.mean(self.apart(now, [each[at] for each in self.before]), sizes)
+            apart = rows.mean(self.apart(now, [each[at] for each in self.remembered]), sizes)
             return loss + self.learned.inter_weight * apart
 
         def _nodes_of(self, graphs: Tensor) -> Tensor:

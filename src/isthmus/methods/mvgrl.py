@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from isthmus.methods.unsupervised import TwoViews
 from isthmus.nn.contrast import Head, mutual_information
-from isthmus.nn.encoders import Embedder, views_of
+from isthmus.nn.encoders import Embedder, Views
 from isthmus.tasks.base import Step
 
 
@@ -20,7 +20,8 @@ class Mvgrl(TwoViews):
     A graph and its diffusion have an encoder each, and heads for nodes and for graphs in common; nodes of one view and
     graphs of the other are to tell of each other (`isthmus.nn.contrast.mutual_information`). The embedding of a graph
     is the sum of both views', behind the head. Every layer is trained and sent; in the public code the convolutions
-    stand in a plain list, which torch does not see. The encoder for diffusions gets them as weighted edges.
+    stand in a plain list, which torch does not see. Encoders get a diffusion as weighted edges: a GCN normalises it
+    once more, where the public code multiplies by it as it is.
     """
 
     name: ClassVar[str] = "mvgrl"
@@ -44,6 +45,7 @@ class TwoEncoders(nn.Module):
         super().__init__()
         assert isinstance(embedder, Embedder)
         self.embedders = nn.ModuleList([embedder, _drawn_anew(embedder)])
+        self.views = Views()
         self.of_nodes = Head(embedder.width)
         self.of_graphs = Head(embedder.width)
 
@@ -51,7 +53,7 @@ class TwoEncoders(nn.Module):
         self, x: Any, edge_index: Tensor, edge_weight: Tensor, batch: Tensor, batch_size: int
     ) -> tuple[Tensor, Tensor]:
         found = []
-        for embedder, edges in zip(self.embedders, views_of(edge_index, edge_weight), strict=True):
+        for embedder, edges in zip(self.embedders, self.views(edge_index, edge_weight), strict=True):
             h, u = embedder(x, *edges, batch, batch_size)
             found.append((self.of_nodes(h.squeeze(1)), self.of_graphs(u.squeeze(1))))
         h, u = (torch.stack(each, dim=1) for each in zip(*found, strict=True))

@@ -45,7 +45,7 @@ class Encoder(Registered):
         return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
 
     def embedder(self, features: int) -> Embedder:
-        """The module that embeds nodes and whole graphs: what all layers give, side by side, pooled."""
+        """The module that embeds nodes, and whole graphs by pooling them: convolutions with all layers side by side."""
         body = self.body(features, self.hidden)
         if isinstance(body, Convolutions):
             body.joined = True
@@ -109,15 +109,30 @@ class Embedder(nn.Module):
         self.body = body
         self.pool = POOLS[pool]
         with torch.no_grad():
-            alone = self.body.eval()(torch.zeros(1, features), torch.empty(2, 0, dtype=torch.long))
+            two = self.body.eval()(torch.zeros(2, features), torch.empty(2, 0, dtype=torch.long))
         self.body.train()
-        self.width = alone.size(1)
+        self.width = two.size(1)
+        self.views = Views()
 
     def forward(
         self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int
     ) -> tuple[Tensor, Tensor]:
-        h = torch.stack([self.body(x, *edges).relu() for edges in views_of(edge_index, edge_weight)], dim=1)
+        h = torch.stack([self.body(x, *edges).relu() for edges in self.views(edge_index, edge_weight)], dim=1)
         return h, self.pool(h.flatten(1), batch, batch_size).view(-1, *h.shape[1:])
+
+
+class Views(nn.Module):
+    """`views_of`, kept for the edges met last, whose propagations are then kept as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: tuple[Any, ...] = (None, None, [])
+
+    def forward(self, edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+        if self._met[0] is not edge_index or self._met[1] is not edge_weight:
+            self._met = edge_index, edge_weight, views_of(edge_index, edge_weight)
+        found: list[tuple[Tensor, Tensor | None]] = self._met[2]
+        return found
 
 
 def views_of(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:

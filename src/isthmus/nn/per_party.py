@@ -554,9 +554,9 @@ def _batch_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
     use_batch = layer.training or layer.running_mean is None
     names = [f"{prefix}{name}" for name in ("running_mean", "running_var", "weight", "bias")]
     sizes = sizes_of(x.size(0), bank.layouts)
-    if not bank.stacked and (not use_batch or len(sizes) == 1):
+    if not bank.stacked and not use_batch:
         mean, var, scale, shift = (bank.weights.get(name) for name in names)
-        return F.batch_norm(x, mean, var, scale, shift, use_batch, 0.0, layer.eps)
+        return F.batch_norm(x, mean, var, scale, shift, False, 0.0, layer.eps)
     out: Tensor
     if use_batch:
         count = torch.tensor(sizes, dtype=x.dtype, device=x.device).clamp(min=1).unsqueeze(1)

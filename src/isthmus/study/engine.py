@@ -153,8 +153,10 @@ class Run:
             self.federation.exchange("lend", self.method.evaluated(state))
         total = self.method.evaluate(self.federation, state)
         found = {split: self.task.metrics(total.sum(split)) for split in ("val", "test")}
-        metrics = {f"{split}_{name}": value for split, own in found.items() for name, value in own.items()}
-        metrics |= self._on_whole(state)
+        of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
+        metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
+        for split, own in self._on_whole(state).items():
+            metrics |= {f"{of_whole}{split}_{name}": value for name, value in own.items()}
         self.history += [(state.round, name, value) for name, value in metrics.items()]
         value = self.task.score(found["val"])
         best = self.progress["best"]
@@ -166,7 +168,7 @@ class Run:
         if self.on_round is not None:
             self.on_round(state.round, metrics)
 
-    def _on_whole(self, state: State) -> dict[str, float]:
+    def _on_whole(self, state: State) -> dict[str, dict[str, float]]:
         """Metrics of the server's weights on the graph that the parties' overlapping parts are put together to, or on
         the graphs of all parties that are embedded."""
         if self.whole is None or "weights" not in state:
@@ -176,8 +178,7 @@ class Run:
         if not reply.parties:  # what one party holds may be unfit for it; the ledger names that one
             return {}
         counts = Total([reply], asked)
-        found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
-        return {f"pooled_{split}_{name}": value for split, own in found.items() for name, value in own.items()}
+        return {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
 
     def _weights(self, state: State) -> dict[str, Any]:
         if "weights" in state:
@@ -186,7 +187,7 @@ class Run:
         return {party: kept["kept"]["weights"] for party, kept in saved.items() if "weights" in kept["kept"]}
 
     def _result(self, seconds: float) -> RunResult:
-        if not self.progress["metrics"]:
+        if not self.progress["metrics"] and not self.task.unsupervised:
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
         return RunResult(
             method=self.method.name,
@@ -260,7 +261,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
         if level == "pair":
             raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")
         raise IsthmusError("no party has a training label: give at least one party items to train on")
-    if not any(bool(party.val.any() or party.test.any()) for party in parties):
+    if not task.unsupervised and not any(bool(party.val.any() or party.test.any()) for party in parties):
         raise IsthmusError("no party has anything to validate or test on: give at least one party such items")
     method.check(module)
 

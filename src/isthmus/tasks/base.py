@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -74,7 +74,15 @@ class Task(Registered):
 
         A task that is about something else than what the data label makes its items here.
         """
-        return cut(pool)
+        return self.taken_by(cut(pool))
+
+    def taken_by(self, parties: list[Party]) -> list[Party]:
+        """The parties with the masks that the task has for their items, where it has others than they hold."""
+        return parties
+
+    def read_out(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
+        """What is evaluated, of the outputs of all items of each party, where a task looks at them together."""
+        return output
 
     @property
     @abstractmethod

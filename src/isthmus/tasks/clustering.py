@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -23,7 +23,6 @@ from sklearn.preprocessing import StandardScaler, normalize
 from torch import Tensor, nn
 
 from isthmus.data.party import Party
-from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import Step, Task
@@ -43,16 +42,16 @@ class GraphClustering(GraphClassification):
     """K-means on embeddings of graphs; how well clusters and classes agree.
 
     Every cluster is taken for another class, so that most graphs are right (scipy's assignment); of that accuracy and
-    macro-F1, and mutual information and the Rand index of the two ways to divide the graphs. A party tells of its own
-    graphs, clustered by themselves; metrics of all graphs together, FCLG's (section IV-B), only a study has: those are
-    called `pooled`.
+    macro-F1, and mutual information and the Rand index of the two ways to divide the graphs. Metrics of all graphs
+    together, FCLG's (section IV-B), only a study has. A party tells of its own graphs, clustered and matched by
+    themselves: the fewer they are, the better chance does.
 
-    All graphs are trained on, without their labels. Those that the data set has for validation are for choosing
-    settings, the others are tested on.
+    All graphs are trained on and clustered, without their labels. Labels of those that the data set has for validation
+    are for choosing settings; the others are tested on.
 
     >>> z = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.1]])
     >>> task = GraphClustering(classes=2)
-    >>> counts = task.counts(Step(z, torch.tensor([1, 1, 0, 1]), (4,), torch.arange(4)))
+    >>> counts = task.counts(Step(task.read_out(z, (4,)), torch.tensor([1, 1, 0, 1]), (4,), torch.arange(4)))
     >>> task.metrics({name: count.sum(0) for name, count in counts.items()})["accuracy"]
     0.75
     """
@@ -74,14 +73,10 @@ class GraphClustering(GraphClassification):
     def fitted(self, due: Task) -> Task:
         return self if self.classes else self.model_copy(update={"classes": due.outputs})
 
-    def pose(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
-        parties = cut(pool)
+    def taken_by(self, parties: list[Party]) -> list[Party]:
         if parties[0].level != "graph" or parties[0].graph.y.dim() > 1:
             raise IsthmusError(f"task '{self.name}': it is of whole graphs with a class each, take other data")
-        return [
-            replace(party, train=torch.ones_like(party.train), test=(party.graph.y >= 0) & ~party.val)
-            for party in parties
-        ]
+        return [_unsupervised(party) for party in parties]
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """Nothing chooses between rounds: that would take labels."""
@@ -91,29 +86,40 @@ class GraphClustering(GraphClassification):
         raise IsthmusError(f"task '{self.name}' has no loss of its own: what is learned without labels a method says")
 
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """Of each party the `confusion` of classes and clusters, and how many graphs were `probed` and `hit`."""
-        found: dict[str, list[Any]] = {"confusion": [], "probed": [], "hit": []}
-        for z, y in zip(step.output.split(step.sizes), step.y.split(step.sizes), strict=True):
-            embedding, kinds = z.double().cpu().numpy(), y.cpu().numpy()
-            found["confusion"].append(torch.from_numpy(self.confusion(self.scaled(embedding), kinds)))
-            probed, hit = self.probed(embedding, kinds)
+        """Of each party that it is one of the `parties` with graphs, the `confusion` of their classes and clusters, and
+        how many of them were `probed` and `hit`."""
+        found: dict[str, list[Any]] = {"parties": [], "confusion": [], "probed": [], "hit": []}
+        for output, y in zip(step.output.split(step.sizes), step.y.split(step.sizes), strict=True):
+            z, kinds = output[:, :-1].double().cpu().numpy(), y.cpu().numpy()
+            table = self.confusion(output[:, -1].long().cpu().numpy(), kinds)
+            found["parties"].append(torch.tensor(len(kinds) > 0).long())
+            found["confusion"].append(torch.from_numpy(table))
+            probed, hit = self.probed(z, kinds)
             found["probed"].append(torch.tensor(probed))
             found["hit"].append(torch.tensor(hit))
         return {name: torch.stack(each) for name, each in found.items()}
 
+    def read_out(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Embeddings, and in a column after them the cluster that each is in among all of its party."""
+        parts = [self.cluster(part.double().cpu().numpy()) for part in output.split(list(sizes))]
+        return torch.cat([output, torch.from_numpy(np.concatenate(parts)).to(output).unsqueeze(1)], dim=1)
+
+    def cluster(self, z: Numbers) -> NDArray[np.int64]:
+        """The cluster of each embedding, `[graphs]`."""
+        if not len(z):
+            return np.zeros(0, dtype=np.int64)
+        with _quiet():
+            found = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(self.scaled(z))
+        return np.asarray(found, dtype=np.int64)
+
     def scaled(self, z: Numbers) -> Numbers:
         """Embeddings `[graphs, width]` as they are clustered."""
-        if self.scale == "raw" or not len(z):
-            return z
-        return _SCALES[self.scale](z)
+        return z if self.scale == "raw" else _SCALES[self.scale](z)
 
-    def confusion(self, z: Numbers, y: NDArray[np.int64]) -> NDArray[np.int64]:
+    def confusion(self, cluster: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many graphs of each class are in the cluster that stands for each class, `[classes, classes]`."""
         table = np.zeros((self.classes, self.classes), dtype=np.int64)
-        if len(z):
-            with _quiet():
-                cluster = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(z)
-            np.add.at(table, (y, cluster), 1)
+        np.add.at(table, (y, cluster), 1)
         return table[:, linear_sum_assignment(table, maximize=True)[1]]
 
     def probed(self, z: Numbers, y: NDArray[np.int64]) -> tuple[int, int]:
@@ -131,11 +137,11 @@ class GraphClustering(GraphClassification):
         confusion = counts["confusion"].cpu()
         if not confusion.sum():
             return {}
-        y, cluster = (each.repeat_interleave(confusion.flatten()).numpy() for each in _cells(self.classes))
-        found = self.told(confusion) | {
-            "nmi": float(normalized_mutual_info_score(y, cluster)),
-            "ari": float(adjusted_rand_score(y, cluster)),
-        }
+        found = self.told(confusion)
+        if counts["parties"] == 1:  # clusters of several parties are alike in that all were matched with labels
+            y, cluster = (each.repeat_interleave(confusion.flatten()).numpy() for each in _cells(self.classes))
+            found["nmi"] = float(normalized_mutual_info_score(y, cluster))
+            found["ari"] = float(adjusted_rand_score(y, cluster))
         return found | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})
 
 
@@ -144,6 +150,12 @@ _SCALES: dict[str, Callable[[Numbers], Numbers]] = {
     "standard": lambda z: StandardScaler().fit_transform(z),
     "log": lambda z: np.sign(z) * np.log1p(np.abs(z)),
 }
+
+
+def _unsupervised(party: Party) -> Party:
+    labelled = party.graph.y >= 0
+    val = party.val & labelled
+    return replace(party, train=torch.ones_like(party.train), val=val, test=labelled & ~val)
 
 
 @contextmanager

@@ -104,8 +104,9 @@ def read_graphs(raw: Path, title: str, *, attributed: bool = True) -> Data:
     edge_index = coalesce(remove_self_loops(edges(pairs[:, 0], pairs[:, 1], nodes))[0], num_nodes=nodes)
     if bool((batch[edge_index[0]] != batch[edge_index[1]]).any()):
         raise ValueError(f"{path('A').name}: an edge joins two graphs")
-    told = attributed and path("node_attributes").exists()
-    described = [attributes(path("node_attributes"), nodes)] if told else []
+    described = []
+    if attributed and path("node_attributes").exists():
+        described.append(attributes(path("node_attributes"), nodes))
     described += [] if not path("node_labels").exists() else kinds(path("node_labels"), nodes)
     _, y = np.unique(written[:, 0], return_inverse=True)
     graph = Data(x=torch.cat(described, dim=1) if described else None, edge_index=edge_index, y=torch.from_numpy(y))
