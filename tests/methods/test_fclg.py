@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pyarrow import parquet
 from torch.nn import functional as F
 
 import isthmus
@@ -19,7 +20,8 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, views_of
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, extended, module_for, task_of
-from isthmus.study.run import run_study
+from isthmus.study.report import write_report
+from isthmus.study.run import Watcher, run_study
 from isthmus.tasks.clustering import GraphClustering
 from isthmus.testing import CHECKS, check_method, small_parties
 
@@ -345,3 +347,32 @@ def test_a_study_tells_clusters_of_all_graphs_together():
     names = {f"test_{name}" for name in ("accuracy", "macro_f1", "nmi", "ari", "probe_accuracy", "party_accuracy")}
     assert names <= found.metrics.keys()
     assert found.chosen_round == 2
+
+
+def test_a_study_draws_embeddings_the_same_after_a_stop(tmp_path):
+    plan = Study.of(
+        {
+            "data": {"name": "motifs", "graphs": 40},
+            "task": {"name": "graph-clustering", "drawn": [1, 3]},
+            "parties": 2,
+            "methods": [{"name": "infograph", "rounds": 3, "every": 2}],
+        }
+    )
+    whole = run_study(plan, tmp_path / "whole").runs[0]
+
+    class Impatient(Watcher):
+        def round_done(self, method, seed, at, metrics):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(plan, tmp_path / "stopped", watcher=Impatient(), save_every=0)
+    resumed = run_study(plan, tmp_path / "stopped", resume=True, save_every=0).runs[0]
+    assert whole.places.keys() == resumed.places.keys() == {"1", "3"}
+    for at, places in whole.places.items():
+        assert torch.equal(places, resumed.places[at])
+        assert places.shape == (40, 3)
+        assert places[:, 2].unique().tolist() == [0.0, 1.0, 2.0]
+    files = [parquet.read_table(tmp_path / name / "places.parquet") for name in ("whole", "stopped")]
+    assert files[0].equals(files[1])
+    assert files[0].num_rows == 80
+    assert "infograph, seed 0, round 3" in write_report([tmp_path / "whole"]).read_text()

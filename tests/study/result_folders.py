@@ -146,8 +146,9 @@ def write_folder(
     folder.mkdir()
     (folder / "study.toml").write_text(parts["toml"], encoding="utf-8")
     (folder / "results.json").write_text(json.dumps(parts["results"]), encoding="utf-8")
-    for table in ("history", "ledger"):
-        pq.write_table(pa.Table.from_pylist(parts[table]), folder / f"{table}.parquet")
+    for table in ("history", "ledger", "places"):
+        if table in parts:
+            pq.write_table(pa.Table.from_pylist(parts[table]), folder / f"{table}.parquet")
     return folder
 
 

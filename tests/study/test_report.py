@@ -176,6 +176,42 @@ def test_text_from_the_data_is_never_markup(build: Build) -> None:
     assert page.source.count("&lt;script&gt;") > 100
 
 
+def drawn(parts: dict[str, Any]) -> None:
+    """FedAvg's items after two rounds, for two seeds, and FedSage's after one."""
+    spots = [("fedavg", seed, at) for seed in (1, 0) for at in (10, 1)] + [("fedsage", 0, 1)]
+    parts["places"] = [
+        {"method": method, "seed": seed, "round": at, "x": float(place), "y": float(-place * place), "class": kind}
+        for method, seed, at in spots
+        for place, kind in enumerate([0, 1, -1, 1])
+    ]
+
+
+def test_embeddings_are_drawn_for_the_first_seed(build: Build) -> None:
+    page = Page(write_report([build(change=drawn)]))
+    titles = [chart[0].text for chart in page.charts]
+    assert [title for title in titles if title and "seed" in title and "round" in title] == [
+        "fedavg, seed 0, round 1",
+        "fedavg, seed 0, round 10",
+        "fedsage, seed 0, round 1",
+    ]
+    chart = page.chart("fedavg, seed 0, round 1")
+    said = {element.text for element in chart.iter() if element.tag.endswith("title")}
+    assert {"class 0: 1", "class 1: 2", "no label: 1"} <= said
+    clouds = [element.attrib["d"] for element in chart.iter() if element.attrib.get("class") == "cloud"]
+    assert sorted(cloud.count("M") for cloud in clouds) == [1, 1, 2]
+
+
+def test_nothing_is_said_of_embeddings_that_were_not_drawn(build: Build) -> None:
+    assert "t-SNE" not in Page(write_report([build()])).text
+
+
+def test_a_broken_file_of_places_is_named(build: Build) -> None:
+    folder = build(change=drawn)
+    (folder / "places.parquet").write_bytes(b"PAR1")
+    with pytest.raises(IsthmusError, match=r"cannot read '.*places.parquet'"):
+        write_report([folder])
+
+
 def test_the_page_stands_alone(build: Build) -> None:
     page = Page(write_report([build()]))
     assert not re.search(r"https?://", page.source.replace("http://www.w3.org/2000/svg", ""))

@@ -216,6 +216,13 @@ class Site:
                 letter |= {name: {"ids": own, "output": rows}} if count else {}
         return Mail(letters)
 
+    def outputs(self, weights: wire.Payload) -> Tensor:
+        """What the model says of all items of all hosted parties, for a study that holds them all; no action."""
+        positions = tuple(range(len(self.hosted)))
+        self.kept.now, self.cohort = positions, self.cohort_of(positions)
+        self.model.resize(len(positions))
+        return self._outputs({"weights": weights})
+
     def _outputs(self, request: wire.Payload) -> Tensor:
         """The model's output for every node, or graph."""
         self.model.load(request["weights"] if "weights" in request else self.kept["weights"])

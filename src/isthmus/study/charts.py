@@ -30,6 +30,7 @@ svg.chart{display:block;width:100%;height:auto;font:13px system-ui,-apple-system
 .chart .dot{fill:var(--c)}.chart .seen{fill:var(--c);opacity:.55}.chart .mark{stroke:var(--c);stroke-width:3}
 .chart .part{fill:var(--c);stroke:var(--paper);stroke-width:1}.chart .inside{fill:var(--paper);font-size:12px}
 .chart .cell{fill:var(--s0)}.chart .frame{fill:none;stroke:var(--line);stroke-width:1}
+.chart .cloud{fill:none;stroke:var(--c);stroke-width:4;stroke-linecap:round;opacity:.6}
 .chart .bar{fill:var(--c)}.chart .bar.second{fill:var(--c);fill-opacity:.22;stroke:var(--c);stroke-width:1}
 """
 
@@ -79,6 +80,15 @@ class Stack:
     name: str
     values: Sequence[float]
     text: str
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Items of one kind, each at its place."""
+
+    name: str
+    style: int
+    points: Sequence[tuple[float, float]]
 
 
 def line_chart(
@@ -212,6 +222,32 @@ def heat_map(
     parts += _column_names(_fitting(columns, 18), left, top - 8, across)
     said = f"The darkest field is {rows[-row]}, {columns[-column]}: {show(most)}."
     return _svg(width, bottom + 8, title, said, parts, "chart wide")
+
+
+def scatter(title: str, groups: Sequence[Cloud]) -> str:
+    """A dot for each item, a colour for each group; a legend says how many there are in each."""
+    width, top, side = 420.0, 26.0, 400.0
+    every = [point for group in groups for point in group.points]
+    lows = [min(point[axis] for point in every) for axis in (0, 1)]
+    spans = [max(point[axis] for point in every) - low or 1.0 for axis, low in enumerate(lows)]
+
+    def placed(point: tuple[float, float]) -> str:
+        x, y = ((value - low) / span for value, low, span in zip(point, lows, spans, strict=True))
+        return f"M{18 + x * (side - 16):.1f} {top + 8 + (1 - y) * (side - 16):.1f}h0"
+
+    parts = [_text(0, 14, title, "heading"), _frame(10, top, side, side)]
+    for group in groups:
+        cloud = f'<path class="cloud" d="{"".join(map(placed, group.points))}"/>'
+        parts.append(_group(group.style, f"{group.name}: {len(group.points):,}", [cloud]))
+    at, bottom = 10.0, top + side + 20
+    for group in groups:
+        text = f"{group.name}: {len(group.points):,}"
+        if at > 10 and at + 24 + _LETTER * len(text) > width:
+            at, bottom = 10.0, bottom + 18
+        parts.append(_group(group.style, text, [_dot(at + 5, bottom - 4), _text(at + 16, bottom, text, "name")]))
+        at += 34 + _LETTER * len(text)
+    said = ", ".join(f"{group.name} {len(group.points):,}" for group in groups)
+    return _svg(width, bottom + 8, title, f"One dot per item. {said}.", parts)
 
 
 def value_range(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -372,6 +408,10 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _box(x: float, y: float, width: float, height: float, kind: str) -> str:
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2"/>'
+
+
+def _dot(x: float, y: float) -> str:
+    return f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
 
 
 def _circle(x: float, y: float, kind: str, title: str) -> str:

@@ -38,6 +38,7 @@ class RunResult:
         history: (round, metric, value), every evaluated round.
         weights: the model of the chosen round; by party where parties keep their own.
         privacy: what noise the parties added and what that spends, as `Account` tells it; empty without noise.
+        places: by round, of a task that is drawn, where all items stand and what class they have, `[items, 3]`.
     """
 
     method: str
@@ -50,6 +51,7 @@ class RunResult:
     ledger: Ledger = field(repr=False)
     weights: dict[str, Any] = field(default_factory=dict, repr=False)
     privacy: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
@@ -58,7 +60,8 @@ class RunResult:
         return {key: getattr(self, key) for key in keys} | spent
 
     def dump(self) -> dict[str, Any]:
-        return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), "weights": self.weights}
+        more = {"weights": self.weights, "places": self.places}
+        return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), **more}
 
     @classmethod
     def of_dump(cls, saved: Mapping[str, Any]) -> RunResult:
@@ -116,7 +119,9 @@ class Run:
             [method.site(group, task, module, seed=seed, device=device) for group in groups], wire=wire
         )
         self.state = State()
-        self.progress: dict[str, Any] = {"best": None, "best_round": 0, "metrics": {}, "weights": {}, "seconds": 0.0}
+        self.progress: dict[str, Any] = {
+            "best": None, "best_round": 0, "metrics": {}, "weights": {}, "places": {}, "seconds": 0.0
+        }  # fmt: skip
         self.history: History = []
         self.federation = Federation(
             self.transport, seed=seed, quorum=method.quorum, clock=lambda: int(self.state.round)
@@ -140,6 +145,8 @@ class Run:
         for state in self.method.server(self.federation, Model(self.module), self.state):
             if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
+            if state.round in self.task.pictures and self.whole is not None and "weights" in state:
+                self._draw(self.whole, state)
             yield state
             if self._is_over():
                 return
@@ -180,6 +187,12 @@ class Run:
         counts = Total([reply], asked)
         return {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
 
+    def _draw(self, whole: Site, state: State) -> None:
+        """Where all items stand now."""
+        places = self.task.places(whole.outputs(state.weights))
+        kinds = whole.hosted.y.cpu().to(places.dtype).unsqueeze(1)
+        self.progress["places"][str(state.round)] = torch.cat([places, kinds], dim=1)
+
     def _weights(self, state: State) -> dict[str, Any]:
         if "weights" in state:
             return dict(state.weights)
@@ -199,6 +212,7 @@ class Run:
             history=self.history,
             ledger=self.federation.ledger,
             weights=self.progress["weights"],
+            places=self.progress["places"],
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 

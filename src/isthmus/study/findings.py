@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.study import words
+from isthmus.study.results import PLACES
 
 HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
 """Columns of history.parquet, with their types."""
@@ -86,6 +87,7 @@ class Source:
     toml: str
     history: Any
     ledger: Any
+    places: Any
 
     @property
     def setting(self) -> str:
@@ -112,6 +114,7 @@ class Findings:
     lines: dict[tuple[str, str], Line]
     history: Any
     ledger: Any
+    places: Any
 
     @property
     def metrics(self) -> list[str]:
@@ -167,6 +170,7 @@ def _read(folder: Path) -> Source:
         toml=_read_text(folder / "study.toml"),
         history=_read_table(folder / "history.parquet", HISTORY),
         ledger=_read_table(folder / "ledger.parquet", LEDGER),
+        places=_read_table(folder / "places.parquet", PLACES, needed=False),
     )
 
 
@@ -191,11 +195,14 @@ def _read_results(path: Path) -> ResultsFile:
     return results
 
 
-def _read_table(path: Path, columns: Mapping[str, str]) -> Any:
+def _read_table(path: Path, columns: Mapping[str, str], *, needed: bool = True) -> Any:
+    """The table with these columns; one that is not needed may not be there, and is empty then."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+    if not needed and not path.exists():
+        return schema.empty_table()
     try:
         with pq.ParquetFile(path) as file:
             table = file.read()
@@ -231,6 +238,7 @@ def _combined(sources: list[Source]) -> Findings:
         lines={(line.method, line.metric): line for source in named for line in source.results.summary},
         history=pa.concat_tables([source.history for source in named]),
         ledger=pa.concat_tables([source.ledger for source in named]),
+        places=pa.concat_tables([source.places for source in named]),
     )
 
 
@@ -247,4 +255,5 @@ def _renamed(source: Source, folder: str, names: Mapping[str, str]) -> Source:
             "summary": [line.model_copy(update={"method": names[line.method]}) for line in source.results.summary],
         }
     )
-    return Source(folder, results, source.toml, table(source.history), table(source.ledger))
+    tables = (table(each) for each in (source.history, source.ledger, source.places))
+    return Source(folder, results, source.toml, *tables)

@@ -67,6 +67,7 @@ padding:1px;background:var(--line)}
 nav{display:flex;flex-wrap:wrap;gap:6px 22px;font-size:15px}a{color:var(--blue);text-underline-offset:3px}
 figure{margin:8px 0 20px;overflow-x:auto}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:8px 32px;align-items:start}
+.three{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:8px 24px;align-items:start}
 .scroll{overflow-x:auto;margin:8px 0 16px}table{width:100%;border-collapse:collapse;font-size:14px;line-height:1.4}
 caption{caption-side:bottom;padding-top:10px;color:var(--soft);text-align:left}
 caption span{display:inline-block;position:sticky;left:0;max-width:calc(100vw - 32px)}

@@ -49,6 +49,7 @@ def _page(findings: Findings) -> str:
         ("results", "Results", _results(findings)),
         ("parties", "Parties", who_holds_what(findings)),
         ("curves", "Learning curves", _curves(findings)),
+        ("places", "Embeddings", _places(findings)),
         ("traffic", "Traffic", _traffic(findings)),
         ("ledger", "Who saw what", who_saw_what(findings)),
         ("reproduce", "Reproducibility", _reproduce(findings)),
@@ -283,6 +284,32 @@ def _history(findings: Findings) -> dict[str, list[charts.Curve]]:
                 rounds, *values = zip(*points[metric, method], strict=True)
                 curves.setdefault(metric, []).append(charts.Curve(method, findings.style(method), rounds, *values))
     return curves
+
+
+def _places(findings: Findings) -> str:
+    """Where items stand after some rounds, of each method's first seed; nothing where nothing was drawn."""
+    pictures: dict[tuple[str, int, int], dict[int, list[tuple[float, float]]]] = {}
+    for row in findings.places.to_pylist():
+        key = row["method"], row["seed"], row["round"]
+        pictures.setdefault(key, {}).setdefault(row["class"], []).append((row["x"], row["y"]))
+    parts = []
+    for method in findings.methods:
+        seeds = [seed for name, seed, _ in pictures if name == method]
+        mine = sorted(key for key in pictures if key[:2] == (method, min(seeds, default=0)))
+        figures = []
+        for key in mine:
+            clouds = [
+                charts.Cloud("no label" if kind < 0 else f"class {kind}", kind % 8, points)
+                for kind, points in sorted(pictures[key].items())
+            ]
+            figures.append(f"<figure>{charts.scatter(f'{method}, seed {key[1]}, round {key[2]}', clouds)}</figure>")
+        if figures:
+            parts.append(f"<div class=three>{''.join(figures)}</div>")
+    note = (
+        "Embeddings of all items by the server's model, in two dimensions by t-SNE, which keeps neighbours together; "
+    )
+    note += "how far apart groups are, and how large, says little. Labels only colour the dots."
+    return f"{''.join(parts)}<p class=note>{escape(note)}</p>" if parts else ""
 
 
 def _traffic(findings: Findings) -> str:

@@ -75,10 +75,10 @@ class Results:
         for run in self.runs:
             for name, weights in _weight_files(run):
                 store.write(folder / "weights" / f"{name}.safetensors", save(dict(weights)))
-        for name, rows, columns in (
-            ("history", list(self._history()), _HISTORY),
-            ("ledger", list(self._ledger()), _LEDGER),
-        ):
+        tables = [("history", list(self._history()), _HISTORY), ("ledger", list(self._ledger()), _LEDGER)]
+        if any(run.places for run in self.runs):
+            tables.append(("places", list(self._places()), PLACES))
+        for name, rows, columns in tables:
             schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in columns.items()])
             table = pa.Table.from_pylist(rows, schema=schema)
             store.write_with(folder / f"{name}.parquet", partial(parquet.write_table, table))
@@ -92,11 +92,21 @@ class Results:
             for at, metric, value in run.history:
                 yield {"method": run.method, "seed": run.seed, "round": at, "metric": metric, "value": value}
 
+    def _places(self) -> Iterator[dict[str, Any]]:
+        for run in self.runs:
+            for at, places in run.places.items():
+                for x, y, kind in places.tolist():
+                    row = {"x": x, "y": y, "class": int(kind)}
+                    yield {"method": run.method, "seed": run.seed, "round": int(at), **row}
+
     def _ledger(self) -> Iterator[dict[str, Any]]:
         for run in self.runs:
             for row in run.ledger.rows():
                 yield {"method": run.method, "seed": run.seed, **row}
 
+
+PLACES = {"method": "string", "seed": "int64", "round": "int64", "x": "float64", "y": "float64", "class": "int64"}
+"""Columns of places.parquet: where items stand after some rounds, in two dimensions, and their class, -1 unknown."""
 
 _HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
 _NUMBERS = ("round", "call", "sent", "received")

@@ -74,7 +74,6 @@ def table(results: Results) -> Table:
         "test_roc_auc": "ROC AUC",
         "test_auc": "AUC",
         "test_party_auc": "of a party",
-        "test_party_accuracy": "of a party",
         "test_accuracy": "accuracy",
         "test_macro_f1": "macro F1",
         "pooled_test_accuracy": "all together",

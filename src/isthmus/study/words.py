@@ -31,7 +31,7 @@ def base(metric: str) -> str:
 
 def metric_name(metric: str, bare: bool = False) -> str:
     words = (base(metric) if bare else metric).split("_")
-    spelled = {"val": "validation", "f1": "F1", "auc": "AUC"}
+    spelled = {"val": "validation", "f1": "F1", "auc": "AUC", "nmi": "NMI", "ari": "ARI"}
     return " ".join(spelled.get(word, word) for word in words)
 
 

@@ -61,6 +61,11 @@ class Task(Registered):
     unsupervised: ClassVar[bool] = False
     """Whether nothing is learned from labels: items are embedded, and metrics are of all parties' items together."""
 
+    @property
+    def pictures(self) -> Sequence[int]:
+        """Rounds after which a study draws all items in two dimensions."""
+        return ()
+
     def model(self, encoder: Encoder, features: int) -> nn.Module:
         """The module that learns this."""
         return encoder.build(features, self.outputs, self.level)
@@ -79,6 +84,10 @@ class Task(Registered):
     def taken_by(self, parties: list[Party]) -> list[Party]:
         """The parties with the masks that the task has for their items, where it has others than they hold."""
         return parties
+
+    def places(self, output: Tensor) -> Tensor:
+        """Items in two dimensions, of their outputs, for a task that is `drawn` after some rounds, `[items, 2]`."""
+        raise NotImplementedError
 
     def read_out(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
         """What is evaluated, of the outputs of all items of each party, where a task looks at them together."""

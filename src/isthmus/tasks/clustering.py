@@ -11,11 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PositiveInt
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.manifold import TSNE
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
@@ -66,6 +67,19 @@ class GraphClustering(GraphClassification):
     deviation 1; each entry is log(1 + |z|) with its sign; or nothing."""
     probe: Annotated[int, AfterValidator(folds)] = Field(0, ge=0)
     """Folds of a linear probe: a logistic regression on embeddings, tested on what it was not fitted to; 0 has none."""
+    drawn: list[PositiveInt] = Field([])
+    """Rounds after which a study keeps where all graphs stand, in two dimensions by t-SNE; the report draws them."""
+
+    @property
+    def pictures(self) -> Sequence[int]:
+        return self.drawn
+
+    def places(self, output: Tensor) -> Tensor:
+        z = self.scaled(output.double().cpu().numpy())
+        if len(z) < 4:  # too few to have neighbours
+            return torch.zeros(len(z), 2)
+        found = TSNE(random_state=0, init="pca", perplexity=min(30.0, (len(z) - 1) / 3)).fit_transform(z)
+        return torch.from_numpy(np.asarray(found, dtype=np.float32))
 
     def model(self, encoder: Encoder, features: int) -> nn.Module:
         return encoder.embedder(features)
