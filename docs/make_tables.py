@@ -18,6 +18,7 @@ from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
+from isthmus.tasks.base import Task
 
 HERE = Path(__file__).parent
 KINDS: dict[str, tuple[str, type[Registered]]] = {
@@ -25,6 +26,7 @@ KINDS: dict[str, tuple[str, type[Registered]]] = {
     "encoders": ("models.md", Encoder),
     "datasets": ("data.md", DataSet),
     "audits": ("audit.md", Audit),
+    "tasks": ("studies.md", Task),
     "partitions": ("partitions.md", Partition),
 }
 """Marker: the page it is on, and what the table lists."""

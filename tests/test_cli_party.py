@@ -154,6 +154,22 @@ def test_new_of_molecules(isthmus: Isthmus, tmp_path: Path) -> None:
     assert isthmus("run", "--data", "./lab", "--rounds", "1", "--hidden", "4").code == 0
 
 
+def test_molecules_that_nobody_has_tested_are_embedded(isthmus: Isthmus, tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    texts = ["CCO", "c1ccccc1", "CCN", "CC(=O)O", "CCCl", "c1ccncc1", "CCCC", "OCCO"]
+    for at, lab in enumerate(("north", "south")):
+        (tmp_path / f"{lab}.csv").write_text("structure\n" + "\n".join(texts[4 * at :][:4]) + "\n")
+        made = ("party", "new", f"labs/{lab}", "--smiles", f"{lab}.csv", "--molecule", "structure")
+        assert "or say how many there are with --classes" in isthmus(*made).err
+        assert isthmus(*made, "--classes", "2").code == 0
+    run = ("run", "--data", "./labs", "--rounds", "1", "--hidden", "4", "--out", "out")
+    assert "or learn without labels: set task.name = 'graph-clustering'" in isthmus(*run).err
+    done = isthmus(*run, "--method", "fclg", "--set", "task.name=graph-clustering")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out" / "weights" / "fclg-0.safetensors").exists()
+    assert isthmus("report", "out").code == 0
+
+
 # ---- export
 
 

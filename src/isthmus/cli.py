@@ -171,6 +171,14 @@ def partitions_command(name: Name = None, as_json: Json = False) -> None:
     _list(Partition, name, as_json)
 
 
+@app.command("tasks")
+def tasks_command(name: Name = None, as_json: Json = False) -> None:
+    """List tasks with their options."""
+    from isthmus.tasks.base import Task
+
+    _list(Task, name, as_json)
+
+
 @app.command("encoders")
 def encoders_command(name: Name = None, as_json: Json = False) -> None:
     """List encoders with their options."""

@@ -62,6 +62,7 @@ def new(
     owner: Annotated[str | None, typer.Option(help="Column of the party that holds an edge's other end.")] = None,
     molecule: Annotated[str | None, typer.Option(help="Column of SMILES.")] = None,
     task: Annotated[list[str] | None, typer.Option(help="Column of one task's labels; may be repeated.")] = None,
+    classes: Annotated[int, typer.Option(help="Number of classes, where no item has a label yet.", min=0)] = 0,
     ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
     like: Annotated[
         Path | None, typer.Option(help="Another party's folder, whose labels and columns to share.")
@@ -79,7 +80,7 @@ def new(
         "weight": weight, "owner": owner, "smiles": molecule,
     }  # fmt: skip
     renamed = {role: column for role, column in roles.items() if column is not None}
-    origin = Source(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed)
+    origin = Source(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, classes)
     try:
         problems = make_folder(folder, origin, name=name, force=force)
     except Unsound as unsound:

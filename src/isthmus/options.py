@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
@@ -110,10 +111,15 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
         yield {
             "name": prefix + name,
             "required": field.is_required(),
-            "type": kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""),
+            "type": kind.__name__ if isinstance(kind, type) else _spelled(kind),
             "default": None if field.is_required() else field.get_default(call_default_factory=True),
             "help": " ".join((field.description or "").split()),
         }
+
+
+def _spelled(kind: Any) -> str:
+    """A type as people read it, bounds left out."""
+    return re.sub(r"Annotated\[(\w+), .*?\)\]", r"\1", str(kind).replace("typing.", ""))
 
 
 def _on_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +144,8 @@ def _one_line(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
         return f"{where}: unknown option '{key}': {nearest(path[-1], known)}"
     if error["type"] == "missing":
         return f"{where}: option '{key}' is required"
-    return f"{where}: option '{key}' is {_shown(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    why = error["msg"].removeprefix("Value error, ")
+    return f"{where}: option '{key}' is {_shown(error['input'])}: {why[0].lower()}{why[1:]}"
 
 
 def _shown(value: Any) -> str:

@@ -14,6 +14,7 @@ from isthmus.data.views import diffused
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.methods.fclg import FCLG
+from isthmus.methods.fedprox import FedProx
 from isthmus.methods.infograph import InfoGraph
 from isthmus.methods.mvgrl import Mvgrl
 from isthmus.methods.training import LocalTraining
@@ -290,6 +291,26 @@ def test_a_trainer_keeps_what_it_has_for_a_reason_and_gets_the_rest():
     assert (asked.local.lr, asked.local.batch_size) == (0.3, 128)
     with pytest.raises(IsthmusError, match="'rounds' is set for the whole method: take it out of trainer"):
         FCLG(trainer={"name": "fedavg", "rounds": 2}).training()
+
+
+def test_a_trainer_is_named_or_made_or_a_table():
+    for trainer in ("fedprox", {"name": "fedprox"}, FedProx()):
+        assert type(FCLG(trainer=trainer).training()) is FedProx
+    made = InfoGraph(trainer=FedProx(mu=0.3, local=LocalTraining(lr=0.5))).training()
+    assert (made.mu, made.local.lr, made.local.batch_size) == (0.3, 0.5, 128)
+
+
+def test_one_graph_at_a_time_tells_nothing():
+    with pytest.raises(IsthmusError, match=r"a graph alone is told from no other: set local.batch_size"):
+        run(method(local={**SGD, "batch_size": 1}), make_graph_parties())
+
+
+def test_training_that_diverges_is_one_line():
+    local = {**SGD, "lr": 1e6}
+    with pytest.raises(IsthmusError) as error:
+        run(InfoGraph.read({"rounds": 3, "local": local}, "infograph"), make_graph_parties()).go()
+    assert "\n" not in str(error.value)
+    assert "finite" in str(error.value) or "infinite" in str(error.value)
 
 
 def unlabelled_parties():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import nn
 
 from isthmus.data.party import Party
@@ -16,6 +16,13 @@ from isthmus.methods.base import Averaging, Learning, Method, Model, State
 from isthmus.tasks.base import Task
 
 
+def as_table(trainer: Any) -> Any:
+    """A method by its name, or made already, as a table of its name and the options that were set."""
+    if isinstance(trainer, Method):
+        return {"name": trainer.name, **trainer.model_dump(exclude_unset=True)}
+    return {"name": trainer} if isinstance(trainer, str) else trainer
+
+
 class Composed(Averaging):
     """A method that says what is trained on, or on which loss, and leaves the training to another one, `trainer`.
 
@@ -23,8 +30,8 @@ class Composed(Averaging):
     trainer as the site's method.
     """
 
-    trainer: dict[str, Any] = Field({"name": "fedavg"})
-    """The method that trains, and its options."""
+    trainer: Annotated[dict[str, Any], BeforeValidator(as_table)] = Field({"name": "fedavg"})
+    """The method that trains: its name, or a table of its name and options."""
 
     def check(self, module: nn.Module) -> None:
         self.training().check(module)

@@ -33,6 +33,11 @@ class Unsupervised(Composed):
         if not isinstance(module, Embedder):
             raise IsthmusError(f"method '{self.name}' trains encoders of Isthmus that embed, not a model of your own")
         super().check(module)
+        local = getattr(self.training(), "local", self.local)
+        if local.batch_size == 1:
+            raise IsthmusError(
+                f"method '{self.name}': a graph alone is told from no other: set local.batch_size, 0 for all"
+            )
 
     class AtParty(Learning):
         def __init__(
@@ -75,8 +80,8 @@ class TwoViews(Unsupervised):
         super().check(module)
         if not weighs_edges(module):
             raise IsthmusError(
-                f"method '{self.name}' needs an encoder that weighs edges, a diffusion's are weighted: gcn, graphconv, "
-                "tag, lightgcn, or gin, gat or sage with model.weighted = true"
+                f"method '{self.name}' needs an encoder that weighs edges, as a diffusion has them: gcn for one, or "
+                "gin, gat or sage with model.weighted = true"
             )
 
     class AtParty(Unsupervised.AtParty):

@@ -287,6 +287,7 @@ def check_labelled(parties: Sequence[Party]) -> None:
         raise IsthmusError(
             f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
             "label more, use fewer parties, or let them take part without weight: --unlabelled idle"
+            + (", or learn without labels: set task.name = 'graph-clustering'" if parties[0].level == "graph" else "")
         )
 
 

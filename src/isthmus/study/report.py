@@ -123,6 +123,7 @@ def _facts(study: Mapping[str, Any], findings: Findings, methods: Sequence[str])
     runs = [run for run in findings.runs if run.method in methods]
     facts = {
         "Data": words.described(study.get("data")),
+        **({"Task": words.described(study["task"])} if study.get("task") else {}),
         "Partition": words.described(study.get("partition")),
         "Parties": str(study.get("parties", "not recorded")),
         "Model": words.described(study.get("model")),

@@ -163,7 +163,7 @@ def run(
     *,
     model: str | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
     classes: int | None = None,
-    task: Task | None = None,
+    task: Task | str | None = None,
     seeds: Sequence[int] = (0,),
     seed: int | None = None,
     device: str = "cpu",
@@ -181,7 +181,8 @@ def run(
         model: an encoder by name or with its options, a PyG module of your own with `forward(x, edge_index, ...)`,
             or a function of the numbers of features and outputs that makes one.
         classes: number of classes, where the parties' labels do not show it; of labels for several tasks, of tasks.
-        task: what is learned; without, what the parties' labels ask for. Parties that are given hold its items already.
+        task: what is learned, or its name; without, what the parties' labels ask for. Parties that are given hold its
+            items already.
         seeds: one run for each (or `seed`, a single one).
         wire: send every payload through bytes.
         on_round: called with the round and its metrics.
@@ -194,6 +195,7 @@ def run(
     >>> sorted(results.metrics)[:2]
     ['test_accuracy', 'test_loss']
     """
+    task = Task.named(task)() if isinstance(task, str) else task
     several = [method] if isinstance(method, str | Method) else list(method)
     if parties is not None and not (isinstance(parties, Sequence) and all(isinstance(p, Party) for p in parties)):
         raise IsthmusError("parties is a list of Party objects: make them with Party.of_graph or Party.of_graphs")

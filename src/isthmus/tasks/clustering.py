@@ -89,7 +89,9 @@ class GraphClustering(GraphClassification):
 
     def taken_by(self, parties: list[Party]) -> list[Party]:
         if parties[0].level != "graph" or parties[0].graph.y.dim() > 1:
-            raise IsthmusError(f"task '{self.name}': it is of whole graphs with a class each, take other data")
+            raise IsthmusError(
+                f"task '{self.name}': it is of whole graphs with one class each, not of nodes, nor of several tasks"
+            )
         return [_unsupervised(party) for party in parties]
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
@@ -122,6 +124,10 @@ class GraphClustering(GraphClassification):
         """The cluster of each embedding, `[graphs]`."""
         if not len(z):
             return np.zeros(0, dtype=np.int64)
+        if not np.isfinite(z).all():
+            raise IsthmusError(
+                "embeddings are not finite, so there are no clusters: set a smaller local.lr, or local.clip"
+            )
         with _quiet():
             found = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(self.scaled(z))
         return np.asarray(found, dtype=np.int64)

@@ -353,8 +353,18 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
 @pytest.mark.parametrize(
     ("nodes", "edges", "options", "due"),
     [
-        ({"risk": None}, {}, but("label"), "there is no label: name the column with --label"),
-        ({"risk": [None] * COUNT}, {}, {}, "there is no label: name the column with --label"),
+        (
+            {"risk": None},
+            {},
+            but("label"),
+            "there is no label: name the column with --label, take the classes from --like a party",
+        ),
+        (
+            {"risk": [None] * COUNT},
+            {},
+            {},
+            "there is no label: name the column with --label, take the classes from --like a party",
+        ),
         (
             {"risk": [at / 2 for at in range(COUNT)]},
             {},

@@ -445,7 +445,7 @@ def test_in_a_directed_graph_the_way_back_is_another_edge(tmp_path):
 def test_nothing_to_train_on_is_a_note(tmp_path):
     draft = alone().without("label").without("split")
     assert report(draft, tmp_path / "a") == [
-        "note: nodes.parquet: there is no column 'label': nothing here can be trained on"
+        "note: nodes.parquet: there is no column 'label': only methods without labels can train on this"
     ]
     assert read(draft, tmp_path / "b").y.tolist() == [-1] * 8
 

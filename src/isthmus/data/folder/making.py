@@ -49,6 +49,7 @@ class Source:
         ignore: columns to leave out.
         like: another party's folder or `party.toml`, whose labels and columns this party shares.
         directed: whether an edge runs from source to target only.
+        classes: how many classes there are, where no item has a label yet.
     """
 
     nodes: Path | None = None
@@ -60,6 +61,7 @@ class Source:
     ignore: Sequence[str] = ()
     like: Path | None = None
     directed: bool = False
+    classes: int = 0
 
 
 def make_folder(folder: Path, source: Source, *, name: str = "", force: bool = False) -> list[Problem]:
@@ -187,7 +189,7 @@ def _settings(source: Source, tables: Mapping[str, Any], name: str) -> dict[str,
     }
     if source.like is not None:
         return settings
-    settings |= _labels(tables.get(MOLECULES, tables.get(GRAPHS, tables.get(NODES))), source.tasks)
+    settings |= _labels(tables.get(MOLECULES, tables.get(GRAPHS, tables.get(NODES))), source)
     return settings | ({"smiles": {}} if source.smiles is not None else {"columns": _columns(tables[NODES], source)})
 
 
@@ -214,13 +216,18 @@ def _held(settings: PartyFile) -> str:
     return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
-def _labels(table: Any, tasks: Sequence[str]) -> dict[str, Any]:
+def _labels(table: Any, source: Source) -> dict[str, Any]:
     """The labels as the table shows them."""
-    if tasks:
-        return {"tasks": list(tasks)}
+    if source.tasks:
+        return {"tasks": list(source.tasks)}
     values = filled(table.column("label")).drop_null() if "label" in table.column_names else None
     if values is None or not len(values):
-        raise _refused("there is no label: name the column with --label, or take the classes from --like a party")
+        if source.classes:
+            return {"classes": source.classes}
+        raise _refused(
+            "there is no label: name the column with --label, take the classes from --like a party, or say how many "
+            "there are with --classes"
+        )
     if pa.types.is_string(values.type):
         names = pc.unique(values).to_pylist()
         if len(names) > MANY:

@@ -360,7 +360,13 @@ class _Reader:
     def _classes(self, file: str, table: Any) -> Tensor | None:
         """Classes 0, 1, ... with -1 where there is no label, and `OUTSIDE`."""
         if not _has(table, "label"):
-            self.note([Problem(file, "there is no column 'label': nothing here can be trained on", severe=False)])
+            self.note(
+                [
+                    Problem(
+                        file, "there is no column 'label': only methods without labels can train on this", severe=False
+                    )
+                ]
+            )
             return torch.full((table.num_rows,), -1)
         values, names = filled(table.column("label")), self.settings.labels or []
         if not (is_text(values.type) or is_numeric(values.type)):
