@@ -236,24 +236,36 @@ class WeightedSage(nn.Module):
         super().__init__()
         self.lin_l = gnn.Linear(i, o)
         self.lin_r = gnn.Linear(i, o, bias=False)
-        self.mean = WeightedMean()
+        self.mean = Neighbours("mean")
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.lin_l(self.mean(x, edge_index, edge_weight)) + self.lin_r(x)
 
 
-class WeightedMean(nn.Module):
-    """sum_j w_ji h_j / sum_j |w_ji|; zero where there is no edge."""
+class Neighbours(nn.Module):
+    """What a node's neighbours have, by the weights of their edges: sum_j w_ji h_j, or that divided by sum_j |w_ji|.
+
+    Zero where there is no edge.
+    """
+
+    def __init__(self, how: Literal["plain", "mean"]) -> None:
+        super().__init__()
+        self.how = how
 
     def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return Propagations(keep=1).mean(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+        return _gathered(self.how, Propagations(keep=1), h, edge_index, edge_weight)
 
 
-@twin(WeightedMean)
-def _mean(
+@twin(Neighbours)
+def _neighbours(
     layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
 ) -> Tensor:
-    return bank.propagations.mean(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+    return _gathered(layer.how, bank.propagations, h, edge_index, edge_weight)
+
+
+def _gathered(how: str, made: Propagations, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
+    make = made.mean if how == "mean" else made.plain
+    return make(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
 
 
 class Gin(Encoder):
@@ -287,7 +299,7 @@ class WeightedGin(nn.Module):
         super().__init__()
         self.nn = perceptron
         self.itself = Itself()
-        self.sum = WeightedSum()
+        self.sum = Neighbours("plain")
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.nn(self.itself(x) + self.sum(x, edge_index, edge_weight))
@@ -305,20 +317,6 @@ class Itself(nn.Module):
 
 
 REPEATED[Itself] = ("eps",)
-
-
-class WeightedSum(nn.Module):
-    """sum_j w_ji h_j."""
-
-    def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return Propagations(keep=1).plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
-
-
-@twin(WeightedSum)
-def _sum(
-    layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    return bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
 
 
 class Cheb(Encoder):
