@@ -36,7 +36,7 @@ SEARCH = HERE / "search.json"
 SETS = ("proteins", "enzymes", "dhfr", "nci1")
 EMD = {"proteins": 0.5774, "enzymes": 1.2667, "dhfr": 0.5694, "nci1": 0.5995}
 CUTS = ("non-iid", "iid")
-SCALE = "log"
+SCALE = "unit"
 """What is done to embeddings of all methods before they are clustered; found by search.py."""
 PROX = {"trainer": {"name": "fedprox", "mu": 0.01}}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
