@@ -47,7 +47,7 @@ class Composed(Averaging):
             raise IsthmusError(
                 f"method '{self.name}': '{twice[0]}' is set for the whole method: take it out of trainer"
             )
-        given = {name: getattr(self, name) for name in kind.model_fields if name in self._handed_on(kind)}
+        given = {name: getattr(self, name) for name in self._handed_on(kind) & kind.model_fields.keys()}
         if isinstance(table.get("local"), dict) and "local" in given:
             table["local"] = {**given["local"].model_dump(), **table["local"]}
         return kind.read({**given, **table}, f"method '{self.name}', {kind.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ class Unsupervised(Composed):
 
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
     unsupervised: ClassVar[bool] = True
+
     rounds: int = Field(20, ge=1)
     """Communication rounds, at most."""
     local: LocalTraining = LocalTraining(epochs=5, batch_size=128, lr=1e-3)
@@ -55,17 +57,13 @@ class Unsupervised(Composed):
             self.block = self.cohort.graphs_of(chosen)
             return self.block, None
 
+        @abstractmethod
         def loss(self, step: Step) -> Tensor:
             """Of what the model gives for the graphs of a step, `[parties]`."""
-            raise NotImplementedError
-
-        def embeddings(self, output: Any) -> Tensor:
-            """Of what the model gives the embeddings of graphs, `[graphs, width]`."""
-            embeddings: Tensor = output[1].sum(1)
-            return embeddings
 
         def _outputs(self, request: Payload) -> Tensor:
-            return self.embeddings(super()._outputs(request))
+            """Embeddings of graphs, the sum over their views, `[graphs, width]`."""
+            return super()._outputs(request)[1].sum(1)
 
 
 class TwoViews(Unsupervised):

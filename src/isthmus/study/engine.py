@@ -189,7 +189,8 @@ class Run:
 
     def _draw(self, whole: Site, state: State) -> None:
         """Where all items stand now."""
-        places = self.task.places(whole.outputs(state.weights))
+        if (places := self.task.places(whole.outputs(state.weights))) is None:
+            return
         kinds = whole.hosted.y.cpu().to(places.dtype).unsqueeze(1)
         self.progress["places"][str(state.round)] = torch.cat([places, kinds], dim=1)
 

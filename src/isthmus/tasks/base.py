@@ -85,9 +85,9 @@ class Task(Registered):
         """The parties with the masks that the task has for their items, where it has others than they hold."""
         return parties
 
-    def places(self, output: Tensor) -> Tensor:
-        """Items in two dimensions, of their outputs, for a task that is `drawn` after some rounds, `[items, 2]`."""
-        raise NotImplementedError
+    def places(self, output: Tensor) -> Tensor | None:
+        """Items in two dimensions, of their outputs, `[items, 2]`; none of a task that has no `pictures`."""
+        return None
 
     def read_out(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
         """What is evaluated, of the outputs of all items of each party, where a task looks at them together."""
