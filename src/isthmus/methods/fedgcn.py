@@ -7,22 +7,20 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from isthmus.data import matrices, rows
-from isthmus.data.coupling import Coupling, decoupled
 from isthmus.data.party import SPLITS, Level, Party
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Prepared, action
+from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog import require_all
 from isthmus.methods.fedcog_gcn import convolutions_of
+from isthmus.methods.neighbour_sums import NeighbourSums
 from isthmus.nn.per_party import REPEATED
 from isthmus.tasks.base import Task
 
@@ -57,43 +55,18 @@ class FedGcn(FedAvg):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.hops and state.once("sum up"):
             union = federation.agree("known")
-            require_all(federation.total("sum_up", rows=union, to="parties").missing)
+            require_all(federation.total("sum_up", {"beyond": self.hops == 2}, rows=union, to="parties").missing)
             require_all(federation.ask("settle").missing)
             yield state
         yield from super().server(federation, model, state)
 
-    class AtParty(Prepared, FedAvg.AtParty):
+    class AtParty(NeighbourSums, FedAvg.AtParty):
         method: FedGcn
 
         def __init__(
             self, method: FedGcn, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
             super().__init__(method, parties, task, _summed(module) if method.hops else module, **where)
-            self._coupling: tuple[tuple[str, ...], Coupling] | None = None
-
-        @action
-        def known(self, request: Payload) -> Answer:
-            """The ids of own nodes and of those across the border."""
-            return Answer({"ids": [torch.cat(each) for each in zip(*self._ids(), strict=True)]})
-
-        @action
-        def sum_up(self, request: Payload) -> Answer:
-            """What own nodes add to every node that they are joined to, and the degrees of own nodes."""
-            coupling = self.coupling
-            scaled = torch.from_numpy(coupling.degree**-0.5)
-            own_ids, outer_ids = self._ids()
-            answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}
-            nodes, slots = np.cumsum([0, *coupling.sizes]), np.cumsum([0, *map(len, outer_ids)])
-            for at, party in enumerate(self.cohort.parties):
-                own, across = slice(*nodes[at : at + 2]), slice(*slots[at : at + 2])
-                x = matrices.of_tensor(rows.dense(party.graph.x)) * scaled[own].unsqueeze(1).numpy()
-                sums = [matrix[part][:, own] @ x for matrix, part in ((coupling.inner, own), (coupling.outer, across))]
-                degree = np.concatenate([coupling.degree[own], np.zeros(len(outer_ids[at]))])
-                answer["ids"].append(torch.cat([own_ids[at], outer_ids[at]]))
-                answer["sum"].append(torch.from_numpy(np.concatenate(sums)).to(party.graph.x.dtype))
-                answer["degree"].append(torch.from_numpy(degree))
-                answer["wants"].append(answer["ids"][-1] if self.method.hops == 2 else own_ids[at])
-            return Answer(answer)
 
         @action
         def settle(self, request: Payload) -> Answer:
@@ -116,25 +89,6 @@ class FedGcn(FedAvg):
                 graph.y = torch.cat([graph.y, graph.y.new_zeros(beyond, *graph.y.shape[1:])])
                 masks = {split: torch.cat([mask, mask.new_zeros(beyond)]) for split, mask in masks.items()}
             return replace(party, graph=graph, ids=ids, border=None, **masks)
-
-        @property
-        def coupling(self) -> Coupling:
-            """The decoupled graphs of the parties asked now."""
-            names = self.cohort.names
-            if self._coupling is None or self._coupling[0] != names:
-                self._coupling = names, decoupled(self.cohort.parties)
-            return self._coupling[1]
-
-        def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
-            """Ids of own nodes, and of those across the border, by party."""
-            slots = torch.from_numpy(self.coupling.ids)
-            outer = [len_of(own) for own in self.coupling.slots]
-            own = [torch.arange(party.nodes) if party.ids is None else party.ids for party in self.cohort.parties]
-            return own, list(slots.split(outer))
-
-
-def len_of(slots: dict[str, slice]) -> int:
-    return sum(at.stop - at.start for at in slots.values())
 
 
 def _edges(party: Party, ids: Tensor) -> tuple[Tensor, Tensor]:
