@@ -267,6 +267,7 @@ class _Recorder(LocalTransport):
         for party in of:
             payload = request.payloads[party] if isinstance(request, Each) else request
             self.received[party] += len(wire.encode(payload))
+            self.fields |= {name for name, _ in wire.flatten(payload)}
         replies = super().call(action, request, of)
         for reply in replies:
             for at, party in enumerate(reply.parties):
@@ -318,17 +319,28 @@ def _module(subject: Subject, method: Method, parties: Sequence[Party]) -> nn.Mo
 
 
 def _transport(subject: Subject, method: Method, parties: Sequence[Party], failing: str | None) -> LocalTransport:
-    """All parties in one cohort; the one that fails raises in the middle of every action."""
+    """All parties in one cohort; the one that fails raises where an action draws, or at its end if it does not."""
 
     site = _site(subject, method, parties)
-    whole = site.generators
+    generators, answer = site.generators, site._answer
+    failed = False
 
-    def generators(*purpose: object) -> Any:
+    def failing_generators(*purpose: object) -> Any:
+        nonlocal failed
         if failing in site.cohort.names:
+            failed = True
             raise RuntimeError("disk on fire")
-        return whole(*purpose)
+        return generators(*purpose)
 
-    site.generators = generators  # type: ignore[method-assign]
+    def failing_answer(function: Any, request: Any, positions: tuple[int, ...]) -> Reply:
+        nonlocal failed
+        failed = False
+        reply = answer(function, request, positions)
+        if failing in reply.parties and not failed:
+            raise RuntimeError("disk on fire")
+        return reply
+
+    site.generators, site._answer = failing_generators, failing_answer  # type: ignore[method-assign]
     return LocalTransport([site])
 
 
