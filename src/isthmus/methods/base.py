@@ -145,6 +145,10 @@ class Method(Registered):
         """Counts from which the metrics of a round follow, summed over all parties."""
         return federation.total("evaluate", self.evaluated(state))
 
+    def product(self, state: State) -> dict[str, Tensor]:
+        """A graph that it makes beside the weights: `x`, `y`, `edge_index` and `edge_weight`; nothing without one."""
+        return {}
+
     def account(self, state: State) -> Account | None:
         """What privacy the run has spent so far; none where nothing is protected by noise."""
         return None

@@ -38,6 +38,7 @@ class RunResult:
         history: (round, metric, value), every evaluated round.
         weights: the model of the chosen round; by party where parties keep their own.
         privacy: what noise the parties added and what that spends, as `Account` tells it; empty without noise.
+        graph: that the method made up to the chosen round, such as a condensed one; empty without.
         places: by round, of a task that is drawn, where all items stand and what class they have, `[items, 3]`.
     """
 
@@ -52,6 +53,7 @@ class RunResult:
     weights: dict[str, Any] = field(default_factory=dict, repr=False)
     privacy: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Any] = field(default_factory=dict, repr=False)
+    graph: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
@@ -60,7 +62,7 @@ class RunResult:
         return {key: getattr(self, key) for key in keys} | spent
 
     def dump(self) -> dict[str, Any]:
-        more = {"weights": self.weights, "places": self.places}
+        more = {"weights": self.weights, "places": self.places, "graph": self.graph}
         return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), **more}
 
     @classmethod
@@ -120,7 +122,7 @@ class Run:
         )
         self.state = State()
         self.progress: dict[str, Any] = {
-            "best": None, "best_round": 0, "metrics": {}, "weights": {}, "places": {}, "seconds": 0.0
+            "best": None, "best_round": 0, "metrics": {}, "weights": {}, "graph": {}, "places": {}, "seconds": 0.0
         }  # fmt: skip
         self.history: History = []
         self.federation = Federation(
@@ -169,7 +171,8 @@ class Run:
         best = self.progress["best"]
         chosen = value is None or self.method.select == "last"
         if chosen or best is None or value > best:
-            self.progress |= {"metrics": metrics, "weights": self._weights(state), "chosen_round": state.round}
+            kept = {"weights": self._weights(state), "graph": self.method.product(state)}
+            self.progress |= {"metrics": metrics, **kept, "chosen_round": state.round}
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None:
@@ -214,6 +217,7 @@ class Run:
             ledger=self.federation.ledger,
             weights=self.progress["weights"],
             places=self.progress["places"],
+            graph=self.progress["graph"],
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 

@@ -1,0 +1,203 @@
+"""FedGC: the parties condense their graphs into one small synthetic graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.data import rows
+from isthmus.data.party import Party
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Model, State
+from isthmus.methods.condensing import Condensing
+from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.fedcog import require_all
+from isthmus.methods.neighbour_sums import NeighbourSums
+from isthmus.methods.training import LocalTraining, PartyOptimizer
+from isthmus.nn.bottleneck import Bottleneck, divergence
+from isthmus.nn.draws import seed_of
+from isthmus.nn.per_party import PerParty, initial_weights
+from isthmus.tasks.base import Step
+
+
+class FedGC(Condensing):
+    """FedGC (Yan et al.), Algorithm 1: graphs that nobody pools are condensed, by features that tell little of members.
+
+        line 2:       sums over neighbours, (5), `hops` times; they take the features' place;
+        line 3:       `teaching` rounds of federated averaging; the best model by validation labels unlabelled nodes;
+        line 4:       each party learns z = f(x, N) by an information bottleneck, (10) to (19), and keeps the best z;
+        lines 5 - 16: gradient matching, (6) to (9), see `Condensing`, on z.
+
+    The text trains the model of line 3 by FedAvg, the box by gradients: `local` says which (one epoch of "sgd" is the
+    box). Of the bottleneck's head, the text says that it is the same for all parties and fixed, the box that only W1
+    and W2 are trained: so it is here. Only nodes that were labelled from the start are matched, and are members.
+    Without self-training the head is the model before any training.
+    """
+
+    name: ClassVar[str] = "fedgc"
+    everyone: ClassVar[bool] = True
+
+    hops: int = Field(2, ge=0)
+    """How many times neighbours are summed up across parties before anything else; 0 is the paper's "- com"."""
+    self_training: bool = True
+    """Whether a model of all parties labels nodes without label for the bottleneck; without is the paper's "- st"."""
+    teaching: int = Field(50, ge=1)
+    """Rounds of federated averaging that train this model."""
+    bottleneck: bool = True
+    """Whether parties condense z in place of their features; without is the paper's "- ib"."""
+    gamma: float = Field(1e-3, ge=0)
+    """Weight of the divergence of z from a standard normal, (17)."""
+    width: int = Field(256, ge=0)
+    """Hidden width of the bottleneck's MLP; 0 is the paper's, the number of features."""
+    transforming: LocalTraining = LocalTraining(epochs=100, optimizer="adam", lr=0.001, weight_decay=0.0)
+    """Training of the bottleneck at each party."""
+    check_every: int = Field(10, ge=1)
+    """Steps of it from one look at the party's validation nodes to the next."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(weights=model.weights(), now=model.weights(), teacher=model.weights(), best=-1.0, taught=0)
+        for hop in range(self.hops):
+            if state.once(f"sum up {hop + 1}"):
+                union = federation.agree("known")
+                require_all(federation.total("sum_up", {"beyond": False}, rows=union, to="parties").missing)
+                require_all(federation.ask("settle").missing)
+                yield state
+        if self.self_training:
+            yield from self._teach(federation, state)
+        if self.bottleneck and state.once("transform"):
+            request = {"head": state.teacher, "bottleneck": self._first_bottleneck(federation)}
+            require_all(federation.ask("transform", request).missing)
+            yield state
+        yield from super().server(federation, model, state)
+
+    def _teach(self, federation: Federation, state: State) -> Iterator[State]:
+        """Self_train of Algorithm 1: phi_best by validation, then labels for the nodes that have none."""
+        while state.taught < self.teaching:
+            told = federation.total("train", {"weights": state.now}, of=federation.sample(self.fraction))
+            state.now = told.mean("weights", default=state.now)
+            counts = federation.total("validate", {"weights": state.now})
+            right = float(counts.sum("right"))
+            if right >= state.best:  # without validation nodes the last
+                state.teacher, state.best = state.now, right
+            state.taught += 1
+            yield state
+        if state.once("label"):
+            require_all(federation.ask("label", {"weights": state.teacher}).missing)
+            yield state
+
+    def _first_bottleneck(self, federation: Federation) -> dict[str, Tensor]:
+        """The same first weights for all parties, so that their z stand in one space: line 1."""
+        told = federation.total("features")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(federation.seed, "bottleneck"))
+            return initial_weights(self.bottleneck_of(int(told.sum("features")) // told.contributors))
+
+    def bottleneck_of(self, features: int) -> Bottleneck:
+        return Bottleneck(features, self.width or features)
+
+    class AtParty(NeighbourSums, Condensing.AtParty):
+        method: FedGC
+
+        train = FedAvg.AtParty.train
+
+        @action
+        def settle(self, request: Payload) -> Answer:
+            """The sums over own nodes' neighbours take the features' place."""
+            self.kept["prepared"] = [
+                {"x": came["degree"].pow(-0.5).unsqueeze(1).to(came["sum"].dtype) * came["sum"]}
+                for came in self.received("sum_up")
+            ]
+            self.forget()
+            return Answer({})
+
+        @action
+        def validate(self, request: Payload) -> Answer:
+            """How many validation nodes are classified right."""
+            self.model.load(request["weights"])
+            with torch.no_grad():
+                return Answer({"right": self._right(self.model(self.cohort.block))})
+
+        @action
+        def label(self, request: Payload) -> Answer:
+            """All nodes but those of training get the class that the model takes them to be of."""
+            self.model.load(request["weights"])
+            with torch.no_grad():
+                guess = self.model(self.cohort.block).argmax(1)
+            labels = torch.where(self.cohort.masks["train"], self.cohort.y, guess)
+            self.kept["labels"] = list(labels.split(self.cohort.items))
+            return Answer({})
+
+        @action
+        def features(self, request: Payload) -> Answer:
+            """How many features a node has."""
+            return Answer({"features": torch.tensor([party.features for party in self.cohort.parties])})
+
+        @action
+        def transform(self, request: Payload) -> Answer:
+            """Local_graph_transformation of Algorithm 1: z of the step that is best on the party's validation nodes."""
+            block, options, everyone = self.cohort.block, self.method.transforming, [True] * len(self.cohort)
+            self.model.load(request["head"])
+            maker = PerParty(self.method.bottleneck_of(block.x.size(1)), len(everyone), self.cohort.device)
+            maker.load(request["bottleneck"])
+            optimizer = PartyOptimizer(options, maker.start_training(block, everyone, touched=False))
+            best = _Best(block.sizes)
+            for step in range(options.epochs + 1):
+                mean, spread = maker(block)
+                z = mean + spread * self._noise(mean.size(1), step).to(mean)
+                output = self.model(replace(block, x=z))
+                if step % self.method.check_every == 0 or step == options.epochs:
+                    best.see(z.detach(), self._right(output.detach()))
+                if step < options.epochs:
+                    loss = self._taught(output) + self.method.gamma * divergence(mean, spread, block.sizes)
+                    loss.sum().backward()
+                    optimizer.step(everyone)
+            maker.stop_training()
+            self.kept["prepared"] = [{"x": own} for own in best.z.split(block.sizes)]
+            self.forget()
+            return Answer({})
+
+        def _noise(self, features: int, step: int) -> Tensor:
+            """A standard normal draw for each node, from its party's generator: `[nodes, features]`."""
+            sources = zip(self.cohort.sizes, self.generators("z", step), strict=True)
+            return torch.cat([torch.randn(nodes, features, generator=source) for nodes, source in sources])
+
+        def _taught(self, output: Tensor) -> Tensor:
+            """(19): the task's loss over the nodes that have a label, from the start or from self-training."""
+            if "labels" not in self.kept:
+                return self.task.loss(self._step(output, self.cohort.masks["train"]))
+            y = torch.cat(self.kept.each("labels")).to(output.device)
+            return self.task.loss(Step(output, y, self.cohort.items, torch.arange(len(y), device=y.device)))
+
+        def _right(self, output: Tensor) -> Tensor:
+            """How many validation nodes of each party are classified right, `[parties]`."""
+            right = self.cohort.masks["val"] & (output.argmax(1) == self.cohort.y)
+            return torch.bincount(self.cohort.party[right], minlength=len(self.cohort)).cpu()
+
+        def trained_on(self, party: Party, prepared: Any) -> Party:
+            graph = copy(party.graph)
+            graph.x = prepared["x"].cpu()
+            return replace(party, graph=graph)
+
+
+class _Best:
+    """Of each party the features with which most of its validation nodes are classified right; of equals the last."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        self.right = torch.full((len(sizes),), -1)
+        self.z = torch.empty(0)
+
+    def see(self, z: Tensor, right: Tensor) -> None:
+        better = right >= self.right
+        self.right = torch.where(better, right, self.right)
+        mine = better.to(z.device)[rows.owners(self.sizes, z.device)].unsqueeze(1)
+        self.z = torch.where(mine, z, self.z) if self.z.numel() else z
