@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from isthmus.data import rows
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
-from isthmus.federation.answers import Answer, IdUnion, Total
+from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
@@ -40,7 +40,8 @@ class Condensing(Averaging):
 
     Each round the server draws weights theta of an SGC (a linear layer over K propagations), the parties tell the
     gradient of its loss over their training nodes of each class, and X' and the MLP behind A' take a step towards the
-    graph whose gradients are the same. Y' keeps the classes' shares. The model that a study names is trained on G'
+    graph whose gradients are the same. Y' keeps the classes' shares. X' is learned in units of the features' root mean
+    square, so that a learning rate means the same whatever features are. The model that a study names is trained on G'
     alone and then, where that is asked for, fine-tuned by each party.
     """
 
@@ -87,17 +88,33 @@ class Condensing(Averaging):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
         if state.once("count"):
-            self._begin(federation, model, state)
+            self.begin(federation, state)
             yield state
         for state.round in state.rounds(self.rounds):
-            if (state.round - 1) % self.renew == 0:
-                state.theta = self._drawn(federation, state)
-            chosen, classes = federation.sample(self.fraction), self._classes(state)
-            told = federation.total("match", {"theta": state.theta}, of=chosen, rows=classes, least=self.least)
-            self._step(state, told)
+            self.matched(federation, model, state)
             if state.round % self.every == 0 or state.round == self.rounds:
                 state.weights = self.trained(model, state, federation.seed)
             yield state
+
+    def matched(self, federation: Federation, model: Model, state: State) -> None:
+        """One round: the gradients at the parties, one step of X' and A' towards them, `inner` of theta towards G'."""
+        if (state.round - 1) % self.renew == 0:
+            state.theta = self._drawn(federation, state)
+        chosen, classes = federation.sample(self.fraction), self._classes(state)
+        told = federation.total("match", {"theta": state.theta}, of=chosen, rows=classes, least=self.least)
+        assert told.opened is not None  # the other classes' gradients are not known
+        graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
+        ours = class_slopes(self._hidden(state, graph), state.y, state.theta)
+        self.descend(state, graph, DISTANCES[self.distance](ours, told.mean("slopes"))[told.opened].sum())
+        if self.inner:
+            state.theta = self._further(state)
+
+    def descend(self, state: State, graph: Mapping[str, Tensor], loss: Tensor) -> None:
+        """One step of the optimiser on what the synthetic graph is made of."""
+        slopes = torch.autograd.grad(loss, list(graph.values()), allow_unused=True, materialize_grads=True)
+        state.graph, state.first, state.second = moved(
+            self.optimizer, state.round, state.graph, dict(zip(graph, slopes, strict=True)), state.first, state.second
+        )
 
     def product(self, state: State) -> dict[str, Tensor]:
         if "graph" not in state:
@@ -111,7 +128,7 @@ class Condensing(Averaging):
         """G' as it is now."""
         with torch.no_grad():
             joined = self._joined(state.graph)
-        return released(state.graph["x"], state.y, joined, self.threshold)
+        return released(state.scale * state.graph["x"], state.y, joined, self.threshold)
 
     def trained(self, model: Model, state: State, seed: int) -> dict[str, Tensor]:
         """The study's model after training on G' alone."""
@@ -127,7 +144,7 @@ class Condensing(Averaging):
     def _classes(self, state: State) -> IdUnion:
         return IdUnion(torch.arange(state.classes), torch.zeros(0))
 
-    def _begin(self, federation: Federation, model: Model, state: State) -> None:
+    def begin(self, federation: Federation, state: State) -> None:
         """How many synthetic nodes of each class there are, and where their features start."""
         size = federation.total("size")
         state.classes = int(size.sum("classes")) // size.contributors
@@ -142,11 +159,12 @@ class Condensing(Averaging):
         state.y = torch.arange(state.classes).repeat_interleave(given)
         source = generator(federation.seed, "condensed")
         sums, squares = counted.sum("sum"), counted.sum("square")
+        state.scale = float((squares.sum() / items.sum() / sums.size(1)).sqrt()) or 1.0
         x = torch.randn(state.y.numel(), sums.size(1), generator=source)
         if self.start == "classes":
             mean = sums / items.clamp(min=1).unsqueeze(1)
             spread = (squares / items.clamp(min=1).unsqueeze(1) - mean.square()).clamp(min=0).sqrt()
-            x = (mean[state.y] + spread[state.y] * x).to(x.dtype)
+            x = ((mean[state.y] + spread[state.y] * x) / state.scale).to(x.dtype)
         state.graph = {"x": x}
         if self.edges:
             state.graph |= edges_start(x.size(1), self.edge_width, state.y.numel(), source)
@@ -158,32 +176,19 @@ class Condensing(Averaging):
         source = generator(federation.seed, "theta", state.round)
         return (2 * torch.rand(state.classes, features, generator=source) - 1) * float(features) ** -0.5
 
-    def _step(self, state: State, told: Total) -> None:
-        """One step of X' and of the MLP behind A' towards the parties' gradients, then `inner` of theta towards G'."""
-        assert told.opened is not None  # the others' gradients are not known
-        graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
-        ours = class_slopes(self._hidden(graph), state.y, state.theta)
-        loss = DISTANCES[self.distance](ours, told.mean("slopes"))[told.opened].sum()
-        slopes = torch.autograd.grad(loss, list(graph.values()), allow_unused=True, materialize_grads=True)
-        state.graph, state.first, state.second = moved(
-            self.optimizer, state.round, state.graph, dict(zip(graph, slopes, strict=True)), state.first, state.second
-        )
-        if self.inner:
-            state.theta = self._further(state)
-
     def _further(self, state: State) -> Tensor:
         """theta after some steps of gradient descent on the synthetic graph."""
         with torch.no_grad():
-            h = self._hidden(state.graph)
+            h = self._hidden(state, state.graph)
         share = torch.bincount(state.y, minlength=state.classes).to(h) / state.y.numel()
         theta: Tensor = state.theta
         for _ in range(self.inner):
             theta = theta - self.lr_inner * torch.einsum("c,cod->od", share, class_slopes(h, state.y, theta))
         return theta
 
-    def _hidden(self, graph: Mapping[str, Tensor]) -> Tensor:
+    def _hidden(self, state: State, graph: Mapping[str, Tensor]) -> Tensor:
         """What the SGC's linear layer reads."""
-        return propagated(graph["x"], self._joined(graph), self.hops_matched)
+        return propagated(state.scale * graph["x"], self._joined(graph), self.hops_matched)
 
     def _joined(self, graph: Mapping[str, Tensor]) -> Tensor | None:
         return adjacency(graph["x"], graph, symmetric=self.symmetric) if self.edges else None

@@ -123,8 +123,12 @@ class FedCogGcn(Method):
                     h = F.dropout(h, self.dropout)
             t = graph.scale * self._linear(h, layer)
             self._tape.halves.append(graph.inner @ t)
-            self._tape.sent.append(graph.outer @ t)
+            self._tape.sent.append(graph.outer @ self.shown(t, layer, training))
             return self._letters(self._tape.sent[-1].detach())
+
+        def shown(self, t: Tensor, layer: int, training: bool) -> Tensor:
+            """What of the rows of own nodes goes into sums for others' nodes."""
+            return t
 
         @action
         def back(self, request: Payload) -> Mail:
@@ -223,6 +227,7 @@ class _Tape:
         halves, sent, came: of every layer, own sums, sums for others, and sums from others.
         arrivals: for every party, which of its nodes each sender sent sums for.
         slopes: of every layer, the gradient of what was sent.
+        drawn: factors of own rows in what is sent, where nodes are drawn.
     """
 
     stacks: dict[str, Tensor] = field(default_factory=dict)
@@ -232,6 +237,7 @@ class _Tape:
     arrivals: list[dict[str, Tensor]] = field(default_factory=list)
     slopes: dict[int, Tensor] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
+    drawn: Tensor = field(default_factory=lambda: torch.ones(()))
 
     def gradients(self, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Of the loss, by the ways through this site and by those through what it sent."""

@@ -1,0 +1,42 @@
+"""BDS-GCN: a GCN over all parties that sees a part of the border in each iteration."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.methods.fedcog_gcn import FedCogGcn
+
+
+class BdsGcn(FedCogGcn):
+    """BDS-GCN (Wan et al. 2022, there BNS-GCN): border nodes are drawn for each iteration, the others send nothing.
+
+    A node at the border is kept with probability p in an iteration, in all of its layers, and what it sends is divided
+    by p, so that what arrives is right on average. Evaluation takes the whole border.
+
+    The authors' parties send each drawn node's own row to every party that has a neighbour of it. Here the rows go as
+    sums over the receiver's neighbours, as FedCog's do: the same arithmetic, and fewer rows in the open.
+    """
+
+    name: ClassVar[str] = "bds-gcn"
+
+    boundary: float = Field(0.1, gt=0, le=1)
+    """p: the share of border nodes that is drawn."""
+    lnnc: bool = False
+    """Local nearest neighbour connection: it is FedCog's, and not of this method."""
+
+    class AtParty(FedCogGcn.AtParty):
+        method: BdsGcn
+
+        def shown(self, t: Tensor, layer: int, training: bool) -> Tensor:
+            """The rows of nodes that were drawn, divided by p; zero for the others."""
+            if not training:
+                return t
+            if layer == 0:
+                sources = zip(self.cohort.sizes, self.generators("boundary"), strict=True)
+                drawn = torch.cat([torch.rand(nodes, 1, generator=source) for nodes, source in sources])
+                self._tape.drawn = (drawn < self.method.boundary).to(t) / self.method.boundary
+            return self._tape.drawn * t

@@ -1,0 +1,111 @@
+"""SFGC: condensation to nodes without edges, by the ways that training goes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Model, State
+from isthmus.methods.condensing import Condensing
+from isthmus.methods.gcond import DosCond
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.draws import seed_of
+
+
+class SFGC(DosCond):
+    """SFGC (Zheng et al. 2023): a student trained on nodes without edges goes the way that experts go on the graph.
+
+    In each round an expert is trained on the whole graph for t epochs, t drawn, to theta_t, and for `span` more to
+    theta_{t+span}. A student starts at theta_t and takes `steps` steps of gradient descent on (X', Y'); X' and the
+    student's learning rate descend on
+
+        || student - theta_{t+span} ||^2 / || theta_t - theta_{t+span} ||^2.
+
+    The authors train their experts beforehand and draw from what they kept; here every round trains one anew, which
+    keeps nothing and costs a few seconds of training.
+    """
+
+    name: ClassVar[str] = "sfgc"
+
+    rounds: int = Field(200, ge=1)
+    """Rounds of matching, at most."""
+    edges: bool = False
+    """Whether synthetic nodes have edges: SFGC's have none."""
+    latest: int = Field(30, ge=0)
+    """An expert's segment begins after so many epochs at most."""
+    span: int = Field(20, ge=1)
+    """Epochs of an expert that a student is to catch up with."""
+    steps: int = Field(20, ge=1)
+    """Steps of a student."""
+    rate: float = Field(0.1, gt=0)
+    """The student's learning rate at the start; it is learned."""
+    expert: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    """Training of the experts; its epochs are `span` and what is drawn."""
+
+    def begin(self, federation: Federation, state: State) -> None:
+        super().begin(federation, state)
+        state.graph |= {"rate": torch.tensor(self.rate).log()}
+        state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
+
+    def matched(self, federation: Federation, model: Model, state: State) -> None:
+        """One round: an expert's segment, a student on the synthetic nodes, one step of X' and of its rate."""
+        source = torch.Generator().manual_seed(seed_of(federation.seed, "expert", state.round))
+        begins = int(torch.randint(self.latest + 1, (), generator=source))
+        request = {"weights": redrawn(model.module, source.initial_seed()), "begins": begins}
+        told = federation.total("expert", request)
+        start, goal = told.mean("start"), told.mean("goal")
+        graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
+        student = self._student(model.module, start, state.scale * graph["x"], graph["rate"].exp(), state.y)
+        far = sum(((student[name] - goal[name]).square().sum() for name in student), torch.zeros(()))
+        near = sum(((start[name] - goal[name]).square().sum() for name in student), torch.zeros(()))
+        self.descend(state, graph, far / near.clamp(min=torch.finfo(near.dtype).tiny))
+
+    def _student(
+        self, module: nn.Module, start: dict[str, Tensor], x: Tensor, rate: Tensor, y: Tensor
+    ) -> dict[str, Tensor]:
+        """Weights after some steps on the synthetic nodes, as a function of their features and of the rate."""
+        module = deepcopy(module).eval()
+        names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        weights = {name: start[name].requires_grad_() for name in names}
+        still = {name: value for name, value in start.items() if name not in weights}
+        nothing = torch.empty(2, 0, dtype=torch.long)
+        for _ in range(self.steps):
+            output = functional_call(module, weights | still, (x, nothing))
+            slopes = torch.autograd.grad(F.cross_entropy(output, y), list(weights.values()), create_graph=True)
+            weights = {name: weights[name] - rate * slope for name, slope in zip(names, slopes, strict=True)}
+        return weights
+
+    class AtParty(Condensing.AtParty):
+        method: SFGC
+
+        @action
+        def expert(self, request: Payload) -> Answer:
+            """Weights where a segment of training begins, and where it ends."""
+            self.model.load(request["weights"])
+            begins = int(request["begins"])
+            if begins:
+                self.method.expert.model_copy(update={"epochs": begins}).fit(self, self.task.loss)
+            start = self.model.stacks()
+            self.method.expert.model_copy(update={"epochs": self.method.span}).fit(self, self.task.loss)
+            return Answer({"start": start, "goal": self.model.stacks()})
+
+
+def redrawn(module: nn.Module, seed: int) -> dict[str, Tensor]:
+    """Other first weights for the same model."""
+    module = deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for part in module.modules():
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
+    return Model(module).weights()
