@@ -16,9 +16,7 @@ from isthmus.errors import IsthmusError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from isthmus.audit.base import Audit
-    from isthmus.audit.edges import Leak
-    from isthmus.audit.reconstruction import Exposure
+    from isthmus.audit.base import Audit, Shown
     from isthmus.methods.base import Method
     from isthmus.study.config import Loaded, Study
 
@@ -27,7 +25,10 @@ def audit_command(
     study: Annotated[
         Path | None, typer.Argument(help="A study as TOML with a method that there is an audit of.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="Method to attack, fedcog without a study; or fgcl.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method to attack, fedcog without a study.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Audit, see isthmus audits; without, one that is of the method, or membership.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Data set, see isthmus datasets; or a folder of them.")] = None,
     partition: Annotated[str | None, typer.Option(help="Cut, see isthmus partitions.")] = None,
     parties: Annotated[int | None, typer.Option(help="Number of parties.")] = None,
@@ -50,12 +51,18 @@ def audit_command(
     epsilons: Annotated[
         str | None, typer.Option(help="fgcl: budgets of a view, 0.1,1,10,100 where nothing else is said.")
     ] = None,
+    shadows: Annotated[
+        int | None, typer.Option(min=2, help="membership: models trained with and without items; 16.")
+    ] = None,
+    others: Annotated[
+        int | None, typer.Option(min=1, help="membership: test items to tell members from; 1000.")
+    ] = None,
     graphs: Annotated[int | None, typer.Option(min=1, help="fgcl: graphs that the model is asked about; 100.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")
     ] = False,
 ) -> None:
-    """Attack what a method's parties send and train: FedCog's features, FGCL's edges."""
+    """Attack what a method's parties send and train: FedCog's features, FGCL's edges, anyone's members."""
     import torch
 
     from isthmus.cli import _console, _study
@@ -69,11 +76,12 @@ def audit_command(
         study, set_ or [], data=data, partition=partition, parties=parties, rounds=rounds, seeds=seeds,
         unlabelled=unlabelled, method=[fresh] if fresh else [], encoder=encoder or default,
     )  # fmt: skip
-    kind, attacked = _attacked(whole)
+    kind, attacked = _attacked(whole, by)
     if accuracy and kind.attacked != "fedcog":
-        raise IsthmusError(f"--accuracy is for fedcog: the audit of {kind.attacked} trains and tells it anyway")
+        raise IsthmusError(f"--accuracy is for fedcog: audit '{kind.name}' trains and tells it anyway")
     budgets = None if epsilons is None else _numbers(epsilons)
     given = {"colluders": colluders, "least": least, "epsilons": budgets, "graphs": graphs}
+    given |= {"shadows": shadows, "others": others}
     audit = kind.read({name: value for name, value in given.items() if value is not None}, f"audit '{kind.name}'")
     with _console(error=True).status("parties are attacked"):
         loaded = whole.cut_data(whole.seeds[0])
@@ -85,9 +93,9 @@ def audit_command(
         typer.echo(json.dumps({**about, "protections": [each.to_dict() for each in found]}))
         return
     console = _console()
-    table, notes = _shown(audit, found, len(loaded.parties))
-    console.print(table)
-    for note in notes:
+    shown = audit.shown(found, len(loaded.parties))
+    console.print(_table(shown))
+    for note in shown.notes:
         console.print(note, highlight=False)
 
 
@@ -104,15 +112,18 @@ def audits_command(
     _list(Audit, name, as_json)
 
 
-def _attacked(study: Study) -> tuple[type[Audit], Method]:
-    """The study's first method that there is an audit of, and that audit."""
+def _attacked(study: Study, by: str | None) -> tuple[type[Audit], Method]:
+    """An audit, and the study's first method that it is of; without a name one that is made for a method, or else the
+    one that is of any."""
     from isthmus.audit.base import Audit
 
-    kinds = {kind.attacked: kind for kind in Audit.known().values()}
-    for method in study.method_list():
-        if method.name in kinds:
-            return kinds[method.name], method
-    raise IsthmusError(f"there is no audit of a method in this study: add {' or '.join(sorted(kinds))}")
+    methods = study.method_list()
+    kinds = [Audit.named(by)] if by else sorted(Audit.known().values(), key=lambda kind: kind.attacked == "")
+    for kind in kinds:
+        for method in methods:
+            if kind.attacked in ("", method.name):
+                return kind, method
+    raise IsthmusError(f"audit '{by}' is of method '{kinds[0].attacked}', which is not in this study: add it")
 
 
 def _numbers(text: str) -> list[float]:
@@ -138,28 +149,6 @@ def _found(audit: Audit, method: Method, study: Study, loaded: Loaded, accuracy:
     return [replace(each, metric=name, value=value) for each, (name, value) in zip(found, trained, strict=True)]
 
 
-def _shown(audit: Audit, found: list[Any], parties: int) -> tuple[Table, list[str]]:
-    """A table for people, and what stands below it."""
-    from isthmus.audit.reconstruction import Reconstruction
-
-    if not isinstance(audit, Reconstruction):
-        return _edges_table(found), [
-            "AUC 0.5 and advantage 0 are chance; what the model tells of other graphs it tells of all"
-        ]
-    all_ = not 0 < audit.colluders < parties - 1
-    against = (
-        "all others collude"
-        if all_
-        else "one other is"
-        if audit.colluders == 1
-        else f"{audit.colluders} others collude"
-    )
-    notes = [f"{parties} parties; {against} against each in turn"]
-    if any(levels["direction"] > levels["features"] for each in found for levels in each.attacks.values()):
-        notes.append("in brackets: nodes of which an attack reads the direction")
-    return _table(found), notes
-
-
 def _trained(study: Study, method: Method) -> tuple[str, float]:
     """The metric of the task on test data, mean over the seeds."""
     from isthmus.study.engine import Run, module_for
@@ -175,60 +164,17 @@ def _trained(study: Study, method: Method) -> tuple[str, float]:
     return loaded.task.select_by, fmean(values)
 
 
-def _table(found: list[Exposure]) -> Table:
-    """What colluders learn, and by which attack, under each protection."""
+def _table(shown: Shown) -> Table:
+    """What is learned under each protection, a column each."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    table.add_column(f"of {found[0].nodes:,} nodes", no_wrap=True)
-    for each in found:
-        table.add_column(each.protection, justify="right", no_wrap=True)
-    lines = {
-        "are in a message": "summed", "meet Theorem 2's condition": "exposed", "support read": "support",
-        "direction read": "direction", "features read": "features", "... and whose they are": "named",
-    }  # fmt: skip
-    for title, name in lines.items():
-        table.add_row(title, *(f"{getattr(each, name):,}" for each in found))
-    table.add_section()
-    for attack in found[0].attacks:
-        table.add_row(f"read by: {attack}", *(_cell(each.attacks[attack]) for each in found))
-    table.add_section()
-    table.add_row("claims that are wrong", *(f"{each.wrong:,}" for each in found))
-    table.add_row("edges that lnnc adds", *(f"{each.added:,}" for each in found))
-    if found[0].value is not None:
-        table.add_row(f"test {found[0].metric}", *(f"{each.value:.3f}" for each in found))
-    return table
-
-
-def _cell(levels: dict[str, int]) -> str:
-    """Nodes whose features an attack reads; in brackets, where they are more, nodes whose direction it reads."""
-    more = levels["direction"] > levels["features"]
-    return f"{levels['features']:,}" + (f" ({levels['direction']:,})" if more else "")
-
-
-def _edges_table(found: list[Leak]) -> Table:
-    """How well edges are guessed under each protection, and how well they could be at most."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    table.add_column(f"{found[0].trained.joined:,} edges", no_wrap=True)
-    for each in found:
-        table.add_column(each.protection, justify="right", no_wrap=True)
-    table.add_row("epsilon spent on an edge", *(f"{each.epsilon:g}" for each in found))
-    titles = {"released": "released weights", "trained": "model, its graphs", "others": "model, other graphs"}
-    for name, title in titles.items():
+    table.add_column(shown.corner, no_wrap=True)
+    for column in shown.columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for section in shown.sections:
+        for title, cells in section:
+            table.add_row(title, *cells)
         table.add_section()
-        guesses = [getattr(each, name) for each in found]
-        for figure in ("auc", "advantage"):
-            cells = ["-" if guess is None else f"{getattr(guess, figure):.3f}" for guess in guesses]
-            table.add_row(f"{title}: {'AUC' if figure == 'auc' else figure}", *cells)
-        if name == "released":
-            table.add_row(
-                "the same, at most", *("-" if each.released is None else f"{each.most:.3f}" for each in found)
-            )
-    if found[0].value is not None:
-        table.add_section()
-        table.add_row(f"test {found[0].metric}", *(f"{each.value:.3f}" for each in found))
     return table

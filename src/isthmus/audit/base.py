@@ -20,8 +20,8 @@ class Audit(Registered):
 
     kind: ClassVar[str] = "audit"
     home: ClassVar[str] = "isthmus.audit"
-    attacked: ClassVar[str]
-    """The method that it is of."""
+    attacked: ClassVar[str] = ""
+    """The method that it is of; none where it is of any."""
 
     @abstractmethod
     def of(self, parties: Sequence[Party], task: Task, module: nn.Module, method: Any = None, *, seed: int = 0) -> Any:
@@ -31,6 +31,26 @@ class Audit(Registered):
             module: the model before training.
             method: with options of its own; its protections are replaced.
         """
+
+    @abstractmethod
+    def shown(self, found: Any, parties: int) -> Shown:
+        """What `of` found, as a table for people; `parties` is how many there are."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table, and what stands below it.
+
+    Attributes:
+        corner: what the titles of its lines are of.
+        columns: one for each protection.
+        sections: of lines, each a title and a cell for every column.
+    """
+
+    corner: str
+    columns: Sequence[str]
+    sections: Sequence[Sequence[tuple[str, Sequence[str]]]]
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)

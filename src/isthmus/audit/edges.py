@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
-from isthmus.audit.base import Audit
+from isthmus.audit.base import Audit, Shown
 from isthmus.data import rows
 from isthmus.data.party import Block, Cohort, Party
 from isthmus.errors import IsthmusError
@@ -131,6 +131,27 @@ class EdgeInference(Audit):
             parties = [safe(party) for party in parties]  # without noise too, so that only the noise differs
         runs = self.protected(method).items()
         return [self._leak(name, each, parties, task, module, seed) for name, each in runs]
+
+    def shown(self, found: Sequence[Leak], parties: int) -> Shown:
+        sections = [[("epsilon spent on an edge", [f"{each.epsilon:g}" for each in found])]]
+        for name, title in {
+            "released": "released weights",
+            "trained": "model, its graphs",
+            "others": "model, other graphs",
+        }.items():
+            guesses = [getattr(each, name) for each in found]
+            section = [
+                (f"{title}: {told}", ["-" if guess is None else f"{getattr(guess, figure):.3f}" for guess in guesses])
+                for figure, told in (("auc", "AUC"), ("advantage", "advantage"))
+            ]
+            if name == "released":
+                most = ["-" if each.released is None else f"{each.most:.3f}" for each in found]
+                section.append(("the same, at most", most))
+            sections.append(section)
+        if found[0].value is not None:
+            sections.append([(f"test {found[0].metric}", [f"{each.value:.3f}" for each in found])])
+        note = "AUC 0.5 and advantage 0 are chance; what the model tells of other graphs it tells of all"
+        return Shown(f"{found[0].trained.joined:,} edges", [each.protection for each in found], sections, [note])
 
     def _leak(
         self, protection: str, method: FedAvg, parties: Sequence[Party], task: Task, module: nn.Module, seed: int

@@ -23,7 +23,7 @@ from isthmus.audit.attacks import (
     SecondHop,
     entries,
 )
-from isthmus.audit.base import Audit, Recorder
+from isthmus.audit.base import Audit, Recorder, Shown
 from isthmus.audit.knowledge import Knowledge, Law, Mail, Reals, known_of, law_of, mail_of
 from isthmus.audit.sparse_attacks import InnerNeighbours, Supports, Values
 from isthmus.data import matrices
@@ -145,6 +145,22 @@ class Reconstruction(Audit):
         laws = [law_of(party) for party in parties]
         return [self._exposure(each, parties, laws, task, module, seed) for each in self.protected(method or FedCog())]
 
+    def shown(self, found: Sequence[Exposure], parties: int) -> Shown:
+        learned = [(title, [f"{getattr(each, name):,}" for each in found]) for title, name in LINES.items()]
+        read = [(f"read by: {attack}", [_cell(each.attacks[attack]) for each in found]) for attack in found[0].attacks]
+        more = {"claims that are wrong": "wrong", "edges that lnnc adds": "added"}
+        checked = [(title, [f"{getattr(each, name):,}" for each in found]) for title, name in more.items()]
+        if found[0].value is not None:
+            checked.append((f"test {found[0].metric}", [f"{each.value:.3f}" for each in found]))
+        against = f"{self.colluders} others collude" if self.colluders > 1 else "one other is"
+        if not 0 < self.colluders < parties - 1:
+            against = "all others collude"
+        notes = [f"{parties} parties; {against} against each in turn"]
+        if any(levels["direction"] > levels["features"] for each in found for levels in each.attacks.values()):
+            notes.append("in brackets: nodes of which an attack reads the direction")
+        columns = [each.protection for each in found]
+        return Shown(f"of {found[0].nodes:,} nodes", columns, [learned, read, checked], notes)
+
     def _exposure(
         self, method: FedCog, parties: Sequence[Party], laws: Sequence[Law], task: Task, module: nn.Module, seed: int
     ) -> Exposure:
@@ -170,6 +186,18 @@ class Reconstruction(Audit):
             return others
         edges = Counter(border.owners[owner] for owner in border.owner.tolist())
         return sorted(others, key=lambda other: -edges[parties[other].name])[: self.colluders]
+
+
+LINES = {
+    "are in a message": "summed", "meet Theorem 2's condition": "exposed", "support read": "support",
+    "direction read": "direction", "features read": "features", "... and whose they are": "named",
+}  # fmt: skip
+
+
+def _cell(levels: dict[str, int]) -> str:
+    """Nodes whose features an attack reads; in brackets, where they are more, nodes whose direction it reads."""
+    more = levels["direction"] > levels["features"]
+    return f"{levels['features']:,}" + (f" ({levels['direction']:,})" if more else "")
 
 
 def propagated(method: FedCog, parties: Sequence[Party], task: Task, module: nn.Module, *, seed: int = 0) -> Mail:

@@ -48,7 +48,7 @@ class Condensing(Averaging):
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     disjoint: ClassVar[bool] = True
 
-    rounds: int = Field(600, ge=1)
+    rounds: int = Field(200, ge=1)
     """Rounds of matching, at most."""
     every: int = Field(50, ge=1)
     """Rounds from one evaluation, which trains the model anew, to the next; the last round is always evaluated."""
@@ -74,7 +74,7 @@ class Condensing(Averaging):
     """Steps that theta is trained on G' from one of these rounds to the next."""
     lr_inner: float = Field(0.01, gt=0)
     """Learning rate of these steps."""
-    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=0.0)
+    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.03, weight_decay=0.0)
     """The server's optimiser of X' and A'; its moments last over the rounds."""
     target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
     """Training of the model on the synthetic graph, from its first weights."""

@@ -50,7 +50,7 @@ class FedGC(Condensing):
     """How many times neighbours are summed up across parties before anything else; 0 is the paper's "- com"."""
     self_training: bool = True
     """Whether a model of all parties labels nodes without label for the bottleneck; without is the paper's "- st"."""
-    teaching: int = Field(50, ge=1)
+    teaching: int = Field(30, ge=1)
     """Rounds of federated averaging that train this model."""
     bottleneck: bool = True
     """Whether parties condense z in place of their features; without is the paper's "- ib"."""
@@ -58,7 +58,7 @@ class FedGC(Condensing):
     """Weight of the divergence of z from a standard normal, (17)."""
     width: int = Field(256, ge=0)
     """Hidden width of the bottleneck's MLP; 0 is the paper's, the number of features."""
-    transforming: LocalTraining = LocalTraining(epochs=100, optimizer="adam", lr=0.001, weight_decay=0.0)
+    transforming: LocalTraining = LocalTraining(epochs=60, optimizer="adam", lr=0.01, weight_decay=0.0)
     """Training of the bottleneck at each party."""
     check_every: int = Field(10, ge=1)
     """Steps of it from one look at the party's validation nodes to the next."""

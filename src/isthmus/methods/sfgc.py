@@ -20,6 +20,7 @@ from isthmus.methods.condensing import Condensing
 from isthmus.methods.gcond import DosCond
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
+from isthmus.nn.per_party import redrawn
 
 
 class SFGC(DosCond):
@@ -98,14 +99,3 @@ class SFGC(DosCond):
             start = self.model.stacks()
             self.method.expert.model_copy(update={"epochs": self.method.span}).fit(self, self.task.loss)
             return Answer({"start": start, "goal": self.model.stacks()})
-
-
-def redrawn(module: nn.Module, seed: int) -> dict[str, Tensor]:
-    """Other first weights for the same model."""
-    module = deepcopy(module)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for part in module.modules():
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-    return Model(module).weights()

@@ -401,6 +401,17 @@ def initial_weights(module: nn.Module) -> Weights:
     return {name: value.detach() for name, value in kept.items()}
 
 
+def redrawn(module: nn.Module, seed: int) -> Weights:
+    """Other first weights of the same model: `reset_parameters` of every layer that has one."""
+    module = copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for part in module.modules():
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
+    return initial_weights(module)
+
+
 # ---- twins: the layers that work on all parties side by side
 
 
