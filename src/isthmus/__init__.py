@@ -39,6 +39,7 @@ _HOMES = {
     "IsthmusError": "isthmus.errors",
     "Results": "isthmus.study.results",
     "Study": "isthmus.study.config",
+    "load_graph": "isthmus.study.graphs",
 }
 
 __all__ = ["__version__", *_HOMES]
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from isthmus.nn.encoders import Encoder as Encoder
     from isthmus.nn.per_party import per_party as per_party
     from isthmus.study.config import Study as Study
+    from isthmus.study.graphs import load_graph as load_graph
     from isthmus.study.report import write_report as write_report
     from isthmus.study.results import Results as Results
     from isthmus.study.run import run as run

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch_geometric.data import Data
 
-from isthmus import Study
+from isthmus import Encoder, Study
 from isthmus.audit.membership import Membership
+from isthmus.federation.answers import Total
 from isthmus.study.engine import Run, module_for
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
@@ -54,6 +56,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "FedGC": {}, "- com": {"hops": 0}, "- ft": {"finetune": False}, "- ib": {"bottleneck": False},
     "- st": {"self_training": False},
 }  # fmt: skip
+MODELS = ("mlp", "appnp", "cheb", "gcn", "graphsage", "sgc")
+"""Of table 3."""
 GAMMAS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 COUNTS = (1, 2, 4, 8, 16, 32)
 ROWS: dict[str, dict[str, dict[str, Any]]] = {
@@ -61,6 +65,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "ablation": {name: {"name": "fedgc", **CONDENSED, **parts} for name, parts in PARTS.items()},
     "gamma": {f"{gamma:g}": {"name": "fedgc", **CONDENSED, "gamma": gamma} for gamma in GAMMAS},
     # a federation of one opens what that one party says
+    "models": {"FedGC": {"name": "fedgc", **CONDENSED}},
     "parties": {str(n): {"name": "fedgc", **CONDENSED, **({"least": 1} if n == 1 else {})} for n in COUNTS},
 }
 """By study and row the method."""
@@ -73,6 +78,8 @@ PAPER = {
     ("citeseer", 0.036): (71.7, 70.6, 69.0, 69.1, None, 69.3, 69.8, 67.1, 70.7),
 }
 """Table 2 of the paper, in the order of METHODS; it has no FedAvg."""
+PAPER_MODELS = {"cora": (76.7, 79.1, 76.1, 79.6, 79.1, 79.6), "citeseer": (70.7, 70.5, 69.0, 70.5, 70.0, 70.7)}
+"""FedGC's rows of table 3, in the order of MODELS."""
 FIGURES = {"test": "accuracy", "auc": "MIA AUC", "f1": "MIA F1", "likelihood": "LiRA AUC", "tpr": "LiRA at 1 %"}
 
 
@@ -84,7 +91,7 @@ def study_of(study: str, data: str, method: dict[str, Any], ratio: float, seed: 
     return Study.of(
         {
             "data": {"name": data},
-            "partition": {"name": "label-dirichlet", "beta": 1.0 if study == "table" else 100.0},
+            "partition": {"name": "label-dirichlet", "beta": 1.0 if study in ("table", "models") else 100.0},
             "parties": parties,
             "model": {"encoder": "gcn", "hidden": 256, "dropout": 0.5},
             "methods": [method],
@@ -101,7 +108,9 @@ def measured(study: str, data: str, row: str, ratio: float, seed: int) -> dict[s
     loaded = plan.load(seed)
     module = module_for(plan.encoder(), loaded.parties, loaded.task, seed)
     (method,), began = plan.method_list(), time.perf_counter()
-    if study == "table":
+    if study == "models":
+        told = on_other_models(plan, loaded, method, seed)
+    elif study == "table":
         run = Run(method, loaded.parties, loaded.task, module, seed=seed).go()
         told = {"test": 100 * run.metrics["test_accuracy"], "val": 100 * run.metrics["val_accuracy"]}
         told |= {"round": run.chosen_round}
@@ -118,6 +127,24 @@ def measured(study: str, data: str, row: str, ratio: float, seed: int) -> dict[s
     return {"seed": seed, **rounded, "seconds": seconds, "date": datetime.date.today().isoformat()}
 
 
+def on_other_models(plan: Study, loaded: Any, method: Any, seed: int) -> dict[str, Any]:
+    """One condensed graph trains one model after another; the parties fine-tune and test each of them."""
+    module = module_for(plan.encoder(), loaded.parties, loaded.task, seed)
+    run = Run(method, loaded.parties, loaded.task, module, seed=seed)
+    found = run.go()
+    (site,) = run.transport.sites
+    site.outputs(found.weights)  # from here on it is at what the parties train on, z
+    told = {"round": found.chosen_round}
+    for name in MODELS:
+        other = module_for(Encoder.named(name)(hidden=256), site.cohort.parties, loaded.task, seed)
+        weights = method.trained(other, Data(**found.graph), seed)
+        at_parties = method.site(site.cohort.parties, loaded.task, other, seed=seed)
+        names = at_parties.hosted.names
+        counts = Total([at_parties.answer("evaluate", {"weights": weights}, names)], names)
+        told[name] = 100 * loaded.task.metrics(counts.sum("test"))["accuracy"]
+    return told
+
+
 def cells_of(cells: list[dict[str, Any]], study: str, data: str, ratio: float) -> dict[str, list[dict[str, Any]]]:
     """Runs by row."""
     key = {"study": study, "data": data, "ratio": ratio}
@@ -125,20 +152,21 @@ def cells_of(cells: list[dict[str, Any]], study: str, data: str, ratio: float) -
 
 
 def text(cells: list[dict[str, Any]], study: str, data: str, ratio: float) -> str:
-    """Mean and standard deviation over the seeds; the paper's figures beside those of the table."""
+    """Mean and standard deviation over the seeds; the paper's figures beside those of tables 2 and 3."""
     found = cells_of(cells, study, data, ratio)
-    figures = {name: title for name, title in FIGURES.items() if study != "table" or name == "test"}
-    lines = []
+    head, lines = f"{data}, r = {100 * ratio:g} %", []
+    if study in ("table", "models"):
+        paper: dict[str, Any] = dict(zip(METHODS, PAPER.get((data, ratio), ()), strict=False))
+        rows = {row: [run["test"] for run in runs] for row, runs in found.items()} if study == "table" else {}
+        if study == "models":
+            paper = dict(zip(MODELS, PAPER_MODELS.get(data, ()) if ratio == RATIOS[data][0] else (), strict=False))
+            rows = {name: [run[name] for run in runs] for runs in found.values() for name in MODELS}
+        lines = [(row, str(len(all_)), _spread(all_, 1), str(paper.get(row) or "")) for row, all_ in rows.items()]
+        return markdown((head, "seeds", "accuracy", "paper"), lines)
     for row, runs in found.items():
-        told = [_spread([run[name] for run in runs], 1 if name == "test" else 3) for name in figures]
-        paper = (
-            PAPER.get((data, ratio), ())[list(METHODS).index(row)]
-            if (data, ratio) in PAPER and study == "table"
-            else None
-        )
-        lines.append((row, str(len(runs)), *told, *([str(paper or "")] if study == "table" else [])))
-    head = (f"{data}, r = {100 * ratio:g} %", "seeds", *figures.values(), *(["paper"] if study == "table" else []))
-    return markdown(head, lines)
+        told = [_spread([run[name] for run in runs], 1 if name == "test" else 3) for name in FIGURES]
+        lines.append((row, str(len(runs)), *told))
+    return markdown((head, "seeds", *FIGURES.values()), lines)
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -150,7 +178,7 @@ def charts(cells: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """Figures 4 and 8 to 11: accuracy and the shadow attack's AUC over rounds, gamma and numbers of parties."""
     found: dict[str, dict[str, list[float]]] = {}
     for cell in cells:
-        if cell["study"] == "table" or not cell["runs"]:
+        if cell["study"] in ("table", "models") or not cell["runs"]:
             continue
         name = f"{cell['data']}, {cell['study']}"
         if cell["study"] == "ablation" and cell["row"] in ("FedGC", "- ib"):

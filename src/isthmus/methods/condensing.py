@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from isthmus.data import rows
@@ -32,6 +34,7 @@ from isthmus.nn.condensed import (
 )
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import generator, seed_of
+from isthmus.nn.per_party import initial_weights
 from isthmus.tasks.classification import NodeClassification
 
 
@@ -93,7 +96,8 @@ class Condensing(Averaging):
         for state.round in state.rounds(self.rounds):
             self.matched(federation, model, state)
             if state.round % self.every == 0 or state.round == self.rounds:
-                state.weights = self.trained(model, state, federation.seed)
+                seed = seed_of(federation.seed, state.round)
+                state.weights = self.trained(model.module, self.graph(state), seed)
             yield state
 
     def matched(self, federation: Federation, model: Model, state: State) -> None:
@@ -130,15 +134,15 @@ class Condensing(Averaging):
             joined = self._joined(state.graph)
         return released(state.scale * state.graph["x"], state.y, joined, self.threshold)
 
-    def trained(self, model: Model, state: State, seed: int) -> dict[str, Tensor]:
-        """The study's model after training on G' alone."""
-        graph = self.graph(state)
-        graph.train_mask = torch.ones(graph.num_nodes, dtype=torch.bool)
-        task = NodeClassification(classes=state.classes)
-        site = Site(self, [Party.of_graph("condensed", graph)], task, model.module, seed=seed_of(seed, state.round))
+    def trained(self, module: nn.Module, graph: Data, seed: int) -> dict[str, Tensor]:
+        """A model's weights after training on a synthetic graph alone, from those that it has."""
+        graph = copy(graph)
+        graph.train_mask = torch.ones(int(graph.num_nodes or 0), dtype=torch.bool)
+        task = NodeClassification(classes=max(2, int(graph.y.max()) + 1))
+        site = Site(self, [Party.of_graph("condensed", graph)], task, module, seed=seed)
         site.kept.now = (0,)
-        site.model.load(model.weights())
-        self.target.fit(site, task.loss)
+        site.model.load(initial_weights(module))
+        self.target.fit(site, lambda step: step.mean(F.cross_entropy(step.output, step.y, reduction="none")))
         return {name: stack[0].clone() for name, stack in site.model.stacks().items()}
 
     def _classes(self, state: State) -> IdUnion:

@@ -21,6 +21,7 @@ from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
 from isthmus.study.engine import RunResult
+from isthmus.study.graphs import write_graph
 
 
 @dataclass
@@ -75,6 +76,8 @@ class Results:
         for run in self.runs:
             for name, weights in _weight_files(run):
                 store.write(folder / "weights" / f"{name}.safetensors", save(dict(weights)))
+            if run.graph:
+                write_graph(folder / "graphs" / f"{run.method}-{run.seed}", run.graph)
         tables = [("history", list(self._history()), _HISTORY), ("ledger", list(self._ledger()), _LEDGER)]
         if any(run.places for run in self.runs):
             tables.append(("places", list(self._places()), PLACES))

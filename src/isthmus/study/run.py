@@ -130,9 +130,11 @@ def _prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: boo
             "study.toml",
             "history.parquet",
             "ledger.parquet",
+            "places.parquet",
             "report.html",
             STATE,
             "weights",
+            "graphs",
         ):
             path = out / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
