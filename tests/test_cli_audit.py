@@ -56,7 +56,10 @@ def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
 @pytest.mark.parametrize(
     ("study", "arguments", "message"),
     [
-        ('[[methods]]\nname = "fedavg"\n', (), "there is no audit of a method in this study: add fedcog or fgcl"),
+        ('[[methods]]\nname = "fedavg"\n', ("--by", "edges"), "audit 'edges' is of method 'fgcl', which is not in"),
+        ("", ("--method", "fedavg", "--by", "member"), "unknown audit 'member': did you mean 'membership'?"),
+        ("", ("--method", "local", "--encoder", "gcn", "--rounds", "2"), "keep their models, none is released"),
+        ("", ("--method", "fedavg", "--data", "motifs", "--epsilons", "1"), "audit 'membership'"),
         ("", ("--encoder", "gcn"), "method 'fedcog' needs a model that propagates before it learns"),
         ("", ("--parties", "1"), "there is one party: nobody receives anything"),
         ("", ("--least", "0"), "least"),
@@ -70,7 +73,6 @@ def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
         ("", ("--method", "fgcl", "--data", "motifs", "--least", "2"), "audit 'edges'"),
         ("", ("--method", "fgcl", "--data", "motifs", "--epsilons", "much"), "give numbers with commas between them"),
         ("", ("--method", "fgcl", "--data", "motifs", "--accuracy"), "--accuracy is for fedcog"),
-        ("", ("--method", "fedavg"), "there is no audit of a method in this study"),
     ],
 )
 def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
@@ -87,7 +89,7 @@ def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
 def test_audits_are_listed(isthmus):
     code, out, _ = isthmus("audits", "--json")
     assert code == 0
-    assert [each["name"] for each in json.loads(out)] == ["edges", "reconstruction"]
+    assert [each["name"] for each in json.loads(out)] == ["edges", "membership", "reconstruction"]
 
 
 def test_accuracy_without_test_items_is_said_in_one_line(isthmus):
@@ -115,3 +117,31 @@ def test_edges_are_guessed_at_under_each_budget(isthmus):
     lines = {line[: line.find("  ")].strip(): line.split() for line in out.splitlines()}
     assert lines["released weights: AUC"][-3:] == ["-", f"{one['released']['auc']:.3f}", "1.000"]
     assert lines["epsilon spent on an edge"][-3:] == ["inf", "2", "200"]
+
+
+def test_who_was_trained_on_is_told_by_round_and_as_a_table(isthmus, tmp_path):
+    study = tmp_path / "study.toml"
+    study.write_text(
+        'parties = 3\n[data]\nname = "banks"\nnodes = 120\n[[methods]]\nname = "fedgc"\nrounds = 2\nevery = 1\n'
+        "ratio = 0.1\nteaching = 1\n[methods.target]\nepochs = 3\n[methods.transforming]\nepochs = 2\n"
+    )
+    options = (study, "--shadows", "2", "--others", "20")
+    code, out, _ = isthmus("audit", *options, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["audit"]["name"], found["audit"]["shadows"], found["audit"]["others"]) == ("membership", 2, 20)
+    assert [each["protection"] for each in found["protections"]] == ["fedgc", "without bottleneck"]
+    for each in found["protections"]:
+        assert [seen["round"] for seen in each["rounds"]] == [1, 2]
+        assert each["rounds"][0]["asked"].keys() == {"features", "transformed"}
+    code, out, _ = isthmus("audit", *options)
+    assert code == 0
+    assert "likelihood: rate at 1 %" in out
+    assert "told from 20 others" in out
+
+
+def test_another_audit_than_a_methods_own_is_taken_by_name(isthmus):
+    code, out, _ = isthmus("audit", *SMALL, "--method", "fedcog", "--by", "membership", "--rounds", "2",
+                           "--shadows", "2", "--json")  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["audit"]["name"] == "membership"

@@ -1,0 +1,132 @@
+"""The synthetic graph: its edges, its gradients, and what is let out of it, against slow literal versions."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from isthmus.nn import condensed
+from isthmus.nn.bottleneck import Bottleneck, divergence
+
+
+@pytest.fixture
+def source():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_edges_are_those_of_the_mlp_on_pairs_put_together(source, symmetric):
+    x = torch.randn(5, 3, generator=source)
+    edges = condensed.edges_start(3, 4, 5, source)
+    found = condensed.adjacency(x, edges, symmetric=symmetric)
+
+    def score(i, j):
+        hidden = F.linear(torch.cat([x[i], x[j]]), edges["edges/first"], edges["edges/first_bias"]).relu()
+        return F.linear(hidden, edges["edges/second"], edges["edges/second_bias"]).squeeze()
+
+    for i in range(5):
+        for j in range(5):
+            both = (score(i, j) + score(j, i)) / 2 if symmetric else score(i, j)
+            due = torch.tensor(0.0) if i == j else both.sigmoid()
+            torch.testing.assert_close(found[i, j], due)
+    assert torch.equal(found, found.T) == symmetric
+    assert 0.3 < float(found.sum(1).mean()) < 3, "a node starts with about one neighbour"
+
+
+def test_propagation_is_that_of_a_gcn_on_the_graph_that_is_released(source):
+    x = torch.randn(6, 4, generator=source)
+    joined = condensed.adjacency(x, condensed.edges_start(4, 8, 6, source), symmetric=False)
+    graph = condensed.released(x, torch.arange(6) % 2, joined, threshold=0.0)
+    from torch_geometric.nn import SGConv
+
+    layer = SGConv(4, 4, K=2, bias=False)
+    layer.lin.weight = nn.Parameter(torch.eye(4))
+    theirs = layer(graph.x, graph.edge_index, graph.edge_weight)
+    torch.testing.assert_close(condensed.propagated(x, joined, 2), theirs, atol=1e-5, rtol=1e-4)
+    assert torch.equal(condensed.propagated(x, None, 2), x)
+
+
+def test_weak_edges_are_left_out(source):
+    joined = torch.tensor([[0.0, 0.9, 0.005], [0.2, 0.0, 0.0], [0.0, 0.01, 0.0]])
+    graph = condensed.released(torch.eye(3), torch.tensor([0, 1, 1]), joined, threshold=0.01)
+    assert graph.edge_index.tolist() == [[1, 0], [0, 1]]
+    torch.testing.assert_close(graph.edge_weight, torch.tensor([0.9, 0.2]))
+    assert condensed.released(torch.eye(3), torch.zeros(3), None, 0.01).edge_index.shape == (2, 0)
+
+
+def literal_slopes(h, y, weight, classes):
+    """A class after another: autograd on the mean loss of its rows."""
+    found = []
+    for kind in range(classes):
+        own = weight.clone().requires_grad_()
+        rows = h[y == kind]
+        loss = F.cross_entropy(rows @ own.T, y[y == kind]) if len(rows) else (own * 0).sum()
+        found.append(torch.autograd.grad(loss, own)[0])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_of_classes_are_autograds(seed):
+    source = torch.Generator().manual_seed(seed)
+    h, weight = torch.randn(20, 5, generator=source), torch.randn(4, 5, generator=source)
+    y = torch.randint(3, (20,), generator=source)  # class 3 has no rows
+    torch.testing.assert_close(condensed.class_slopes(h, y, weight), literal_slopes(h, y, weight, 4))
+
+
+def test_gradients_of_all_parties_are_those_of_each_alone():
+    source = torch.Generator().manual_seed(0)
+    h, weight = torch.randn(30, 5, generator=source), torch.randn(3, 5, generator=source)
+    y, party = torch.randint(3, (30,), generator=source), torch.arange(3).repeat_interleave(10)
+    y[party == 1] = 2
+    found = condensed.party_slopes(h, y, party, 4, weight)
+    for at in range(4):
+        torch.testing.assert_close(found[at], literal_slopes(h[party == at], y[party == at], weight, 3))
+
+
+def test_distances_are_squares_and_the_cosines_of_7():
+    source = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 3, 4, generator=source), torch.randn(2, 3, 4, generator=source)
+    squares = [sum(float((a[c, i, j] - b[c, i, j]) ** 2) for i in range(3) for j in range(4)) for c in range(2)]
+    cosines = [sum(1 - float(a[c, i] @ b[c, i] / a[c, i].norm() / b[c, i].norm()) for i in range(3)) for c in range(2)]
+    torch.testing.assert_close(condensed.DISTANCES["mse"](a, b), torch.tensor(squares))
+    torch.testing.assert_close(condensed.DISTANCES["columns"](a, b), torch.tensor(cosines))
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=8).filter(any), st.integers(1, 60))
+def test_every_class_that_is_there_gets_a_share_near_its_own(counts, total):
+    items = torch.tensor(counts, dtype=torch.float64)
+    given = condensed.shares(items, total)
+    here = items > 0
+    assert int(given.sum()) == max(total, int(here.sum()))
+    assert bool((given[here] >= 1).all())
+    assert not bool(given[~here].any())
+    if total >= sum(counts):  # large enough for all: nobody is more than one from its share
+        assert bool(((given - items / items.sum() * total).abs() <= 1 + 1e-9).all())
+
+
+def test_the_divergence_is_the_closed_form_of_torch():
+    mean, spread = torch.randn(5, 3), torch.rand(5, 3) + 0.1
+    normal = torch.distributions.Normal
+    each = torch.distributions.kl_divergence(normal(mean, spread), normal(0.0, 1.0)).sum(1)
+    due = torch.stack([each[:2].mean(), each[2:].mean(), torch.tensor(0.0)])
+    torch.testing.assert_close(divergence(mean, spread, (2, 3, 0)), due)
+
+
+def test_a_deviation_of_nothing_diverges_finitely():
+    assert bool(divergence(torch.zeros(1, 2), torch.zeros(1, 2), (1,)).isfinite().all())
+
+
+def test_the_bottleneck_is_an_mlp_and_then_its_neighbours(source):
+    maker = Bottleneck(3, 4)
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    x = torch.randn(3, 3, generator=source)
+    mean, spread = maker(x, edges)
+    hidden = (x @ maker.first.weight.T).relu() @ maker.second.weight.T
+    degree = torch.tensor([2.0, 3.0, 2.0])
+    for u in range(3):
+        near = [u, *edges[0][edges[1] == u].tolist()]
+        z = sum(hidden[v] / (degree[u] * degree[v]).sqrt() for v in near)
+        torch.testing.assert_close(mean[u], z[:3])
+        torch.testing.assert_close(spread[u], F.softplus(z[3:]))
