@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import statistics
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,8 @@ def study(data: str, method: dict[str, Any], seed: int, row: dict[str, Any], rou
         method = {"threshold": 0.1, "alpha": 0.1, **method}
     if "fraction" in row:
         method["fraction"] = row["fraction"]
+    if "features" in row:
+        options["normalize"] = False
     cut: dict[str, Any] = {"name": "overlap"}
     if "proportions" in row:
         cut["proportions"] = list(row["proportions"])
@@ -139,14 +142,15 @@ def text(cells: list[dict[str, Any]], table: int, goal: str) -> str:
         "| --- " * (3 + len(names)) + "|",
     ]
     for data in SETS:
-        for row in rows_of(table, data):
+        for base, raw in itertools.product(rows_of(table, data), ({}, {"features": "raw"})):
+            row = base | raw
             mine = {c["method"]: c for c in cells if (c["table"], c["data"], c["row"]) == (table, data, named(row))}
             if not mine:
                 continue
             seeds = {len(each["runs"]) for each in mine.values()}
             told = [_cell(mine.get(name), goal) for name in names]
             lines.append(f"| {data} | {named(row)} | {'-'.join(map(str, sorted(seeds)))} | " + " | ".join(told) + " |")
-            if goal == "global" and (paper := PAPER.get((table, data, named(row)))):
+            if goal == "global" and (paper := PAPER.get((table, data, named(base)))):
                 by_name = dict(
                     zip(("centralized", "federated", "without graph", "without labels", "fedgl"), paper, strict=True)
                 )
@@ -166,6 +170,7 @@ def main() -> None:
     parser.add_argument("--table", type=int, choices=TABLES, default=2)
     parser.add_argument("--data", nargs="*", default=SETS, choices=SETS)
     parser.add_argument("--methods", nargs="*", choices=METHODS)
+    parser.add_argument("--raw", action="store_true", help="features as they are: rows do not add up to 1")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--write", action="store_true", help="keep what is found, and go on from what is kept")
@@ -174,6 +179,7 @@ def main() -> None:
     kept = kept_cells(FOUND) if args.write else []
     for data in args.data:
         for row in rows_of(args.table, data):
+            row |= {"features": "raw"} if args.raw else {}
             for name in args.methods or TABLES[args.table][1]:
                 key = {"table": args.table, "data": data, "row": named(row), "method": name}
                 run_seed = partial(measured, data, METHODS[name], row, args.rounds)
