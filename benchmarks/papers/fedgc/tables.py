@@ -56,7 +56,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "FedGC": {}, "- com": {"hops": 0}, "- ft": {"finetune": False}, "- ib": {"bottleneck": False},
     "- st": {"self_training": False},
 }  # fmt: skip
-MODELS = ("mlp", "appnp", "cheb", "gcn", "graphsage", "sgc")
+MODELS = ("mlp", "appnp", "cheb", "gcn", "sage", "sgc")
 """Of table 3."""
 GAMMAS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 COUNTS = (1, 2, 4, 8, 16, 32)
