@@ -223,6 +223,13 @@ def test_steps_of_theta_are_gradient_descent_on_the_synthetic_graph(parties):
     torch.testing.assert_close(method._further(state), own.detach(), atol=1e-6, rtol=1e-4)
 
 
+def test_other_parties_are_drawn_in_every_round_of_teaching(parties):
+    found = run_of(FedGC(**{**QUICK, "teaching": 8}, fraction=0.5), parties).go()
+    drawn = [call.parties for call in found.ledger.calls if call.action == "train"]
+    assert len(drawn) == 8
+    assert len(set(drawn)) > 1
+
+
 def test_gcond_and_doscond_learn(parties):
     for method in (DosCond, GCond):
         found = run_of(method(rounds=60, every=60, ratio=0.2), parties).go()

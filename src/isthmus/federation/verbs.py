@@ -82,12 +82,12 @@ class Federation:
         self.quorum = quorum
         self.clock = clock
 
-    def sample(self, fraction: float) -> tuple[str, ...]:
-        """A share of the parties, drawn anew every round, at least one."""
+    def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
+        """A share of the parties, at least one, drawn anew every round and for every other purpose within it."""
         count = max(1, round(fraction * len(self.parties)))
         if count >= len(self.parties):
             return self.parties
-        order = torch.randperm(len(self.parties), generator=generator(self.seed, "sample", self.clock()))
+        order = torch.randperm(len(self.parties), generator=generator(self.seed, "sample", self.clock(), *purpose))
         return tuple(self.parties[at] for at in sorted(order[:count].tolist()))
 
     def ask(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Answers:

@@ -82,7 +82,8 @@ class FedGC(Condensing):
     def _teach(self, federation: Federation, state: State) -> Iterator[State]:
         """Self_train of Algorithm 1: phi_best by validation, then labels for the nodes that have none."""
         while state.taught < self.teaching:
-            told = federation.total("train", {"weights": state.now}, of=federation.sample(self.fraction))
+            chosen = federation.sample(self.fraction, "teach", state.taught)
+            told = federation.total("train", {"weights": state.now}, of=chosen)
             state.now = told.mean("weights", default=state.now)
             counts = federation.total("validate", {"weights": state.now})
             right = float(counts.sum("right"))
