@@ -48,11 +48,23 @@ def test_propagation_is_that_of_a_gcn_on_the_graph_that_is_released(source):
     assert torch.equal(condensed.propagated(x, None, 2), x)
 
 
+def test_pairs_are_scored_some_at_a_time_with_the_same_gradient(source, monkeypatch):
+    x = torch.randn(7, 3, generator=source, requires_grad=True)
+    edges = condensed.edges_start(3, 4, 7, source)
+    found = []
+    for pairs in (10**6, 15):
+        monkeypatch.setattr(condensed, "PAIRS", pairs)
+        joined = condensed.adjacency(x, edges, symmetric=True)
+        found.append((joined.detach(), torch.autograd.grad(joined.square().sum(), x)[0]))
+    for whole, parts in zip(*found, strict=True):
+        torch.testing.assert_close(whole, parts)
+
+
 def test_weak_edges_are_left_out(source):
     joined = torch.tensor([[0.0, 0.9, 0.005], [0.2, 0.0, 0.0], [0.0, 0.01, 0.0]])
     graph = condensed.released(torch.eye(3), torch.tensor([0, 1, 1]), joined, threshold=0.01)
-    assert graph.edge_index.tolist() == [[1, 0], [0, 1]]
-    torch.testing.assert_close(graph.edge_weight, torch.tensor([0.9, 0.2]))
+    assert graph.edge_index.tolist() == [[1, 0, 1], [0, 1, 2]]
+    torch.testing.assert_close(graph.edge_weight, torch.tensor([0.9, 0.2, 0.01]))
     assert condensed.released(torch.eye(3), torch.zeros(3), None, 0.01).edge_index.shape == (2, 0)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from sklearn.metrics import f1_score, roc_auc_score, roc_curve
+from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 
@@ -20,6 +20,7 @@ from isthmus.data.party import Party, pool
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
+from isthmus.methods import alone
 from isthmus.methods.base import Method
 from isthmus.methods.fedgc import FedGC
 from isthmus.methods.training import LocalTraining
@@ -38,8 +39,10 @@ class Risk:
     """How well one way of asking a released model tells members from others; of all of them at once.
 
     Attributes:
-        auc, f1: of the attack that learns from a shadow model what posteriors members have; 0.5 is chance of `auc`.
-        likelihood: AUC of the likelihood ratio attack, which has seen models with and without each item.
+        auc, f1: of the attack that learns from a shadow model what posteriors members have; `f1` at the threshold that
+            is best for it. Chance is 0.5 of `auc`, and of `f1` what calling all items members gives.
+        likelihood: AUC of the attacker who has trained models with and without each item: the best of the ratio of both
+            cases, of the log-odds alone, and of these less what models without the item have.
         tpr: members that it finds at a false positive rate of 1 percent; 0.01 is chance.
     """
 
@@ -172,7 +175,10 @@ class Membership(Audit):
             f"{found[0].members:,} members",
             [each.protection for each in found],
             [rows, most],
-            [f"told from {found[0].others:,} others; an AUC of 0.5 and a rate of 0.01 are chance"],
+            [
+                f"told from {found[0].others:,} others; chance is an AUC of 0.5, a rate of 0.01, "
+                f"and an F1 of {2 * found[0].members / (2 * found[0].members + found[0].others):.3f}"
+            ],
         )
 
 
@@ -211,7 +217,7 @@ class _Attacker:
             raise IsthmusError("audit 'membership' needs training items and test items")
         self.y = y[places][self.guessed[places]]
         self.classifier = self._shadow(~self.guessed, y, source)
-        self.inside, self.outside, self.spread = self._likelihoods(y, train, source)
+        self.inside, self.outside, self.middle, self.spread = self._likelihoods(y, train, source)
 
     def asked(self, run: Run, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Log posteriors of the guessed items by a released model, by what it is asked with: `[guessed, classes]`."""
@@ -232,13 +238,17 @@ class _Attacker:
     def risk(self, posterior: Tensor) -> Risk:
         """Both attacks, on all guessed items at once."""
         score = self.classifier.predict_proba(_sorted(posterior))[:, 1]
+        precision, recall, _ = precision_recall_curve(self.member, score)
         told = _odds(posterior, self.y).double().numpy()
-        ratio = ((told - self.outside) ** 2 - (told - self.inside) ** 2) / (2 * self.spread**2)
-        false, true, _ = roc_curve(self.member, ratio)
+        # another training makes another scale of odds: this model's are brought to that of the attacker's own
+        near = (told - told.mean()) / max(told.std(), 1e-12) * self.spread + self.middle
+        scores = ((near - self.outside) ** 2 - (near - self.inside) ** 2, told, told - self.outside)
+        best = max(scores, key=lambda each: float(roc_auc_score(self.member, each)))
+        false, true, _ = roc_curve(self.member, best)
         return Risk(
             auc=float(roc_auc_score(self.member, score)),
-            f1=float(f1_score(self.member, score > 0.5)),
-            likelihood=float(roc_auc_score(self.member, ratio)),
+            f1=float((2 * precision * recall / np.maximum(precision + recall, 1e-12)).max()),
+            likelihood=float(roc_auc_score(self.member, best)),
             tpr=float(true[false <= FEW].max()),
         )
 
@@ -262,40 +272,36 @@ class _Attacker:
 
     def _likelihoods(
         self, y: Tensor, train: Tensor, source: torch.Generator
-    ) -> tuple[NDArray[Any], NDArray[Any], float]:
-        """Mean log-odds of each guessed item's class by models that were trained with it, and by ones that were not."""
+    ) -> tuple[NDArray[Any], NDArray[Any], float, float]:
+        """Mean log-odds of each guessed item's class by models that were trained with it, and by ones that were not;
+        mean and deviation of all log-odds."""
         count = torch.bincount(y[train], minlength=self.task.classes)
-        told, within = [], []
+        told, within, here = [], [], self.guessed[self.places]
         for at in range(self.audit.shadows):
             trained = torch.zeros_like(train)
             for kind, due in enumerate(count.tolist()):
                 trained[_drawn(self.guessed & (y == kind), due, source)] = True
             posterior = self._model(self.whole, trained, f"likelihood {at}")
-            here = self.guessed[self.places]
             told.append(_odds(posterior[self.places][here], self.y).double())
             within.append(trained[self.places][here])
         odds, inside = torch.stack(told), torch.stack(within)
         with_, without = _mean(odds, inside), _mean(odds, ~inside)
-        gap = (with_ - without)[~with_.isnan() & ~without.isnan()]
-        gap = gap.mean() if gap.numel() else torch.tensor(0.0)
+        gap = (with_ - without).nanmean().nan_to_num()
         # an item that was always in, or always out, has the mean gap
         with_, without = (
             torch.where(with_.isnan(), without + gap, with_),
             torch.where(without.isnan(), with_ - gap, without),
         )
-        rest = torch.where(inside, odds - with_, odds - without)
-        return with_.numpy(), without.numpy(), max(float(rest.std()), 1e-6)
+        return with_.numpy(), without.numpy(), float(odds.mean()), float(odds.std())
 
     def _model(self, party: Party, trained: Tensor, purpose: str) -> Tensor:
         """Log posteriors of all items of a graph by a model trained on some of them."""
         nothing = torch.zeros_like(trained)
         party = replace(party, train=trained, val=nothing, test=nothing)
         seed = seed_of(self.seed, purpose)
-        site = Site(FedGC(), [party], self.task, self.module, seed=seed)
-        site.kept.now = (0,)
-        site.model.load(redrawn(self.module, seed))
-        self.audit.shadow.fit(site, self.task.loss)
-        return site.outputs({name: stack[0] for name, stack in site.model.stacks().items()}).log_softmax(1)
+        return alone.trained(self.module, redrawn(self.module, seed), party, self.task, self.audit.shadow, seed)[
+            1
+        ].log_softmax(1)
 
     def _without(self, hidden: Tensor) -> Party:
         """The whole without the edges of these items, where items are nodes: what an attacker has."""
@@ -331,8 +337,9 @@ def _sorted(posterior: Tensor) -> NDArray[Any]:
 
 def _odds(posterior: Tensor, y: Tensor) -> Tensor:
     """log p / (1 - p) of the items' own classes."""
-    own = posterior.gather(1, y.unsqueeze(1)).squeeze(1)
-    return own - torch.log1p(-own.exp().clamp(max=1 - 1e-6))
+    own = posterior.gather(1, y.unsqueeze(1))
+    others = posterior.scatter(1, y.unsqueeze(1), -torch.inf)
+    return own.squeeze(1) - others.logsumexp(1)
 
 
 def _mean(odds: Tensor, inside: Tensor) -> Tensor:

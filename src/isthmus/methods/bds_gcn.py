@@ -17,8 +17,10 @@ class BdsGcn(FedCogGcn):
     A node at the border is kept with probability p in an iteration, in all of its layers, and what it sends is divided
     by p, so that what arrives is right on average. Evaluation takes the whole border.
 
-    The authors' parties send each drawn node's own row to every party that has a neighbour of it. Here the rows go as
-    sums over the receiver's neighbours, as FedCog's do: the same arithmetic, and fewer rows in the open.
+    The authors' parties send each drawn node's own row to every party that has a neighbour of it, and each receiver
+    draws for itself. Here an owner draws once for all, and rows go as sums over the drawn neighbours of a node, as
+    FedCog's do. Where few are drawn most sums are over one node, so that this hides next to nothing: rows of the first
+    layer are the node's features times known weights.
     """
 
     name: ClassVar[str] = "bds-gcn"
@@ -30,6 +32,7 @@ class BdsGcn(FedCogGcn):
 
     class AtParty(FedCogGcn.AtParty):
         method: BdsGcn
+        _factor: Tensor
 
         def shown(self, t: Tensor, layer: int, training: bool) -> Tensor:
             """The rows of nodes that were drawn, divided by p; zero for the others."""
@@ -38,5 +41,5 @@ class BdsGcn(FedCogGcn):
             if layer == 0:
                 sources = zip(self.cohort.sizes, self.generators("boundary"), strict=True)
                 drawn = torch.cat([torch.rand(nodes, 1, generator=source) for nodes, source in sources])
-                self._tape.drawn = (drawn < self.method.boundary).to(t) / self.method.boundary
-            return self._tape.drawn * t
+                self._factor = (drawn < self.method.boundary).to(t) / self.method.boundary
+            return self._factor * t

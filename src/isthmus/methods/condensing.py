@@ -1,7 +1,8 @@
-"""Graph condensation by gradient matching: what FedGC and the methods it is compared with have in common."""
+"""Graph condensation: what FedGC and the methods it is compared with have in common."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any, ClassVar, Literal
@@ -9,7 +10,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from isthmus.data import rows
@@ -19,7 +19,8 @@ from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Model, State
+from isthmus.methods import alone
+from isthmus.methods.base import Method, Model, State
 from isthmus.methods.training import LocalTraining, moved
 from isthmus.nn.condensed import (
     DISTANCES,
@@ -38,25 +39,202 @@ from isthmus.nn.per_party import initial_weights
 from isthmus.tasks.classification import NodeClassification
 
 
-class Condensing(Averaging):
-    """Common ground of the methods that learn a synthetic graph G' = (A', X', Y') by matching gradients, (3) to (9).
+class Condensing(Method):
+    """Common ground of the methods that learn a synthetic graph G' = (A', X', Y').
 
-    Each round the server draws weights theta of an SGC (a linear layer over K propagations), the parties tell the
-    gradient of its loss over their training nodes of each class, and X' and the MLP behind A' take a step towards the
-    graph whose gradients are the same. Y' keeps the classes' shares. X' is learned in units of the features' root mean
-    square, so that a learning rate means the same whatever features are. The model that a study names is trained on G'
-    alone and then, where that is asked for, fine-tuned by each party.
+    Y' keeps the classes' shares. X' is learned in units of the features' root mean square, so that a learning rate
+    means the same whatever features are. The model that a study names is trained on G' alone and then, where that is
+    asked for, fine-tuned by each party.
     """
 
     levels: ClassVar[tuple[Level, ...]] = ("node",)
-    disjoint: ClassVar[bool] = True
 
     rounds: int = Field(200, ge=1)
-    """Rounds of matching, at most."""
+    """Rounds of condensation, at most."""
     every: int = Field(50, ge=1)
     """Rounds from one evaluation, which trains the model anew, to the next; the last round is always evaluated."""
+    fraction: float = Field(1.0, gt=0, le=1)
+    """Share of the parties drawn in each round."""
     ratio: float = Field(0.026, gt=0, le=1)
     """r: synthetic nodes, as a share of all parties' nodes; there is at least one of each class."""
+    start: Literal["classes", "random"] = "classes"
+    """Where X' starts: at each class's mean over all parties, with noise as wide as features spread, or at noise."""
+    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.03, weight_decay=0.0)
+    """The server's optimiser of X'; its moments last over the rounds."""
+    target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    """Training of the model on the synthetic graph, from its first weights."""
+    finetune: bool = True
+    """Whether each party trains it further on its own graph before it is evaluated there."""
+    tuning: LocalTraining = LocalTraining(epochs=10, lr=0.001)
+    """This training."""
+    least: int = Field(2, ge=1)
+    """A class is left out that fewer parties have training nodes of; 1 is the paper to the letter."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(weights=model.weights())
+        if state.once("count"):
+            self.begin(federation, state)
+            yield state
+        for state.round in state.rounds(self.rounds):
+            self.condense(federation, model, state)
+            if state.round % self.every == 0 or state.round == self.rounds:
+                seed = seed_of(federation.seed, state.round)
+                state.weights = self.trained(model.module, self.graph(state), seed)
+            yield state
+
+    @abstractmethod
+    def condense(self, federation: Federation, model: Model, state: State) -> None:
+        """One round: what the parties tell, and one step of the synthetic graph."""
+
+    def begin(self, federation: Federation, state: State) -> None:
+        """How many synthetic nodes of each class there are, and where their features start."""
+        if self.least > (there := len(federation.parties)):
+            raise IsthmusError(
+                f"method '{self.name}': nothing is opened of fewer than {self.least} parties, there are {there}: lower `least`"
+            )
+        size = federation.total("size", least=self.least)
+        state.classes = int(size.sum("classes")) // size.contributors
+        counted = federation.total("count", rows=self.classes(state), least=self.least)
+        items, sums = counted.sum("items"), counted.sum("sum").double()
+        if not bool(items.any()):
+            raise IsthmusError(
+                f"method '{self.name}': no class has training nodes at {self.least} parties: "
+                "lower `least`, or label more"
+            )
+        given = shares(items, round(self.ratio * float(size.sum("nodes"))))
+        state.y = torch.arange(state.classes).repeat_interleave(given)
+        square = size.sum("square").double() / size.sum("items").double()
+        state.scale = float(square.mean().sqrt()) or 1.0
+        x = torch.randn(state.y.numel(), square.numel(), generator=generator(federation.seed, "condensed"))
+        if self.start == "classes":
+            spread = (square - (sums.sum(0) / items.sum()).square()).clamp(min=0).sqrt()
+            mean = sums / items.clamp(min=1).unsqueeze(1)
+            x = ((mean[state.y] + spread * x) / state.scale).float()
+        state.graph = {"x": x, **self.more(x, generator(federation.seed, "more"))}
+        state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
+
+    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+        """What is learned beside X', as it starts."""
+        return {}
+
+    def descend(self, state: State, graph: Mapping[str, Tensor], loss: Tensor) -> None:
+        """One step of the optimiser on what the synthetic graph is made of."""
+        slopes = torch.autograd.grad(loss, list(graph.values()), allow_unused=True, materialize_grads=True)
+        told = dict(zip(graph, slopes, strict=True))
+        for options, names in self.optimizers(graph).items():
+            part = {name: told[name] for name in names}
+            state.graph, first, second = moved(options, state.round, state.graph, part, state.first, state.second)
+            state.first, state.second = {**state.first, **first}, {**state.second, **second}
+
+    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[LocalTraining, list[str]]:
+        """By optimiser what it moves."""
+        return {self.optimizer: list(graph)}
+
+    def classes(self, state: State) -> IdUnion:
+        """The rows of sums that are keyed by class."""
+        return IdUnion(torch.arange(state.classes), torch.zeros(0))
+
+    # ---- the synthetic graph, at the server
+
+    def joined(self, graph: Mapping[str, Tensor]) -> Tensor | None:
+        """A', `[nodes, nodes]`; none where synthetic nodes have no edges."""
+        return None
+
+    def graph(self, state: State) -> Data:
+        """G' as it is now."""
+        with torch.no_grad():
+            return released(state.scale * state.graph["x"], state.y, self.joined(state.graph), self.weakest)
+
+    @property
+    def weakest(self) -> float:
+        """The share of the strongest edge that an edge must have to be released."""
+        return 0.0
+
+    def product(self, state: State) -> dict[str, Tensor]:
+        if "graph" not in state:
+            return {}
+        graph = self.graph(state)
+        return {name: graph[name] for name in ("x", "y", "edge_index", "edge_weight")}
+
+    def trained(self, module: nn.Module, graph: Data, seed: int) -> dict[str, Tensor]:
+        """A model's weights after training on a synthetic graph alone, from those that it has."""
+        graph = copy(graph)
+        graph.train_mask = torch.ones(int(graph.num_nodes or 0), dtype=torch.bool)
+        task = NodeClassification(classes=_outputs(module, graph))
+        party = Party.of_graph("condensed", graph)
+        return alone.trained(module, initial_weights(module), party, task, self.target, seed)[0]
+
+    class AtParty(Site):
+        method: Condensing
+
+        def __init__(self, method: Any, parties: Any, task: Any, module: nn.Module, **where: Any) -> None:
+            if not isinstance(task, NodeClassification):
+                raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes to condense")
+            super().__init__(method, parties, task, module, **where)
+
+        @action
+        def size(self, request: Payload) -> Answer:
+            """Numbers of nodes, classes and training nodes; the sum of these nodes' squared features."""
+            nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
+            at = self.trained_nodes()
+            x = rows.dense(rows.take(self.cohort.block.x, at))
+            square = x.new_zeros(len(self.cohort), x.size(1)).index_add(0, self.cohort.party[at], x.square())
+            classes = torch.full_like(nodes, self.task.outputs)
+            return Answer({"nodes": nodes, "classes": classes, "items": self.cohort.counts("train"), "square": square})
+
+        @action
+        def count(self, request: Payload) -> Answer:
+            """Training nodes of each class; for a start at classes the sum of their features."""
+            at = self.trained_nodes()
+            group, items = self.groups(at), self.per_class(at)
+            x = rows.dense(rows.take(self.cohort.block.x, at))
+            if self.method.start == "random":
+                x = x[:, :0]
+            sums = x.new_zeros(items.numel(), x.size(1)).index_add(0, group, x).view(*items.shape, x.size(1))
+            # who has no node of a class adds nothing to it
+            return Answer({"ids": self.class_ids(), "items": items, "sum": sums}, weight=(items > 0).double())
+
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            """As ever, after the party has trained the model further on its own graph."""
+            if not self.method.finetune:
+                return super().evaluate(request)
+            self.model.load(request["weights"])
+            self.method.tuning.fit(self, self.task.loss)
+            return super().evaluate({"weights": self.model.stacks()})
+
+        def trained_nodes(self) -> Tensor:
+            """Positions of the training nodes."""
+            return self.cohort.masks["train"].nonzero().squeeze(1)
+
+        def groups(self, at: Tensor) -> Tensor:
+            """A number for each party and class, of these nodes."""
+            return self.cohort.party[at] * self.task.outputs + self.cohort.y[at]
+
+        def per_class(self, at: Tensor) -> Tensor:
+            """How many of these nodes each party has of each class, `[parties, classes]`."""
+            shape = len(self.cohort), self.task.outputs
+            return torch.bincount(self.groups(at), minlength=shape[0] * shape[1]).view(shape).to(torch.float32)
+
+        def class_ids(self) -> Tensor:
+            return torch.arange(self.task.outputs).expand(len(self.cohort), -1)
+
+
+def _outputs(module: nn.Module, graph: Data) -> int:
+    """How many classes a model tells apart."""
+    module = module.eval()
+    with torch.no_grad():
+        return int(module(graph.x[:1], torch.empty(2, 0, dtype=torch.long)).size(1))
+
+
+class Matching(Condensing):
+    """Gradient matching, (3) to (9).
+
+    Each round the server draws weights theta of an SGC (a linear layer over K propagations), the parties tell the
+    gradient of its loss over their training nodes of each class, and X' and the MLP behind A' take a step towards the
+    graph whose gradients are the same.
+    """
+
     hops_matched: int = Field(2, ge=0)
     """K: propagations of the SGC whose gradients are matched."""
     distance: Distance = "mse"
@@ -67,112 +245,45 @@ class Condensing(Averaging):
     """Whether A' of (8) is the same in both directions."""
     edge_width: int = Field(128, ge=1)
     """Hidden width of the MLP that makes A'."""
+    edge_lr: float = Field(1e-3, gt=0)
+    """Learning rate of this MLP: it reads two nodes' features at once, and a large step ends all edges for good."""
     threshold: float = Field(0.01, ge=0, lt=1)
-    """Weaker edges than this are left out of the graph that is released."""
-    start: Literal["classes", "random"] = "classes"
-    """Where X' starts: drawn from mean and spread of each class over all parties, or from a standard normal."""
+    """Edges weaker than this share of the strongest are left out of the graph that is released."""
     renew: int = Field(1, ge=1)
     """Rounds with the same theta before it is drawn anew; DosCond's and the paper's one, GCond's several."""
     inner: int = Field(0, ge=0)
     """Steps that theta is trained on G' from one of these rounds to the next."""
     lr_inner: float = Field(0.01, gt=0)
     """Learning rate of these steps."""
-    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.03, weight_decay=0.0)
-    """The server's optimiser of X' and A'; its moments last over the rounds."""
-    target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
-    """Training of the model on the synthetic graph, from its first weights."""
-    finetune: bool = True
-    """Whether each party trains it further on its own graph before it is evaluated there."""
-    tuning: LocalTraining = LocalTraining(epochs=10, lr=0.001)
-    """This training."""
-    least: int = Field(2, ge=1)
-    """A class is left out whose gradient fewer parties would add to; 1 is the paper to the letter."""
 
-    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        state.start(weights=model.weights())
-        if state.once("count"):
-            self.begin(federation, state)
-            yield state
-        for state.round in state.rounds(self.rounds):
-            self.matched(federation, model, state)
-            if state.round % self.every == 0 or state.round == self.rounds:
-                seed = seed_of(federation.seed, state.round)
-                state.weights = self.trained(model.module, self.graph(state), seed)
-            yield state
-
-    def matched(self, federation: Federation, model: Model, state: State) -> None:
-        """One round: the gradients at the parties, one step of X' and A' towards them, `inner` of theta towards G'."""
+    def condense(self, federation: Federation, model: Model, state: State) -> None:
         if (state.round - 1) % self.renew == 0:
-            state.theta = self._drawn(federation, state)
-        chosen, classes = federation.sample(self.fraction), self._classes(state)
-        told = federation.total("match", {"theta": state.theta}, of=chosen, rows=classes, least=self.least)
-        assert told.opened is not None  # the other classes' gradients are not known
+            state.theta, state.asked = self._drawn(federation, state), False
+        if not state.asked:  # the same theta of other parties would give away who of them said what
+            chosen, classes = federation.sample(self.fraction), self.classes(state)
+            told = federation.total("match", {"theta": state.theta}, of=chosen, rows=classes, least=self.least)
+            state.goal, state.opened, state.asked = told.mean("slopes"), told.opened, self.inner == 0
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
         ours = class_slopes(self._hidden(state, graph), state.y, state.theta)
-        self.descend(state, graph, DISTANCES[self.distance](ours, told.mean("slopes"))[told.opened].sum())
+        # of classes that are not opened the gradients are not known
+        self.descend(state, graph, DISTANCES[self.distance](ours, state.goal)[state.opened].sum())
         if self.inner:
             state.theta = self._further(state)
 
-    def descend(self, state: State, graph: Mapping[str, Tensor], loss: Tensor) -> None:
-        """One step of the optimiser on what the synthetic graph is made of."""
-        slopes = torch.autograd.grad(loss, list(graph.values()), allow_unused=True, materialize_grads=True)
-        state.graph, state.first, state.second = moved(
-            self.optimizer, state.round, state.graph, dict(zip(graph, slopes, strict=True)), state.first, state.second
-        )
+    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+        return edges_start(x.size(1), self.edge_width, x.size(0), source) if self.edges else {}
 
-    def product(self, state: State) -> dict[str, Tensor]:
-        if "graph" not in state:
-            return {}
-        graph = self.graph(state)
-        return {name: graph[name] for name in ("x", "y", "edge_index", "edge_weight")}
+    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[LocalTraining, list[str]]:
+        edges = self.optimizer.model_copy(update={"lr": self.edge_lr})
+        own = [name for name in graph if name.startswith("edges/")]
+        return {self.optimizer: [name for name in graph if name not in own], **({edges: own} if own else {})}
 
-    # ---- the synthetic graph, at the server
+    @property
+    def weakest(self) -> float:
+        return self.threshold
 
-    def graph(self, state: State) -> Data:
-        """G' as it is now."""
-        with torch.no_grad():
-            joined = self._joined(state.graph)
-        return released(state.scale * state.graph["x"], state.y, joined, self.threshold)
-
-    def trained(self, module: nn.Module, graph: Data, seed: int) -> dict[str, Tensor]:
-        """A model's weights after training on a synthetic graph alone, from those that it has."""
-        graph = copy(graph)
-        graph.train_mask = torch.ones(int(graph.num_nodes or 0), dtype=torch.bool)
-        task = NodeClassification(classes=max(2, int(graph.y.max()) + 1))
-        site = Site(self, [Party.of_graph("condensed", graph)], task, module, seed=seed)
-        site.kept.now = (0,)
-        site.model.load(initial_weights(module))
-        self.target.fit(site, lambda step: step.mean(F.cross_entropy(step.output, step.y, reduction="none")))
-        return {name: stack[0].clone() for name, stack in site.model.stacks().items()}
-
-    def _classes(self, state: State) -> IdUnion:
-        return IdUnion(torch.arange(state.classes), torch.zeros(0))
-
-    def begin(self, federation: Federation, state: State) -> None:
-        """How many synthetic nodes of each class there are, and where their features start."""
-        size = federation.total("size")
-        state.classes = int(size.sum("classes")) // size.contributors
-        counted = federation.total("count", rows=self._classes(state), least=self.least)
-        items = counted.sum("items")
-        if not bool(items.any()):
-            raise IsthmusError(
-                f"method '{self.name}': no class has training nodes at {self.least} parties: "
-                "lower `least`, or label more"
-            )
-        given = shares(items, round(self.ratio * float(size.sum("nodes"))))
-        state.y = torch.arange(state.classes).repeat_interleave(given)
-        source = generator(federation.seed, "condensed")
-        sums, squares = counted.sum("sum"), counted.sum("square")
-        state.scale = float((squares.sum() / items.sum() / sums.size(1)).sqrt()) or 1.0
-        x = torch.randn(state.y.numel(), sums.size(1), generator=source)
-        if self.start == "classes":
-            mean = sums / items.clamp(min=1).unsqueeze(1)
-            spread = (squares / items.clamp(min=1).unsqueeze(1) - mean.square()).clamp(min=0).sqrt()
-            x = ((mean[state.y] + spread[state.y] * x) / state.scale).to(x.dtype)
-        state.graph = {"x": x}
-        if self.edges:
-            state.graph |= edges_start(x.size(1), self.edge_width, state.y.numel(), source)
-        state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
+    def joined(self, graph: Mapping[str, Tensor]) -> Tensor | None:
+        return adjacency(graph["x"], graph, symmetric=self.symmetric) if self.edges else None
 
     def _drawn(self, federation: Federation, state: State) -> Tensor:
         """Weights of the SGC, as torch draws a Linear layer's: `[classes, features]`."""
@@ -192,56 +303,22 @@ class Condensing(Averaging):
 
     def _hidden(self, state: State, graph: Mapping[str, Tensor]) -> Tensor:
         """What the SGC's linear layer reads."""
-        return propagated(state.scale * graph["x"], self._joined(graph), self.hops_matched)
+        return propagated(state.scale * graph["x"], self.joined(graph), self.hops_matched)
 
-    def _joined(self, graph: Mapping[str, Tensor]) -> Tensor | None:
-        return adjacency(graph["x"], graph, symmetric=self.symmetric) if self.edges else None
+    class AtParty(Condensing.AtParty):
+        method: Matching
 
-    class AtParty(Learning):
-        method: Condensing
-
-        def __init__(self, method: Any, parties: Any, task: Any, module: nn.Module, **where: Any) -> None:
-            if not isinstance(task, NodeClassification):
-                raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes to match gradients of")
-            super().__init__(method, parties, task, module, **where)
+        def __init__(self, *args: Any, **where: Any) -> None:
+            super().__init__(*args, **where)
             self._reached: tuple[Any, Tensor] | None = None
-
-        @action
-        def size(self, request: Payload) -> Answer:
-            """How many nodes there are, and how many classes."""
-            nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
-            return Answer({"nodes": nodes, "classes": torch.full_like(nodes, self.task.outputs)})
-
-        @action
-        def count(self, request: Payload) -> Answer:
-            """Training nodes of each class, the sum of their features and of their squares."""
-            at = self._trained_on()
-            x = rows.dense(rows.take(self.cohort.block.x, at)).double()
-            classes, group = self.task.outputs, self._groups(at)
-            shape = (len(self.cohort), classes, x.size(1))
-            sums = [x.new_zeros(shape).flatten(0, 1).index_add(0, group, each).view(shape) for each in (x, x.square())]
-            items = self._items(group)
-            ids = torch.arange(classes).expand(len(self.cohort), -1)
-            # who has no node of a class adds nothing to it
-            return Answer({"ids": ids, "items": items, "sum": sums[0], "square": sums[1]}, weight=(items > 0).double())
 
         @action
         def match(self, request: Payload) -> Answer:
             """The gradient of each class, (9), weighted by how many training nodes of it there are."""
-            at = self._trained_on()
+            at = self.trained_nodes()
             h, y, theta = self.reached[at], self.cohort.y[at], request["theta"]
             slopes = party_slopes(h, y, self.cohort.party[at], len(self.cohort), theta)
-            ids = torch.arange(theta.size(0)).expand(len(self.cohort), -1)
-            return Answer({"ids": ids, "slopes": slopes}, weight=self._items(self._groups(at)))
-
-        @action
-        def evaluate(self, request: Payload) -> Answer:
-            """As ever, after the party has trained the model further on its own graph."""
-            if not self.method.finetune:
-                return super().evaluate(request)
-            self.model.load(request["weights"])
-            self.method.tuning.fit(self, self.task.loss)
-            return super().evaluate({"weights": self.model.stacks()})
+            return Answer({"ids": self.class_ids(), "slopes": slopes}, weight=self.per_class(at))
 
         @property
         def reached(self) -> Tensor:
@@ -251,13 +328,3 @@ class Condensing(Averaging):
                 x = rows.dense(block.x)
                 self._reached = block, Diffusion(self.method.hops_matched).of(x, block.edge_index, block.edge_weight)
             return self._reached[1]
-
-        def _trained_on(self) -> Tensor:
-            return self.cohort.masks["train"].nonzero().squeeze(1)
-
-        def _groups(self, at: Tensor) -> Tensor:
-            return self.cohort.party[at] * self.task.outputs + self.cohort.y[at]
-
-        def _items(self, group: Tensor) -> Tensor:
-            parties, classes = len(self.cohort), self.task.outputs
-            return torch.bincount(group, minlength=parties * classes).view(parties, classes).double()

@@ -227,7 +227,6 @@ class _Tape:
         halves, sent, came: of every layer, own sums, sums for others, and sums from others.
         arrivals: for every party, which of its nodes each sender sent sums for.
         slopes: of every layer, the gradient of what was sent.
-        drawn: factors of own rows in what is sent, where nodes are drawn.
     """
 
     stacks: dict[str, Tensor] = field(default_factory=dict)
@@ -237,7 +236,6 @@ class _Tape:
     arrivals: list[dict[str, Tensor]] = field(default_factory=list)
     slopes: dict[int, Tensor] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
-    drawn: Tensor = field(default_factory=lambda: torch.ones(()))
 
     def gradients(self, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Of the loss, by the ways through this site and by those through what it sent."""

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from isthmus.data import rows
 from isthmus.data.party import Party
-from isthmus.federation.answers import Answer
+from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State
-from isthmus.methods.condensing import Condensing
+from isthmus.methods.base import Averaging, Learning, Model, State
+from isthmus.methods.condensing import Matching
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog import require_all
 from isthmus.methods.neighbour_sums import NeighbourSums
@@ -29,13 +29,13 @@ from isthmus.nn.per_party import PerParty, initial_weights
 from isthmus.tasks.base import Step
 
 
-class FedGC(Condensing):
+class FedGC(Matching, Averaging):
     """FedGC (Yan et al.), Algorithm 1: graphs that nobody pools are condensed, by features that tell little of members.
 
         line 2:       sums over neighbours, (5), `hops` times; they take the features' place;
         line 3:       `teaching` rounds of federated averaging; the best model by validation labels unlabelled nodes;
         line 4:       each party learns z = f(x, N) by an information bottleneck, (10) to (19), and keeps the best z;
-        lines 5 - 16: gradient matching, (6) to (9), see `Condensing`, on z.
+        lines 5 - 16: gradient matching, (6) to (9), see `Matching`, on z.
 
     The text trains the model of line 3 by FedAvg, the box by gradients: `local` says which (one epoch of "sgd" is the
     box). Of the bottleneck's head, the text says that it is the same for all parties and fixed, the box that only W1
@@ -44,6 +44,7 @@ class FedGC(Condensing):
     """
 
     name: ClassVar[str] = "fedgc"
+    disjoint: ClassVar[bool] = True
     everyone: ClassVar[bool] = True
 
     hops: int = Field(2, ge=0)
@@ -67,8 +68,10 @@ class FedGC(Condensing):
         state.start(weights=model.weights(), now=model.weights(), teacher=model.weights(), best=-1.0, taught=0)
         for hop in range(self.hops):
             if state.once(f"sum up {hop + 1}"):
-                union = federation.agree("known")
-                require_all(federation.total("sum_up", {"beyond": False}, rows=union, to="parties").missing)
+                if "union" not in state:
+                    state.union = federation.agree("known").save()
+                union = IdUnion(**state.union)
+                require_all(federation.total("sum_up", rows=union, to="parties").missing)
                 require_all(federation.ask("settle").missing)
                 yield state
         if self.self_training:
@@ -97,7 +100,7 @@ class FedGC(Condensing):
 
     def _first_bottleneck(self, federation: Federation) -> dict[str, Tensor]:
         """The same first weights for all parties, so that their z stand in one space: line 1."""
-        told = federation.total("features")
+        told = federation.total("width")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(federation.seed, "bottleneck"))
             return initial_weights(self.bottleneck_of(int(told.sum("features")) // told.contributors))
@@ -105,7 +108,7 @@ class FedGC(Condensing):
     def bottleneck_of(self, features: int) -> Bottleneck:
         return Bottleneck(features, self.width or features)
 
-    class AtParty(NeighbourSums, Condensing.AtParty):
+    class AtParty(NeighbourSums, Matching.AtParty, Learning):
         method: FedGC
 
         train = FedAvg.AtParty.train
@@ -138,18 +141,18 @@ class FedGC(Condensing):
             return Answer({})
 
         @action
-        def features(self, request: Payload) -> Answer:
+        def width(self, request: Payload) -> Answer:
             """How many features a node has."""
             return Answer({"features": torch.tensor([party.features for party in self.cohort.parties])})
 
         @action
         def transform(self, request: Payload) -> Answer:
             """Local_graph_transformation of Algorithm 1: z of the step that is best on the party's validation nodes."""
-            block, options, everyone = self.cohort.block, self.method.transforming, [True] * len(self.cohort)
+            block, options, all_ = self.cohort.block, self.method.transforming, [True] * len(self.cohort)
             self.model.load(request["head"])
-            maker = PerParty(self.method.bottleneck_of(block.x.size(1)), len(everyone), self.cohort.device)
+            maker = PerParty(self.method.bottleneck_of(block.x.size(1)), len(all_), self.cohort.device)
             maker.load(request["bottleneck"])
-            optimizer = PartyOptimizer(options, maker.start_training(block, everyone, touched=False))
+            optimizer = PartyOptimizer(options, maker.start_training(block, all_, touched=False))
             best = _Best(block.sizes)
             for step in range(options.epochs + 1):
                 mean, spread = maker(block)
@@ -160,7 +163,7 @@ class FedGC(Condensing):
                 if step < options.epochs:
                     loss = self._taught(output) + self.method.gamma * divergence(mean, spread, block.sizes)
                     loss.sum().backward()
-                    optimizer.step(everyone)
+                    optimizer.step(all_)
             maker.stop_training()
             self.kept["prepared"] = [{"x": own} for own in best.z.split(block.sizes)]
             self.forget()

@@ -55,7 +55,7 @@ class FedGcn(FedAvg):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.hops and state.once("sum up"):
             union = federation.agree("known")
-            require_all(federation.total("sum_up", {"beyond": self.hops == 2}, rows=union, to="parties").missing)
+            require_all(federation.total("sum_up", rows=union, to="parties").missing)
             require_all(federation.ask("settle").missing)
             yield state
         yield from super().server(federation, model, state)
@@ -67,6 +67,7 @@ class FedGcn(FedAvg):
             self, method: FedGcn, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
             super().__init__(method, parties, task, _summed(module) if method.hops else module, **where)
+            self.beyond = method.hops == 2
 
         @action
         def settle(self, request: Payload) -> Answer:

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from isthmus.methods.condensing import Condensing
+from isthmus.methods.condensing import Matching
 
 
-class DosCond(Condensing):
+class DosCond(Matching):
     """DosCond (Jin et al. 2022b): gradients are matched where theta is drawn, (3), one step for each draw.
 
     All data are in one place. X' does not start at copies of training nodes, as in the published code, but is drawn

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decoupled
+from isthmus.data.party import Party
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import Prepared, action
 from isthmus.federation.wire import Payload
+from isthmus.nn.draws import seed_of
 
 
 class NeighbourSums(Prepared):
@@ -20,7 +22,12 @@ class NeighbourSums(Prepared):
 
     Parties add up by the nodes' ids, so that none is sent another's part of a sum; degrees d are those in the whole
     graph, which a party knows of its own nodes. Who gets a sum divides it by (1 + d_u)^1/2 itself.
+
+    Attributes:
+        beyond: whether a party gets the sums of the nodes across its border too, or those of its own alone.
     """
+
+    beyond: bool = False
 
     def __init__(self, *args: Any, **where: Any) -> None:
         super().__init__(*args, **where)
@@ -33,10 +40,7 @@ class NeighbourSums(Prepared):
 
     @action
     def sum_up(self, request: Payload) -> Answer:
-        """What own nodes add to every node that they are joined to, and the degrees of own nodes.
-
-        With `beyond` a party gets the sums of the nodes across its border too, else those of its own alone.
-        """
+        """What own nodes add to every node that they are joined to, and the degrees of own nodes."""
         coupling = self.coupling
         scaled = torch.from_numpy(coupling.degree**-0.5)
         own_ids, outer_ids = self._ids()
@@ -50,7 +54,7 @@ class NeighbourSums(Prepared):
             answer["ids"].append(torch.cat([own_ids[at], outer_ids[at]]))
             answer["sum"].append(torch.from_numpy(np.concatenate(sums)).to(party.graph.x.dtype))
             answer["degree"].append(torch.from_numpy(degree))
-            answer["wants"].append(answer["ids"][-1] if request["beyond"] else own_ids[at])
+            answer["wants"].append(answer["ids"][-1] if self.beyond else own_ids[at])
         return Answer(answer)
 
     @property
@@ -65,9 +69,14 @@ class NeighbourSums(Prepared):
         """Ids of own nodes, and of those across the border, by party."""
         slots = torch.from_numpy(self.coupling.ids)
         outer = [len_of(own) for own in self.coupling.slots]
-        own = [torch.arange(party.nodes) if party.ids is None else party.ids for party in self.cohort.parties]
+        own = [_named(party) if party.ids is None else party.ids for party in self.cohort.parties]
         return own, list(slots.split(outer))
 
 
 def len_of(slots: dict[str, slice]) -> int:
     return sum(at.stop - at.start for at in slots.values())
+
+
+def _named(party: Party) -> Tensor:
+    """Ids for nodes that have none, so that nobody else's nodes are taken for them: `[nodes]`."""
+    return (seed_of("nodes of", party.name) >> 1) + torch.arange(party.nodes)

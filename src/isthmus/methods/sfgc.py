@@ -17,13 +17,12 @@ from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Model, State
 from isthmus.methods.condensing import Condensing
-from isthmus.methods.gcond import DosCond
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
 from isthmus.nn.per_party import redrawn
 
 
-class SFGC(DosCond):
+class SFGC(Condensing):
     """SFGC (Zheng et al. 2023): a student trained on nodes without edges goes the way that experts go on the graph.
 
     In each round an expert is trained on the whole graph for t epochs, t drawn, to theta_t, and for `span` more to
@@ -37,11 +36,14 @@ class SFGC(DosCond):
     """
 
     name: ClassVar[str] = "sfgc"
+    pooled: ClassVar[bool] = True
 
     rounds: int = Field(200, ge=1)
     """Rounds of matching, at most."""
-    edges: bool = False
-    """Whether synthetic nodes have edges: SFGC's have none."""
+    finetune: bool = False
+    """Whether the model is trained further on the whole graph before it is evaluated."""
+    least: int = Field(1, ge=1)
+    """Parties that a class is at least of; all data are in one place."""
     latest: int = Field(30, ge=0)
     """An expert's segment begins after so many epochs at most."""
     span: int = Field(20, ge=1)
@@ -53,12 +55,10 @@ class SFGC(DosCond):
     expert: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=5e-4)
     """Training of the experts; its epochs are `span` and what is drawn."""
 
-    def begin(self, federation: Federation, state: State) -> None:
-        super().begin(federation, state)
-        state.graph |= {"rate": torch.tensor(self.rate).log()}
-        state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
+    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+        return {"rate": torch.tensor(self.rate).log()}
 
-    def matched(self, federation: Federation, model: Model, state: State) -> None:
+    def condense(self, federation: Federation, model: Model, state: State) -> None:
         """One round: an expert's segment, a student on the synthetic nodes, one step of X' and of its rate."""
         source = torch.Generator().manual_seed(seed_of(federation.seed, "expert", state.round))
         begins = int(torch.randint(self.latest + 1, (), generator=source))

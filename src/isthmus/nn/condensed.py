@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from isthmus.nn.products import grouped_linear
 
 Distance = Literal["mse", "columns"]
+PAIRS = 1_000_000
+"""Of as many pairs of synthetic nodes hidden layers are held at a time."""
 
 
 def shares(counts: Tensor, total: int) -> Tensor:
@@ -55,12 +58,19 @@ def edges_start(features: int, width: int, nodes: int, source: torch.Generator) 
 def adjacency(x: Tensor, edges: Mapping[str, Tensor], *, symmetric: bool) -> Tensor:
     """A' by (8), `[nodes, nodes]`, without loops: sigma of MLP([x_i || x_j]), or of the mean of both directions.
 
-    The first layer reads both halves of a pair apart and adds them up, so that no pair is ever put together.
+    The first layer reads both halves of a pair apart and adds them up, so that no pair is ever put together; hidden
+    layers of some nodes' pairs at a time are held, and made again for the gradient.
     """
     half = x.size(1)
     left, right = x @ edges["edges/first"][:, :half].T, x @ edges["edges/first"][:, half:].T
-    hidden = (left.unsqueeze(1) + right.unsqueeze(0) + edges["edges/first_bias"]).relu()
-    score = (hidden @ edges["edges/second"].T).squeeze(2) + edges["edges/second_bias"]
+
+    def scores(part: Tensor) -> Tensor:
+        hidden = (part.unsqueeze(1) + right.unsqueeze(0) + edges["edges/first_bias"]).relu()
+        return (hidden @ edges["edges/second"].T).squeeze(2) + edges["edges/second_bias"]
+
+    parts = left.split(max(1, PAIRS // x.size(0)))
+    found: list[Any] = [checkpoint(scores, part, use_reentrant=False) for part in parts]
+    score = torch.cat(found)
     if symmetric:
         score = (score + score.T) / 2
     return score.sigmoid() * (1 - torch.eye(x.size(0), device=x.device))
@@ -127,7 +137,7 @@ DISTANCES: dict[Distance, Callable[[Tensor, Tensor], Tensor]] = {"mse": squares,
 
 
 def released(x: Tensor, y: Tensor, joined: Tensor | None, threshold: float) -> Data:
-    """The synthetic graph as PyG has it; an edge j -> i stands for A'_ij; those below `threshold` are left out.
+    """The synthetic graph as PyG has it: an edge j -> i for A'_ij, if above `threshold` times the strongest.
 
     >>> released(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.0, 0.9], [0.1, 0.0]]), 0.5).edge_index.tolist()
     [[1], [0]]
@@ -135,6 +145,6 @@ def released(x: Tensor, y: Tensor, joined: Tensor | None, threshold: float) -> D
     if joined is None:
         edge_index, weight = torch.empty(2, 0, dtype=torch.long), torch.empty(0)
     else:
-        target, source = (joined > threshold).nonzero(as_tuple=True)
+        target, source = (joined > threshold * joined.max()).nonzero(as_tuple=True)
         edge_index, weight = torch.stack([source, target]), joined[target, source]
     return Data(x=x.clone(), y=y.clone(), edge_index=edge_index, edge_weight=weight, num_nodes=x.size(0))

@@ -50,8 +50,10 @@ def load_graph(folder: Path | str) -> Data:
         edges = parquet.read_table(folder / EDGES).to_pydict()
         index = torch.tensor([edges["source"], edges["target"]], dtype=torch.long)
         weight = torch.tensor(edges["weight"], dtype=torch.float32)
-        return Data(x=nodes["x"], edge_index=index, y=nodes["y"], edge_weight=weight)
-    except (OSError, KeyError, SafetensorError, ArrowException) as error:
+        graph = Data(x=nodes["x"], edge_index=index, y=nodes["y"], edge_weight=weight)
+        graph.validate()
+        return graph
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError, ArrowException) as error:
         raise IsthmusError(
             f"no readable graph in {folder}: give graphs/METHOD-SEED of a folder that isthmus run wrote"
         ) from error
