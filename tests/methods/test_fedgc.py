@@ -251,7 +251,7 @@ def test_edges_live_on_where_features_are_many():
         off = ~torch.eye(len(joined), dtype=torch.bool)
         assert graph["edge_index"].size(1) > len(joined)
         assert 0.01 < float(joined[off].mean() * len(joined)) < 10
-        assert float(joined[off].max()) < 0.99
+        assert float((joined[off] > 0.999).float().mean()) < 0.1
 
 
 def test_parties_without_ids_add_nothing_to_each_others_nodes():

@@ -89,9 +89,8 @@ class Condensing(Method):
     def begin(self, federation: Federation, state: State) -> None:
         """How many synthetic nodes of each class there are, and where their features start."""
         if self.least > (there := len(federation.parties)):
-            raise IsthmusError(
-                f"method '{self.name}': nothing is opened of fewer than {self.least} parties, there are {there}: lower `least`"
-            )
+            why = f"nothing is opened of fewer than {self.least} parties, there are {there}: lower `least`"
+            raise IsthmusError(f"method '{self.name}': {why}")
         size = federation.total("size", least=self.least)
         state.classes = int(size.sum("classes")) // size.contributors
         counted = federation.total("count", rows=self.classes(state), least=self.least)
