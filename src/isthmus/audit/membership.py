@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
@@ -268,7 +270,9 @@ class _Attacker:
         posterior = torch.cat([posterior[trained], posterior[tested]])
         kinds = np.repeat([True, False], [int(trained.sum()), int(tested.sum())])
         classifier = MLPClassifier((64, 32), max_iter=500, random_state=self.seed)
-        return classifier.fit(_sorted(posterior), kinds)
+        with warnings.catch_warnings():  # what has not converged after so many passes is as good as it gets
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return classifier.fit(_sorted(posterior), kinds)
 
     def _likelihoods(
         self, y: Tensor, train: Tensor, source: torch.Generator
