@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accuracy import CUTS, SETS, study
+from accuracy import CUTS, ONE_BY_ONE, SETS, study
 from propagation import Clocked
 
 from isthmus.data.party import Party, pool
@@ -60,10 +60,15 @@ PAPER: dict[str, dict[str, float]] = {
 # ---- what is measured
 
 
-def propagated(parties: Sequence[Party], task: Task, method: FedCog) -> tuple[float, Ledger, list[float]]:
-    """Seconds that parties propagate, the ledger, and seconds of each round of training after it."""
+def propagated(parties: Sequence[Party], task: Task, method: FedCog, apart: bool) -> tuple[float, Ledger, list[float]]:
+    """Seconds that parties propagate, the ledger, and seconds of each round of training after it.
+
+    Arguments:
+        apart: each party by itself, which takes half the memory, and more time.
+    """
     module = module_for(Sgc(), parties, task, 0)
-    transport, state = Clocked([method.site(parties, task, module)]), State()
+    groups = [[party] for party in parties] if apart else [parties]
+    transport, state = Clocked([method.site(group, task, module) for group in groups]), State()
     federation = Federation(transport, clock=lambda: int(state.round))
     run = method.server(federation, Model(module), state)
     next(run)
@@ -84,7 +89,9 @@ def measured(data: str, cut: str, parties: int, repeats: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats):
         for side, each in sides.items():
-            seconds, ledger, rounds = propagated(each, task, method if side == "fedcog" else first)
+            seconds, ledger, rounds = propagated(
+                each, task, method if side == "fedcog" else first, (data, cut) in ONE_BY_ONE
+            )
             times[side].append(seconds)
             if side == "fedcog":
                 times.setdefault("update", []).extend(rounds[1:])  # in the first round things are laid out once
