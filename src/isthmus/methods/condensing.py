@@ -71,6 +71,7 @@ class Condensing(Method):
     """A class is left out that fewer parties have training nodes of; 1 is the paper to the letter."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        self.require_least(federation)
         state.start(weights=model.weights())
         if state.once("count"):
             self.begin(federation, state)
@@ -82,15 +83,18 @@ class Condensing(Method):
                 state.weights = self.trained(model.module, self.graph(state), seed)
             yield state
 
+    def require_least(self, federation: Federation) -> None:
+        """An error before anything is sent where there are too few parties for any sum."""
+        if self.least > (there := len(federation.parties)):
+            why = f"nothing is opened of fewer than {self.least} parties, there are {there}: lower `least`"
+            raise IsthmusError(f"method '{self.name}': {why}")
+
     @abstractmethod
     def condense(self, federation: Federation, model: Model, state: State) -> None:
         """One round: what the parties tell, and one step of the synthetic graph."""
 
     def begin(self, federation: Federation, state: State) -> None:
         """How many synthetic nodes of each class there are, and where their features start."""
-        if self.least > (there := len(federation.parties)):
-            why = f"nothing is opened of fewer than {self.least} parties, there are {there}: lower `least`"
-            raise IsthmusError(f"method '{self.name}': {why}")
         size = federation.total("size", least=self.least)
         state.classes = int(size.sum("classes")) // size.contributors
         counted = federation.total("count", rows=self.classes(state), least=self.least)

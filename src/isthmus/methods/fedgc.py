@@ -65,6 +65,7 @@ class FedGC(Matching, Averaging):
     """Steps of it from one look at the party's validation nodes to the next."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        self.require_least(federation)
         state.start(weights=model.weights(), now=model.weights(), teacher=model.weights(), best=-1.0, taught=0)
         for hop in range(self.hops):
             if state.once(f"sum up {hop + 1}"):

@@ -18,9 +18,7 @@ from isthmus.study import charts, page, words
 from isthmus.study.findings import Findings, Line, Run, Source, read_folders
 from isthmus.study.parties import who_holds_what
 from isthmus.study.seen import who_saw_what
-
-BOUNDS = {"centralized": "all data pooled", "local": "every party alone"}
-"""Methods that are no federation but the marks to measure one against."""
+from isthmus.study.words import BOUNDS, POOLED
 
 
 def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -322,7 +320,7 @@ def _traffic(findings: Findings) -> str:
     over = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in flows[next(iter(flows))]) if flows else ""
     names = (page.head("sent", "n") + page.head("received", "n")) * 3
     note = "Bytes that left the parties (sent) and came to them (received): all parties together, mean over seeds."
-    pooled = [name for name, own in findings.methods.items() if own == "centralized"]
+    pooled = [name for name, own in findings.methods.items() if BOUNDS.get(own) == POOLED]
     if pooled:
         note += f" In {words.listed(pooled)} one party holds all data: what pooling them would move is not counted."
     figures = []

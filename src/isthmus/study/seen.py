@@ -29,7 +29,7 @@ def who_saw_what(findings: Findings) -> str:
     for method in findings.methods:
         runs = len(findings.runs_of(method)) or 1
         rows = [_entry_rows(entry, runs) for entry in entries.get(method, [])]
-        if findings.methods[method] == "centralized":
+        if words.BOUNDS.get(findings.methods[method]) == words.POOLED:
             rows.insert(
                 0, _said("All data were pooled before; the ledger does not record that. Here one party holds all.")
             )

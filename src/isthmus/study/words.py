@@ -10,6 +10,10 @@ from typing import Any
 
 from isthmus.data.describe import CutDescription, PartyDescription
 
+POOLED = "all data pooled"
+BOUNDS = {**dict.fromkeys(("centralized", "gcond", "doscond", "sfgc"), POOLED), "local": "every party alone"}
+"""Methods that are no federation but the marks to measure one against. By name, for a report reads files alone."""
+
 PARTIES_SHOWN = 50
 """Of more parties, a table has not all."""
 COLUMNS_SHOWN = 8
