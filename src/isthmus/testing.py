@@ -340,6 +340,7 @@ def _transport(subject: Subject, method: Method, parties: Sequence[Party], faili
             raise RuntimeError("disk on fire")
         return reply
 
+    # of this one site; the class stays as it is
     site.generators, site._answer = failing_generators, failing_answer  # type: ignore[method-assign]
     return LocalTransport([site])
 

@@ -137,7 +137,7 @@ def on_other_models(plan: Study, loaded: Any, method: Any, seed: int) -> dict[st
     told = {"round": found.chosen_round}
     for name in MODELS:
         other = module_for(Encoder.named(name)(hidden=256), site.cohort.parties, loaded.task, seed)
-        weights = method.trained(other, Data(**found.graph), seed)
+        weights = method.trained(other, Data(**found.graph), loaded.task.classes, seed)
         at_parties = method.site(site.cohort.parties, loaded.task, other, seed=seed)
         names = at_parties.hosted.names
         counts = Total([at_parties.answer("evaluate", {"weights": weights}, names)], names)

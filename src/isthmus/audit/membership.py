@@ -28,7 +28,7 @@ from isthmus.methods.fedgc import FedGC
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator, seed_of
 from isthmus.nn.per_party import redrawn
-from isthmus.study.engine import Run
+from isthmus.study.engine import Run, shared_nodes
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
 
@@ -139,7 +139,7 @@ class Membership(Audit):
         """The same attacker against one method after another, by what they are called."""
         if not isinstance(task, Classification):
             raise IsthmusError(f"audit 'membership' asks models for classes, task '{task.name}' has none")
-        if _shared(parties):
+        if shared_nodes(parties):
             raise IsthmusError("audit 'membership' is of items that one party holds each: give a cut without overlap")
         attacker = _Attacker(self, parties, task, module, seed)
         return [self._attacked(name, each, attacker) for name, each in methods.items()]
@@ -190,11 +190,6 @@ FIGURES = {
     "likelihood": "likelihood: AUC",
     "tpr": "likelihood: rate at 1 %",
 }
-
-
-def _shared(parties: Sequence[Party]) -> bool:
-    known = [party.ids for party in parties if party.ids is not None]
-    return bool(known) and torch.cat(known).unique().numel() < sum(each.numel() for each in known)
 
 
 class _Attacker:

@@ -80,7 +80,7 @@ class Condensing(Method):
             self.condense(federation, model, state)
             if state.round % self.every == 0 or state.round == self.rounds:
                 seed = seed_of(federation.seed, state.round)
-                state.weights = self.trained(model.module, self.graph(state), seed)
+                state.weights = self.trained(model.module, self.graph(state), state.classes, seed)
             yield state
 
     def require_least(self, federation: Federation) -> None:
@@ -159,11 +159,11 @@ class Condensing(Method):
         graph = self.graph(state)
         return {name: graph[name] for name in ("x", "y", "edge_index", "edge_weight")}
 
-    def trained(self, module: nn.Module, graph: Data, seed: int) -> dict[str, Tensor]:
+    def trained(self, module: nn.Module, graph: Data, classes: int, seed: int) -> dict[str, Tensor]:
         """A model's weights after training on a synthetic graph alone, from those that it has."""
         graph = copy(graph)
         graph.train_mask = torch.ones(int(graph.num_nodes or 0), dtype=torch.bool)
-        task = NodeClassification(classes=_outputs(module, graph))
+        task = NodeClassification(classes=classes)
         party = Party.of_graph("condensed", graph)
         return alone.trained(module, initial_weights(module), party, task, self.target, seed)[0]
 
@@ -221,13 +221,6 @@ class Condensing(Method):
 
         def class_ids(self) -> Tensor:
             return torch.arange(self.task.outputs).expand(len(self.cohort), -1)
-
-
-def _outputs(module: nn.Module, graph: Data) -> int:
-    """How many classes a model tells apart."""
-    module = module.eval()
-    with torch.no_grad():
-        return int(module(graph.x[:1], torch.empty(2, 0, dtype=torch.long)).size(1))
 
 
 class Matching(Condensing):
