@@ -23,6 +23,7 @@ from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
+from isthmus.federation.ledger import Verb
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Each
@@ -263,12 +264,12 @@ class _Recorder(LocalTransport):
         self.training: list[tuple[str, str, bytes]] = []
         self.fields: set[str] = set()
 
-    def call(self, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
+    def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         for party in of:
             payload = request.payloads[party] if isinstance(request, Each) else request
             self.received[party] += len(wire.encode(payload))
             self.fields |= {name for name, _ in wire.flatten(payload)}
-        replies = super().call(action, request, of)
+        replies = super().call(verb, action, request, of)
         for reply in replies:
             for at, party in enumerate(reply.parties):
                 letters = list(reply.letters[at].values()) if reply.letters else []

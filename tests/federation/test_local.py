@@ -124,7 +124,7 @@ def test_requests_and_answers_are_copies_on_the_wire() -> None:
 
     transport = LocalTransport([site_of(script)], wire=True)
     mine = torch.zeros(2)
-    reply = transport.call("say", {"w": mine}, NAMES)[0]
+    reply = transport.call("ask", "say", {"w": mine}, NAMES)[0]
     reply.columns["w"][0].add_(1)
     assert not mine.any()
     assert not transport.save()["party-0"]["kept"]["w"].any()

@@ -93,10 +93,10 @@ class Clocked(LocalTransport):
         super().__init__(*args, **options)
         self.seconds: dict[str, float] = {}
 
-    def call(self, action: str, request: Any, of: Any) -> Any:
+    def call(self, verb: Any, action: str, request: Any, of: Any) -> Any:
         start, name = time.process_time(), f"{action} {request['hop']}" if "hop" in request else action
         try:
-            return super().call(action, request, of)
+            return super().call(verb, action, request, of)
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 

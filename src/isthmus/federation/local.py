@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isthmus.errors import PayloadError
 from isthmus.federation import wire
-from isthmus.federation.answers import Column, Reply
+from isthmus.federation.answers import Reply
+from isthmus.federation.ledger import Verb
+from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Each, Transport
 
@@ -27,7 +28,7 @@ class LocalTransport(Transport):
         self.limit = limit
         self.parties = tuple(name for site in self.sites for name in site.hosted.names)
 
-    def call(self, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
+    def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         asked = set(of)
         replies = []
         for site in self.sites:
@@ -35,58 +36,25 @@ class LocalTransport(Transport):
                 continue
             here = [name for name in site.hosted.names if name in asked]
             asks = Each({name: request.payloads[name] for name in here}) if isinstance(request, Each) else request
-            reply = site.answer(action, self._through_bytes(asks) if self.wire else asks, here)
-            replies.append(self._through_wire(action, reply) if self.wire else reply)
+            if self.wire:
+                asks = opened_request(packed_request(asks, here, self.limit), self.limit)
+            reply = site.answer(action, asks, here)
+            replies.append(PackedReply.of(action, reply, self.limit).open(action, self.limit) if self.wire else reply)
         return replies
 
     def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
         if self.wire:
-            mail = {party: self._copied_mail(payload) for party, payload in mail.items()}
+            packed = {party: packed_mail(came, self.parties, self.limit) for party, came in mail.items()}
+            mail = {party: opened_mail(data, self.limit) for party, data in packed.items()}
         for site in self.sites:
             site.deliver(action, mail)
 
     def save(self) -> dict[str, Any]:
         return {party: saved for site in self.sites for party, saved in site.save().items()}
 
+    def own_weights(self) -> dict[str, Any]:
+        return {party: each["kept"]["weights"] for party, each in self.save().items() if "weights" in each["kept"]}
+
     def restore(self, saved: Mapping[str, Any]) -> None:
         for site in self.sites:
             site.restore(saved)
-
-    def _copied_mail(self, came: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A sum, or messages by sender: each of these is a payload of its own, and a sender's name is no field."""
-        if all(name in self.parties and isinstance(value, Mapping) for name, value in came.items()):
-            return {sender: _copy(payload, self.limit) for sender, payload in came.items()}
-        return _copy(came, self.limit)
-
-    def _through_bytes(self, request: wire.Payload | Each) -> wire.Payload | Each:
-        if isinstance(request, Each):
-            return Each({party: _copy(payload, self.limit) for party, payload in request.payloads.items()})
-        return _copy(request, self.limit)
-
-    def _through_wire(self, action: str, reply: Reply) -> Reply:
-        """The reply as it arrives: every party's payload encoded and decoded, who cannot be carried named."""
-        payloads: dict[str, dict[str, Any]] = {}
-        letters: list[Mapping[str, wire.Payload]] = []
-        failures = dict(reply.failures)
-        for at, party in enumerate(reply.parties):
-            try:
-                decoded = _copy(reply.payload(at), self.limit)
-                sent = {to: _copy(p, self.limit) for to, p in reply.letters[at].items()} if reply.letters else {}
-            except PayloadError as error:
-                failures[party] = f"action '{action}', {error}"
-                continue
-            payloads[party] = dict(wire.flatten(decoded))
-            letters.append(sent)
-        arrived = tuple(payloads)
-        if not arrived:
-            return Reply((), failures=failures)
-        weight_of = "weight of/"
-        columns: dict[str, Column] = {n: [payloads[party][n] for party in arrived] for n in reply.columns}
-        weights: dict[str, Column] = {
-            n: [payloads[party][f"{weight_of}{n or 'all'}"] for party in arrived] for n in reply.weights
-        }
-        return Reply(arrived, columns, weights, letters if reply.letters else (), failures)
-
-
-def _copy(payload: wire.Payload, limit: int) -> dict[str, Any]:
-    return wire.decode(wire.encode(payload, limit=limit), limit=limit)

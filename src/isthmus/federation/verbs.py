@@ -40,7 +40,7 @@ class Transport(ABC):
     """Largest payload, in bytes."""
 
     @abstractmethod
-    def call(self, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
+    def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         """Have the sites of these parties answer an action; a party that cannot is in a reply's `failures`."""
 
     @abstractmethod
@@ -54,6 +54,10 @@ class Transport(ABC):
     @abstractmethod
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The way back from `save`."""
+
+    @abstractmethod
+    def own_weights(self) -> dict[str, Any]:
+        """By party the model that it keeps for itself now, where that may be seen here."""
 
 
 class Federation:
@@ -199,7 +203,7 @@ class Federation:
         request = {} if request is None else request
         self._check_asked(action, request, asked)
         _check_request(action, request, asked, self.transport.limit)
-        replies = self.transport.call(action, request, asked)
+        replies = self.transport.call(verb, action, request, asked)
         sent: dict[str, int] = {}
         for at, reply in enumerate(replies):
             _check_verb(verb, action, reply)

@@ -78,7 +78,8 @@ class Run:
 
     Arguments:
         method: with its options.
-        parties: all of them; a pooled method gets one, put together from all.
+        parties: all of them; a pooled method gets one, put together from all. None where a transport reaches them on
+            machines of their own: what only a study can measure, which holds all of them, is left out then.
         task: loss and metrics.
         module: the model before training.
         seed: of everything drawn.
@@ -105,15 +106,16 @@ class Run:
         on_round: OnRound | None = None,
         transport: Transport | None = None,
     ) -> None:
-        check_fit(method, parties, task, module)
+        if parties:
+            check_fit(method, parties, task, module)
         module = extended(method, module, seed)
         self.method, self.task, self.seed = method, task, seed
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
         self.whole = None
-        if task.unsupervised:
+        if parties and task.unsupervised:
             self.whole = method.site([pool(parties)], task, module, device=device)
-        elif (whole := whole_of(parties)) is not None:
+        elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
         parties = [pool(parties)] if method.pooled and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
@@ -200,8 +202,7 @@ class Run:
     def _weights(self, state: State) -> dict[str, Any]:
         if "weights" in state:
             return dict(state.weights)
-        saved = self.transport.save()
-        return {party: kept["kept"]["weights"] for party, kept in saved.items() if "weights" in kept["kept"]}
+        return self.transport.own_weights()
 
     def _result(self, seconds: float) -> RunResult:
         if not self.progress["metrics"] and not self.task.unsupervised:
@@ -362,6 +363,13 @@ def device_named(name: str) -> torch.device:
 def module_for(
     model: Encoder | nn.Module | Callable[[int, int], nn.Module], parties: Sequence[Party], task: Task, seed: int
 ) -> nn.Module:
+    """The model before training for these parties' features, see `module_of`."""
+    return module_of(model, parties[0].features, task, seed)
+
+
+def module_of(
+    model: Encoder | nn.Module | Callable[[int, int], nn.Module], features: int, task: Task, seed: int
+) -> nn.Module:
     """The model before training, its weights drawn by the seed alone.
 
     Arguments:
@@ -370,13 +378,13 @@ def module_for(
     """
     with _drawn_by(seed, "model"):
         if isinstance(model, Encoder):
-            return task.model(model, parties[0].features)
+            return task.model(model, features)
         if isinstance(model, nn.Module):
             reset = getattr(model, "reset_parameters", None)
             if callable(reset):
                 reset()
             return model
-        return model(parties[0].features, task.outputs)
+        return model(features, task.outputs)
 
 
 def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
