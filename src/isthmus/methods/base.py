@@ -153,6 +153,10 @@ class Method(Registered):
         """What privacy the run has spent so far; none where nothing is protected by noise."""
         return None
 
+    def most_spent(self) -> float | None:
+        """The most epsilon that a whole run spends on what noise protects; none without noise."""
+        return None
+
     def weighting_of(self, cohort: Cohort) -> Tensor:
         """How much each party counts in a mean, `[parties]`."""
         return torch.ones(len(cohort))

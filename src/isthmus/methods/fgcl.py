@@ -132,6 +132,12 @@ class FGCL(FedAvg):
             return None
         return self.spent_by(max(state.draws.values(), default=0))
 
+    def most_spent(self) -> float | None:
+        if self.evaluated_on == "graphs" or self.features == "all":
+            return None
+        again = self.rounds * self.local.epochs if self.redraw == "epoch" else 0
+        return self.spent_by(1 + again).spent().epsilon
+
     def spent_by(self, draws: int) -> Account:
         """What drawing all views so many times spends."""
         account = Account("one edge of a party's graph")

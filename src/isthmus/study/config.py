@@ -42,6 +42,13 @@ class Loaded:
         return task_of(self.named, self.parties, self.classes)
 
 
+class Rules(Options):
+    """What a federation with parties on machines of their own goes by."""
+
+    seconds: float = Field(600.0, gt=0)
+    """How long parties have for one action; one that takes longer is out until it is there again."""
+
+
 class Study(Options):
     """What is run: every method with every seed on the same data and cut.
 
@@ -76,6 +83,8 @@ class Study(Options):
     """Where models are trained: cpu, cuda or mps."""
     wire: bool = False
     """Send every payload through bytes, as between machines; results are the same."""
+    federation: Rules = Rules()
+    """Of a federation with parties on machines of their own; a study in one process has no use for it."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:

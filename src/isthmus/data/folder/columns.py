@@ -64,6 +64,15 @@ class Column(Registered):
         """What is wrong with the values; the columns themselves are there."""
         raise NotImplementedError
 
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the first sums are keyed by `ids`."""
+        return False
+
+    def adds(self, step: Literal["first", "second"]) -> bool:
+        """Whether there are such sums, other than keyed ones."""
+        return False
+
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
         """What this party adds to the first sums, which may be keyed by `ids`."""
         return {}
@@ -98,14 +107,17 @@ class Number(Column):
             what = f"column '{column}' has no value: fill it in, or declare missing = \"mean\""
             yield from at_rows(file, what, np.isnan(numbers))
 
+    def adds(self, step: Literal["first", "second"]) -> bool:
+        return self.scale != "none" or (step == "first" and self.missing != "error")
+
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
-        if self.scale == "none" and self.missing == "error":
+        if not self.adds("first"):
             return {}
         numbers = _present(table.column(column))
         return {"count": torch.tensor(numbers.size), "sum": torch.tensor(numbers.sum())}
 
     def second_totals(self, column: str, table: pa.Table, first: Totals) -> Totals:
-        if self.scale == "none":
+        if not self.adds("second"):
             return {}
         apart = _present(table.column(column)) - _mean(first)
         return {"squares": torch.tensor((apart**2).sum())}
@@ -151,8 +163,12 @@ class Category(Column):
                 what = f"column '{column}' has {different:,} different values: that looks like names, not categories"
                 yield Problem(file, what, severe=False)
 
+    @property
+    def is_keyed(self) -> bool:
+        return self.values is None
+
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
-        if self.values is not None:
+        if not self.is_keyed:
             return {}
         counts = pc.value_counts(texts(table.column(column)).drop_null())
         numbers = hashed(counts.field("values").to_pylist(), key)

@@ -89,7 +89,7 @@ def summed(totals: Iterable[Totals]) -> Totals:
         keyed = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name != "ids"}
         sums = {name: value.new_zeros(ids.numel()).index_add(0, place, value) for name, value in keyed.items()}
         return {"ids": ids, **sums}
-    return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+    return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:

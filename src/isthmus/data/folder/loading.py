@@ -79,10 +79,15 @@ def parties_of(
             draw looks at the seed and the item's id only, so an item that two parties hold is in the same split.
     """
     encoding = Encoding.of(contents, key)
-    return [_party(each, *encoding.described(each, key), _splits(each, seed, train, val)) for each in contents]
+    return [party_of(each, encoding, seed=seed, train=train, val=val, key=key) for each in contents]
 
 
-def _party(contents: Contents, x: Tensor, structural: Tensor, splits: dict[str, Tensor]) -> Party:
+def party_of(
+    contents: Contents, encoding: Encoding, *, seed: int, train: float, val: float, key: bytes | None = None
+) -> Party:
+    """One party, as `parties_of` makes it with all others."""
+    x, structural = encoding.described(contents, key)
+    splits = _splits(contents, seed, train, val)
     graph = Data(x=x, edge_index=contents.edge_index, y=contents.y)
     graph.num_nodes = x.size(0)
     if contents.edge_weight is not None:

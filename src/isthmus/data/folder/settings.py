@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from isthmus.data.folder.columns import Column
+from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.problems import Problem, listed
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
@@ -60,6 +61,8 @@ class PartyFile(Options):
     """The file of molecules, where the party holds those."""
     columns: dict[str, dict[str, Any]] = Field({})
     """Feature columns: name, kind and the kind's options."""
+    limits: Limits = Limits()
+    """What the party allows in a federation."""
 
     def kinds(self) -> dict[str, Column]:
         """The feature columns, each as what it is."""

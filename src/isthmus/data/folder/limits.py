@@ -1,0 +1,57 @@
+"""What a party allows, whatever a federation asks of it: the table `[limits]` of `party.toml`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from isthmus.errors import IsthmusError
+from isthmus.options import Options
+
+if TYPE_CHECKING:
+    from isthmus.methods.base import Method
+
+Verb = Literal["ask", "total", "exchange"]
+
+
+class Limits(Options):
+    """Checked at the party's own machine before it answers; a request beyond them gets a refusal that says so."""
+
+    methods: list[str] | None = None
+    """Methods that may run; without, all."""
+    actions: list[str] | None = None
+    """Actions that are answered, of the set-up too; without, all."""
+    verbs: list[Verb] = Field(["ask", "total", "exchange"])
+    """What may leave: what the server reads (ask), parts of sums (total), messages to other parties (exchange)."""
+    least: int = Field(1, ge=1)
+    """Parties that must be asked for a total, at least."""
+    epsilon: float | None = Field(None, gt=0)
+    """Most that a method may spend on what is protected by noise; then one without noise is refused too."""
+
+    def permit_method(self, method: Method) -> None:
+        """Refuse a method that is not allowed, or spends too much."""
+        if self.methods is not None and method.name not in self.methods:
+            raise IsthmusError(f"refused: method '{method.name}' is not among limits.methods ({_told(self.methods)})")
+        if self.epsilon is None:
+            return
+        spends = method.most_spent()
+        if spends is None:
+            raise IsthmusError(f"refused: method '{method.name}' adds no noise, limits.epsilon asks for it")
+        if spends > self.epsilon:
+            raise IsthmusError(
+                f"refused: method '{method.name}' spends epsilon {spends:g}, limits.epsilon is {self.epsilon:g}"
+            )
+
+    def permit_call(self, verb: str, action: str, under: int) -> None:
+        """Refuse an action that is not allowed, or a total of too few."""
+        if self.actions is not None and action not in self.actions:
+            raise IsthmusError(f"refused: action '{action}' is not among limits.actions ({_told(self.actions)})")
+        if verb not in self.verbs:
+            raise IsthmusError(f"refused: '{verb}' is not among limits.verbs ({_told(self.verbs)}), action '{action}'")
+        if verb == "total" and under < self.least:
+            raise IsthmusError(f"refused: a total of {under}, limits.least is {self.least}, action '{action}'")
+
+
+def _told(names: list[str] | list[Verb]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,230 @@
+"""A study whose parties are on machines of their own: the coordinator's part of it, and a party's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from isthmus import store
+from isthmus.data.datasets.folder import PartyFolders
+from isthmus.data.folder.limits import Limits
+from isthmus.data.folder.loading import party_of
+from isthmus.data.folder.reading import Contents, inspected
+from isthmus.errors import IsthmusError
+from isthmus.federation import wire
+from isthmus.federation.ledger import Ledger
+from isthmus.federation.remote import Message, PartySide, Post, Present, RemoteTransport
+from isthmus.federation.verbs import Federation
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.study.config import Study
+from isthmus.study.engine import Run, RunResult, extended, module_of
+from isthmus.study.joining import Introduction, Joined, encoding_of, join, of_named
+from isthmus.study.run import Watcher
+from isthmus.tasks.base import Task
+
+
+@dataclass
+class Outcome:
+    """What a federation's study gave.
+
+    Attributes:
+        ledger: of the set-up; every run has its own.
+    """
+
+    runs: list[RunResult]
+    ledger: Ledger = field(repr=False)
+
+
+def fit_for_federation(study: Study) -> None:
+    """Errors that show before any party is asked for anything."""
+    for method in study.method_list():
+        if method.pooled:
+            raise IsthmusError(f"method '{method.name}' needs all data in one place: leave it out of a federation")
+    _shares(study)
+
+
+def coordinate(
+    study: Study, post: Post, name: str, state: Path, *, watcher: Watcher | None = None, save_every: float = 2.0
+) -> Outcome:
+    """The coordinator's part: settle the set-up, then run every method with every seed.
+
+    Arguments:
+        post: reaches the parties.
+        name: of this study; under the same name a study that was cut off goes on.
+        state: folder for checkpoints, and for runs that are done.
+    """
+    watcher = watcher or Watcher()
+    fit_for_federation(study)
+    seconds = study.federation.seconds
+    entrance = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, seconds=seconds)
+    if entrance.out:
+        party, why = next(iter(entrance.out.items()))
+        raise IsthmusError(f"party '{party}' cannot begin: {why}")
+    federation = Federation(entrance)
+    joined = join(federation)
+    task = joined.task(study.named_task())
+    runs = []
+    for seed in study.seeds:
+        for method in study.method_list():
+            done = state / f"{method.name}-{seed}.run"
+            if done.exists():
+                runs.append(RunResult.of_dump(store.read(done)))
+                continue
+            watcher.run_started(method, seed)
+            plan = plan_of(study, method, task, joined, f"{name}/{method.name}-{seed}", seed)
+            result = _driven(study, method, task, joined, RemoteTransport(post, plan, seconds=seconds), seed, state,
+                             watcher, save_every)  # fmt: skip
+            store.write(done, store.pack(result.dump()))
+            watcher.run_done(result)
+            runs.append(result)
+    return Outcome(runs, federation.ledger)
+
+
+def _driven(
+    study: Study,
+    method: Method,
+    task: Task,
+    joined: Joined,
+    transport: RemoteTransport,
+    seed: int,
+    state: Path,
+    watcher: Watcher,
+    save_every: float,
+) -> RunResult:
+    checkpoint = state / f"{method.name}-{seed}.checkpoint"
+    module = module_of(study.encoder(), joined.features, task, seed)
+    method.check(module)
+    result = Run(
+        method,
+        (),
+        task,
+        module,
+        seed=seed,
+        checkpoint=checkpoint,
+        save_every=save_every,
+        on_round=lambda at, metrics: watcher.round_done(method, seed, at, metrics),
+        transport=transport,
+    ).go()
+    checkpoint.unlink(missing_ok=True)
+    return result
+
+
+def plan_of(study: Study, method: Method, task: Task, joined: Joined, run: str, seed: int) -> Message:
+    """What a party is told of a run: everything but its own data."""
+    shares = _shares(study)
+    plan = {
+        "method": {"name": method.name, **method.model_dump()},
+        "task": {"name": task.name, **task.model_dump()},
+        "model": {"encoder": study.encoder().name, **study.encoder().model_dump()},
+        "seed": seed,
+        "split": {"seed": seed if study.data_seed is None else study.data_seed, **shares},
+        "unlabelled": study.unlabelled,
+    }
+    known = {str(at): dict(each) for at, each in enumerate(joined.totals) if each}
+    return {"do": "begin", "run": run, "stage": "run", "plan": json.dumps(plan), "totals": wire.encode(known)}
+
+
+def _shares(study: Study) -> dict[str, float]:
+    """Shares of the labelled items to train and to validate on, for parties whose files have no split."""
+    data = study.data_set()
+    given = data if isinstance(data, PartyFolders) else PartyFolders(path="")
+    return {"train": given.train, "val": given.val}
+
+
+class Member(PartySide):
+    """A party's part: it answers from its own party folder, within its own limits.
+
+    Arguments:
+        folder: the party folder.
+        state: folder on this machine for what a restart needs, and for models that the party keeps.
+        name: that the federation knows the party by; its `party.toml` must say the same.
+        key: that the parties share.
+    """
+
+    def __init__(self, folder: Path, state: Path, name: str, key: bytes | None = None) -> None:
+        super().__init__(name)
+        self.folder, self.state, self.key = folder, state, key
+        self.contents = self._read()
+
+    def _read(self) -> Contents:
+        contents, problems = inspected(self.folder, self.key)
+        severe = [problem for problem in problems if problem.severe]
+        if contents is None or severe:
+            raise IsthmusError(f"{self.folder}: {severe[0]} (all of it: isthmus party check {self.folder})")
+        if contents.settings.name != self.name:
+            raise IsthmusError(
+                f"{self.folder} is of party '{contents.settings.name}', this place is for '{self.name}': "
+                "use that party's kit, or its folder"
+            )
+        return contents
+
+    @property
+    def limits(self) -> Limits:
+        """What the party allows, whatever it is asked."""
+        return self.contents.settings.limits
+
+    def permit(self, message: Message) -> None:
+        if message["do"] == "begin" and message["stage"] == "run":
+            self.limits.permit_method(_method_of(json.loads(message["plan"])))
+        if message["do"] == "call":
+            self.limits.permit_call(str(message["verb"]), str(message["action"]), int(message["under"]))
+
+    def begin(self, plan: Message) -> Present:
+        if plan["stage"] == "set-up":
+            self.contents = self._read()
+            return Introduction(self.contents, self.key)
+        told = json.loads(plan["plan"])
+        totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
+        party = party_of(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
+        method, task = _method_of(told), _named(Task, told["task"], "name")
+        (party,) = task.taken_by([party])
+        if party.level not in method.levels:
+            raise IsthmusError(f"method '{method.name}' is not for {party.level} tasks")
+        if told["unlabelled"] == "error" and not bool(party.learns.any()):
+            raise IsthmusError("it has no training label: label some, or let such parties be idle: unlabelled = 'idle'")
+        module = module_of(_named(Encoder, told["model"], "encoder"), party.features, task, told["seed"])
+        return method.site([party], task, extended(method, module, told["seed"]), seed=told["seed"])
+
+    def keep(self, run: str, mark: int, saved: Mapping[str, Any]) -> None:
+        store.write(self._file(run, mark), store.pack(saved), private=True)
+        self._file(run, mark - 2).unlink(missing_ok=True)  # the server may not have written down the last one
+
+    def kept(self, run: str, mark: int) -> Mapping[str, Any]:
+        path = self._file(run, mark)
+        if not path.exists():
+            raise IsthmusError(f"party '{self.name}' has kept no state {mark} of this run")
+        found: Mapping[str, Any] = store.read(path)
+        return found
+
+    def choose(self, run: str, weights: wire.Payload) -> None:
+        flat = {name: value.contiguous().clone() for name, value in wire.flatten(weights)}
+        store.write(self.state / "weights" / f"{_plain(run)}.safetensors", save(flat), private=True)
+
+    def forget(self) -> None:
+        """States of runs that are over have served."""
+        shutil.rmtree(self.state / "kept", ignore_errors=True)
+
+    def _file(self, run: str, mark: int) -> Path:
+        return self.state / "kept" / f"{_plain(run)}-{mark}.state"
+
+
+def _plain(run: str) -> str:
+    """A run's name as that of a file."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run)
+
+
+def _method_of(told: Mapping[str, Any]) -> Method:
+    method: Method = _named(Method, told["method"], "name")
+    return method
+
+
+def _named(kind: Any, table: Mapping[str, Any], key: str) -> Any:
+    found = kind.named(str(table[key]))
+    return found.read({name: value for name, value in table.items() if name != key}, f"{found.kind} '{found.name}'")

@@ -1,0 +1,48 @@
+"""An engine without a network: messages are handed over within this process, so that tests can meddle with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from pathlib import Path
+
+from isthmus.data.folder.writing import write_parties
+from isthmus.federation.remote import Message, PartySide, Post
+from isthmus.study.config import Study
+from isthmus.study.federated import Member
+
+Meddler = Callable[[str, Message], Message | str | None]
+"""Gets the party and a message to it; what it returns is the reply, None lets the party answer."""
+
+
+class ByHand(Post):
+    """Hands messages to parties that live here."""
+
+    def __init__(self, members: Mapping[str, PartySide], meddle: Meddler | None = None) -> None:
+        self.members = dict(members)
+        self.sites = tuple(members)
+        self.meddle = meddle
+        self.sent: list[tuple[str, Message]] = []
+
+    def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
+        return {party: self._one(party, deepcopy(message)) for party, message in messages.items()}
+
+    def _one(self, party: str, message: Message) -> Message | str:
+        self.sent.append((party, message))
+        reply = None if self.meddle is None else self.meddle(party, message)
+        return self.members[party].handle(message) if reply is None else reply
+
+
+def at_folders(study: Study, folder: Path, parties: int = 3) -> Study:
+    """The same study of party folders, which its data are written to."""
+    plan = study.model_copy(update={"parties": parties})
+    cut = plan.cut_data(0)
+    write_parties(folder, cut.parties, cut.classes)
+    data = {"name": "folder", "path": str(folder)}
+    return Study.of({**plan.resolved(), "parties": None, "data": data, "partition": {}})
+
+
+def members_of(folder: Path, state: Path) -> dict[str, Member]:
+    """The parties of some folders, each with a place of its own for what it keeps."""
+    names = sorted(each.name for each in folder.iterdir() if each.is_dir())
+    return {name: Member(folder / name, state / name, name) for name in names}

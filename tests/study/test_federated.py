@@ -1,0 +1,252 @@
+"""A federation gives what the study in one process gives, and says what is wrong where something is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
+
+from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.federation import wire
+from isthmus.federation.remote import Message
+from isthmus.study.config import Study
+from isthmus.study.engine import Run, RunResult, module_for
+from isthmus.study.federated import Outcome, coordinate
+
+BANKS = {"data": {"name": "banks"}}
+MOTIFS = {"data": {"name": "motifs", "graphs": 20}}
+STUDIES: dict[str, dict[str, Any]] = {
+    "fedavg": {**BANKS, "methods": [{"name": "fedavg"}]},
+    "fedcog": {**BANKS, "model": {"encoder": "sgc"}, "methods": [{"name": "fedcog"}]},
+    "fedcog-gcn": {**BANKS, "methods": [{"name": "fedcog-gcn"}]},
+    "fedgl": {"data": {"name": "hospitals"}, "methods": [{"name": "fedgl"}]},
+    "fgcl": {**MOTIFS, "methods": [{"name": "fgcl"}]},
+    "fclg": {**MOTIFS, "task": {"name": "graph-clustering"}, "methods": [{"name": "fclg"}]},
+    "fedgc": {**BANKS, "methods": [{"name": "fedgc", "ratio": 0.1}]},
+    "local": {**BANKS, "methods": [{"name": "local"}]},
+}
+
+
+def study_of(name: str, rounds: int = 3, **more: Any) -> Study:
+    return Study.of({"training": {"rounds": rounds}, "unlabelled": "idle", **STUDIES[name], **more})
+
+
+def in_one_process(study: Study) -> RunResult:
+    """As cohorts of one, with sums in party order."""
+    loaded = study.load(0)
+    module = module_for(study.encoder(), loaded.parties, loaded.task, 0)
+    return Run(study.method_list()[0], loaded.parties, loaded.task, module, seed=0, side_by_side=False).go()
+
+
+def federated(study: Study, base: Path, meddle: Meddler | None = None) -> Outcome:
+    post = ByHand(members_of(base / "data", base / "parties"), meddle)
+    return coordinate(study, post, "s", base / "server", save_every=0)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_path: Path) -> None:
+    study = at_folders(study_of(name), tmp_path / "data")
+    here, there = in_one_process(study), federated(study, tmp_path).runs[0]
+    if name != "local":
+        mine, theirs = dict(wire.flatten(here.weights)), dict(wire.flatten(there.weights))
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[path], theirs[path]) for path in mine)
+    found = {(at, metric): value for at, metric, value in here.history}
+    assert there.history
+    assert all(found[at, metric] == value for at, metric, value in there.history)
+    assert list(here.ledger.rows()) == list(there.ledger.rows())
+
+
+def test_models_that_parties_keep_stay_on_their_machines(tmp_path: Path) -> None:
+    study = at_folders(study_of("local"), tmp_path / "data")
+    there = federated(study, tmp_path).runs[0]
+    assert there.weights == {}
+    assert sorted(path.name for path in (tmp_path / "parties").glob("*/weights/*")) == ["s-local-0.safetensors"] * 3
+
+
+def test_the_set_up_has_a_ledger_of_its_own(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    rows = list(federated(study, tmp_path).ledger.rows())
+    assert {(row["verb"], row["action"]) for row in rows} == {("ask", "introduce"), ("ask", "encode")}
+
+
+def columns_of_all_kinds(folder: Path) -> None:
+    """Numbers to be scaled and categories without declared values, beside the features that are there."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for at, party in enumerate(sorted(folder.iterdir())):
+        table = parquet.read_table(party / "nodes.parquet")
+        rows = range(len(table))
+        table = table.append_column("age", pa.array([float(20 + (7 * row + at) % 40) for row in rows]))
+        table = table.append_column("town", pa.array([("bonn", "ulm", f"only-{at}")[row % 3] for row in rows]))
+        parquet.write_table(table, party / "nodes.parquet")
+        with (party / "party.toml").open("a") as file:
+            file.write('\n[columns.age]\nkind = "number"\n\n[columns.town]\nkind = "category"\nstructural = false\n')
+
+
+def test_encodings_are_settled_by_totals(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    columns_of_all_kinds(tmp_path / "data")
+    here, outcome = in_one_process(study), federated(study, tmp_path)
+    assert here.history == outcome.runs[0].history
+    said = {(row["verb"], row["action"]) for row in outcome.ledger.rows()}
+    assert {("total", "first"), ("total", "second"), ("ask", "values")} <= said
+
+
+def test_parties_that_declare_other_columns_are_named(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    path = tmp_path / "data" / "party-1" / "party.toml"
+    path.write_text(path.read_text().replace("classes = ", "classes = 1"))
+    with pytest.raises(IsthmusError, match=r"'party-1': 'classes' in party\.toml differs from that of 'party-0'"):
+        federated(study, tmp_path)
+
+
+# ---- what goes wrong
+
+
+def failing_at(party: str, rounds: set[int], reply: Message | str) -> Meddler:
+    """Calls to train of these rounds get this reply instead of the party's, and so does the greeting after one."""
+    count, greeted = [0], [0]
+
+    def meddle(to: str, message: Message) -> Message | str | None:
+        if to == party and message["do"] == "greet":
+            greeted[0] += 1
+            return reply if greeted[0] == 1 else None
+        if to == party and message.get("action") == "train":
+            count[0] += 1
+            return reply if count[0] in rounds else None
+        return None
+
+    return meddle
+
+
+def test_a_party_that_is_cut_off_is_named_and_comes_back(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    run = federated(study, tmp_path, failing_at("party-1", {2}, "no answer within 600 s")).runs[0]
+    assert run.rounds == 3
+    failed = [(row["round"], row["action"], row["note"]) for row in run.ledger.rows() if row["status"] == "failed"]
+    assert failed[0] == (2, "train", "action 'train', no answer within 600 s")
+    assert {at for at, _, _ in failed} == {2}
+
+
+def test_a_party_that_was_started_anew_goes_on_from_its_state(tmp_path: Path) -> None:
+    study = at_folders(study_of("local", rounds=4), tmp_path / "data")
+    folder = tmp_path / "data"
+    members = members_of(folder, tmp_path / "parties")
+    began = [0]
+
+    def killed_once(to: str, message: Message) -> Message | str | None:
+        if to == "party-1" and message.get("action") == "train":
+            began[0] += 1
+            if began[0] == 3:
+                post.members["party-1"] = members_of(folder, tmp_path / "parties")["party-1"]
+        return None
+
+    post = ByHand(members, killed_once)
+    run = coordinate(study, post, "s", tmp_path / "server", save_every=0).runs[0]
+    failed = [(row["round"], row["action"]) for row in run.ledger.rows() if row["status"] == "failed"]
+    assert failed == [(3, "train")]
+    assert ("party-1", "restore") in [(to, message["do"]) for to, message in post.sent]
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        ({"parties": ["party-1"], "answers": [b"garbage"], "letters": [], "failures": {}, "answered": 2}, "no payload"),
+        ({"parties": ["party-0"], "answers": [b""], "letters": [], "failures": {}, "answered": 2}, "other parties"),
+        ({"parties": 3}, "no message"),
+        ({"wrong": "out of memory"}, "out of memory"),
+        ({"parties": [], "answers": [], "letters": [], "failures": {"party-0": "x"}, "answered": 1}, "other parties"),
+    ],
+)
+def test_a_reply_that_is_none_is_the_fault_of_its_party_alone(reply: Message, why: str, tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    run = federated(study, tmp_path, failing_at("party-1", {2}, reply)).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["status"] == "failed"}
+    assert set(notes) == {"party-1"}
+    assert why in notes["party-1"]
+
+
+def test_too_few_parties_end_the_run_with_a_word(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", training={"rounds": 3, "quorum": 1.0}), tmp_path / "data")
+    with pytest.raises(TooFewAnswers, match=r"2 of 3 parties answered.*'party-1'.*no answer within 600 s"):
+        federated(study, tmp_path, failing_at("party-1", {2}, "no answer within 600 s"))
+
+
+def test_a_coordinator_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """Every party answered, so the result is that of an uninterrupted run."""
+    study = at_folders(study_of("fedavg", rounds=5), tmp_path / "data")
+    whole = in_one_process(study)
+
+    class Killed(KeyboardInterrupt):
+        pass
+
+    count = [0]
+
+    def killing(to: str, message: Message) -> Message | str | None:
+        if message.get("action") == "train" and to == "party-0":
+            count[0] += 1
+            if count[0] == 4:
+                raise Killed
+        return None
+
+    with pytest.raises(Killed):
+        federated(study, tmp_path, killing)
+    assert list((tmp_path / "server").glob("*.checkpoint"))
+    again = federated(study, tmp_path).runs[0]
+    assert again.history == whole.history
+    assert all(torch.equal(again.weights[name], whole.weights[name]) for name in whole.weights)
+    assert list(again.ledger.rows()) == list(whole.ledger.rows())
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ('methods = ["fedprox"]', "refused: method 'fedavg' is not among limits.methods (fedprox)"),
+        ('actions = ["introduce", "encode", "evaluate"]', "refused: action 'train' is not among limits.actions"),
+        ('verbs = ["ask"]', "refused: 'total' is not among limits.verbs (ask)"),
+        ("least = 4", "refused: a total of 3, limits.least is 4"),
+        ("epsilon = 1.0", "refused: method 'fedavg' adds no noise, limits.epsilon asks for it"),
+    ],
+)
+def test_a_party_refuses_what_its_limits_do_not_allow(limits: str, why: str, tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    with (tmp_path / "data" / "party-1" / "party.toml").open("a") as file:
+        file.write(f"\n[limits]\n{limits}\n")
+    run = federated(study, tmp_path).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
+    assert set(notes) == {"party-1"}
+    assert why in notes["party-1"]
+    assert run.metrics
+
+
+def test_what_a_method_spends_is_known_before_it_runs(tmp_path: Path) -> None:
+    more = {"methods": [{"name": "fgcl", "epsilons": [1.0, 0.5]}]}
+    study = at_folders(study_of("fgcl", **more), tmp_path / "data")
+    for party, epsilon in (("party-0", 1.5), ("party-1", 1.4)):
+        with (tmp_path / "data" / party / "party.toml").open("a") as file:
+            file.write(f"\n[limits]\nepsilon = {epsilon}\n")
+    run = federated(study, tmp_path).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
+    assert set(notes) == {"party-1"}
+    assert "spends epsilon 1.5, limits.epsilon is 1.4" in notes["party-1"]
+
+
+def test_methods_that_pool_are_no_federation(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", methods=[{"name": "centralized"}]), tmp_path / "data")
+    with pytest.raises(IsthmusError, match="'centralized' needs all data in one place"):
+        federated(study, tmp_path)
+
+
+def test_a_folder_of_another_party_is_refused(tmp_path: Path) -> None:
+    at_folders(study_of("fedavg"), tmp_path / "data")
+    (tmp_path / "data" / "party-1").rename(tmp_path / "data" / "party-9")
+    with pytest.raises(IsthmusError, match="is of party 'party-1', this place is for 'party-9'"):
+        members_of(tmp_path / "data", tmp_path / "parties")
