@@ -13,6 +13,7 @@ import typer
 
 from isthmus import __version__
 from isthmus.cli_audit import audit_command, audits_command
+from isthmus.cli_federation import app as federation_commands
 from isthmus.cli_party import app as party_commands
 from isthmus.errors import IsthmusError
 
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 
 app.add_typer(party_commands, name="party")
+app.add_typer(federation_commands, name="federation")
 
 Name = Annotated[str | None, typer.Argument(help="One of them, with its options.")]
 StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags go on top of it.")]

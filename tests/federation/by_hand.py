@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 
 from isthmus.data.folder.writing import write_parties
-from isthmus.federation.remote import Message, PartySide, Post
+from isthmus.federation.remote import Message, Nearby, PartySide
 from isthmus.study.config import Study
 from isthmus.study.federated import Member
 
@@ -15,12 +15,11 @@ Meddler = Callable[[str, Message], Message | str | None]
 """Gets the party and a message to it; what it returns is the reply, None lets the party answer."""
 
 
-class ByHand(Post):
-    """Hands messages to parties that live here."""
+class ByHand(Nearby):
+    """Hands messages to parties that live here, as copies, and lets a test meddle with them."""
 
     def __init__(self, members: Mapping[str, PartySide], meddle: Meddler | None = None) -> None:
-        self.members = dict(members)
-        self.sites = tuple(members)
+        super().__init__(members)
         self.meddle = meddle
         self.sent: list[tuple[str, Message]] = []
 

@@ -37,6 +37,17 @@ class Post(ABC):
         """Send every named site its message at once; its reply, or why there is none after so many seconds."""
 
 
+class Nearby(Post):
+    """Hands messages to parties in this process."""
+
+    def __init__(self, parties: Mapping[str, PartySide]) -> None:
+        self.members = dict(parties)
+        self.sites = tuple(parties)
+
+    def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
+        return {party: self.members[party].handle(message) for party, message in messages.items()}
+
+
 class Present(Protocol):
     """What stands at a party while a federation runs: a method's `Site`, or what comes before it."""
 

@@ -32,11 +32,13 @@ class Results:
         study: the study with all its options spelled out.
         runs: one entry per method and seed.
         cuts: for each seed what the parties held.
+        set_up: what left parties on machines of their own before any method ran.
     """
 
     study: Mapping[str, Any] = field(repr=False)
     runs: list[RunResult] = field(default_factory=list)
     cuts: Mapping[int, CutDescription] = field(default_factory=dict, repr=False)
+    set_up: ledger.Ledger | None = field(default=None, repr=False)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -81,6 +83,9 @@ class Results:
         tables = [("history", list(self._history()), _HISTORY), ("ledger", list(self._ledger()), _LEDGER)]
         if any(run.places for run in self.runs):
             tables.append(("places", list(self._places()), PLACES))
+        if self.set_up is not None:
+            rows = [{"method": "set-up", "seed": -1, **row} for row in self.set_up.rows()]
+            tables.append(("set-up", rows, _LEDGER))
         for name, rows, columns in tables:
             schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in columns.items()])
             table = pa.Table.from_pylist(rows, schema=schema)

@@ -57,7 +57,7 @@ def run_study(
     first = study.load(study.seeds[0])  # wrong input shows before anything is written
     resolved = study.resolved(first)
     if out is not None:
-        _prepare(out, resolved, resume=resume, force=force)
+        prepare(out, resolved, resume=resume, force=force)
     runs: list[RunResult] = []
     cuts: dict[int, CutDescription] = {}
     for seed in study.seeds:
@@ -107,7 +107,7 @@ def _one(
     ).go()
 
 
-def _prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
+def prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
     """Make sure that the folder is ours to write to, and remember which study it belongs to."""
     mark = out / STATE / "study"
     if resume:
@@ -130,6 +130,7 @@ def _prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: boo
             "study.toml",
             "history.parquet",
             "ledger.parquet",
+            "set-up.parquet",
             "places.parquet",
             "report.html",
             STATE,

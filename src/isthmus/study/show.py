@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from isthmus.data.describe import CutDescription
 from isthmus.methods.base import Method
 from isthmus.study import words
 from isthmus.study.engine import RunResult
+from isthmus.study.preview import Disclosure
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
 
@@ -134,6 +135,22 @@ def parties_table(cut: CutDescription) -> Table:
         told = [*labels[at], *([f"({missing[at]:,} without)"] if missing[at] else [])]
         shown.add_row(escape(party.name), *(f"{of[at]:,}" for of in counts.values()), " ".join(told))
     return shown
+
+
+def disclosures(found: Sequence[Disclosure]) -> Iterator[Table | str]:
+    """For each method what leaves each party, in lines of one kind of message; under them what it comes to."""
+    for method in dict.fromkeys(each.method for each in found):
+        own = [each for each in found if each.method == method]
+        shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title=escape(method), title_justify="left")
+        for head in ("action", "who sees it", "what"):
+            shown.add_column(head, overflow="fold")
+        for head in ("parties", "times", "each"):
+            shown.add_column(head, justify="right", no_wrap=True)
+        for each in own:
+            span = size(each.least) if each.least == each.most else f"{size(each.least)} to {size(each.most)}"
+            shown.add_row(each.action, each.eyes, escape(each.fields), str(each.parties), f"{each.times:,}", span)
+        yield shown
+        yield f"{escape(method)}: {size(sum(each.total for each in own))} leave all parties together, of one seed\n"
 
 
 def size(count: float) -> str:

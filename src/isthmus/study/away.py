@@ -1,0 +1,119 @@
+"""A study that runs on other machines, from where it is started: progress, results, and going on after a stop."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from isthmus import store
+from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import Ledger
+from isthmus.methods.base import Method
+from isthmus.study.config import Study
+from isthmus.study.engine import RunResult
+from isthmus.study.federated import fit_for_federation
+from isthmus.study.results import Results
+from isthmus.study.run import STATE, Watcher, prepare
+
+OVER = "FINISHED"
+"""How the state of a job that has ended begins."""
+
+
+class Administrator(Protocol):
+    """Whoever may start studies in a federation; an engine has one."""
+
+    def missing(self) -> list[str]: ...
+
+    def submit(self, study: Mapping[str, Any], run: str) -> str: ...
+
+    def progress(self, job: str) -> list[dict[str, Any]]: ...
+
+    def state(self, job: str) -> str: ...
+
+    def outcome(self, job: str) -> dict[str, Any]: ...
+
+
+def run_away(
+    admin: Administrator,
+    study: Study,
+    out: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    watcher: Watcher | None = None,
+    wait: float = 120.0,
+    pause: float = 0.5,
+    waiting: Callable[[list[str]], None] = lambda missing: None,
+) -> Results:
+    """Start a study in a federation, watch it, and write the same result folder as a study in one process.
+
+    Arguments:
+        resume: go on with what `out` has begun: with its job if that still runs, else with its last checkpoint.
+        wait: seconds until all parties must be there.
+        pause: seconds between two looks at how it goes.
+        waiting: told who is not there yet, once.
+    """
+    fit_for_federation(study)
+    resolved = study.resolved()
+    prepare(out, resolved, resume=resume, force=force)
+    place = out / STATE / "job"
+    begun = store.read(place) if resume and place.exists() else {"run": uuid4().hex, "job": ""}
+    if not (begun["job"] and _is_known(admin, begun["job"])):
+        _all_here(admin, wait, pause, waiting)
+        begun["job"] = admin.submit(resolved, begun["run"])
+        store.write(place, store.pack(begun))
+    _watched(admin, begun["job"], study, watcher or Watcher(), pause)
+    outcome = admin.outcome(begun["job"])
+    if "wrong" in outcome:
+        raise IsthmusError(f"{outcome['wrong']} (isthmus federation run --resume goes on where it stopped)")
+    ledger = Ledger()
+    ledger.restore(outcome["ledger"])
+    results = Results(resolved, [RunResult.of_dump(run) for run in outcome["runs"]], set_up=ledger)
+    results.save(out)
+    shutil.rmtree(out / STATE, ignore_errors=True)
+    return results
+
+
+def _is_known(admin: Administrator, job: str) -> bool:
+    """Whether the job still runs, or ended well: what ended otherwise is begun again from its checkpoint."""
+    try:
+        state = admin.state(job)
+    except IsthmusError:
+        return False
+    return not state.startswith(OVER) or ("COMPLETED" in state and "wrong" not in admin.outcome(job))
+
+
+def _all_here(admin: Administrator, wait: float, pause: float, waiting: Callable[[list[str]], None]) -> None:
+    until, told = time.monotonic() + wait, False
+    while missing := admin.missing():
+        if not told:
+            waiting(missing)
+            told = True
+        if time.monotonic() > until:
+            names = ", ".join(f"'{party}'" for party in missing)
+            raise IsthmusError(f"not there after {wait:g} s: {names}; is isthmus federation join running at each?")
+        time.sleep(pause)
+
+
+def _watched(admin: Administrator, job: str, study: Study, watcher: Watcher, pause: float) -> None:
+    """Tell the watcher what changes until the job is over."""
+    methods = {method.name: method for method in study.method_list()}
+    told: dict[tuple[str, int], int] = {}
+    while not admin.state(job).startswith(OVER):
+        for line in admin.progress(job):
+            _tell(watcher, methods[line["method"]], line, told)
+        time.sleep(pause)
+
+
+def _tell(watcher: Watcher, method: Method, line: Mapping[str, Any], told: dict[tuple[str, int], int]) -> None:
+    key = (method.name, int(line["seed"]))
+    if key not in told:
+        watcher.run_started(method, key[1])
+        told[key] = 0
+    if line["at"] > told[key]:
+        told[key] = int(line["at"])
+        watcher.round_done(method, key[1], told[key], line["metrics"])

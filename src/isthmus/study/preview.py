@@ -1,0 +1,114 @@
+"""What a federation would disclose, before anything runs: the ledger of a dry run."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isthmus.data.datasets.folder import PartyFolders
+from isthmus.data.folder.loading import folders_in
+from isthmus.data.folder.settings import FILE, PartyFile
+from isthmus.data.folder.writing import write_parties
+from isthmus.federation.ledger import Ledger
+from isthmus.federation.remote import Nearby
+from isthmus.methods.base import Method
+from isthmus.study.config import Study, read_toml
+from isthmus.study.federated import Member, coordinate
+
+ROUNDS = 3
+"""Rounds of the dry run; what happens in the last of them happens in all that follow."""
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What one kind of message discloses.
+
+    Attributes:
+        method: that it is part of, or `set-up`.
+        parties: who sends it, each in the same way.
+        times: how often in a whole run; of one seed.
+        least, most: bytes that a party sends each time.
+        total: bytes that all parties send in a whole run.
+    """
+
+    method: str
+    verb: str
+    action: str
+    eyes: str
+    fields: str
+    parties: int
+    times: int
+    least: int
+    most: int
+    total: int
+
+
+def preview(study: Study) -> list[Disclosure]:
+    """What each method of a study would disclose in a federation of its parties.
+
+    The study's own data stand in for the parties': sizes that depend on how much a party holds are theirs.
+    """
+    with tempfile.TemporaryDirectory() as aside:
+        folder, names = _folders(study, Path(aside) / "data")
+        members = {name: Member(folder[name], Path(aside) / "state" / name, name) for name in names}
+        dry = study.model_copy(
+            update={
+                "seeds": study.seeds[:1],
+                "methods": [_short(method) for method in study.method_list()],
+                "training": {},
+            }
+        )
+        outcome = coordinate(dry, Nearby(members), "preview", Path(aside) / "server")
+    found = list(_rows("set-up", outcome.ledger, None))
+    for run, method in zip(outcome.runs, study.method_list(), strict=True):
+        found += _rows(method.name, run.ledger, method)
+    return found
+
+
+def _short(method: Method) -> dict[str, Any]:
+    """The method with few rounds, each evaluated."""
+    few = {"rounds": min(ROUNDS, method.rounds), "every": 1, "patience": 0}
+    return {"name": method.name, **method.model_dump(), **few}
+
+
+def _folders(study: Study, aside: Path) -> tuple[dict[str, Path], list[str]]:
+    data = study.data_set()
+    if isinstance(data, PartyFolders):
+        folders = folders_in(Path(data.path).expanduser())
+    else:
+        cut = study.cut_data(study.seeds[0])
+        write_parties(aside, cut.parties, cut.classes)
+        folders = folders_in(aside)
+    named = {PartyFile.read(read_toml(folder / FILE), FILE).name: folder for folder in folders}
+    return named, list(named)
+
+
+def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosure]:
+    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
+    for row in ledger.rows():
+        groups.setdefault((row["verb"], row["action"], row["eyes"], row["fields"]), []).append(row)
+    for (verb, action, eyes, fields), rows in groups.items():
+        times = len({row["call"] for row in rows})
+        if method is not None:
+            times = _times(action, rows, method)
+        sent = [row["sent"] for row in rows if row["sent"]]
+        if not sent:
+            continue  # a delivery: what comes to parties has left others, and is among what they sent
+        parties = {row["party"] for row in rows}
+        each = sum(sent) / len({row["call"] for row in rows})
+        yield Disclosure(
+            name, verb, action, eyes, fields, len(parties), times, min(sent), max(sent), round(each * times)
+        )
+
+
+def _times(action: str, rows: list[dict[str, Any]], method: Method) -> int:
+    """How often in a whole run: once for a step of set-up, else as often in every round as in the last of the dry."""
+    rounds = min(ROUNDS, method.rounds)
+    calls = {at: len({row["call"] for row in rows if row["round"] == at}) for at in range(rounds + 1)}
+    if action in ("evaluate", "lend"):
+        return calls[rounds] * math.ceil(method.rounds / method.every)
+    return sum(calls.values()) + calls[rounds] * (method.rounds - rounds)
