@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
-SLOW = ("isthmus demo",)
-"""Commands that cannot be cut down; the command line's own tests run them."""
+SLOW = ("isthmus demo", "isthmus federation", "isthmus report runs/fraud")
+"""Commands that cannot be cut down, or wait for each other; tests of their own run them."""
 PUBLIC = ("cora", "citeseer", "pubmed", "enzymes", "proteins", "dhfr", "nci1")
 
 
@@ -46,10 +46,10 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
-def commands(block: Block) -> Iterator[str]:
-    """Lines that start with `isthmus`, each with the lines that a backslash joins to it."""
+def commands(block: Block, *, all: bool = False) -> Iterator[str]:
+    """Lines that start with `isthmus`, each with the lines that a backslash joins to it; `all` with the slow ones."""
     for line in block.text.replace("\\\n", " ").splitlines():
-        if line.startswith("isthmus ") and not line.startswith(SLOW):
+        if line.startswith("isthmus ") and (all or not line.startswith(SLOW)):
             yield line
 
 

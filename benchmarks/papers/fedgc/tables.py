@@ -93,7 +93,7 @@ def study_of(study: str, data: str, method: dict[str, Any], ratio: float, seed: 
             "data": {"name": data},
             "partition": {"name": "label-dirichlet", "beta": 1.0 if study in ("table", "models") else 100.0},
             "parties": parties,
-            "model": {"encoder": "gcn", "hidden": 256, "dropout": 0.5},
+            "model": {"encoder": "sage" if method["name"] == "fedsage-plus" else "gcn", "hidden": 256, "dropout": 0.5},
             "methods": [method],
             "seeds": [seed],
             "unlabelled": "idle",

@@ -12,14 +12,16 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 from isthmus import store
@@ -30,7 +32,7 @@ try:
     from nvflare.apis.fl_component import FLComponent
     from nvflare.apis.utils.format_check import name_check
     from nvflare.collab import collab
-    from nvflare.collab.api.exceptions import CollabCallError
+    from nvflare.collab.api.exceptions import CollabCallError, RunAborted
     from nvflare.fuel.f3.mpm import MainProcessMonitor
     from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning
     from nvflare.fuel.flare_api.flare_api import NoConnection, Session, new_secure_session
@@ -48,6 +50,7 @@ except ImportError as error:
 from isthmus.data.ids import read_key
 from isthmus.federation.remote import Message, Post
 from isthmus.methods.base import Method
+from isthmus.study.away import State
 from isthmus.study.config import Study
 from isthmus.study.engine import RunResult
 from isthmus.study.federated import Member, coordinate
@@ -70,6 +73,8 @@ LOADED = (
     "isthmus.federation.flare.AtHome",
 )
 """All that a job may have loaded."""
+ENDING = 15.0
+"""Seconds that a job may take to end."""
 RIGHTS = ("submit_job", "manage_job", "download_job", "view")
 """What the administrator of a federation may do; running commands and bringing code are not among it."""
 
@@ -198,7 +203,10 @@ def take_part(folder: Path, data: Path, key: Path | None = None) -> None:
     held = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
     store.write(kit.folder / HELD, json.dumps(held), private=True)
     from nvflare.private.fed.app.client import client_train
+    from nvflare.private.fed.client import client_executor
 
+    # told that a job's process has died, FLARE would end the job for all; the coordinator finds out and goes on
+    client_executor.get_return_code = lambda *process: 0
     settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
     _engine(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
 
@@ -277,23 +285,47 @@ def _write(path: Path, value: Any) -> None:
 
 
 class FlarePost(Post):
-    """Messages by FLARE's collaboration calls, to all parties at once."""
+    """Messages by FLARE's collaboration calls, to all parties at once.
+
+    A call to a process that was killed may outlive its own limit, so the limit is kept here; while it hangs, nothing
+    more is sent to that party.
+    """
 
     def __init__(self, proxies: Mapping[str, Any]) -> None:
         self.sites = tuple(proxies)
         self.proxies = proxies
-        self.threads = ThreadPoolExecutor(max_workers=max(1, len(proxies)))
+        self.hanging: dict[str, Future[Message | str]] = {}
 
     def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
-        sent = {party: self.threads.submit(self._one, party, message, seconds) for party, message in messages.items()}
-        return {party: each.result() for party, each in sent.items()}
+        began = {party: self._begun(party, message, seconds) for party, message in messages.items()}
+        wait([each for each in began.values() if each is not None], timeout=seconds)
+        found: dict[str, Message | str] = {}
+        for party, each in began.items():
+            if each is None:
+                found[party] = "it cannot be reached"
+            elif each.done():
+                found[party] = each.result()
+            else:
+                found[party], self.hanging[party] = f"no answer within {seconds:g} s", each
+        return found
 
-    def _one(self, party: str, message: Message, seconds: float) -> Message | str:
+    def _begun(self, party: str, message: Message, seconds: float) -> Future[Message | str] | None:
+        if party in self.hanging and not self.hanging[party].done():
+            return None
+        self.hanging.pop(party, None)
+        future: Future[Message | str] = Future()
+        # a thread that hangs must not keep the process from ending
+        Thread(target=self._one, args=(future, party, message, seconds), daemon=True).start()
+        return future
+
+    def _one(self, future: Future[Message | str], party: str, message: Message, seconds: float) -> None:
         try:
-            reply: Message = self.proxies[party](timeout=seconds).handle(message)
+            future.set_result(self.proxies[party](timeout=seconds).handle(message))
         except CollabCallError as error:
-            return f"no answer within {seconds:g} s" if "timed out" in str(error) else "it cannot be reached"
-        return reply
+            late = "timed out" in str(error)
+            future.set_result(f"no answer within {seconds:g} s" if late else "it cannot be reached")
+        except BaseException as error:
+            future.set_exception(error)
 
 
 class Told(Watcher):
@@ -338,9 +370,13 @@ class Coordinator(FLComponent):
         proxies = {proxy.name: proxy for proxy in collab.clients}
         outcome: dict[str, Any]
         try:
+            if missing := [party for party in self.parties if party not in proxies]:
+                raise IsthmusError(f"party '{missing[0]}' was gone when the study began")
             post = FlarePost({party: proxies[party] for party in self.parties})
             found = coordinate(Study.of(json.loads(self.study)), post, self.run, state, watcher=self.told)
             outcome = {"runs": [run.dump() for run in found.runs], "ledger": found.ledger.dump()}
+        except RunAborted:
+            raise
         except IsthmusError as error:
             outcome = {"wrong": str(error)}
         except Exception as error:
@@ -385,6 +421,7 @@ class Admin:
     def __init__(self, folder: Path) -> None:
         self.kit = Kit.read(folder, "admin")
         self.session: Session | None = None
+        self.unlisted: dict[str, float] = {}
 
     def __enter__(self) -> Admin:
         try:
@@ -404,12 +441,12 @@ class Admin:
 
     def present(self) -> dict[str, str]:
         """The parties that are there, each with the time that it was last heard of."""
-        found = self._asked().get_system_info().client_info
+        found = self._said("get_system_info").client_info
         return {each.name: str(each.last_connect_time) for each in found}
 
     def jobs(self) -> list[dict[str, Any]]:
         """What has been run, the newest first."""
-        return [dict(each) for each in self._asked().list_jobs(reverse=True)]
+        return [dict(each) for each in self._said("list_jobs", reverse=True)]
 
     def missing(self) -> list[str]:
         """Parties that are not there."""
@@ -421,44 +458,59 @@ class Admin:
         with tempfile.TemporaryDirectory() as aside:
             folder = Path(aside) / "study"
             _write_job(folder, study, run, self.kit.parties)
-            with _quiet():
-                return str(self._asked().submit_job(str(folder)))
+            return str(self._said("submit_job", str(folder)))
 
     def progress(self, job: str) -> list[dict[str, Any]]:
         """A line for every run so far."""
         try:
-            with _quiet():
-                return next(_lines(self._asked().show_stats(job, "server")), [])
+            return next(_lines(self._said("show_stats", job, "server")), [])
         except (JobNotFound, JobNotRunning):  # it has not begun, or has just ended
             return []
 
-    def state(self, job: str) -> str:
-        """How the job stands, in FLARE's words: SUBMITTED, DISPATCHED, RUNNING or FINISHED:..."""
-        with _quiet():
-            return str(self._asked().get_job_meta(job).get("status", ""))
+    def state(self, job: str) -> State:
+        """How the job stands; a job that ran when the server was killed is lost, whatever FLARE has written down."""
+        said = str(self._said("get_job_meta", job).get("status", ""))
+        if said == "FINISHED:COMPLETED":
+            return "done"
+        if said.startswith("FINISHED"):
+            return "lost"
+        running = [each.job_id for each in self._said("get_system_info").job_info]
+        if said != "RUNNING" or job in running:
+            self.unlisted.pop(job, None)
+            return "under way"
+        since = self.unlisted.setdefault(job, time.monotonic())  # for a moment also one that is about to end
+        return "lost" if time.monotonic() - since > ENDING else "under way"
 
     def stop(self, job: str) -> None:
         """End a job that is running."""
-        with _quiet():
-            self._asked().abort_job(job)
+        self._said("abort_job", job)
 
     def outcome(self, job: str) -> dict[str, Any]:
         """What a job that has ended left."""
         with tempfile.TemporaryDirectory() as aside:
-            with _quiet():
-                place = self._asked().download_job_result(job, aside)
-            for archive in Path(str(place)).rglob("*.zip"):
+            place = Path(str(self._said("download_job_result", job, aside)))
+            for archive in place.rglob("*.zip"):
                 with zipfile.ZipFile(archive) as packed:
                     packed.extractall(archive.parent)
-            found = next(Path(str(place)).rglob(OUTCOME), None)
+            found = next(place.rglob(OUTCOME), None)
             if found is None:
-                raise IsthmusError("the federation's job left no result: the logs at server and parties say more")
+                raise IsthmusError("it was stopped, and left no result: the log at the server says more")
             outcome: dict[str, Any] = store.read(found)
             return outcome
 
-    def _asked(self) -> Session:
+    def _said(self, command: str, *words: Any, **options: Any) -> Any:
+        """What the server answers a command of FLARE's session."""
         assert self.session is not None
-        return self.session
+        try:
+            with _quiet():
+                return getattr(self.session, command)(*words, **options)
+        except (JobNotFound, JobNotRunning):
+            raise
+        except Exception as error:  # what FLARE raises has no common kind
+            raise IsthmusError(
+                f"the server does not answer ({type(error).__name__}): when it is back, "
+                "isthmus federation run --resume goes on"
+            ) from error
 
 
 def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequence[str]) -> None:
@@ -467,8 +519,7 @@ def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequen
     meta = {
         "name": "isthmus",
         "resource_spec": {},
-        "min_clients": len(parties),
-        "mandatory_clients": list(parties),
+        "min_clients": 1,  # FLARE would end a job whose party is lost; ours goes on while its method can
         "deploy_map": {"app": ["@ALL"]},
     }
     _write(folder / "meta.json", meta)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from isthmus.errors import IsthmusError
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 Message = dict[str, Any]
 GREETING = 5.0
 """Seconds that a party which did not answer before has to say that it is there again."""
+GLANCE = 0.02
+"""Seconds that others wait for it to say so."""
 
 
 class Post(ABC):
@@ -82,6 +85,8 @@ class RemoteTransport(Transport):
         self.answered = dict.fromkeys(self.parties, 0)
         self.out: dict[str, str] = {}
         self.marks = 0
+        self._greeter = ThreadPoolExecutor(1, thread_name_prefix="greeter")
+        self._greeting: Future[dict[str, Message | str]] | None = None
         for party, reply in self._sent(dict.fromkeys(self.parties, begin)).items():
             if isinstance(reply, str):
                 self.out[party] = reply
@@ -131,11 +136,19 @@ class RemoteTransport(Transport):
     # ---- who is there
 
     def _welcome(self) -> None:
-        """Take back those who were out and are there again."""
+        """Take back those who were out and are there again; what they say is listened for while the others go on."""
         if not self.out:
             return
-        for party, reply in self._sent({party: {"do": "greet"} for party in list(self.out)}, GREETING).items():
-            if isinstance(reply, str):
+        if self._greeting is None:
+            greetings: dict[str, Message] = {party: {"do": "greet"} for party in self.out}
+            self._greeting = self._greeter.submit(self._sent, greetings, GREETING)
+        try:
+            said = self._greeting.result(GLANCE)
+        except TimeoutError:
+            return
+        self._greeting = None
+        for party, reply in said.items():
+            if isinstance(reply, str) or party not in self.out:
                 continue
             if reply.get("run") == self.begin["run"]:  # it was only slow, or cut off
                 del self.out[party]

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from isthmus import store
@@ -19,8 +19,8 @@ from isthmus.study.federated import fit_for_federation
 from isthmus.study.results import Results
 from isthmus.study.run import STATE, Watcher, prepare
 
-OVER = "FINISHED"
-"""How the state of a job that has ended begins."""
+State = Literal["under way", "done", "lost"]
+"""How a job stands: one that is lost has ended before its end."""
 
 
 class Administrator(Protocol):
@@ -32,7 +32,7 @@ class Administrator(Protocol):
 
     def progress(self, job: str) -> list[dict[str, Any]]: ...
 
-    def state(self, job: str) -> str: ...
+    def state(self, job: str) -> State: ...
 
     def outcome(self, job: str) -> dict[str, Any]: ...
 
@@ -58,16 +58,23 @@ def run_away(
         waiting: told who is not there yet, once.
     """
     fit_for_federation(study)
-    resolved = study.resolved()
+    resolved = {**study.resolved(), "federation": study.federation.model_dump()}
     prepare(out, resolved, resume=resume, force=force)
     place = out / STATE / "job"
     begun = store.read(place) if resume and place.exists() else {"run": uuid4().hex, "job": ""}
-    if not (begun["job"] and _is_known(admin, begun["job"])):
+    told: dict[tuple[str, int], int] = {}
+
+    def watched() -> dict[str, Any]:
+        _watch(admin, begun["job"], study, watcher or Watcher(), pause, told)
+        done = admin.state(begun["job"]) == "done"
+        return admin.outcome(begun["job"]) if done else {"wrong": "it was stopped"}
+
+    outcome: dict[str, Any] = watched() if begun["job"] else {"wrong": ""}
+    if "wrong" in outcome:  # never begun, or ended before its end: from its last checkpoint on
         _all_here(admin, wait, pause, waiting)
         begun["job"] = admin.submit(resolved, begun["run"])
         store.write(place, store.pack(begun))
-    _watched(admin, begun["job"], study, watcher or Watcher(), pause)
-    outcome = admin.outcome(begun["job"])
+        outcome = watched()
     if "wrong" in outcome:
         raise IsthmusError(f"{outcome['wrong']} (isthmus federation run --resume goes on where it stopped)")
     ledger = Ledger()
@@ -76,15 +83,6 @@ def run_away(
     results.save(out)
     shutil.rmtree(out / STATE, ignore_errors=True)
     return results
-
-
-def _is_known(admin: Administrator, job: str) -> bool:
-    """Whether the job still runs, or ended well: what ended otherwise is begun again from its checkpoint."""
-    try:
-        state = admin.state(job)
-    except IsthmusError:
-        return False
-    return not state.startswith(OVER) or ("COMPLETED" in state and "wrong" not in admin.outcome(job))
 
 
 def _all_here(admin: Administrator, wait: float, pause: float, waiting: Callable[[list[str]], None]) -> None:
@@ -99,11 +97,12 @@ def _all_here(admin: Administrator, wait: float, pause: float, waiting: Callable
         time.sleep(pause)
 
 
-def _watched(admin: Administrator, job: str, study: Study, watcher: Watcher, pause: float) -> None:
+def _watch(
+    admin: Administrator, job: str, study: Study, watcher: Watcher, pause: float, told: dict[tuple[str, int], int]
+) -> None:
     """Tell the watcher what changes until the job is over."""
     methods = {method.name: method for method in study.method_list()}
-    told: dict[tuple[str, int], int] = {}
-    while not admin.state(job).startswith(OVER):
+    while admin.state(job) == "under way":
         for line in admin.progress(job):
             _tell(watcher, methods[line["method"]], line, told)
         time.sleep(pause)
