@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
 import zipfile
@@ -73,6 +74,8 @@ LOADED = (
     "isthmus.federation.flare.AtHome",
 )
 """All that a job may have loaded."""
+CONNECTING = 20.0
+"""Seconds that a server may take to answer somebody who comes to it."""
 ENDING = 15.0
 """Seconds that a job may take to end."""
 RIGHTS = ("submit_job", "manage_job", "download_job", "view")
@@ -226,8 +229,6 @@ def _engine(main: Any, kit: Kit, **arguments: Any) -> None:
 
 
 def _address(kit: Kit, bind: str | None) -> str:
-    import socket
-
     host = bind or kit.host
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
@@ -242,6 +243,19 @@ def _address(kit: Kit, bind: str | None) -> str:
                 f"cannot listen on {found}:{kit.port}: {reason}; --bind gives another address"
             ) from error
     return str(found)
+
+
+def _await_listener(host: str, port: int) -> None:
+    """Wait until somebody listens there: FLARE tries again after ever longer pauses where nobody does at first."""
+    until = time.monotonic() + CONNECTING
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=CONNECTING).close()
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 def _bind(address: str) -> None:
@@ -425,8 +439,9 @@ class Admin:
 
     def __enter__(self) -> Admin:
         try:
+            _await_listener(self.kit.host, self.kit.port)
             with _quiet():
-                self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=20.0)
+                self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECTING)
         except (NoConnection, RuntimeError, OSError) as error:
             where = f"{self.kit.host}:{self.kit.port}"
             raise IsthmusError(
