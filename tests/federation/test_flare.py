@@ -204,7 +204,7 @@ def test_a_party_of_another_federation_does_not_get_in(federation: Federation, t
 @pytest.fixture
 def fragile(tmp_path: Path) -> Iterator[Federation]:
     at_folders(BANKS, tmp_path / "data")
-    made = Federation(tmp_path, written(tmp_path / "any.toml"), parties_in(tmp_path / "data"))
+    made = Federation(tmp_path, written(tmp_path / "any.toml"), parties_in(tmp_path / "data"), host="127.0.0.2")
     made.start()
     yield made
     made.close()
@@ -227,6 +227,7 @@ def test_a_killed_party_is_named_and_then_a_killed_server_goes_on(fragile: Feder
     study = written(tmp_path / "s.toml", **slow)
     run = fragile.watch(study, tmp_path / "out")
     until_round(fragile, 3)
+    assert listening(fragile) == {"127.0.0.1", "127.0.0.2"}  # within a machine, and for the parties
     for pid in fragile.job_of("party-1"):
         os.kill(pid, signal.SIGKILL)
     assert run.wait(180) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.federation.remote import Message
+from isthmus.federation.remote import Message, RemoteTransport
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, RunResult, module_for
-from isthmus.study.federated import Outcome, coordinate
+from isthmus.study.federated import Member, Outcome, coordinate
 
 BANKS = {"data": {"name": "banks"}}
 MOTIFS = {"data": {"name": "motifs", "graphs": 20}}
@@ -201,6 +202,124 @@ def test_a_coordinator_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert again.history == whole.history
     assert all(torch.equal(again.weights[name], whole.weights[name]) for name in whole.weights)
     assert list(again.ledger.rows()) == list(whole.ledger.rows())
+
+
+def changed_at(party: str, at: int, change: Callable[[Message], None]) -> Callable[[ByHand], Meddler]:
+    """The party's own answer to its `at`-th call to train, changed on its way."""
+
+    def of(post: ByHand) -> Meddler:
+        count = [0]
+
+        def meddle(to: str, message: Message) -> Message | str | None:
+            if to != party or message.get("action") != "train":
+                return None
+            count[0] += 1
+            if count[0] != at:
+                return None
+            reply = post.members[party].handle(message)
+            change(reply)
+            return reply
+
+        return meddle
+
+    return of
+
+
+def test_a_part_that_does_not_fit_the_others_is_left_out(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+
+    def other_form(reply: Message) -> None:
+        reply["answers"] = [wire.encode({"weights": {"w": torch.ones(3)}, "more": torch.ones(2)})]
+
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    post.meddle = changed_at("party-1", 2, other_form)(post)
+    run = coordinate(study, post, "s", tmp_path / "server").runs[0]
+    notes = {(row["party"], row["round"]): row["note"] for row in run.ledger.rows() if row["note"]}
+    assert notes == {("party-1", 2): "action 'train', its part is not like the others'"}
+
+
+def test_a_party_that_lost_its_state_is_not_believed(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+
+    def forgetful(reply: Message) -> None:
+        reply["answered"] -= 1
+
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    post.meddle = changed_at("party-1", 2, forgetful)(post)
+    run = coordinate(study, post, "s", tmp_path / "server").runs[0]
+    first = next(row for row in run.ledger.rows() if row["note"])
+    assert first["party"] == "party-1"
+    assert first["note"].endswith("its state is after 2 actions, not after 3: it was lost")
+
+
+def test_what_was_delivered_meanwhile_comes_to_who_was_cut_off(tmp_path: Path) -> None:
+    members = members_of_banks(tmp_path)
+    cut = {"party-1"}
+    post = ByHand(members, lambda to, message: "cut off" if to in cut else None)
+    transport = RemoteTransport(post, {"do": "begin", "run": "r", "stage": "set-up"})
+    assert set(transport.out) == {"party-1"}
+    transport.deliver("sum_up", {party: {"sum": torch.ones(1)} for party in members})
+    cut.clear()
+    with pytest.raises(IsthmusError, match="nothing is delivered in the set-up"):
+        members["party-0"].present.deliver("sum_up", {})  # type: ignore[union-attr]
+    transport.call("ask", "introduce", {}, ("party-1",))
+    assert [message["action"] for to, message in post.sent if to == "party-1" and message["do"] == "deliver"] == [
+        "sum_up"
+    ]
+
+
+def members_of_banks(base: Path) -> dict[str, Member]:
+    at_folders(study_of("fedavg"), base / "data")
+    return members_of(base / "data", base / "parties")
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"do": "begin", "run": "r", "stage": "x"}, "there is no stage 'x' of a study"),
+        ({"do": "call", "verb": "exchange", "action": "introduce", "under": 3, "request": b""}, "these bytes are no"),
+        ({"do": "dance"}, "does not know what 'dance' asks for"),
+        ({"do": "restore", "mark": "../../../etc/passwd"}, "has kept no such state"),
+    ],
+)
+def test_a_message_that_is_none_is_refused(message: Message, why: str, tmp_path: Path) -> None:
+    member = members_of_banks(tmp_path)["party-0"]
+    member.handle({"do": "begin", "run": "r", "stage": "set-up"})
+    assert why in member.handle(message)["wrong"]
+
+
+def test_messages_to_others_leave_by_exchange_alone(tmp_path: Path) -> None:
+    """A coordinator that says `total` does not get at what `limits.verbs` forbids."""
+    study = at_folders(study_of("fedcog"), tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+
+    def lying(to: str, message: Message) -> Message | str | None:
+        return members[to].handle({**message, "verb": "total"}) if message.get("verb") == "exchange" else None
+
+    with pytest.raises(IsthmusError, match="is not answered by 'total'"):
+        coordinate(study, ByHand(members, lying), "s", tmp_path / "server")
+
+
+def test_a_party_at_work_says_so(tmp_path: Path) -> None:
+    member = members_of_banks(tmp_path)["party-0"]
+    with member._at_work:
+        assert member.handle({"do": "greet"}) == {"busy": True}
+    assert member.handle({"do": "greet"}) == {"run": "", "answered": 0}
+
+
+def test_who_refuses_to_begin_is_not_asked_again(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    with (tmp_path / "data" / "party-1" / "party.toml").open("a") as file:
+        file.write("\n[limits]\nmethods = []\n")
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    coordinate(study, post, "s", tmp_path / "server")
+    assert [message["do"] for to, message in post.sent if to == "party-1"].count("begin") == 2  # set-up, and the run
+
+
+def test_states_are_gone_when_a_run_is_over(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    federated(study, tmp_path)
+    assert not list((tmp_path / "parties").glob("*/kept/*"))
 
 
 # ---- limits

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -22,7 +23,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Literal
 
 from isthmus import store
@@ -36,7 +37,7 @@ try:
     from nvflare.collab.api.exceptions import CollabCallError, RunAborted
     from nvflare.fuel.f3.mpm import MainProcessMonitor
     from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning
-    from nvflare.fuel.flare_api.flare_api import NoConnection, Session, new_secure_session
+    from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
     from nvflare.lighter.entity import Project
     from nvflare.lighter.impl.cert import CertBuilder
     from nvflare.lighter.impl.signature import SignatureBuilder
@@ -74,12 +75,18 @@ LOADED = (
     "isthmus.federation.flare.AtHome",
 )
 """All that a job may have loaded."""
+BEGINNING = 300
+"""Seconds that a party's process may take to begin."""
 CONNECTING = 20.0
 """Seconds that a server may take to answer somebody who comes to it."""
 ENDING = 15.0
 """Seconds that a job may take to end."""
 RIGHTS = ("submit_job", "manage_job", "download_job", "view")
-"""What the administrator of a federation may do; running commands and bringing code are not among it."""
+"""What the administrator of a federation may do."""
+NO_RIGHTS = ("byoc", "shell_commands", "operate", "configure_job_log", "clone_job")
+"""What nobody may do: bring code, run commands on other machines, change what they log."""
+RUN = re.compile(r"[0-9a-f]{32}")
+"""Names of runs: they become those of folders."""
 
 Role = Literal["server", "party", "admin"]
 
@@ -235,6 +242,7 @@ def _address(kit: Kit, bind: str | None) -> str:
     except OSError as error:
         raise IsthmusError(f"nothing is known of the host '{host}': give an address to listen on, --bind") from error
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server itself, just after another one
         try:
             probe.bind((found, kit.port))
         except OSError as error:
@@ -259,7 +267,10 @@ def _await_listener(host: str, port: int) -> None:
 
 
 def _bind(address: str) -> None:
-    """Have FLARE listen there alone: it would listen on every address of the machine, loopback apart."""
+    """Have FLARE listen there alone: it would listen on every address of the machine, loopback apart.
+
+    Processes of one machine speak over a port of their own, which `_settle` leaves on loopback.
+    """
     from nvflare.private.fed.server import fed_server
 
     if not hasattr(fed_server, "_is_loopback_host") or not hasattr(fed_server, "_normalize_loopback_host"):
@@ -271,7 +282,7 @@ def _bind(address: str) -> None:
 def _settle(kit: Kit) -> None:
     """Write down what this machine allows, whatever the kit came with."""
     local = kit.folder / "local"
-    rights = dict.fromkeys(RIGHTS, "any") | {"byoc": "none", "shell_commands": "none", "operate": "none"}
+    rights = dict.fromkeys(RIGHTS, "any") | dict.fromkeys(NO_RIGHTS, "none")
     _write(local / "authorization.json", {"format_version": "1.0", "permissions": {"project_admin": rights}})
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources |= {"class_allow_list": list(LOADED), "class_list_enforcement_mode": "enforce"}
@@ -285,6 +296,8 @@ def _settle(kit: Kit) -> None:
         manager = next(each for each in resources["components"] if each["id"] == "job_manager")
         manager["args"]["uri_root"] = str(kept / "jobs")
     _write(local / "resources.json", resources)
+    inside = {"host": "127.0.0.1", "listen_host": "127.0.0.1", "connection_security": "clear"}
+    _write(local / "comm_config.json", {"internal": {"scheme": "tcp", "resources": inside}})
     logs = json.loads((local / "log_config.json.default").read_text(encoding="utf-8"))
     logs["loggers"]["root"]["handlers"] = ["logFileHandler"]
     logs["handlers"] = {"logFileHandler": logs["handlers"]["logFileHandler"]}
@@ -380,6 +393,8 @@ class Coordinator(FLComponent):
     @collab.main
     def main(self) -> None:
         workspace = collab.fl_ctx.get_workspace()
+        if not RUN.fullmatch(self.run):
+            raise IsthmusError("a run's name is 32 hexadecimal digits")
         state = Path(workspace.get_root_dir()) / "state" / self.run
         proxies = {proxy.name: proxy for proxy in collab.clients}
         outcome: dict[str, Any]
@@ -406,20 +421,27 @@ class AtHome:
 
     def __init__(self) -> None:
         self.member: Member | None = None
-
-    @collab.init
-    def begin(self) -> None:
-        kit = Kit.read(Path(collab.fl_ctx.get_workspace().get_root_dir()), "party")
-        held = json.loads((kit.folder / HELD).read_text(encoding="utf-8"))
-        key = None if held["key"] is None else read_key(Path(held["key"]))
-        self.member = Member(Path(held["data"]), kit.folder / "state", kit.name, key)
+        self.making = Lock()
 
     @collab.publish
     def handle(self, message: dict) -> dict:  # type: ignore[type-arg]
-        """Any message of the coordinator."""
-        if self.member is None:
-            return {"wrong": "the party has not begun"}
+        """Any message of the coordinator; FLARE lets other parties call too."""
+        if collab.caller != "server":
+            return {"wrong": "refused: a party answers the server alone"}
+        with self.making:
+            if self.member is None:
+                try:
+                    self.member = self._made()
+                except Exception:  # what it says quotes this machine
+                    log.exception("this party cannot begin")
+                    return {"wrong": "it cannot begin (the log at the party says more)", "begun": False}
         return self.member.handle(message)
+
+    def _made(self) -> Member:
+        kit = Kit.read(Path(collab.fl_ctx.get_workspace().get_root_dir()), "party")
+        held = json.loads((kit.folder / HELD).read_text(encoding="utf-8"))
+        key = None if held["key"] is None else read_key(Path(held["key"]))
+        return Member(Path(held["data"]), kit.folder / "state", kit.name, key)
 
 
 # ---- the administrator
@@ -442,7 +464,7 @@ class Admin:
             _await_listener(self.kit.host, self.kit.port)
             with _quiet():
                 self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECTING)
-        except (NoConnection, RuntimeError, OSError) as error:
+        except Exception as error:  # what FLARE raises has no common kind
             where = f"{self.kit.host}:{self.kit.port}"
             raise IsthmusError(
                 f"nobody of this federation answers at {where}: is isthmus federation serve running there?"
@@ -484,7 +506,10 @@ class Admin:
 
     def state(self, job: str) -> State:
         """How the job stands; a job that ran when the server was killed is lost, whatever FLARE has written down."""
-        said = str(self._said("get_job_meta", job).get("status", ""))
+        try:
+            said = str(self._said("get_job_meta", job).get("status", ""))
+        except JobNotFound:  # of another federation, or taken away
+            return "lost"
         if said == "FINISHED:COMPLETED":
             return "done"
         if said.startswith("FINISHED"):
@@ -539,9 +564,10 @@ def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequen
     }
     _write(folder / "meta.json", meta)
     coordinator = {"study": json.dumps(study), "run": run, "parties": list(parties)}
+    controller = {"server_obj_id": "_server", "sync_task_timeout": BEGINNING}
     server = {
         "format_version": 2,
-        "workflows": [{"id": "controller", "path": LOADED[0], "args": {"server_obj_id": "_server"}}],
+        "workflows": [{"id": "controller", "path": LOADED[0], "args": controller}],
         "components": [{"id": "_server", "path": LOADED[2], "args": coordinator}],
     }
     client = {

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any, Protocol
+from uuid import uuid4
+
+from torch import Tensor
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -27,6 +32,16 @@ GREETING = 5.0
 """Seconds that a party which did not answer before has to say that it is there again."""
 GLANCE = 0.02
 """Seconds that others wait for it to say so."""
+
+
+class Wrong(str):
+    """What a party says is wrong, where it has answered at all.
+
+    Attributes:
+        begun: whether it has begun the run; one whose process was started anew has not.
+    """
+
+    begun: bool = True
 
 
 class Post(ABC):
@@ -66,8 +81,9 @@ class Present(Protocol):
 class RemoteTransport(Transport):
     """Calls sites on other machines.
 
-    A site that does not answer in time is out until it says that it is there again; nobody waits for it twice. What
-    it then needs is `begin`, and its state as it was last saved.
+    A site that does not answer in time is out until it says that it is there again; nobody waits for it twice. It then
+    gets what was delivered meanwhile; one whose process was started anew also needs `begin`, and its state as it was
+    last saved. One that refuses to begin stays out.
 
     Arguments:
         post: carries the messages.
@@ -84,63 +100,75 @@ class RemoteTransport(Transport):
         self.parties = post.sites
         self.answered = dict.fromkeys(self.parties, 0)
         self.out: dict[str, str] = {}
-        self.marks = 0
+        self.refused: set[str] = set()
+        self.mark = ""
+        self.at_mark = dict(self.answered)
+        self.missed: dict[str, dict[str, Message]] = {}
         self._greeter = ThreadPoolExecutor(1, thread_name_prefix="greeter")
         self._greeting: Future[dict[str, Message | str]] | None = None
         for party, reply in self._sent(dict.fromkeys(self.parties, begin)).items():
             if isinstance(reply, str):
                 self.out[party] = reply
+            if isinstance(reply, Wrong):
+                self.refused.add(party)
 
     def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         self._welcome()
         asked = [party for party in of if party not in self.out]
         packed = packed_request(request, asked, self.limit)
-        head = {"do": "call", "verb": verb, "action": action, "under": len(of)}
+        head = {"do": "call", "verb": verb, "action": action, "under": len(asked)}
         messages = {
             party: {**head, "request": {party: packed[party]} if isinstance(packed, dict) else packed}
             for party in asked
         }
         replies = [self._reply(party, action, reply) for party, reply in self._sent(messages).items()]
+        if verb == "total":
+            replies = _alike(action, replies)
         away = {party: f"action '{action}', out: {self.out[party]}" for party in of if party not in asked}
         return [*replies, Reply((), failures=away)] if away else replies
 
     def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
-        here = {party: came for party, came in mail.items() if party not in self.out}
-        messages = {
+        messages: dict[str, Message] = {
             party: {"do": "deliver", "action": action, "mail": packed_mail(came, self.parties, self.limit)}
-            for party, came in here.items()
+            for party, came in mail.items()
         }
-        for party, reply in self._sent(messages).items():
+        here = {party: message for party, message in messages.items() if party not in self.out}
+        for party, reply in self._sent(here).items():
             if isinstance(reply, str):
                 self._lose(party, reply)
+        for party in messages.keys() & self.out.keys():
+            self.missed.setdefault(party, {})[action] = messages[party]
 
     def save(self) -> dict[str, Any]:
         """Every party keeps its state on its own machine, under a mark; the mark is all that comes here."""
-        self.marks += 1
-        here = [party for party in self.parties if party not in self.out]
-        self._tell(here, {"do": "save", "mark": self.marks})
-        return {"mark": self.marks, "answered": dict(self.answered), "out": dict(self.out)}
+        self.mark, self.at_mark = uuid4().hex, dict(self.answered)
+        self._tell({"do": "save", "mark": self.mark})
+        return {"mark": self.mark, "answered": self.at_mark}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self.marks = int(saved["mark"])
-        self.answered = {party: int(count) for party, count in saved["answered"].items()}
+        self.mark = str(saved["mark"])
+        self.at_mark = {party: int(count) for party, count in saved["answered"].items()}
         for party in self.parties:
             if party not in self.out:
                 self._call_back(party)
 
     def own_weights(self) -> dict[str, Any]:
         """Parties that keep models of their own keep them on their own machines."""
-        self._tell([party for party in self.parties if party not in self.out], {"do": "choose"})
+        self._tell({"do": "choose"})
         return {}
+
+    def end(self) -> None:
+        """What parties have kept for this run has served."""
+        self._tell({"do": "end"})
 
     # ---- who is there
 
     def _welcome(self) -> None:
         """Take back those who were out and are there again; what they say is listened for while the others go on."""
-        if not self.out:
+        if not self.out.keys() - self.refused:
             return
         if self._greeting is None:
-            greetings: dict[str, Message] = {party: {"do": "greet"} for party in self.out}
+            greetings: dict[str, Message] = {party: {"do": "greet"} for party in self.out.keys() - self.refused}
             self._greeting = self._greeter.submit(self._sent, greetings, GREETING)
         try:
             said = self._greeting.result(GLANCE)
@@ -148,11 +176,13 @@ class RemoteTransport(Transport):
             return
         self._greeting = None
         for party, reply in said.items():
-            if isinstance(reply, str) or party not in self.out:
+            if isinstance(reply, str) or party not in self.out or reply.get("busy"):
                 continue
-            if reply.get("run") == self.begin["run"]:  # it was only slow, or cut off
+            count, due = reply.get("answered"), self.answered[party]
+            if reply.get("run") == self.begin["run"] and count in (due, due + 1):  # only slow, or cut off
                 del self.out[party]
-                self.answered[party] = int(reply.get("answered", 0))
+                self.answered[party] = int(count)
+                self._catch_up(party)
                 log.warning("party '%s' is back", party)
                 continue
             found = self._sent({party: self.begin})[party]
@@ -160,16 +190,27 @@ class RemoteTransport(Transport):
                 del self.out[party]
                 self._call_back(party)
 
+    def _catch_up(self, party: str) -> None:
+        """Deliver what it has missed."""
+        for message in self.missed.pop(party, {}).values():
+            if isinstance(reply := self._sent({party: message})[party], str):
+                self._lose(party, reply)
+
     def _call_back(self, party: str) -> None:
         """Have a party go on from the state that it saved last."""
-        if not self.marks:
+        if not self.mark:
             self.answered[party] = 0
+            self._catch_up(party)
             return
-        reply = self._sent({party: {"do": "restore", "mark": self.marks}})[party]
+        reply = self._sent({party: {"do": "restore", "mark": self.mark}})[party]
+        due = self.at_mark[party]
         if isinstance(reply, str):
             self._lose(party, reply)
+        elif reply.get("answered") != due:
+            self._lose(party, f"its state is after {reply.get('answered')} actions, not after {due}: it was lost")
         else:
-            self.answered[party] = int(reply["answered"])
+            self.answered[party] = due
+            self._catch_up(party)
             log.warning("party '%s' goes on from its state", party)
 
     def _lose(self, party: str, why: str) -> None:
@@ -178,44 +219,81 @@ class RemoteTransport(Transport):
 
     # ---- messages
 
-    def _tell(self, parties: Sequence[str], message: Message) -> None:
-        """Tell them something that needs no answer but that it came."""
-        for party, reply in self._sent(dict.fromkeys(parties, message)).items():
+    def _tell(self, message: Message) -> None:
+        """Tell all that are there something that needs no answer but that it came."""
+        here = {party: message for party in self.parties if party not in self.out}
+        for party, reply in self._sent(here).items():
             if isinstance(reply, str):
                 self._lose(party, reply)
 
     def _sent(self, messages: Mapping[str, Message], seconds: float | None = None) -> dict[str, Message | str]:
         """Replies in the order of the parties; one that says that something is wrong is the text that it says."""
         found = self.post.send(messages, self.seconds if seconds is None else seconds) if messages else {}
-        replies: dict[str, Message | str] = {}
-        for party in messages:
-            reply = found.get(party, "no reply")
-            if not isinstance(reply, str) and (not isinstance(reply, dict) or "wrong" in reply):
-                reply = str(reply.get("wrong")) if isinstance(reply, dict) else "a reply that is no message"
-            replies[party] = reply
-        return replies
+        return {party: _read(found.get(party, "no reply")) for party in messages}
 
     def _reply(self, party: str, action: str, reply: Message | str) -> Reply:
         if isinstance(reply, str):
-            self._lose(party, reply)
+            if not isinstance(reply, Wrong) or not reply.begun:
+                self._lose(party, reply)
             return Reply((), failures={party: f"action '{action}', {reply}"})
         try:
             found = PackedReply(
                 tuple(reply["parties"]), list(reply["answers"]), list(reply["letters"]), dict(reply["failures"])
             ).open(action, self.limit)
             answered = int(reply["answered"])
-        except (KeyError, TypeError, ValueError):
+        except Exception:  # whatever a reader stumbles over in a message from outside
             return Reply((), failures={party: f"action '{action}', a reply that is no message"})
         if set(found.parties) | set(found.failures) != {party}:
             return Reply((), failures={party: f"action '{action}', a reply for other parties"})
-        if not found.parties:
-            self.answered[party] = answered
-            return found
-        if answered != self.answered[party] + 1:
-            why = f"its state is after {answered} actions, not after {self.answered[party] + 1}: it was lost"
+        due = self.answered[party] + len(found.parties)
+        if answered != due:
+            why = f"its state is after {answered} actions, not after {due}: it was lost"
+            self._lose(party, why)
             return Reply((), failures={party: f"action '{action}', {why}"})
         self.answered[party] = answered
         return found
+
+
+def _read(reply: Any) -> Message | str:
+    if isinstance(reply, str):
+        return reply
+    if not isinstance(reply, dict):
+        return "a reply that is no message"
+    if "wrong" not in reply:
+        return reply
+    wrong = Wrong(reply["wrong"])
+    wrong.begun = bool(reply.get("begun", True))
+    return wrong
+
+
+def _alike(action: str, replies: Sequence[Reply]) -> list[Reply]:
+    """Parts of a sum that fit together: those of most parties; who has another form than these is left out."""
+    forms = [_form(reply) for reply in replies]
+    counted = Counter(form for form, reply in zip(forms, replies, strict=True) if reply.parties)
+    if len(counted) < 2:
+        return list(replies)
+    (most, times), (_, next_times) = counted.most_common(2)
+    if times == next_times:
+        return list(replies)  # nobody can say whose is wrong
+    return [
+        reply
+        if form == most or not reply.parties
+        else Reply((), failures=dict.fromkeys(reply.parties, f"action '{action}', its part is not like the others'"))
+        for form, reply in zip(forms, replies, strict=True)
+    ]
+
+
+def _form(reply: Reply) -> tuple[Any, ...]:
+    """Names of the fields, and what tensors must have in common to be added; of keyed rows there may be any number."""
+    keyed = "ids" in reply.columns
+    said = []
+    for name, column in sorted({**reply.columns, **{f"weight of {w}": c for w, c in reply.weights.items()}}.items()):
+        value = column[0] if isinstance(column, Sequence) else None
+        if isinstance(value, Tensor):
+            said.append((name, str(value.dtype), tuple(value.shape[1:] if keyed else value.shape)))
+        else:
+            said.append((name, type(value).__name__, ()))
+    return tuple(said)
 
 
 class PartySide(ABC):
@@ -231,6 +309,7 @@ class PartySide(ABC):
         self.limit = limit
         self.run = ""
         self.present: Present | None = None
+        self._at_work = Lock()
 
     @abstractmethod
     def begin(self, plan: Message) -> Present:
@@ -238,60 +317,75 @@ class PartySide(ABC):
 
     @abstractmethod
     def permit(self, message: Message) -> None:
-        """An error for what the party's limits do not allow."""
+        """An error for a call that the party's limits do not allow."""
 
     @abstractmethod
-    def keep(self, run: str, mark: int, saved: Mapping[str, Any]) -> None:
+    def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
         """Put a state aside on this machine."""
+
+    @abstractmethod
+    def kept(self, run: str, mark: str) -> Mapping[str, Any]:
+        """The state put aside under this mark."""
 
     @abstractmethod
     def choose(self, run: str, weights: wire.Payload) -> None:
         """Write down the party's own model, which is the best so far."""
 
     @abstractmethod
-    def kept(self, run: str, mark: int) -> Mapping[str, Any]:
-        """The state put aside under this mark."""
+    def end(self, run: str) -> None:
+        """What was put aside for this run has served."""
 
     def handle(self, message: Message) -> Message:
-        """The reply to any message; whatever goes wrong is a reply too."""
+        """The reply to any message; whatever goes wrong is a reply too. One is worked on at a time."""
+        if message.get("do") == "greet" and not self._at_work.acquire(blocking=False):
+            return {"busy": True}
+        if message.get("do") != "greet":
+            self._at_work.acquire()
         try:
             return self._handle(message)
         except IsthmusError as error:
-            return {"wrong": " ".join(str(error).split())}
+            return {"wrong": " ".join(str(error).split()), "begun": self.present is not None}
         except Exception as error:  # a foreign text may quote data: it stays in the log of this machine
             log.exception("party '%s'", self.name)
-            return {"wrong": f"{type(error).__name__} (the log at the party says more)"}
+            return {"wrong": f"{type(error).__name__} (the log at the party says more)", "begun": bool(self.present)}
+        finally:
+            self._at_work.release()
 
     def _handle(self, message: Message) -> Message:
         do = message.get("do")
         if do == "greet":
             return {"run": self.run, "answered": self._answered()}
         if do == "begin":
-            self.present, self.run = None, ""  # a plan that is refused leaves nothing of the one before
-            self.permit(message)
+            self._leave()  # a plan that is refused leaves nothing of the one before
             self.present, self.run = self.begin(message), str(message["run"])
             return {"answered": 0}
         if self.present is None:
             raise IsthmusError(f"party '{self.name}' has not begun this run")
-        self.permit(message)
         if do == "call":
-            return self._called(self.present, str(message["action"]), message["request"])
-        if do == "deliver":
+            self.permit(message)
+            return self._called(self.present, message)
+        if do == "restore":
+            saved = self._restorable(str(message["mark"]))
+            self.present.restore(saved)
+        elif do == "deliver":
             self.present.deliver(str(message["action"]), {self.name: opened_mail(message["mail"], self.limit)})
         elif do == "save":
-            self.keep(self.run, int(message["mark"]), self.present.save())
+            self.keep(self.run, str(message["mark"]), self.present.save())
         elif do == "choose":
             kept = self.present.save().get(self.name, {}).get("kept", {})
             if "weights" in kept:
                 self.choose(self.run, kept["weights"])
-        elif do == "restore":
-            self.present.restore(self.kept(self.run, int(message["mark"])))
+        elif do == "end":
+            self.end(self.run)
         else:
             raise IsthmusError(f"party '{self.name}' does not know what '{do}' asks for")
         return {"answered": self._answered()}
 
-    def _called(self, present: Present, action: str, request: Any) -> Message:
-        reply = present.answer(action, opened_request(request, self.limit), (self.name,))
+    def _called(self, present: Present, message: Message) -> Message:
+        action = str(message["action"])
+        reply = present.answer(action, opened_request(message["request"], self.limit), (self.name,))
+        if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
+            raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         packed = PackedReply.of(action, reply, self.limit)
         return {
             "parties": list(packed.parties),
@@ -300,6 +394,17 @@ class PartySide(ABC):
             "failures": dict(packed.failures),
             "answered": self._answered(),
         }
+
+    def _restorable(self, mark: str) -> Mapping[str, Any]:
+        """The state under a mark; a party that has none has lost what it had, and says so from now on."""
+        try:
+            return self.kept(self.run, mark)
+        except IsthmusError:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        self.present, self.run = None, ""
 
     def _answered(self) -> int:
         return sum(getattr(self.present, "answered", ()))

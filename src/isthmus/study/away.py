@@ -16,7 +16,7 @@ from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.engine import RunResult
 from isthmus.study.federated import fit_for_federation
-from isthmus.study.results import Results
+from isthmus.study.results import Results, ordered
 from isthmus.study.run import STATE, Watcher, prepare
 
 State = Literal["under way", "done", "lost"]
@@ -79,10 +79,19 @@ def run_away(
         raise IsthmusError(f"{outcome['wrong']} (isthmus federation run --resume goes on where it stopped)")
     ledger = Ledger()
     ledger.restore(outcome["ledger"])
-    results = Results(resolved, [RunResult.of_dump(run) for run in outcome["runs"]], set_up=ledger)
+    runs = [_checked(RunResult.of_dump(run), study) for run in outcome["runs"]]
+    results = Results(resolved, ordered(runs, [method.name for method in study.method_list()]), set_up=ledger)
     results.save(out)
     shutil.rmtree(out / STATE, ignore_errors=True)
     return results
+
+
+def _checked(run: RunResult, study: Study) -> RunResult:
+    """A run of this study: what comes from another machine names files here."""
+    known = run.method in [method.name for method in study.method_list()] and run.seed in study.seeds
+    if not known or any(isinstance(weights, Mapping) for weights in run.weights.values()):
+        raise IsthmusError("what the server sent is no result of this study: look into the server")
+    return run
 
 
 def _all_here(admin: Administrator, wait: float, pause: float, waiting: Callable[[list[str]], None]) -> None:

@@ -260,18 +260,10 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     """Errors that show before anything runs."""
     check_alike(parties)
     level = parties[0].level
-    if level not in method.levels:
-        raise IsthmusError(
-            f"method '{method.name}' is for {' and '.join(method.levels)} tasks, the parties hold {level}s"
-        )
     if task.level != level:
         remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
-    if method.unsupervised != task.unsupervised:
-        if method.unsupervised:
-            raise IsthmusError(f"method '{method.name}' learns without labels: set task.name = 'graph-clustering'")
-        fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised)
-        raise IsthmusError(f"method '{method.name}' learns from labels, task '{task.name}' has none: use {fit}")
+    check_task(method, task)
     if method.disjoint and (twice := shared_nodes(parties)):
         raise IsthmusError(
             f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
@@ -284,6 +276,19 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     if not task.unsupervised and not any(bool(party.val.any() or party.test.any()) for party in parties):
         raise IsthmusError("no party has anything to validate or test on: give at least one party such items")
     method.check(module)
+
+
+def check_task(method: Method, task: Task) -> None:
+    """Refuse a task that the method is not for."""
+    if task.level not in method.levels:
+        raise IsthmusError(
+            f"method '{method.name}' is for {' and '.join(method.levels)} tasks, the parties hold {task.level}s"
+        )
+    if method.unsupervised != task.unsupervised:
+        if method.unsupervised:
+            raise IsthmusError(f"method '{method.name}' learns without labels: set task.name = 'graph-clustering'")
+        fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised)
+        raise IsthmusError(f"method '{method.name}' learns from labels, task '{task.name}' has none: use {fit}")
 
 
 def check_labelled(parties: Sequence[Party]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study
-from isthmus.study.engine import Run, RunResult, extended, module_of
+from isthmus.study.engine import Run, RunResult, check_task, extended, module_of
 from isthmus.study.joining import Introduction, Joined, encoding_of, join, of_named
 from isthmus.study.run import Watcher
 from isthmus.tasks.base import Task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -100,6 +103,7 @@ def _driven(
 ) -> RunResult:
     checkpoint = state / f"{method.name}-{seed}.checkpoint"
     module = module_of(study.encoder(), joined.features, task, seed)
+    check_task(method, task)
     method.check(module)
     result = Run(
         method,
@@ -113,6 +117,7 @@ def _driven(
         transport=transport,
     ).go()
     checkpoint.unlink(missing_ok=True)
+    transport.end()
     return result
 
 
@@ -151,6 +156,7 @@ class Member(PartySide):
     def __init__(self, folder: Path, state: Path, name: str, key: bytes | None = None) -> None:
         super().__init__(name)
         self.folder, self.state, self.key = folder, state, key
+        self.digest = ""
         self.contents = self._read()
 
     def _read(self) -> Contents:
@@ -171,35 +177,44 @@ class Member(PartySide):
         return self.contents.settings.limits
 
     def permit(self, message: Message) -> None:
-        if message["do"] == "begin" and message["stage"] == "run":
-            self.limits.permit_method(_method_of(json.loads(message["plan"])))
-        if message["do"] == "call":
-            self.limits.permit_call(str(message["verb"]), str(message["action"]), int(message["under"]))
+        self.limits.permit_call(str(message["verb"]), str(message["action"]), int(message["under"]))
 
     def begin(self, plan: Message) -> Present:
         if plan["stage"] == "set-up":
-            self.contents = self._read()
-            return Introduction(self.contents, self.key)
+            return self._introduction()
+        if plan["stage"] != "run":
+            raise IsthmusError(f"there is no stage '{plan['stage']}' of a study")
         told = json.loads(plan["plan"])
+        method, task = _method_of(told), _named(Task, told["task"], "name")
+        self.limits.permit_method(method)
+        check_task(method, task)
         totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
         party = party_of(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
-        method, task = _method_of(told), _named(Task, told["task"], "name")
         (party,) = task.taken_by([party])
-        if party.level not in method.levels:
-            raise IsthmusError(f"method '{method.name}' is not for {party.level} tasks")
         if told["unlabelled"] == "error" and not bool(party.learns.any()):
             raise IsthmusError("it has no training label: label some, or let such parties be idle: unlabelled = 'idle'")
+        self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]
         module = module_of(_named(Encoder, told["model"], "encoder"), party.features, task, told["seed"])
         return method.site([party], task, extended(method, module, told["seed"]), seed=told["seed"])
 
-    def keep(self, run: str, mark: int, saved: Mapping[str, Any]) -> None:
-        store.write(self._file(run, mark), store.pack(saved), private=True)
-        self._file(run, mark - 2).unlink(missing_ok=True)  # the server may not have written down the last one
+    def _introduction(self) -> Introduction:
+        try:
+            self.contents = self._read()
+        except IsthmusError as error:  # it quotes the folder, which is nobody else's business
+            log.error("party '%s': %s", self.name, error)
+            raise IsthmusError("its folder has a problem (the log at the party says more)") from error
+        return Introduction(self.contents, self.key)
 
-    def kept(self, run: str, mark: int) -> Mapping[str, Any]:
+    def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
+        store.write(self._file(run, mark), store.pack(saved), private=True)
+        others = sorted(self._files(run), key=lambda file: file.stat().st_mtime_ns)
+        for file in others[:-2]:  # the server may not have written down the last one
+            file.unlink(missing_ok=True)
+
+    def kept(self, run: str, mark: str) -> Mapping[str, Any]:
         path = self._file(run, mark)
         if not path.exists():
-            raise IsthmusError(f"party '{self.name}' has kept no state {mark} of this run")
+            raise IsthmusError(f"party '{self.name}' has kept no such state of this run")
         found: Mapping[str, Any] = store.read(path)
         return found
 
@@ -207,12 +222,16 @@ class Member(PartySide):
         flat = {name: value.contiguous().clone() for name, value in wire.flatten(weights)}
         store.write(self.state / "weights" / f"{_plain(run)}.safetensors", save(flat), private=True)
 
-    def forget(self) -> None:
-        """States of runs that are over have served."""
-        shutil.rmtree(self.state / "kept", ignore_errors=True)
+    def end(self, run: str) -> None:
+        for file in self._files(run):
+            file.unlink(missing_ok=True)
 
-    def _file(self, run: str, mark: int) -> Path:
-        return self.state / "kept" / f"{_plain(run)}-{mark}.state"
+    def _files(self, run: str) -> Iterator[Path]:
+        return (self.state / "kept").glob(f"{_plain(run)}-{self.digest}-*.state")
+
+    def _file(self, run: str, mark: str) -> Path:
+        """A state is of one run and of one plan: under another method it would mean something else."""
+        return self.state / "kept" / f"{_plain(run)}-{self.digest}-{_plain(mark)}.state"
 
 
 def _plain(run: str) -> str:
