@@ -43,14 +43,13 @@ class Federation:
         base: folder for kits and outputs.
         study: file with any study, for the kits.
         data: by party its folder.
-        host: of this machine, where the server listens.
     """
 
-    def __init__(self, base: Path, study: Path, data: Mapping[str, Path], host: str = "localhost") -> None:
+    def __init__(self, base: Path, study: Path, data: Mapping[str, Path]) -> None:
         self.base, self.data, self.port = base, dict(data), free_port()
         self.kits = base / "kits"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        place = f"{host}:{self.port}"
+        place = f"localhost:{self.port}"
         made = isthmus("federation", "new", study, "--parties", ",".join(data), "--server", place, "--out", self.kits)
         assert made.returncode == 0, made.stderr
 

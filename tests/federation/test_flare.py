@@ -140,6 +140,7 @@ EQUAL: Mapping[str, tuple[str, ...]] = {
 """By a study of tests/study/test_federated.py whose data are taken, the methods that run on them in one job."""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", EQUAL)
 def test_numbers_and_ledger_are_those_of_the_study(name: str, federation: Federation, tmp_path: Path) -> None:
     base = study_of(name, rounds=2)
@@ -169,6 +170,7 @@ def hostile(job: Path, kind: str, mark: Path) -> Path:
     return job
 
 
+@pytest.mark.processes
 def test_code_that_comes_with_a_job_is_refused(federation: Federation, tmp_path: Path) -> None:
     from isthmus.federation import flare
 
@@ -180,21 +182,34 @@ def test_code_that_comes_with_a_job_is_refused(federation: Federation, tmp_path:
     assert not mark.exists()
 
 
-def test_a_party_of_another_federation_does_not_get_in(federation: Federation, tmp_path: Path) -> None:
-    """Its kit names this server, but its certificate is of another authority."""
-    other = Federation(tmp_path, written(tmp_path / "any.toml"), {"party-9": federation.data["party-0"]})
-    for file in (other.kits / "party-9").rglob("*.json"):
-        file.write_text(file.read_text().replace(str(other.port), str(federation.port)))
-    data = tmp_path / "party-9"
-    shutil.copytree(federation.data["party-0"], data)
-    (data / "party.toml").write_text((data / "party.toml").read_text().replace('"party-0"', '"party-9"'))
-    other.data["party-9"] = data
+def test_the_server_listens_where_it_is_told_to(tmp_path: Path) -> None:
+    here = Federation(tmp_path, written(tmp_path / "any.toml"), {"party-0": tmp_path})
     try:
-        other.join("party-9")
-        until("the refusal", lambda: "certificate" in other.log("party-9").lower(), 60)
-        there = isthmus("federation", "status", federation.kits / "admin").stdout
-        assert "party-9" not in there
+        here.begin("server", ["serve", here.kits / "server", "--bind", "127.0.0.2"])
+        until("the listener", lambda: "127.0.0.2" in listening(here), 60)
+        assert listening(here) == {"127.0.0.1", "127.0.0.2"}  # within this machine, and for the parties
     finally:
+        here.close()
+
+
+def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
+    """Its kit names this server, but its certificate is of another authority."""
+    at_folders(BANKS, tmp_path / "data", parties=1)
+    folder = tmp_path / "data" / "party-0"
+    one, other = (
+        Federation(made, written(made / "any.toml"), {"party-0": folder})
+        for made in (tmp_path / "one", tmp_path / "other")
+        if made.mkdir() is None
+    )
+    for file in (other.kits / "party-0").rglob("*.json"):
+        file.write_text(file.read_text().replace(str(other.port), str(one.port)))
+    try:
+        one.serve()
+        other.join("party-0")
+        until("the refusal", lambda: "certificate" in other.log("party-0").lower(), 60)
+        assert isthmus("federation", "status", one.kits / "admin").stdout.splitlines()[0] == "party-0: not there"
+    finally:
+        one.close()
         other.close()
 
 
@@ -204,7 +219,7 @@ def test_a_party_of_another_federation_does_not_get_in(federation: Federation, t
 @pytest.fixture
 def fragile(tmp_path: Path) -> Iterator[Federation]:
     at_folders(BANKS, tmp_path / "data")
-    made = Federation(tmp_path, written(tmp_path / "any.toml"), parties_in(tmp_path / "data"), host="127.0.0.2")
+    made = Federation(tmp_path, written(tmp_path / "any.toml"), parties_in(tmp_path / "data"))
     made.start()
     yield made
     made.close()
@@ -222,12 +237,12 @@ def until_round(federation: Federation, rounds: int) -> None:
         until(f"round {rounds}", there, 120)
 
 
+@pytest.mark.processes
 def test_a_killed_party_is_named_and_then_a_killed_server_goes_on(fragile: Federation, tmp_path: Path) -> None:
     slow: dict[str, Any] = {"federation": {"seconds": 15.0}, "methods": [{"name": "fedavg", "rounds": ROUNDS}]}
     study = written(tmp_path / "s.toml", **slow)
     run = fragile.watch(study, tmp_path / "out")
     until_round(fragile, 3)
-    assert listening(fragile) == {"127.0.0.1", "127.0.0.2"}  # within a machine, and for the parties
     for pid in fragile.job_of("party-1"):
         os.kill(pid, signal.SIGKILL)
     assert run.wait(180) == 0

@@ -148,8 +148,10 @@ def _check_names(parties: Sequence[str], host: str) -> None:
             raise IsthmusError(f"party '{party}': in a federation a name is letters, digits, '-' and '_', and no role")
     if len(set(parties)) < len(parties) or not parties:
         raise IsthmusError("name every party of the federation once: --parties bank-a,bank-b,bank-c")
-    if name_check(host, "host_name")[0]:
-        raise IsthmusError(f"server '{host}' is no name of a host: give --server HOST:PORT")
+    if name_check(host, "host_name")[0] or host.replace(".", "").isdigit():
+        raise IsthmusError(
+            f"server '{host}' is no name of a host, which its certificate needs: give --server HOST:PORT"
+        )
 
 
 def _provisioned(name: str, parties: Sequence[str], host: str, port: int, aside: Path, days: int) -> Path:
