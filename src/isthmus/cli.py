@@ -283,7 +283,7 @@ def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bo
     import torch
 
     from isthmus.study.run import run_study
-    from isthmus.study.show import Live, spent, table
+    from isthmus.study.show import Live, show_results
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # small kernels: a second thread costs more than it gives
@@ -298,10 +298,7 @@ def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bo
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
-    console = _console()
-    console.print(table(results))
-    for line in spent(results):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    show_results(results, _console())
     if out is not None:
         typer.echo(f"results in {out}")
 

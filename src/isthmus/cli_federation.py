@@ -84,7 +84,7 @@ def run_command(
 
     from isthmus.federation.flare import Admin
     from isthmus.study.away import run_away
-    from isthmus.study.show import Live, spent, table
+    from isthmus.study.show import Live, show_results
 
     whole = _study(study)
 
@@ -100,10 +100,7 @@ def run_command(
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
-    console = Console()
-    console.print(table(results))
-    for line in spent(results):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    show_results(results, Console())
     typer.echo(f"results in {out}")
 
 

@@ -68,6 +68,13 @@ class Live(Watcher):
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def show_results(results: Results, console: Console) -> None:
+    """The table, and under it what noise has spent."""
+    console.print(table(results))
+    for line in spent(results):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def table(results: Results) -> Table:
     """Methods by metrics on test data, mean ± standard deviation over seeds; the round they are of; bytes sent."""
     summary = results.summary()
