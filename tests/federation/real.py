@@ -61,8 +61,8 @@ class Federation:
     def serve(self) -> None:
         self.begin("server", ["serve", self.kits / "server"])
 
-    def join(self, party: str, kit: Path | None = None) -> None:
-        self.begin(party, ["join", kit or self.kits / party, "--data", self.data[party]])
+    def join(self, party: str) -> None:
+        self.begin(party, ["join", self.kits / party, "--data", self.data[party]])
 
     def run(self, study: Path, out: Path, *more: str, seconds: float = 180.0) -> subprocess.CompletedProcess[str]:
         return isthmus("federation", "run", self.kits / "admin", study, "--out", out, *more, seconds=seconds)

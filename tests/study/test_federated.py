@@ -261,7 +261,7 @@ def test_what_was_delivered_meanwhile_comes_to_who_was_cut_off(tmp_path: Path) -
     transport.deliver("sum_up", {party: {"sum": torch.ones(1)} for party in members})
     cut.clear()
     with pytest.raises(IsthmusError, match="nothing is delivered in the set-up"):
-        members["party-0"].present.deliver("sum_up", {})  # type: ignore[union-attr]
+        members["party-0"].present.deliver("sum_up", {})
     transport.call("ask", "introduce", {}, ("party-1",))
     assert [message["action"] for to, message in post.sent if to == "party-1" and message["do"] == "deliver"] == [
         "sum_up"

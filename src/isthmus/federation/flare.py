@@ -225,7 +225,6 @@ def take_part(folder: Path, data: Path, key: Path | None = None) -> None:
 
 def _engine(main: Any, kit: Kit, **arguments: Any) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["ISTHMUS_KIT"] = str(kit.folder)
     settings = [*arguments.pop("set"), "config_folder="]
     with redirect_stdout(StringIO()):
         code = MainProcessMonitor.run(
@@ -426,7 +425,7 @@ class AtHome:
         self.making = Lock()
 
     @collab.publish
-    def handle(self, message: dict) -> dict:  # type: ignore[type-arg]
+    def handle(self, message: Message) -> Message:
         """Any message of the coordinator; FLARE lets other parties call too."""
         if collab.caller != "server":
             return {"wrong": "refused: a party answers the server alone"}

@@ -132,17 +132,14 @@ class RemoteTransport(Transport):
             party: {"do": "deliver", "action": action, "mail": packed_mail(came, self.parties, self.limit)}
             for party, came in mail.items()
         }
-        here = {party: message for party, message in messages.items() if party not in self.out}
-        for party, reply in self._sent(here).items():
-            if isinstance(reply, str):
-                self._lose(party, reply)
+        self._tell({party: message for party, message in messages.items() if party not in self.out})
         for party in messages.keys() & self.out.keys():
             self.missed.setdefault(party, {})[action] = messages[party]
 
     def save(self) -> dict[str, Any]:
         """Every party keeps its state on its own machine, under a mark; the mark is all that comes here."""
         self.mark, self.at_mark = uuid4().hex, dict(self.answered)
-        self._tell({"do": "save", "mark": self.mark})
+        self._tell_all({"do": "save", "mark": self.mark})
         return {"mark": self.mark, "answered": self.at_mark}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -154,12 +151,12 @@ class RemoteTransport(Transport):
 
     def own_weights(self) -> dict[str, Any]:
         """Parties that keep models of their own keep them on their own machines."""
-        self._tell({"do": "choose"})
+        self._tell_all({"do": "choose"})
         return {}
 
     def end(self) -> None:
         """What parties have kept for this run has served."""
-        self._tell({"do": "end"})
+        self._tell_all({"do": "end"})
 
     # ---- who is there
 
@@ -193,8 +190,7 @@ class RemoteTransport(Transport):
     def _catch_up(self, party: str) -> None:
         """Deliver what it has missed."""
         for message in self.missed.pop(party, {}).values():
-            if isinstance(reply := self._sent({party: message})[party], str):
-                self._lose(party, reply)
+            self._tell({party: message})
 
     def _call_back(self, party: str) -> None:
         """Have a party go on from the state that it saved last."""
@@ -219,12 +215,15 @@ class RemoteTransport(Transport):
 
     # ---- messages
 
-    def _tell(self, message: Message) -> None:
-        """Tell all that are there something that needs no answer but that it came."""
-        here = {party: message for party in self.parties if party not in self.out}
-        for party, reply in self._sent(here).items():
+    def _tell(self, messages: Mapping[str, Message]) -> None:
+        """Tell parties what needs no answer but that it came; whom it does not reach is out."""
+        for party, reply in self._sent(messages).items():
             if isinstance(reply, str):
                 self._lose(party, reply)
+
+    def _tell_all(self, message: Message) -> None:
+        """Tell all that are there the same."""
+        self._tell({party: message for party in self.parties if party not in self.out})
 
     def _sent(self, messages: Mapping[str, Message], seconds: float | None = None) -> dict[str, Message | str]:
         """Replies in the order of the parties; one that says that something is wrong is the text that it says."""

@@ -26,7 +26,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, RunResult, check_task, extended, module_of
-from isthmus.study.joining import Introduction, Joined, encoding_of, join, of_named
+from isthmus.study.joining import Introduction, Joined, encoding_of, join, named_totals, of_named
 from isthmus.study.run import Watcher
 from isthmus.tasks.base import Task
 
@@ -132,8 +132,8 @@ def plan_of(study: Study, method: Method, task: Task, joined: Joined, run: str, 
         "split": {"seed": seed if study.data_seed is None else study.data_seed, **shares},
         "unlabelled": study.unlabelled,
     }
-    known = {str(at): dict(each) for at, each in enumerate(joined.totals) if each}
-    return {"do": "begin", "run": run, "stage": "run", "plan": json.dumps(plan), "totals": wire.encode(known)}
+    totals = wire.encode(named_totals(joined.totals))
+    return {"do": "begin", "run": run, "stage": "run", "plan": json.dumps(plan), "totals": totals}
 
 
 def _shares(study: Study) -> dict[str, float]:

@@ -79,11 +79,11 @@ def join(federation: Federation) -> Joined:
     for step in ("first", "second"):
         counted = [at for at, column in enumerate(columns.values()) if column.adds(step)]
         if counted:
-            request = {"known": known} if (known := _named(totals)) else {}
+            request = {"known": known} if (known := named_totals(totals)) else {}
             total = federation.total(step, request)
             for at in counted:
                 totals[at] = {**totals[at], **total.sum(str(at))}
-    known = _named(totals)
+    known = named_totals(totals)
     widths = federation.ask("encode", {"known": known} if known else {})
     found = {int(answer["features"]) for answer in widths.values()}
     if len(found) > 1:
@@ -164,7 +164,7 @@ def of_named(known: Mapping[str, Any], columns: int) -> list[Totals]:
     return [dict(known.get(str(at), {})) for at in range(columns)]
 
 
-def _named(totals: Sequence[Totals]) -> dict[str, Any]:
+def named_totals(totals: Sequence[Totals]) -> dict[str, Any]:
     """Sums by column as a payload carries them; columns without any are left out."""
     return {str(at): dict(each) for at, each in enumerate(totals) if each}
 

@@ -53,8 +53,8 @@ def preview(study: Study) -> list[Disclosure]:
     The study's own data stand in for the parties': sizes that depend on how much a party holds are theirs.
     """
     with tempfile.TemporaryDirectory() as aside:
-        folder, names = _folders(study, Path(aside) / "data")
-        members = {name: Member(folder[name], Path(aside) / "state" / name, name) for name in names}
+        folders = _folders(study, Path(aside) / "data")
+        members = {name: Member(folder, Path(aside) / "state" / name, name) for name, folder in folders.items()}
         dry = study.model_copy(
             update={
                 "seeds": study.seeds[:1],
@@ -75,7 +75,8 @@ def _short(method: Method) -> dict[str, Any]:
     return {"name": method.name, **method.model_dump(), **few}
 
 
-def _folders(study: Study, aside: Path) -> tuple[dict[str, Path], list[str]]:
+def _folders(study: Study, aside: Path) -> dict[str, Path]:
+    """By party its folder; of other data than folders those that are written aside."""
     data = study.data_set()
     if isinstance(data, PartyFolders):
         folders = folders_in(Path(data.path).expanduser())
@@ -83,8 +84,7 @@ def _folders(study: Study, aside: Path) -> tuple[dict[str, Path], list[str]]:
         cut = study.cut_data(study.seeds[0])
         write_parties(aside, cut.parties, cut.classes)
         folders = folders_in(aside)
-    named = {PartyFile.read(read_toml(folder / FILE), FILE).name: folder for folder in folders}
-    return named, list(named)
+    return {PartyFile.read(read_toml(folder / FILE), FILE).name: folder for folder in folders}
 
 
 def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosure]:
