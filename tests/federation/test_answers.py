@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers import FEATURES, make_node_parties
 from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
-from isthmus.federation.answers import Answer, Answers, IdUnion, Mail, Reply, Total
+from isthmus.federation.answers import Answer, Answers, IdUnion, Mail, PlainTotal, Reply, Total
 from isthmus.nn.encoders import Gcn
 from isthmus.nn.per_party import FirstLayer, per_party
 
@@ -48,7 +48,7 @@ def replies(fields: Mapping[str, Any], weight: Any = None, split: Sequence[Seque
 def total(fields: Mapping[str, Any], weight: Any = None, *, asked: Sequence[str] = NAMES, **options: Any) -> Total:
     options = {"rows": None, "least": 1, **options}
     split = options.pop("split", ((0, 1, 2, 3),))
-    return Total(replies(fields, weight, split), asked, **options)
+    return PlainTotal(replies(fields, weight, split), asked, **options)
 
 
 # ---- whole sums
@@ -96,7 +96,7 @@ def test_weights_differ_by_field() -> None:
 
 def test_weights_differ_by_row() -> None:
     rows = torch.tensor([[[1.0, 1], [2, 2]], [[3, 3], [4, 4]]])
-    found = Total([Reply.of("ab", Answer({"w": rows}, torch.tensor([[1.0, 0], [3, 0]])))], "ab", None, 1)
+    found = PlainTotal([Reply.of("ab", Answer({"w": rows}, torch.tensor([[1.0, 0], [3, 0]])))], "ab", None, 1)
     assert found.mean("w").tolist() == [[2.5, 2.5], [0.0, 0.0]]
 
 
@@ -160,9 +160,9 @@ def test_a_sum_with_too_few_contributors_is_not_opened(least: int) -> None:
 
 def test_a_field_of_fewer_parties_than_least_is_not_opened() -> None:
     apart = [Reply.of("a", Answer({"w": torch.ones(1, 2)})), Reply.of("b", Answer({"v": torch.ones(1, 2)}))]
-    assert Total(apart, "ab", None, 1).sum("v").tolist() == [1, 1]
+    assert PlainTotal(apart, "ab", None, 1).sum("v").tolist() == [1, 1]
     with pytest.raises(TooFewAnswers, match="a total of 'w' of 1 party"):
-        Total(apart, "ab", None, 2)
+        PlainTotal(apart, "ab", None, 2)
 
 
 # ---- three ways to hold a column
@@ -186,8 +186,8 @@ def test_stack_list_and_kept_rows_give_the_same_bits(form: str, weight: Tensor |
     layer = first_layers()
     stack = layer.stack()
     column = layer if form == "kept rows" else list(stack)
-    found = Total([Reply.of(NAMES, Answer({"w": column}, weight))], NAMES, None, 1)
-    due = Total([Reply.of(NAMES, Answer({"w": stack}, weight))], NAMES, None, 1)
+    found = PlainTotal([Reply.of(NAMES, Answer({"w": column}, weight))], NAMES, None, 1)
+    due = PlainTotal([Reply.of(NAMES, Answer({"w": stack}, weight))], NAMES, None, 1)
     assert torch.equal(found.sum("w"), due.sum("w"))
     assert torch.equal(found.mean("w"), due.mean("w"))
 
@@ -249,7 +249,7 @@ def test_a_row_of_a_field_that_too_few_answer_is_not_opened() -> None:
         Reply.of("c", Answer({"ids": [torch.tensor([7])], "x": [torch.ones(1, 2)]})),
         Reply.of("d", Answer({"ids": [torch.tensor([7])], "x": [torch.ones(1, 2)]})),
     ]
-    found = Total(replies, "abcd", UNION, 2)
+    found = PlainTotal(replies, "abcd", UNION, 2)
     assert found.opened is not None
     assert found.opened.tolist() == [False, False, True, False]
     assert found.sum("x").tolist() == [[0, 0], [0, 0], [2, 2], [0, 0]]
@@ -257,7 +257,7 @@ def test_a_row_of_a_field_that_too_few_answer_is_not_opened() -> None:
 
 def test_a_party_that_names_a_row_twice_is_one_contributor() -> None:
     ids = [torch.tensor([7, 7]), torch.tensor([5])]
-    found = Total([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], "ab", UNION, 2)
+    found = PlainTotal([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], "ab", UNION, 2)
     assert found.opened is not None
     assert not found.opened.any()
     assert not found.sum("x").any()
@@ -284,7 +284,7 @@ def test_the_split_into_sites_does_not_show_in_rows(split: Any) -> None:
 def test_ids_outside_the_union_are_refused(wrong: int) -> None:
     ids = [torch.tensor([5]), torch.tensor([7, wrong])]
     with pytest.raises(PayloadError, match="party 'b': ids outside the agreed union"):
-        Total([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], "ab", UNION, 1)
+        PlainTotal([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], "ab", UNION, 1)
 
 
 def test_nothing_is_in_an_empty_union() -> None:
@@ -296,9 +296,9 @@ def test_nothing_is_in_an_empty_union() -> None:
 
 def test_rows_without_ids_or_of_another_count_are_refused() -> None:
     with pytest.raises(PayloadError, match="party 'a': rows without a field 'ids'"):
-        Total([Reply.of("a", Answer({"x": torch.ones(1, 2)}))], "a", UNION, 1)
+        PlainTotal([Reply.of("a", Answer({"x": torch.ones(1, 2)}))], "a", UNION, 1)
     with pytest.raises(PayloadError, match=r"party 'a': field 'x' is \[3, 2\], its ids are 1"):
-        Total([Reply.of("a", Answer({"ids": torch.tensor([[5]]), "x": torch.ones(1, 3, 2)}))], "a", UNION, 1)
+        PlainTotal([Reply.of("a", Answer({"ids": torch.tensor([[5]]), "x": torch.ones(1, 3, 2)}))], "a", UNION, 1)
 
 
 # ---- answers and replies
@@ -356,9 +356,9 @@ def test_who_weighs_nothing_is_no_contributor() -> None:
     fields, weight = {"x": torch.ones(3, 2)}, torch.tensor([2.0, 0.0, 0.0])
     replies = [Reply.of("abc", Answer(fields, weight=weight))]
     with pytest.raises(TooFewAnswers, match="1 party"):
-        Total(replies, "abc", None, 2)
+        PlainTotal(replies, "abc", None, 2)
     ids = [torch.tensor([5])] * 3
     replies = [Reply.of("abc", Answer({"ids": ids, "x": [torch.ones(1, 2)] * 3}, weight=weight))]
-    found = Total(replies, "abc", UNION, 2)
+    found = PlainTotal(replies, "abc", UNION, 2)
     assert found.opened is not None
     assert not found.opened.any()

@@ -22,7 +22,7 @@ import torch
 from tables import SEARCH, SETS, added, kept_cells, prepared, score, study
 from torch import Tensor
 
-from isthmus.federation.answers import Total
+from isthmus.federation.answers import PlainTotal
 from isthmus.tasks.base import Step
 from isthmus.tasks.clustering import GraphClustering
 
@@ -67,7 +67,7 @@ def tried(data: str, family: str, setting: dict[str, Any], rounds: int, at: int)
 
     def look(now: int, metrics: Mapping[str, float]) -> None:
         names = whole.hosted.names
-        tables = Total([whole.answer("evaluate", {"weights": run.state.weights}, names)], names).sum("val")
+        tables = PlainTotal([whole.answer("evaluate", {"weights": run.state.weights}, names)], names).sum("val")
         found[str(now)] = {scale: _percent(task.told(tables[scale])) for scale in SCALES}
 
     run.on_round = look

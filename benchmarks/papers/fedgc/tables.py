@@ -26,7 +26,7 @@ from torch_geometric.data import Data
 
 from isthmus import Encoder, Study
 from isthmus.audit.membership import Membership
-from isthmus.federation.answers import Total
+from isthmus.federation.answers import PlainTotal
 from isthmus.study.engine import Run, module_for
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
@@ -140,7 +140,7 @@ def on_other_models(plan: Study, loaded: Any, method: Any, seed: int) -> dict[st
         weights = method.trained(other, Data(**found.graph), loaded.task.classes, seed)
         at_parties = method.site(site.cohort.parties, loaded.task, other, seed=seed)
         names = at_parties.hosted.names
-        counts = Total([at_parties.answer("evaluate", {"weights": weights}, names)], names)
+        counts = PlainTotal([at_parties.answer("evaluate", {"weights": weights}, names)], names)
         told[name] = 100 * loaded.task.metrics(counts.sum("test"))["accuracy"]
     return told
 

@@ -19,6 +19,10 @@ Column: TypeAlias = Tensor | FirstLayer | Sequence[Any]
 """One field of several parties: a stack (leading party dimension), or a list where parties differ in shape."""
 
 
+Letters: TypeAlias = Mapping[str, Any]
+"""By addressee a payload, which may be sealed (`wire.Sealed`)."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a site answers for its parties, side by side.
@@ -48,7 +52,7 @@ class Reply:
     parties: tuple[str, ...]
     columns: dict[str, Column] = field(default_factory=dict)
     weights: dict[str, Column] = field(default_factory=dict)
-    letters: Sequence[Mapping[str, wire.Payload]] = ()
+    letters: Sequence[Letters] = ()
     failures: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -157,7 +161,7 @@ def _check_length(what: str, values: Any, parties: int) -> None:
         raise PayloadError(f"{what} has {had}, the parties asked are {parties}: answer a stack or a list")
 
 
-def _refused(payload: wire.Payload) -> str:
+def _refused(payload: wire.Payload | wire.Sealed) -> str:
     """Why this payload cannot travel; nothing if it can."""
     try:
         wire.check(payload)
@@ -239,6 +243,71 @@ class Total:
     """A sum over parties; nobody sees a summand.
 
     Arguments:
+        sums: by path of a field.
+        weights: by path what the (weighted) summands count together; a number, or one for each row.
+        contributors: parties that have a part in it.
+        missing: why others have none.
+        rows: a union of ids; then every field is keyed by rows.
+        opened: rows with enough contributors; others are zero.
+    """
+
+    def __init__(
+        self,
+        sums: dict[str, Tensor],
+        weights: dict[str, Any],
+        contributors: int,
+        missing: Mapping[str, str],
+        rows: IdUnion | None = None,
+        opened: Tensor | None = None,
+    ) -> None:
+        self.sums, self.weights = sums, weights
+        self.contributors, self.missing = contributors, dict(missing)
+        self.rows, self.opened = rows, opened
+
+    def sum(self, name: str) -> Any:
+        """The (weighted) sum of a field or group of fields; rows that are not opened are zero."""
+        return self._read(name, lambda path: self.sums[path].contiguous().cpu())
+
+    def mean(self, name: str, default: Any = None) -> Any:
+        """The weighted mean of a field or group of fields.
+
+        Arguments:
+            default: what it is where all weights are zero, as when only parties without training items were drawn;
+                without, that is an error.
+        """
+        weights = [self.weights[path] for path in self.sums if path == name or path.startswith(f"{name}/")]
+        if default is not None and weights and all(not isinstance(w, Tensor) and w == 0 for w in weights):
+            return default
+        return self._read(name, lambda path: self._mean(path).cpu())
+
+    def payload(self) -> dict[str, Any]:
+        """All sums, as they would travel."""
+        return wire.unflatten(self.sums)
+
+    def _read(self, name: str, value: Any) -> Any:
+        if name in self.sums:
+            return value(name)
+        paths = [path for path in self.sums if path.startswith(f"{name}/")]
+        if not paths:
+            raise IsthmusError(f"no party answered a field '{name}' (there are: {', '.join(self.sums) or 'none'})")
+        return wire.unflatten({path.removeprefix(f"{name}/"): value(path) for path in paths})
+
+    def _mean(self, path: str) -> Tensor:
+        total = self.weights[path]
+        value = self.sums[path]
+        value = value if value.is_floating_point() else value.double()
+        if isinstance(total, Tensor):
+            shaped = total.to(value.dtype).clamp(min=torch.finfo(value.dtype).tiny)
+            return value / shaped.view(-1, *[1] * (value.dim() - 1))
+        if total == 0:
+            raise IsthmusError(f"the mean of '{path}' has no weight: no party that answered counts anything")
+        return (value / total).contiguous()
+
+
+class PlainTotal(Total):
+    """A total that is added up here, of summands that can be read.
+
+    Arguments:
         replies: the answers, added in the order of `asked`, one multiplication and one addition each, so that the
             sum is the same to the bit however the parties are spread over sites.
         rows: a union of ids; then every field is keyed by rows, and each answer names its own in the field `ids`.
@@ -248,12 +317,8 @@ class Total:
     def __init__(
         self, replies: Sequence[Reply], asked: Sequence[str], rows: IdUnion | None = None, least: int = 1
     ) -> None:
-        self.rows = rows
-        self.missing = {party: why for reply in replies for party, why in reply.failures.items()}
-        self.contributors = sum(len(reply.parties) for reply in replies)
-        self.opened: Tensor | None = None
-        self._sums: dict[str, Tensor] = {}
-        self._weights: dict[str, Any] = {}
+        missing = {party: why for reply in replies for party, why in reply.failures.items()}
+        super().__init__({}, {}, sum(len(reply.parties) for reply in replies), missing, rows)
         self._scratch: dict[str, Tensor] = {}
         self._least = least
         order = {party: at for at, party in enumerate(asked)}
@@ -262,7 +327,7 @@ class Total:
             (order[party], which, at) for which, reply in enumerate(ordered) for at, party in enumerate(reply.parties)
         )
         if rows is None:
-            self._enough(self.contributors, "a total")
+            require_contributors(self.contributors, least, "a total")
         places: dict[str, Tensor] = {}
         if rows is not None:
             places = {party: _places(reply, at, rows) for reply in ordered for at, party in enumerate(reply.parties)}
@@ -275,52 +340,6 @@ class Total:
         for path in paths:
             self._add(path, [(ordered[which], at) for _, which, at in turns], places)
         self._scratch.clear()
-
-    def sum(self, name: str) -> Any:
-        """The (weighted) sum of a field or group of fields; rows that are not opened are zero."""
-        return self._read(name, lambda path: self._sums[path].contiguous().cpu())
-
-    def mean(self, name: str, default: Any = None) -> Any:
-        """The weighted mean of a field or group of fields.
-
-        Arguments:
-            default: what it is where all weights are zero, as when only parties without training items were drawn;
-                without, that is an error.
-        """
-        weights = [self._weights[path] for path in self._sums if path == name or path.startswith(f"{name}/")]
-        if default is not None and weights and all(not isinstance(w, Tensor) and w == 0 for w in weights):
-            return default
-        return self._read(name, lambda path: self._mean(path).cpu())
-
-    def payload(self) -> dict[str, Any]:
-        """All sums, as they would travel."""
-        return wire.unflatten(self._sums)
-
-    def _read(self, name: str, value: Any) -> Any:
-        if name in self._sums:
-            return value(name)
-        paths = [path for path in self._sums if path.startswith(f"{name}/")]
-        if not paths:
-            raise IsthmusError(f"no party answered a field '{name}' (there are: {', '.join(self._sums) or 'none'})")
-        return wire.unflatten({path.removeprefix(f"{name}/"): value(path) for path in paths})
-
-    def _mean(self, path: str) -> Tensor:
-        total = self._weights[path]
-        value = self._sums[path]
-        value = value if value.is_floating_point() else value.double()
-        if isinstance(total, Tensor):
-            shaped = total.to(value.dtype).clamp(min=torch.finfo(value.dtype).tiny)
-            return value / shaped.view(-1, *[1] * (value.dim() - 1))
-        if total == 0:
-            raise IsthmusError(f"the mean of '{path}' has no weight: no party that answered counts anything")
-        return (value / total).contiguous()
-
-    def _enough(self, contributors: int, what: str) -> None:
-        if contributors < self._least:
-            raise TooFewAnswers(
-                f"{what} of {contributors} part{'y' if contributors == 1 else 'ies'} is not opened: "
-                f"at least {self._least} must contribute"
-            )
 
     def _add(self, path: str, turns: Sequence[tuple[Reply, int]], places: Mapping[str, Tensor]) -> None:
         """Add up one field, party after party."""
@@ -343,7 +362,7 @@ class Total:
                     value = value.double()
                 place = places.get(reply.parties[at])
                 self._check_shape(path, value, place, reply.parties[at])
-                if place is None and path in self._sums and _is_zero(weight):
+                if place is None and path in self.sums and _is_zero(weight):
                     continue  # it would add nothing but zeros
                 if place is None:
                     self._add_whole(path, value, weight)
@@ -352,31 +371,31 @@ class Total:
             if positions[-1] == len(reply.parties) - 1:
                 values.pop(id(reply))  # and with it the buffer in which it put slices together
         if self._least > 1 and self.rows is None:
-            self._enough(contributors, f"a total of '{path}'")
+            require_contributors(contributors, self._least, f"a total of '{path}'")
 
     def _add_stack(self, path: str, column: Tensor, weights: Tensor | None, reply: Reply) -> None:
         """As `_add_whole` for every slice of a stack: the same arithmetic, to the bit, in fewer calls."""
         stack = _number(path, column)
         stack = stack.double() if weights is not None and not stack.is_floating_point() else stack
         self._check_shape(path, stack[0], None, reply.parties[0])
-        self._weights[path] = sum([1] * len(stack) if weights is None else weights.tolist(), self._weights.get(path, 0))
+        self.weights[path] = sum([1] * len(stack) if weights is None else weights.tolist(), self.weights.get(path, 0))
         if not stack.is_floating_point():  # whole numbers have one sum in any order
-            self._sums[path] = self._sums.get(path, 0) + stack.sum(0)
+            self.sums[path] = self.sums.get(path, 0) + stack.sum(0)
             return
         if weights is not None:
             wide = stack.float() if stack.dtype.itemsize < 4 else stack  # as torch multiplies a half by a number
             stack = (wide * weights.to(wide).view(-1, *[1] * (stack.dim() - 1))).to(stack.dtype)
         zero = [False] * len(stack) if weights is None else (weights == 0).tolist()
         for value, nothing in zip(stack.unbind(0), zero, strict=True):
-            if path not in self._sums:
-                self._sums[path] = value.clone()
+            if path not in self.sums:
+                self.sums[path] = value.clone()
             elif not nothing:
-                self._sums[path] += value
+                self.sums[path] += value
 
     def _check_shape(self, path: str, value: Tensor, place: Tensor | None, party: str) -> None:
         if place is not None and (value.dim() == 0 or value.size(0) != place.numel()):
             raise PayloadError(f"party '{party}': field '{path}' is {list(value.shape)}, its ids are {place.numel()}")
-        due = self._sums.get(path)
+        due = self.sums.get(path)
         if due is None:
             return
         skip = 0 if place is None else 1
@@ -392,15 +411,15 @@ class Total:
             raise PayloadError(f"field '{path}' is {list(value.shape)}, its weight per row {list(weight.shape)}")
         counted: Any = weight if rowwise else 1 if weight is None else float(weight)
         factor = counted.to(value.dtype).view(-1, *[1] * (value.dim() - 1)) if rowwise else counted
-        self._weights[path] = self._weights.get(path, 0) + counted
-        if path not in self._sums:  # memory is laid out as in the first value, so that later ones are added in line
-            self._sums[path] = value.clone() if weight is None else value * factor
+        self.weights[path] = self.weights.get(path, 0) + counted
+        if path not in self.sums:  # memory is laid out as in the first value, so that later ones are added in line
+            self.sums[path] = value.clone() if weight is None else value * factor
         elif weight is None:
-            self._sums[path] += value
+            self.sums[path] += value
         else:
             if path not in self._scratch:
-                self._scratch[path] = torch.empty_like(self._sums[path])
-            self._sums[path] += torch.mul(value, factor, out=self._scratch[path])
+                self._scratch[path] = torch.empty_like(self.sums[path])
+            self.sums[path] += torch.mul(value, factor, out=self._scratch[path])
 
     def _add_rows(self, path: str, value: Tensor, weight: Any, place: Tensor) -> None:
         assert self.rows is not None
@@ -408,15 +427,37 @@ class Total:
         opened = self.opened[place].to(value.device)
         at, value = place.to(value.device)[opened], value[opened]
         length = self.rows.ids.numel()
-        if path not in self._sums:
-            self._sums[path] = value.new_zeros(length, *value.shape[1:])
-            self._weights[path] = torch.zeros(length, dtype=torch.float64, device=value.device)
+        if path not in self.sums:
+            self.sums[path] = value.new_zeros(length, *value.shape[1:])
+            self.weights[path] = torch.zeros(length, dtype=torch.float64, device=value.device)
         row_weight = torch.as_tensor(1.0 if weight is None else weight, dtype=torch.float64, device=value.device)
         row_weight = row_weight[opened] if row_weight.dim() else row_weight.expand(at.numel())
         if weight is not None:
             value = value * row_weight.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
-        self._sums[path].index_add_(0, at, value)
-        self._weights[path].index_add_(0, at, row_weight)
+        self.sums[path].index_add_(0, at, value)
+        self.weights[path].index_add_(0, at, row_weight)
+
+
+def require_contributors(contributors: int, least: int, what: str) -> None:
+    """An error for a sum of fewer than may be opened."""
+    if contributors < least:
+        raise TooFewAnswers(
+            f"{what} of {contributors} part{'y' if contributors == 1 else 'ies'} is not opened: "
+            f"at least {least} must contribute"
+        )
+
+
+def contributed(reply: Reply, rows: IdUnion | None) -> dict[str, Tensor]:
+    """By field, whether one party's answer counts for anything: 0 or 1, or that for each row."""
+    paths = [path for path in reply.columns if path != "ids" or rows is None]
+    if rows is not None:
+        places = {reply.parties[0]: _places(reply, 0, rows)}
+        return {path: _contributors(path, [reply], places, rows) for path in paths}
+    weights = {path: _weights_of(path, reply) for path in paths}
+    return {
+        path: torch.tensor(0 if weight is not None and _is_zero(slice_of(weight, 0)) else 1)
+        for path, weight in weights.items()
+    }
 
 
 def _runs(turns: Sequence[tuple[Reply, int]]) -> Iterator[tuple[Reply, list[int]]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from isthmus import store
 from isthmus.data.party import Party, check_alike, pool
 from isthmus.errors import IsthmusError, nearest
-from isthmus.federation.answers import Total
+from isthmus.federation.answers import PlainTotal
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
@@ -189,7 +189,7 @@ class Run:
         reply = self.whole.answer("evaluate", {"weights": state.weights}, asked)
         if not reply.parties:  # what one party holds may be unfit for it; the ledger names that one
             return {}
-        counts = Total([reply], asked)
+        counts = PlainTotal([reply], asked)
         return {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
 
     def _draw(self, whole: Site, state: State) -> None:
