@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 
 from isthmus.data.folder.writing import write_parties
 from isthmus.federation.remote import Message, Nearby, PartySide
+from isthmus.protect.sealing import Keyring, keyrings
 from isthmus.study.config import Study
 from isthmus.study.federated import Member
 
@@ -38,10 +40,18 @@ def at_folders(study: Study, folder: Path, parties: int = 3) -> Study:
     cut = plan.cut_data(0)
     write_parties(folder, cut.parties, cut.classes)
     data = {"name": "folder", "path": str(folder)}
-    return Study.of({**plan.resolved(), "parties": None, "data": data, "partition": {}})
+    more = {"federation": plan.federation.model_dump(), "protect": plan.protect.model_dump()}
+    return Study.of({**plan.resolved(), **more, "parties": None, "data": data, "partition": {}})
 
 
 def members_of(folder: Path, state: Path) -> dict[str, Member]:
     """The parties of some folders, each with a place of its own for what it keeps."""
-    names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    return {name: Member(folder / name, state / name, name) for name in names}
+    names = tuple(sorted(each.name for each in folder.iterdir() if each.is_dir()))
+    rings = rings_of(names)
+    return {name: Member(folder / name, state / name, name, ring=rings[name]) for name in names}
+
+
+@lru_cache(maxsize=32)
+def rings_of(names: tuple[str, ...]) -> dict[str, Keyring]:
+    """The keys of parties, the same whenever they start anew."""
+    return keyrings(names)

@@ -13,6 +13,7 @@ from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.remote import Message, RemoteTransport
+from isthmus.protect.options import Protect
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, RunResult, module_for
 from isthmus.study.federated import Member, Outcome, coordinate
@@ -58,7 +59,9 @@ def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_
     found = {(at, metric): value for at, metric, value in here.history}
     assert there.history
     assert all(found[at, metric] == value for at, metric, value in there.history)
-    assert list(here.ledger.rows()) == list(there.ledger.rows())
+    assert [{**row, "protection": "sealed" if row["verb"] == "exchange" else "none"} for row in here.ledger.rows()] == (
+        list(there.ledger.rows())
+    )
 
 
 def test_models_that_parties_keep_stay_on_their_machines(tmp_path: Path) -> None:
@@ -284,8 +287,9 @@ def members_of_banks(base: Path) -> dict[str, Member]:
 )
 def test_a_message_that_is_none_is_refused(message: Message, why: str, tmp_path: Path) -> None:
     member = members_of_banks(tmp_path)["party-0"]
-    member.handle({"do": "begin", "run": "r", "stage": "set-up"})
-    assert why in member.handle(message)["wrong"]
+    begin = {"run": "r", "stage": "set-up", "protect": Protect().model_dump_json(), "norm": 1000.0}
+    member.handle({"do": "begin", **begin})
+    assert why in member.handle({**begin, **message})["wrong"]
 
 
 def test_messages_to_others_leave_by_exchange_alone(tmp_path: Path) -> None:

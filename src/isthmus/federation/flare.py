@@ -52,6 +52,7 @@ except ImportError as error:
 from isthmus.data.ids import read_key
 from isthmus.federation.remote import Message, Post
 from isthmus.methods.base import Method
+from isthmus.protect.sealing import Keyring, keyrings, public_of
 from isthmus.study.away import State
 from isthmus.study.config import Study
 from isthmus.study.engine import RunResult
@@ -62,6 +63,8 @@ log = logging.getLogger(__name__)
 
 KIT = "kit.json"
 """The file in a kit that says whose it is."""
+SEAL = "seal.key"
+"""The file in a party's kit with its key to seal with, private."""
 HELD = "held.json"
 """The file in a party's kit that says where its data are."""
 OUTCOME = "outcome.isthmus"
@@ -93,7 +96,11 @@ Role = Literal["server", "party", "admin"]
 
 @dataclass(frozen=True)
 class Kit:
-    """Whose a kit is, and of which federation."""
+    """Whose a kit is, and of which federation.
+
+    Arguments:
+        seals: by party its public key, to seal messages for it.
+    """
 
     federation: str
     role: Role
@@ -101,6 +108,7 @@ class Kit:
     host: str
     port: int
     parties: tuple[str, ...]
+    seals: Mapping[str, str]
     folder: Path
 
     @classmethod
@@ -114,6 +122,18 @@ class Kit:
         if kit.role != role:
             raise IsthmusError(f"{folder} is the kit of the federation's {kit.role}, here belongs that of its {role}")
         return kit
+
+    def ring(self) -> Keyring:
+        """The party's own key, and the public ones of all."""
+        path = self.folder / SEAL
+        try:
+            own = bytes.fromhex(path.read_text(encoding="ascii").strip())
+            publics = {party: bytes.fromhex(public) for party, public in self.seals.items()}
+            if public_of(own) != publics[self.name]:
+                raise ValueError("another party's key")
+        except (OSError, ValueError, KeyError) as error:
+            raise IsthmusError(f"{path} is not the key that this kit came with: ask for the kit again") from error
+        return Keyring(self.name, own, publics)
 
 
 # ---- kits
@@ -131,9 +151,15 @@ def make_kits(name: str, parties: Sequence[str], host: str, port: int, out: Path
     try:
         with tempfile.TemporaryDirectory() as aside:
             made = _provisioned(name, parties, host, port, Path(aside), days)
-            kits = [_kit(name, "server", "server", host, port, parties, made / host, out / "server")]
-            kits += [_kit(name, "party", party, host, port, parties, made / party, out / party) for party in parties]
-            kits += [_kit(name, "admin", "admin", host, port, parties, made / ADMIN, out / "admin")]
+            rings = keyrings(tuple(parties))
+            seals = {party: ring.publics[party].hex() for party, ring in rings.items()}
+            whose: list[tuple[Role, str, str]] = [("server", "server", host), ("admin", "admin", ADMIN)]
+            whose += [("party", party, party) for party in parties]
+            kits = []
+            for role, each, place in whose:
+                kit = Kit(name, role, each, host, port, tuple(parties), seals, out / each)
+                _settle_kit(kit, made / place, rings.get(each) if role == "party" else None)
+                kits.append(kit)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         if there_before:
@@ -171,22 +197,22 @@ def _provisioned(name: str, parties: Sequence[str], host: str, port: int, aside:
     return Path(context["current_prod_dir"])
 
 
-def _kit(
-    federation: str, role: Role, name: str, host: str, port: int, parties: Sequence[str], made: Path, folder: Path
-) -> Kit:
+def _settle_kit(kit: Kit, made: Path, ring: Keyring | None) -> None:
+    """Make a kit of the folder that FLARE has made."""
+    folder = kit.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(made, folder)
     for script in folder.glob("startup/*.sh"):  # FLARE's own way to start; isthmus is ours
         script.unlink()
     for each in ("readme.txt", "startup/readme.txt", "startup/system_info.ipynb"):
         (folder / each).unlink(missing_ok=True)
-    kit = Kit(federation, role, name, host, port, tuple(parties), folder)
     said = {key: value for key, value in asdict(kit).items() if key != "folder"}
     store.write(folder / KIT, json.dumps(said, indent=1))
+    if ring is not None:
+        store.write(folder / SEAL, ring.own.hex(), private=True)
     for key in folder.rglob("*.key"):
         key.chmod(0o600)
     folder.chmod(0o700)
-    return kit
 
 
 # ---- processes
@@ -210,7 +236,8 @@ def serve(folder: Path, *, bind: str | None = None) -> None:
 def take_part(folder: Path, data: Path, key: Path | None = None) -> None:
     """Run a party of a federation, with its own party folder, until it is stopped."""
     kit = Kit.read(folder, "party")
-    Member(data, kit.folder / "state", kit.name, None if key is None else read_key(key))  # wrong data show at once
+    shared = None if key is None else read_key(key)
+    Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # wrong data, or a wrong key, show at once
     _settle(kit)
     held = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
     store.write(kit.folder / HELD, json.dumps(held), private=True)
@@ -442,7 +469,7 @@ class AtHome:
         kit = Kit.read(Path(collab.fl_ctx.get_workspace().get_root_dir()), "party")
         held = json.loads((kit.folder / HELD).read_text(encoding="utf-8"))
         key = None if held["key"] is None else read_key(Path(held["key"]))
-        return Member(Path(held["data"]), kit.folder / "state", kit.name, key)
+        return Member(Path(held["data"]), kit.folder / "state", kit.name, key, kit.ring())
 
 
 # ---- the administrator

@@ -8,7 +8,7 @@ from typing import Any
 
 from isthmus.errors import PayloadError
 from isthmus.federation import wire
-from isthmus.federation.answers import Column, Reply
+from isthmus.federation.answers import Column, Letters, Reply
 from isthmus.federation.verbs import Each
 
 _WEIGHT_OF = "weight of"
@@ -21,7 +21,7 @@ class PackedReply:
 
     parties: tuple[str, ...]
     answers: Sequence[bytes]
-    letters: Sequence[Mapping[str, bytes]] = ()
+    letters: Sequence[Mapping[str, bytes | wire.Sealed]] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -29,11 +29,11 @@ class PackedReply:
         """A party whose answer cannot be carried is among the failed ones."""
         failures, parties = dict(reply.failures), list[str]()
         answers: list[bytes] = []
-        letters: list[Mapping[str, bytes]] = []
+        letters: list[Mapping[str, bytes | wire.Sealed]] = []
         for at, party in enumerate(reply.parties):
             try:
                 answer = wire.encode(reply.payload(at), limit=limit)
-                sent = {to: wire.encode(p, limit=limit) for to, p in reply.letters[at].items()} if reply.letters else {}
+                sent = _packed_letters(reply.letters[at], limit) if reply.letters else {}
             except PayloadError as error:
                 failures[party] = f"action '{action}', {error}"
                 continue
@@ -46,12 +46,12 @@ class PackedReply:
         """The way back; a party whose bytes are no answer like the first one's is among the failed ones."""
         failures = dict(self.failures)
         fields: dict[str, dict[str, Any]] = {}
-        letters: dict[str, Mapping[str, wire.Payload]] = {}
+        letters: dict[str, Letters] = {}
         for at, party in enumerate(self.parties):
             try:
                 found = dict(wire.flatten(wire.decode(self.answers[at], limit=limit)))
                 _check_like(found, next(iter(fields.values()), found))
-                letters[party] = _opened(self.letters[at], limit) if self.letters else {}
+                letters[party] = _opened_letters(self.letters[at], limit) if self.letters else {}
             except PayloadError as error:
                 failures[party] = f"action '{action}', {error}"
                 continue
@@ -84,8 +84,8 @@ def opened_request(data: bytes | Mapping[str, bytes], limit: int) -> wire.Payloa
 
 def packed_mail(came: Mapping[str, Any], senders: Sequence[str], limit: int) -> bytes | dict[str, bytes]:
     """A sum, or messages by sender: each of these is a payload of its own, and a sender's name is no field."""
-    if all(name in senders and isinstance(value, Mapping) for name, value in came.items()):
-        return {sender: wire.encode(payload, limit=limit) for sender, payload in came.items()}
+    if all(name in senders and isinstance(value, Mapping | wire.Sealed) for name, value in came.items()):
+        return {sender: _packed(payload, limit) for sender, payload in came.items()}
     return wire.encode(came, limit=limit)
 
 
@@ -96,6 +96,21 @@ def opened_mail(data: bytes | Mapping[str, bytes], limit: int) -> Mapping[str, A
 
 def _opened(payloads: Mapping[str, bytes], limit: int) -> dict[str, Any]:
     return {name: wire.decode(data, limit=limit) for name, data in payloads.items()}
+
+
+def _packed(payload: wire.Payload | wire.Sealed, limit: int) -> bytes:
+    return payload.data if isinstance(payload, wire.Sealed) else wire.encode(payload, limit=limit)
+
+
+def _packed_letters(letters: Mapping[str, Any], limit: int) -> dict[str, bytes | wire.Sealed]:
+    return {to: _packed(payload, limit) for to, payload in letters.items()}
+
+
+def _opened_letters(letters: Mapping[str, Any], limit: int) -> dict[str, wire.Payload | wire.Sealed]:
+    return {
+        name: data if isinstance(data, wire.Sealed) else wire.decode(data, limit=limit)
+        for name, data in letters.items()
+    }
 
 
 def _check_like(found: Mapping[str, Any], first: Mapping[str, Any]) -> None:

@@ -8,26 +8,35 @@ so that a party that has lost its state is found out before its answer is used.
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from torch import Tensor
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
-from isthmus.federation.answers import Reply
+from isthmus.federation.answers import Reply, slice_of
 from isthmus.federation.ledger import Verb
 from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
-from isthmus.federation.verbs import Each, Transport
+from isthmus.federation.rules import Rules
+from isthmus.federation.verbs import Each, Transport, not_due
+from isthmus.protect.options import Protect
+
+if TYPE_CHECKING:
+    from isthmus.protect.base import Guard
+    from isthmus.protect.sealing import Channel, Keyring
 
 log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
+LONGEST = 4000
+"""Characters of what a party says of the fields in an envelope."""
 GREETING = 5.0
 """Seconds that a party which did not answer before has to say that it is there again."""
 GLANCE = 0.02
@@ -39,9 +48,11 @@ class Wrong(str):
 
     Attributes:
         begun: whether it has begun the run; one whose process was started anew has not.
+        answered: how many actions it has answered.
     """
 
     begun: bool = True
+    answered: Any = None
 
 
 class Post(ABC):
@@ -88,15 +99,31 @@ class RemoteTransport(Transport):
     Arguments:
         post: carries the messages.
         begin: what a party is told when a run begins; sent again to one that comes back.
-        seconds: that parties have for an action.
+        protect: how totals and messages are protected.
+        rules: how long parties have for an action, and how large answers may be.
         limit: largest payload, in bytes.
     """
 
-    def __init__(self, post: Post, begin: Message, *, seconds: float = 600.0, limit: int = wire.LIMIT) -> None:
+    def __init__(
+        self,
+        post: Post,
+        begin: Message,
+        *,
+        protect: Protect | None = None,
+        rules: Rules | None = None,
+        limit: int = wire.LIMIT,
+    ) -> None:
+        protect, self.rules = protect or Protect(), rules or Rules()
         self.post = post
-        self.begin = begin
-        self.seconds = seconds
+        self.begin = {**begin, "protect": protect.model_dump_json(), "norm": self.rules.norm}
         self.limit = limit
+        self.sealed = protect.exchange == "sealed"
+        protection = protect.protection()
+        self.sums = protection.sums(self, self._wrong, self.rules.tries)
+        self.protections = {"exchange": "sealed"} if self.sealed else {}
+        if self.sums is not None:
+            self.protections = {**self.protections, "total": protection.name}
+        self.sessions: dict[str, bytes] = {}
         self.parties = post.sites
         self.answered = dict.fromkeys(self.parties, 0)
         self.out: dict[str, str] = {}
@@ -106,11 +133,14 @@ class RemoteTransport(Transport):
         self.missed: dict[str, dict[str, Message]] = {}
         self._greeter = ThreadPoolExecutor(1, thread_name_prefix="greeter")
         self._greeting: Future[dict[str, Message | str]] | None = None
-        for party, reply in self._sent(dict.fromkeys(self.parties, begin)).items():
+        for party, reply in self._sent(dict.fromkeys(self.parties, self.begin)).items():
             if isinstance(reply, str):
                 self.out[party] = reply
+            else:
+                self._came(party, reply)
             if isinstance(reply, Wrong):
                 self.refused.add(party)
+        self._meet()
 
     def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         self._welcome()
@@ -123,8 +153,10 @@ class RemoteTransport(Transport):
         }
         replies = [self._reply(party, action, reply) for party, reply in self._sent(messages).items()]
         if verb == "total":
-            replies = _alike(action, replies)
-        away = {party: f"action '{action}', out: {self.out[party]}" for party in of if party not in asked}
+            replies = [self._in_bounds(action, reply, request) for reply in _alike(action, replies)]
+        away = {
+            party: f"action '{action}', out: {why}" for party, why in self.outside(of).items() if party not in asked
+        }
         return [*replies, Reply((), failures=away)] if away else replies
 
     def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
@@ -134,7 +166,9 @@ class RemoteTransport(Transport):
         }
         self._tell({party: message for party, message in messages.items() if party not in self.out})
         for party in messages.keys() & self.out.keys():
-            self.missed.setdefault(party, {})[action] = messages[party]
+            missed = self.missed.setdefault(party, {})
+            missed.pop(action, None)  # what came last is delivered last
+            missed[action] = messages[party]
 
     def save(self) -> dict[str, Any]:
         """Every party keeps its state on its own machine, under a mark; the mark is all that comes here."""
@@ -157,6 +191,35 @@ class RemoteTransport(Transport):
     def end(self) -> None:
         """What parties have kept for this run has served."""
         self._tell_all({"do": "end"})
+
+    # ---- for protected totals
+
+    def there(self, asked: Sequence[str]) -> tuple[str, ...]:
+        """Those among these parties that are there."""
+        self._welcome()
+        return tuple(party for party in asked if party not in self.out)
+
+    def outside(self, asked: Sequence[str]) -> dict[str, str]:
+        """Why others of these parties are not there."""
+        return {party: self.out[party] for party in asked if party in self.out}
+
+    def tell(self, action: str, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
+        """Replies of parties that did as they were told, and why others did not."""
+        found, missing = {}, {}
+        for party, reply in self._sent(messages).items():
+            if isinstance(reply, str):
+                self._settle(party, reply)
+                missing[party] = f"action '{action}', {reply}"
+            elif why := self._count(party, reply, 1 if messages[party]["do"] == "call" else 0):
+                missing[party] = f"action '{action}', {why}"
+            else:
+                found[party] = reply
+        return found, missing
+
+    def _wrong(self, sums: Mapping[str, Tensor], weights: Mapping[str, Any], request: wire.Payload | Each) -> str:
+        """What is wrong with a sum that nobody could check part by part."""
+        means = {name: value / weights[name] for name, value in sums.items() if _is_positive(weights.get(name))}
+        return grown(means, request, self.rules.norm)
 
     # ---- who is there
 
@@ -185,7 +248,24 @@ class RemoteTransport(Transport):
             found = self._sent({party: self.begin})[party]
             if not isinstance(found, str):
                 del self.out[party]
+                self._came(party, found)
+                self._meet()
                 self._call_back(party)
+
+    def _came(self, party: str, reply: Message) -> None:
+        """A party has begun; envelopes for the one that it was before its process ended nobody can open."""
+        if isinstance(session := reply.get("session"), bytes):
+            self.sessions[party] = session
+        if self.sealed:
+            missed = self.missed.get(party, {})
+            self.missed[party] = {action: each for action, each in missed.items() if isinstance(each["mail"], bytes)}
+
+    def _meet(self) -> None:
+        """Tell all that are there with which key each party has begun; what was agreed on with others has served."""
+        if self.sums is not None:
+            self.sums.renewed()
+        if self.sessions:
+            self._tell_all({"do": "meet", "sessions": dict(self.sessions)})
 
     def _catch_up(self, party: str) -> None:
         """Deliver what it has missed."""
@@ -227,30 +307,76 @@ class RemoteTransport(Transport):
 
     def _sent(self, messages: Mapping[str, Message], seconds: float | None = None) -> dict[str, Message | str]:
         """Replies in the order of the parties; one that says that something is wrong is the text that it says."""
-        found = self.post.send(messages, self.seconds if seconds is None else seconds) if messages else {}
+        found = self.post.send(messages, self.rules.seconds if seconds is None else seconds) if messages else {}
         return {party: _read(found.get(party, "no reply")) for party in messages}
 
     def _reply(self, party: str, action: str, reply: Message | str) -> Reply:
         if isinstance(reply, str):
-            if not isinstance(reply, Wrong) or not reply.begun:
-                self._lose(party, reply)
+            self._settle(party, reply)
             return Reply((), failures={party: f"action '{action}', {reply}"})
         try:
-            found = PackedReply(
-                tuple(reply["parties"]), list(reply["answers"]), list(reply["letters"]), dict(reply["failures"])
-            ).open(action, self.limit)
-            answered = int(reply["answered"])
+            letters = [self._letters(each) for each in reply["letters"]]
+            found = PackedReply(tuple(reply["parties"]), list(reply["answers"]), letters, dict(reply["failures"])).open(
+                action, self.limit
+            )
         except Exception:  # whatever a reader stumbles over in a message from outside
             return Reply((), failures={party: f"action '{action}', a reply that is no message"})
         if set(found.parties) | set(found.failures) != {party}:
             return Reply((), failures={party: f"action '{action}', a reply for other parties"})
-        due = self.answered[party] + len(found.parties)
-        if answered != due:
-            why = f"its state is after {answered} actions, not after {due}: it was lost"
-            self._lose(party, why)
+        if why := self._count(party, reply, len(found.parties)):
             return Reply((), failures={party: f"action '{action}', {why}"})
-        self.answered[party] = answered
         return found
+
+    def _letters(self, letters: Mapping[str, Any]) -> dict[str, bytes | wire.Sealed]:
+        if not self.sealed:
+            return dict(letters)
+        return {
+            to: wire.Sealed(each["sealed"], int(each["inside"]), str(each["fields"])[:LONGEST])
+            for to, each in letters.items()
+        }
+
+    def _settle(self, party: str, reply: str) -> None:
+        """A party did not do as it was told: it is out, or has only refused."""
+        if not isinstance(reply, Wrong) or not reply.begun:
+            self._lose(party, reply)
+        elif reply.answered == self.answered[party] + 1:  # it ran the action, and then what came of it was wrong
+            self.answered[party] += 1
+
+    def _count(self, party: str, reply: Message, more: int) -> str:
+        """Why a reply must not be used: its party has not answered as many actions as it should."""
+        answered, due = reply.get("answered"), self.answered[party] + more
+        if answered == due:
+            self.answered[party] = due
+            return ""
+        why = f"its state is after {answered} actions, not after {due}: it was lost"
+        self._lose(party, why)
+        return why
+
+    def _in_bounds(self, action: str, reply: Reply, request: wire.Payload | Each) -> Reply:
+        """The reply, if it is not much larger than what was sent."""
+        if not reply.parties:
+            return reply
+        why = grown({name: slice_of(column, 0) for name, column in reply.columns.items()}, request, self.rules.norm)
+        return Reply((), failures=dict.fromkeys(reply.parties, f"action '{action}', {why}")) if why else reply
+
+
+def grown(fields: Mapping[str, Any], request: wire.Payload | Each, norm: float) -> str:
+    """Says of an answer, or a mean of answers, that it is more than `norm` times as large as what was sent."""
+    sent = {} if isinstance(request, Each) else dict(wire.flatten(request))
+    pairs = [
+        (value.double(), sent[name].double())
+        for name, value in fields.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+        and isinstance(sent.get(name), Tensor) and sent[name].shape == value.shape
+    ]  # fmt: skip
+    size = math.sqrt(sum(float(value.square().sum()) for value, _ in pairs))
+    due = 1 + math.sqrt(sum(float(like.square().sum()) for _, like in pairs))
+    return "" if size <= norm * due else f"more than {norm:g} times as large as what was sent (federation.norm)"
+
+
+def _is_positive(weight: Any) -> bool:
+    """Whether there is one weight, and a mean."""
+    return isinstance(weight, float | int) and weight > 0
 
 
 def _read(reply: Any) -> Message | str:
@@ -261,7 +387,7 @@ def _read(reply: Any) -> Message | str:
     if "wrong" not in reply:
         return reply
     wrong = Wrong(reply["wrong"])
-    wrong.begun = bool(reply.get("begun", True))
+    wrong.begun, wrong.answered = bool(reply.get("begun", True)), reply.get("answered")
     return wrong
 
 
@@ -300,14 +426,20 @@ class PartySide(ABC):
 
     Arguments:
         name: of the party.
+        ring: its keys, to seal with.
         limit: largest payload, in bytes.
     """
 
-    def __init__(self, name: str, *, limit: int = wire.LIMIT) -> None:
+    def __init__(self, name: str, ring: Keyring | None = None, *, limit: int = wire.LIMIT) -> None:
         self.name = name
+        self.ring = ring
         self.limit = limit
         self.run = ""
         self.present: Present | None = None
+        self.protect = Protect()
+        self.norm = math.inf
+        self.channel: Channel | None = None
+        self.guard: Guard | None = None
         self._at_work = Lock()
 
     @abstractmethod
@@ -317,6 +449,10 @@ class PartySide(ABC):
     @abstractmethod
     def permit(self, message: Message) -> None:
         """An error for a call that the party's limits do not allow."""
+
+    @abstractmethod
+    def floor(self) -> int:
+        """Parties that must be in a sum that this one helps to open, at least."""
 
     @abstractmethod
     def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
@@ -343,10 +479,10 @@ class PartySide(ABC):
         try:
             return self._handle(message)
         except IsthmusError as error:
-            return {"wrong": " ".join(str(error).split()), "begun": self.present is not None}
+            return self._wrong(" ".join(str(error).split()))
         except Exception as error:  # a foreign text may quote data: it stays in the log of this machine
             log.exception("party '%s'", self.name)
-            return {"wrong": f"{type(error).__name__} (the log at the party says more)", "begun": bool(self.present)}
+            return self._wrong(f"{type(error).__name__} (the log at the party says more)")
         finally:
             self._at_work.release()
 
@@ -355,9 +491,7 @@ class PartySide(ABC):
         if do == "greet":
             return {"run": self.run, "answered": self._answered()}
         if do == "begin":
-            self._leave()  # a plan that is refused leaves nothing of the one before
-            self.present, self.run = self.begin(message), str(message["run"])
-            return {"answered": 0}
+            return self._begun(message)
         if self.present is None:
             raise IsthmusError(f"party '{self.name}' has not begun this run")
         if do == "call":
@@ -366,8 +500,13 @@ class PartySide(ABC):
         if do == "restore":
             saved = self._restorable(str(message["mark"]))
             self.present.restore(saved)
+        elif do == "meet":
+            if self.channel is not None:
+                self.channel.meet({party: key for party, key in message["sessions"].items() if party != self.name})
+        elif do == "shield":
+            return {**self._shielded(message), "answered": self._answered()}
         elif do == "deliver":
-            self.present.deliver(str(message["action"]), {self.name: opened_mail(message["mail"], self.limit)})
+            self.present.deliver(str(message["action"]), {self.name: self._mail(message)})
         elif do == "save":
             self.keep(self.run, str(message["mark"]), self.present.save())
         elif do == "choose":
@@ -380,19 +519,86 @@ class PartySide(ABC):
             raise IsthmusError(f"party '{self.name}' does not know what '{do}' asks for")
         return {"answered": self._answered()}
 
+    def _begun(self, message: Message) -> Message:
+        """Begin a run; a plan that is refused leaves nothing of the one before."""
+        self._leave()
+        self.protect, self.norm = Protect.model_validate_json(message["protect"]), float(message["norm"])
+        protection, run = self.protect.protection(), str(message["run"])
+        self.channel = self.guard = None
+        if self.ring is not None:
+            from isthmus.protect.sealing import Channel  # what it needs is an extra
+
+            self.channel = Channel(self.ring, run)
+            self.guard = protection.guard(self.channel, self.floor())
+        elif self.protect.exchange == "sealed" or protection.name != "none":
+            raise IsthmusError(f"party '{self.name}' has no key to seal with: make kits with this version of isthmus")
+        self.present, self.run = self.begin(message), run
+        return {"answered": 0, **({} if self.channel is None else {"session": self.channel.session})}
+
     def _called(self, present: Present, message: Message) -> Message:
-        action = str(message["action"])
-        reply = present.answer(action, opened_request(message["request"], self.limit), (self.name,))
+        action, request = str(message["action"]), opened_request(message["request"], self.limit)
+        if message["verb"] == "total" and self.guard is not None and "shield" not in message:
+            raise IsthmusError(f"refused: totals of this run are protected, action '{action}' is not")
+        reply = present.answer(action, request, (self.name,))
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
+        if "shield" in message:
+            return {**self._closed(action, reply, request, message), "answered": self._answered()}
         packed = PackedReply.of(action, reply, self.limit)
+        letters = [self._sealed(action, each, own) for each, own in zip(packed.letters, reply.letters, strict=False)]
         return {
             "parties": list(packed.parties),
             "answers": list(packed.answers),
-            "letters": [dict(each) for each in packed.letters],
+            "letters": letters,
             "failures": dict(packed.failures),
             "answered": self._answered(),
         }
+
+    def _closed(self, action: str, reply: Reply, request: wire.Payload | Each, message: Message) -> Message:
+        """A part of a protected sum. Nobody can check it once it is closed, so that is done here."""
+        if self.guard is None:
+            raise IsthmusError(f"refused: totals of this run are not protected, action '{action}' is")
+        faults = [*reply.failures.values(), *reply.not_carried().values(), *not_due(reply, request).values()]
+        why = next(iter(faults), "")
+        if not why:
+            why = grown({name: slice_of(column, 0) for name, column in reply.columns.items()}, request, self.norm)
+        if why:
+            raise IsthmusError(why.removeprefix(f"action '{action}', "))
+        return self.guard.answered(reply, message, self.limit)
+
+    def _shielded(self, message: Message) -> Message:
+        if self.guard is None:
+            raise IsthmusError("refused: totals of this run are not protected")
+        return (
+            self.guard.again(message["shield"], self.limit) if message["step"] == "again" else self.guard.step(message)
+        )
+
+    def _sealed(self, action: str, packed: Mapping[str, Any], letters: Mapping[str, Any]) -> dict[str, Any]:
+        """Letters in envelopes, each with what the ledger says of it."""
+        if self.protect.exchange != "sealed" or self.channel is None:
+            return dict(packed)
+        about = f"exchange {action}"
+        return {
+            to: {
+                "sealed": self.channel.sealed(to, data, about),
+                "inside": len(data),
+                "fields": wire.describe(letters[to]),
+            }
+            for to, data in packed.items()
+        }
+
+    def _mail(self, message: Message) -> Mapping[str, Any]:
+        if "shield" in message:
+            if self.guard is None:
+                raise IsthmusError("refused: totals of this run are not protected")
+            return self.guard.delivered(message["shield"], self.limit)
+        mail, action = message["mail"], str(message["action"])
+        if isinstance(mail, Mapping) and self.protect.exchange == "sealed" and self.channel is not None:
+            mail = {sender: self.channel.opened(sender, data, f"exchange {action}") for sender, data in mail.items()}
+        return opened_mail(mail, self.limit)
+
+    def _wrong(self, why: str) -> Message:
+        return {"wrong": why, "begun": self.present is not None, "answered": self._answered()}
 
     def _restorable(self, mark: str) -> Mapping[str, Any]:
         """The state under a mark; a party that has none has lost what it had, and says so from now on."""

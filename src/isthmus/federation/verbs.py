@@ -13,7 +13,7 @@ import torch
 
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, nearest
 from isthmus.federation import wire
-from isthmus.federation.answers import Answers, IdUnion, Receipt, Reply, Total, slice_of
+from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total, slice_of
 from isthmus.federation.ledger import Call, Eyes, Ledger, Verb
 from isthmus.nn.draws import generator
 from isthmus.nn.per_party import FirstLayer
@@ -29,15 +29,61 @@ class Each:
 
 
 Request = wire.Payload | Each | None
+To = Literal["server", "parties"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A total that is wanted, as `Federation.total` says it."""
+
+    action: str
+    request: wire.Payload | Each
+    asked: tuple[str, ...]
+    to: To = "server"
+    rows: IdUnion | None = None
+    least: int = 1
+
+
+@dataclass(frozen=True)
+class Made:
+    """A total that a transport has made without seeing a summand.
+
+    Attributes:
+        total: what the server reads of it; without sums where only the parties do.
+        fields: of an answer, in short.
+        sent, received: bytes, by party.
+        delivered: by party the bytes of its part of a sum that went to the parties.
+    """
+
+    total: Total
+    fields: str
+    sent: Mapping[str, int]
+    received: Mapping[str, int]
+    delivered: Mapping[str, int]
+
+
+class Sums(ABC):
+    """A way to make totals whose summands the server does not see."""
+
+    @abstractmethod
+    def total(self, wanted: Wanted) -> Made:
+        """The total, of those parties that could be summed over."""
+
+    @abstractmethod
+    def renewed(self) -> None:
+        """Parties have begun anew: what was agreed on with them has served."""
 
 
 class Transport(ABC):
     """How requests reach the sites and answers come back: in this process, or over a network."""
 
     parties: tuple[str, ...]
-    protection: str = "none"
     limit: int = wire.LIMIT
     """Largest payload, in bytes."""
+    sums: Sums | None = None
+    """What makes totals here; None: the server adds up summands that come to it as they are."""
+    protections: Mapping[Verb, str] = {}
+    """What protects what goes by a verb, where something does."""
 
     @abstractmethod
     def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
@@ -129,7 +175,7 @@ class Federation:
         request: Request = None,
         *,
         of: Sequence[str] | None = None,
-        to: Literal["server", "parties"] = "server",
+        to: To = "server",
         rows: IdUnion | None = None,
         least: int = 1,
     ) -> Total | Receipt:
@@ -142,11 +188,13 @@ class Federation:
             least: a sum, or a row of it, with fewer contributors is not opened.
         """
         eyes: Eyes = "server sees the sum" if to == "server" else "parties see the sum"
+        if self.transport.sums is not None:
+            return self._protected(self.transport.sums, action, request, of, to, rows, least, eyes)
         asked, replies = self._call("total", action, request, of, eyes, like=to == "server")
         wants = _values(replies, "wants") if rows is not None else {}
         for reply in replies if rows is not None else ():
             reply.columns.pop("wants", None)
-        total = Total(replies, asked, rows, least)
+        total = PlainTotal(replies, asked, rows, least)
         if to == "server":
             return total
         own = _values(replies, "ids")
@@ -190,6 +238,38 @@ class Federation:
 
     # ---- what stands behind the verbs
 
+    def _protected(
+        self,
+        sums: Sums,
+        action: str,
+        request: Request,
+        of: Sequence[str] | None,
+        to: To,
+        rows: IdUnion | None,
+        least: int,
+        eyes: Eyes,
+    ) -> Total | Receipt:
+        """A total that the transport makes."""
+        asked, request = self._checked(action, request, of)
+        made = sums.total(Wanted(action, request, asked, to, rows, least))
+        total = made.total
+        self._book("total", action, made.received, asked, made.sent, made.fields, total.missing, eyes)
+        self._require_quorum(action, asked, total.contributors, total.missing)
+        if to == "server":
+            return total
+        self._book_received(tuple(made.delivered), tuple(made.delivered.values()))
+        return Receipt({("total", party): size for party, size in made.delivered.items()}, total.missing)
+
+    def _checked(
+        self, action: str, request: Request, of: Sequence[str] | None
+    ) -> tuple[tuple[str, ...], wire.Payload | Each]:
+        """Who is asked, and for what."""
+        asked = self.parties if of is None else tuple(of)
+        request = {} if request is None else request
+        self._check_asked(action, request, asked)
+        _check_request(action, request, asked, self.transport.limit)
+        return asked, request
+
     def _call(
         self,
         verb: Verb,
@@ -199,10 +279,7 @@ class Federation:
         eyes: Eyes,
         like: bool = True,
     ) -> tuple[tuple[str, ...], list[Reply]]:
-        asked = self.parties if of is None else tuple(of)
-        request = {} if request is None else request
-        self._check_asked(action, request, asked)
-        _check_request(action, request, asked, self.transport.limit)
+        asked, request = self._checked(action, request, of)
         replies = self.transport.call(verb, action, request, asked)
         sent: dict[str, int] = {}
         for at, reply in enumerate(replies):
@@ -212,9 +289,11 @@ class Federation:
             over = _too_large(arrived, sizes, self.transport.limit)
             sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}
             arrived = _without(action, arrived, over)
-            replies[at] = _without(action, arrived, _not_due(arrived, request if like else {}))
-        self._book(verb, action, request, asked, replies, sent, eyes)
-        self._require_quorum(action, asked, replies)
+            replies[at] = _without(action, arrived, not_due(arrived, request if like else {}))
+        notes = {party: why for reply in replies for party, why in reply.failures.items()}
+        fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
+        self._book(verb, action, request_sizes(request, asked), asked, sent, fields, notes, eyes)
+        self._require_quorum(action, asked, sum(len(reply.parties) for reply in replies), notes)
         return asked, replies
 
     def _check_asked(self, action: str, request: wire.Payload | Each, asked: Sequence[str]) -> None:
@@ -233,20 +312,15 @@ class Federation:
         self,
         verb: Verb,
         action: str,
-        request: wire.Payload | Each,
+        received: Mapping[str, int],
         asked: tuple[str, ...],
-        replies: Sequence[Reply],
         sent: Mapping[str, int],
+        fields: str,
+        notes: Mapping[str, str],
         eyes: Eyes,
     ) -> None:
-        notes = {party: why for reply in replies for party, why in reply.failures.items()}
-        if isinstance(request, Each):
-            received = [wire.size(request.payloads[party]) for party in asked]
-        else:
-            received = [wire.size(request)] * len(asked)
         for party, why in notes.items():
             log.warning("party '%s' is left out of round %d: %s", party, self.clock(), why)
-        fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
         self.ledger.add(
             Call(
                 round=self.clock(),
@@ -255,10 +329,10 @@ class Federation:
                 action=action,
                 eyes=eyes,
                 fields=fields,
-                protection=self.transport.protection,
+                protection=self.transport.protections.get(verb, "none"),
                 parties=asked,
                 sent=tuple(sent.get(party, 0) for party in asked),
-                received=tuple(received),
+                received=tuple(received[party] for party in asked),
                 notes=notes,
             )
         )
@@ -281,17 +355,23 @@ class Federation:
             )
         )
 
-    def _require_quorum(self, action: str, asked: Sequence[str], replies: Sequence[Reply]) -> None:
-        answered = sum(len(reply.parties) for reply in replies)
+    def _require_quorum(self, action: str, asked: Sequence[str], answered: int, notes: Mapping[str, str]) -> None:
         needed = max(1, math.ceil(self.quorum * len(asked) - 1e-9))  # 0.07 * 100 is a little more than 7
         if answered >= needed:
             return
-        missing = [f"'{party}' ({why})" for reply in replies for party, why in reply.failures.items()]
+        missing = [f"'{party}' ({why})" for party, why in notes.items()]
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise TooFewAnswers(
             f"round {self.clock()}, action '{action}': {answered} of {len(asked)} parties answered, "
             f"at least {needed} must; missing: {', '.join(missing[:3])}{more}"
         )
+
+
+def request_sizes(request: wire.Payload | Each, asked: Sequence[str]) -> dict[str, int]:
+    """Bytes of what every party is sent."""
+    if isinstance(request, Each):
+        return {party: wire.size(request.payloads[party]) for party in asked}
+    return dict.fromkeys(asked, wire.size(request))
 
 
 def _check_request(action: str, request: wire.Payload | Each, asked: Sequence[str], limit: int) -> None:
@@ -328,7 +408,7 @@ def _too_large(reply: Reply, sizes: Sequence[int], limit: int) -> dict[int, str]
     return over
 
 
-def _not_due(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
+def not_due(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
     """Positions of parties that answered a field of the request in another shape or type than it was sent."""
     expected = {} if isinstance(request, Each) else dict(wire.flatten(request))
     faulty: dict[int, str] = {}

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -23,6 +24,22 @@ from isthmus.errors import PayloadError
 Scalar: TypeAlias = bool | int | float | str
 Payload: TypeAlias = Mapping[str, Any]
 """Names to tensors, plain scalars, or groups of the same."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A payload that only its addressee can read.
+
+    Arguments:
+        data: the envelope.
+        inside: bytes of the payload in it.
+        fields: its fields in short, as its sender says.
+    """
+
+    data: bytes
+    inside: int
+    fields: str
+
 
 LIMIT = 2 * 1024**3
 """Largest payload that is read or written unless a caller says otherwise, in bytes."""
@@ -65,14 +82,14 @@ def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
     return payload
 
 
-def check(payload: Payload, *, limit: int = LIMIT) -> None:
+def check(payload: Payload | Sealed, *, limit: int = LIMIT) -> None:
     """Refuse what a payload must not carry.
 
     >>> check({"weights": {"bias": torch.tensor([float("nan")])}})
     Traceback (most recent call last):
     isthmus.errors.PayloadError: field 'weights/bias' has 1 NaN or infinite value
     """
-    for name, value in flatten(payload):
+    for name, value in () if isinstance(payload, Sealed) else flatten(payload):
         _check_kind(name, value)
         if isinstance(value, Tensor):
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -140,14 +157,18 @@ def decode(data: bytes, *, limit: int = LIMIT) -> dict[str, Any]:
     return payload
 
 
-def size(payload: Payload) -> int:
+def size(payload: Payload | Sealed) -> int:
     """The length of `encode(payload)`, found without encoding the data."""
+    if isinstance(payload, Sealed):
+        return payload.inside
     signature = tuple((name, t.dtype, tuple(t.shape)) for name, t in _tensors(payload, copy=False))
     return _header_size(signature) + sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in signature)
 
 
-def describe(payload: Payload) -> str:
+def describe(payload: Payload | Sealed) -> str:
     """Fields in short: `weights/conv.bias[64], count`."""
+    if isinstance(payload, Sealed):
+        return payload.fields
     parts = []
     for name, value in flatten(payload):
         parts.append(f"{name}[{','.join(map(str, value.shape))}]" if isinstance(value, Tensor) else name)
@@ -191,6 +212,7 @@ DTYPES = {
     torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
+NAMED = {name: dtype for dtype, name in DTYPES.items()}
 
 
 @lru_cache(maxsize=256)

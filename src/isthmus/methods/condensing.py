@@ -96,9 +96,9 @@ class Condensing(Method):
     def begin(self, federation: Federation, state: State) -> None:
         """How many synthetic nodes of each class there are, and where their features start."""
         size = federation.total("size", least=self.least)
-        state.classes = int(size.sum("classes")) // size.contributors
+        state.classes = round(float(size.sum("classes")) / size.contributors)
         counted = federation.total("count", rows=self.classes(state), least=self.least)
-        items, sums = counted.sum("items"), counted.sum("sum").double()
+        items, sums = counted.sum("items").round(), counted.sum("sum").double()
         if not bool(items.any()):
             raise IsthmusError(
                 f"method '{self.name}': no class has training nodes at {self.least} parties: "

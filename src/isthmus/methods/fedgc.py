@@ -104,7 +104,7 @@ class FedGC(Matching, Averaging):
         told = federation.total("width")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(federation.seed, "bottleneck"))
-            return initial_weights(self.bottleneck_of(int(told.sum("features")) // told.contributors))
+            return initial_weights(self.bottleneck_of(round(float(told.sum("features")) / told.contributors)))
 
     def bottleneck_of(self, features: int) -> Bottleneck:
         return Bottleneck(features, self.width or features)

@@ -58,7 +58,8 @@ def run_away(
         waiting: told who is not there yet, once.
     """
     fit_for_federation(study)
-    resolved = {**study.resolved(), "federation": study.federation.model_dump()}
+    more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
+    resolved = {**study.resolved(), **more}
     prepare(out, resolved, resume=resume, force=force)
     place = out / STATE / "job"
     begun = store.read(place) if resume and place.exists() else {"run": uuid4().hex, "job": ""}

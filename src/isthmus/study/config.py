@@ -19,9 +19,11 @@ from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool
 from isthmus.errors import IsthmusError, nearest
+from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
+from isthmus.protect.options import Protect
 from isthmus.study.engine import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
@@ -40,13 +42,6 @@ class Loaded:
     def task(self) -> Task:
         """What is learned: the task that is named, else the one that the labels ask for."""
         return task_of(self.named, self.parties, self.classes)
-
-
-class Rules(Options):
-    """What a federation with parties on machines of their own goes by."""
-
-    seconds: float = Field(600.0, gt=0)
-    """How long parties have for one action; one that takes longer is out until it is there again."""
 
 
 class Study(Options):
@@ -85,6 +80,8 @@ class Study(Options):
     """Send every payload through bytes, as between machines; results are the same."""
     federation: Rules = Rules()
     """Of a federation with parties on machines of their own; a study in one process has no use for it."""
+    protect: Protect = Protect()
+    """What a federation's server cannot read; in a study in one process there is no such server."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
@@ -94,6 +91,7 @@ class Study(Options):
         study.cut()
         study.named_task()
         study.encoder()
+        study.protect.protection()
         check_once([method.name for method in study.method_list()], where)
         if len(set(study.seeds)) < len(study.seeds):
             raise IsthmusError(f"{where}: a seed is listed twice: {study.seeds}")

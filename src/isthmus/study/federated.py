@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save
 
@@ -29,6 +29,9 @@ from isthmus.study.engine import Run, RunResult, check_task, extended, module_of
 from isthmus.study.joining import Introduction, Joined, encoding_of, join, named_totals, of_named
 from isthmus.study.run import Watcher
 from isthmus.tasks.base import Task
+
+if TYPE_CHECKING:
+    from isthmus.protect.sealing import Keyring
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +68,8 @@ def coordinate(
     """
     watcher = watcher or Watcher()
     fit_for_federation(study)
-    seconds = study.federation.seconds
-    entrance = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, seconds=seconds)
+    fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
+    entrance = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
     if entrance.out:
         party, why = next(iter(entrance.out.items()))
         raise IsthmusError(f"party '{party}' cannot begin: {why}")
@@ -82,7 +85,7 @@ def coordinate(
                 continue
             watcher.run_started(method, seed)
             plan = plan_of(study, method, task, joined, f"{name}/{method.name}-{seed}", seed)
-            result = _driven(study, method, task, joined, RemoteTransport(post, plan, seconds=seconds), seed, state,
+            result = _driven(study, method, task, joined, RemoteTransport(post, plan, **fixed), seed, state,
                              watcher, save_every)  # fmt: skip
             store.write(done, store.pack(result.dump()))
             watcher.run_done(result)
@@ -151,10 +154,13 @@ class Member(PartySide):
         state: folder on this machine for what a restart needs, and for models that the party keeps.
         name: that the federation knows the party by; its `party.toml` must say the same.
         key: that the parties share.
+        ring: the party's own key to seal with, and the public ones of the others.
     """
 
-    def __init__(self, folder: Path, state: Path, name: str, key: bytes | None = None) -> None:
-        super().__init__(name)
+    def __init__(
+        self, folder: Path, state: Path, name: str, key: bytes | None = None, ring: Keyring | None = None
+    ) -> None:
+        super().__init__(name, ring)
         self.folder, self.state, self.key = folder, state, key
         self.digest = ""
         self.contents = self._read()
@@ -176,10 +182,14 @@ class Member(PartySide):
         """What the party allows, whatever it is asked."""
         return self.contents.settings.limits
 
+    def floor(self) -> int:
+        return self.limits.least
+
     def permit(self, message: Message) -> None:
         self.limits.permit_call(str(message["verb"]), str(message["action"]), int(message["under"]))
 
     def begin(self, plan: Message) -> Present:
+        self.limits.permit_protection(self.protect.protection().name)
         if plan["stage"] == "set-up":
             return self._introduction()
         if plan["stage"] != "run":

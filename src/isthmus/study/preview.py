@@ -16,6 +16,7 @@ from isthmus.data.folder.writing import write_parties
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.remote import Nearby
 from isthmus.methods.base import Method
+from isthmus.protect.sealing import keyrings
 from isthmus.study.config import Study, read_toml
 from isthmus.study.federated import Member, coordinate
 
@@ -54,7 +55,11 @@ def preview(study: Study) -> list[Disclosure]:
     """
     with tempfile.TemporaryDirectory() as aside:
         folders = _folders(study, Path(aside) / "data")
-        members = {name: Member(folder, Path(aside) / "state" / name, name) for name, folder in folders.items()}
+        rings = keyrings(tuple(folders))
+        members = {
+            name: Member(folder, Path(aside) / "state" / name, name, ring=rings[name])
+            for name, folder in folders.items()
+        }
         dry = study.model_copy(
             update={
                 "seeds": study.seeds[:1],

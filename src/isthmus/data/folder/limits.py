@@ -21,11 +21,13 @@ class Limits(Options):
     methods: list[str] | None = None
     """Methods that may run; without, all."""
     actions: list[str] | None = None
-    """Actions that are answered, of the set-up too; without, all."""
+    """Actions that are answered, of the set-up too; without, all. `total:train` is that action for a total alone."""
     verbs: list[Verb] = Field(["ask", "total", "exchange"])
     """What may leave: what the server reads (ask), parts of sums (total), messages to other parties (exchange)."""
     least: int = Field(1, ge=1)
     """Parties that must be asked for a total, at least."""
+    totals: list[str] | None = None
+    """Protections of which a study's totals must have one, such as masks; without, any or none."""
     epsilon: float | None = Field(None, gt=0)
     """Most that a method may spend on what is protected by noise; then one without noise is refused too."""
 
@@ -43,9 +45,14 @@ class Limits(Options):
                 f"refused: method '{method.name}' spends epsilon {spends:g}, limits.epsilon is {self.epsilon:g}"
             )
 
+    def permit_protection(self, name: str) -> None:
+        """Refuse a study whose totals are not protected as they must be."""
+        if self.totals is not None and name not in self.totals:
+            raise IsthmusError(f"refused: protect.total is '{name}', limits.totals asks for {_told(self.totals)}")
+
     def permit_call(self, verb: str, action: str, under: int) -> None:
         """Refuse an action that is not allowed, or a total of too few."""
-        if self.actions is not None and action not in self.actions:
+        if self.actions is not None and not {action, f"{verb}:{action}"} & set(self.actions):
             raise IsthmusError(f"refused: action '{action}' is not among limits.actions ({_told(self.actions)})")
         if verb not in self.verbs:
             raise IsthmusError(f"refused: '{verb}' is not among limits.verbs ({_told(self.verbs)}), action '{action}'")
