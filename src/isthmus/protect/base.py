@@ -2,7 +2,8 @@
 
 A protected total goes in steps, each a message to every party and its reply. A party runs the action, keeps its part,
 and replies with it closed; closed parts add up to a closed sum, which then is opened for the server, or at the parties
-alone. Where a sum needs a least number of contributors, closed counts come first, and parts leave out rows of fewer.
+alone. Where a sum needs a least number of contributors, or parties alone read its rows, closed counts come first, and
+parts leave out rows of fewer.
 """
 
 from __future__ import annotations
@@ -215,9 +216,8 @@ class ClosedSums(Sums):
         book = Book(missing=self.lines.outside(wanted.asked))
         book.missing |= {party: why for party, why in self.suspects.items() if party in wanted.asked}
         there = tuple(party for party in self.lines.there(wanted.asked) if party not in self.suspects)
-        opened = None if wanted.rows is None else torch.ones(wanted.rows.ids.numel(), dtype=torch.bool)
-        step = Step(wanted, "sums", first=True)
-        if wanted.least > 1:
+        opened, step = None, Step(wanted, "sums", first=True)
+        if wanted.least > 1 or (wanted.rows is not None and wanted.to == "parties"):
             step = Step(wanted, "counts", first=True)
             counts = self._closed(step, there, book)
             there, opened = counts.of, _enough(wanted, self.read(counts, step, book))
@@ -230,6 +230,8 @@ class ClosedSums(Sums):
         sums, weights = totals(self.read(closed, step, book))
         if why := self.wrong(sums, weights, wanted.request):
             closed, (sums, weights) = self._halved(step, closed, why, book)
+        if wanted.rows is not None and opened is None:
+            opened = torch.stack([weight != 0 for weight in weights.values()]).all(0)
         total = Total(sums, weights, len(closed.of), book.missing, wanted.rows, opened)
         return self._made(wanted, closed, total, book, {})
 
