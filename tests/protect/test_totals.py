@@ -15,7 +15,7 @@ from tests.protect.closed import Table
 
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.federation.answers import Answer, IdUnion, Reply
+from isthmus.federation.answers import Answer, IdUnion, Reply, Total
 from isthmus.protect.base import Message
 from isthmus.protect.ckks import EncryptingGuard
 from isthmus.protect.masks import MaskingGuard
@@ -356,8 +356,8 @@ def test_a_part_of_another_form_or_length_is_left_out_and_named(kind: str, what:
     same(found.payload(), table.plain(["a", "b", "d"]).payload(), 1e-4)
 
 
-def too_large(sums: Any, weights: Any, request: Any) -> str:
-    return "a part is far too large" if float(sums["weights/w"].abs().max()) > 1e4 else ""
+def too_large(total: Total, request: Any) -> str:
+    return "a part is far too large" if float(total.sums["weights/w"].abs().max()) > 1e4 else ""
 
 
 def with_liars(parties: int, *liars: str) -> dict[str, Reply]:

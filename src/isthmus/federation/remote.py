@@ -21,7 +21,7 @@ from torch import Tensor
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
-from isthmus.federation.answers import Reply, slice_of
+from isthmus.federation.answers import Reply, Total, slice_of
 from isthmus.federation.ledger import Verb
 from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
 from isthmus.federation.rules import Rules
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 Message = dict[str, Any]
 LONGEST = 4000
 """Characters of what a party says of the fields in an envelope."""
+LARGE_MEAN = 20.0
+"""How many times as large as what was sent a mean of answers may be, however many parties it is over."""
 GREETING = 5.0
 """Seconds that a party which did not answer before has to say that it is there again."""
 GLANCE = 0.02
@@ -216,10 +218,10 @@ class RemoteTransport(Transport):
                 found[party] = reply
         return found, missing
 
-    def _wrong(self, sums: Mapping[str, Tensor], weights: Mapping[str, Any], request: wire.Payload | Each) -> str:
-        """What is wrong with a sum that nobody could check part by part."""
-        means = {name: value / weights[name] for name, value in sums.items() if _is_positive(weights.get(name))}
-        return grown(means, request, self.rules.norm)
+    def _wrong(self, total: Total, request: wire.Payload | Each) -> str:
+        """What is wrong with a sum that nobody could check part by part; one part too many makes less of a mean."""
+        means = {name: value / total.weights[name] for name, value in total.sums.items() if _counts(total, name)}
+        return grown(means, request, max(LARGE_MEAN, self.rules.norm / total.contributors))
 
     # ---- who is there
 
@@ -374,8 +376,9 @@ def grown(fields: Mapping[str, Any], request: wire.Payload | Each, norm: float) 
     return "" if size <= norm * due else f"more than {norm:g} times as large as what was sent (federation.norm)"
 
 
-def _is_positive(weight: Any) -> bool:
-    """Whether there is one weight, and a mean."""
+def _counts(total: Total, name: str) -> bool:
+    """Whether a field has a mean: one weight, above zero."""
+    weight = total.weights[name]
     return isinstance(weight, float | int) and weight > 0
 
 

@@ -179,8 +179,8 @@ class Closed:
     value: Any
 
 
-Check = Callable[[Mapping[str, Tensor], Mapping[str, Any], wire.Payload | Each], str]
-"""Says of sums and their weights, beside the request, what is wrong with them; nothing where all is well."""
+Check = Callable[[Total, wire.Payload | Each], str]
+"""Says of a total, beside the request, what is wrong with it; nothing where all is well."""
 
 
 class ClosedSums(Sums):
@@ -225,17 +225,22 @@ class ClosedSums(Sums):
         closed = self._closed(step, there, book)
         if wanted.to == "parties":
             delivered = self._deliver(wanted, closed, opened, book)
-            return self._made(wanted, closed, Total({}, {}, len(closed.of), book.missing, wanted.rows, opened), book,
-                              delivered)  # fmt: skip
-        sums, weights = totals(self.read(closed, step, book))
-        if why := self.wrong(sums, weights, wanted.request):
-            closed, (sums, weights) = self._halved(step, closed, why, book)
-        if wanted.rows is not None and opened is None:
-            opened = torch.stack([weight != 0 for weight in weights.values()]).all(0)
-        total = Total(sums, weights, len(closed.of), book.missing, wanted.rows, opened)
-        return self._made(wanted, closed, total, book, {})
+            unread = Total({}, {}, len(closed.of), book.missing, wanted.rows, opened)
+            return self._made(wanted, unread, book, delivered)
+        total = self._total(closed, step, book)
+        if why := self.wrong(total, wanted.request):
+            total = self._halved(step, closed, why, book)
+        return self._made(wanted, total, book, {})
 
-    def _made(self, wanted: Wanted, closed: Closed, total: Total, book: Book, delivered: dict[str, int]) -> Made:
+    def _total(self, closed: Closed, step: Step, book: Book) -> Total:
+        """A closed sum as the server reads it."""
+        sums, weights = totals(self.read(closed, step, book))
+        opened = step.opened
+        if step.wanted.rows is not None and opened is None:
+            opened = torch.stack([weight != 0 for weight in weights.values()]).all(0)
+        return Total(sums, weights, len(closed.of), book.missing, step.wanted.rows, opened)
+
+    def _made(self, wanted: Wanted, total: Total, book: Book, delivered: dict[str, int]) -> Made:
         asked = request_sizes(wanted.request, wanted.asked)
         received = {party: book.received[party] + size for party, size in asked.items()}
         return Made(total, book.fields, dict(book.sent), received, delivered)
@@ -279,48 +284,41 @@ class ClosedSums(Sums):
         book.missing |= missing
         return {party: size(message) for party, message in messages.items()}
 
-    def _halved(
-        self, step: Step, bad: Closed, why: str, book: Book
-    ) -> tuple[Closed, tuple[dict[str, Tensor], dict[str, Any]]]:
-        """The sum over those of whom it is known that nothing of theirs is wrong; the others are left out from now on.
+    def _halved(self, step: Step, bad: Closed, why: str, book: Book) -> Total:
+        """The total of those of whom it is known that nothing of theirs is wrong; the others are left out from now on.
 
         Nobody can be named: sums are drawn again without halves of the parties, of two parties at least, so that no
         difference of two sums shows one party's part.
         """
-        wanted, suspect = step.wanted, bad.of
+        again, suspect, tries = Step(step.wanted, "sums", first=False, opened=step.opened), bad.of, self.tries
         good: tuple[str, ...] = ()
-        again = Step(wanted, "sums", first=False, opened=step.opened)
-        found: tuple[Closed, tuple[dict[str, Tensor], dict[str, Any]]] | None = None
-        tries = self.tries
-
-        def fine(of: tuple[str, ...]) -> bool:
-            nonlocal found, tries
-            if tries == 0:
-                return False
-            tries -= 1
-            closed = self._closed(again, of, book)
-            sums, weights = totals(self.read(closed, again, book))
-            if closed.of != of or self.wrong(sums, weights, wanted.request):
-                return False
-            found = closed, (sums, weights)
-            return True
-
-        while tries and len(suspect) >= 2 * FEWEST:
+        found: Total | None = None
+        while tries > 0 and len(suspect) >= 2 * FEWEST:
             one, other = _halves(suspect)
-            if fine((*good, *one)):
-                good, suspect = (*good, *one), other
-            elif fine((*good, *other)):
-                good, suspect = (*good, *other), one
+            for half, rest in ((one, other), (other, one)):
+                tries -= 1
+                total = self._right(good + half, again, book)
+                if total is not None:
+                    good, suspect, found = good + half, rest, total
+                    break
             else:
                 suspect = one  # wrong parts in both: the other half stays out
         if found is None:
-            raise TooFewAnswers(f"action '{wanted.action}': {why}, and whose part it is cannot be found among "
-                                f"{len(bad.of)} parties without showing what others said")  # fmt: skip
+            raise TooFewAnswers(
+                f"action '{step.wanted.action}': {why}, and whose part it is cannot be found among {len(bad.of)} "
+                "parties without showing what others said"
+            )
         out = tuple(party for party in bad.of if party not in good)
-        reason = f"action '{wanted.action}', left out: {why}, of one of {', '.join(out)}"
+        reason = f"action '{step.wanted.action}', left out: {why}, of one of {', '.join(out)}"
         self.suspects |= dict.fromkeys(out, reason)
-        book.missing |= dict.fromkeys(out, reason)
+        found.missing |= dict.fromkeys(out, reason)
         return found
+
+    def _right(self, of: tuple[str, ...], again: Step, book: Book) -> Total | None:
+        """The total of these parties, if nothing is wrong with it and all of them are still there."""
+        closed = self._closed(again, of, book)
+        total = self._total(closed, again, book)
+        return total if closed.of == of and not self.wrong(total, again.wanted.request) else None
 
 
 @dataclass(frozen=True)
