@@ -12,7 +12,7 @@ test: $(VENV)/.installed-dev lint types  ## everything: lint, types, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-federation: $(VENV)/.installed-dev  ## federations of real processes: some ten minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests/federation/test_flare.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests/federation
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks docs

@@ -11,6 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from pyarrow import parquet
+
+from isthmus import toml
 
 COMMAND = (sys.executable, "-m", "isthmus")
 
@@ -45,11 +50,13 @@ class Federation:
         data: by party its folder.
     """
 
-    def __init__(self, base: Path, study: Path, data: Mapping[str, Path]) -> None:
-        self.base, self.data, self.port = base, dict(data), free_port()
+    def __init__(
+        self, base: Path, study: Path, data: Mapping[str, Path], host: str = "localhost", port: int | None = None
+    ) -> None:
+        self.base, self.data, self.port = base, dict(data), port or free_port()
         self.kits = base / "kits"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        place = f"localhost:{self.port}"
+        place = f"{host}:{self.port}"
         made = isthmus("federation", "new", study, "--parties", ",".join(data), "--server", place, "--out", self.kits)
         assert made.returncode == 0, made.stderr
 
@@ -61,8 +68,8 @@ class Federation:
     def serve(self) -> None:
         self.begin("server", ["serve", self.kits / "server"])
 
-    def join(self, party: str) -> None:
-        self.begin(party, ["join", self.kits / party, "--data", self.data[party]])
+    def join(self, party: str, **environment: str) -> None:
+        self.begin(party, ["join", self.kits / party, "--data", self.data[party]], **environment)
 
     def run(self, study: Path, out: Path, *more: str, seconds: float = 180.0) -> subprocess.CompletedProcess[str]:
         return isthmus("federation", "run", self.kits / "admin", study, "--out", out, *more, seconds=seconds)
@@ -99,15 +106,48 @@ class Federation:
         files = [self.base / f"{name}.out", *(self.kits / name).glob("**/log.txt")]
         return "\n".join(file.read_text(errors="replace") for file in files if file.exists())
 
+    def place_of(self, name: str) -> tuple[str, ...]:
+        """Words before a command that runs somewhere else than here."""
+        return ()
+
     def close(self) -> None:
         for name in list(self.processes):
             self.kill(name)
 
-    def begin(self, name: str, words: Sequence[object]) -> subprocess.Popen[bytes]:
+    def begin(self, name: str, words: Sequence[object], **environment: str) -> subprocess.Popen[bytes]:
         """Start a process with these words after `isthmus federation`."""
         with (self.base / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(
-                [*COMMAND, "federation", *map(str, words)], stdout=out, stderr=out, stdin=subprocess.DEVNULL
+                [*self.place_of(name), *COMMAND, "federation", *map(str, words)],
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
             )
         self.processes[name] = process
         return process
+
+
+def written(path: Path, **study: Any) -> Path:
+    path.write_text(toml.dumps({"unlabelled": "idle", "federation": {"seconds": 20.0}, **study}))
+    return path
+
+
+def rows_of(folder: Path, name: str = "ledger") -> list[dict[str, Any]]:
+    return parquet.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def parties_in(folder: Path) -> dict[str, Path]:
+    return {each.name: each for each in sorted(folder.iterdir())}
+
+
+def until_round(federation: Federation, rounds: int) -> None:
+    """Wait until the run has come so far."""
+    from isthmus.federation import flare
+
+    def there() -> bool:
+        jobs = [job["job_id"] for job in admin.jobs() if job["status"] == "RUNNING"]
+        return any(line["at"] >= rounds for job in jobs for line in admin.progress(job))
+
+    with flare.Admin(federation.kits / "admin") as admin:
+        until(f"round {rounds}", there, 120)

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from threading import Lock, Thread
@@ -31,6 +32,7 @@ from isthmus.errors import IsthmusError, missing_extra
 
 try:
     import nvflare.lighter
+    from cryptography.x509 import load_pem_x509_certificate
     from nvflare.apis.fl_component import FLComponent
     from nvflare.apis.utils.format_check import name_check
     from nvflare.collab import collab
@@ -192,7 +194,7 @@ def _provisioned(name: str, parties: Sequence[str], host: str, port: int, aside:
     provisioner.add_template(load_yaml(str(templates)))
     with _quiet() as said:
         context = provisioner.provision(project)
-    if context.get("build_error"):
+    if context.get("build_error") or "current_prod_dir" not in context:
         raise IsthmusError(f"cannot make the kits: {' '.join(said.getvalue().split())[-300:]}")
     return Path(context["current_prod_dir"])
 
@@ -236,6 +238,7 @@ def serve(folder: Path, *, bind: str | None = None) -> None:
 def take_part(folder: Path, data: Path, key: Path | None = None) -> None:
     """Run a party of a federation, with its own party folder, until it is stopped."""
     kit = Kit.read(folder, "party")
+    _check_dates(kit.folder / "startup" / "client.crt")
     shared = None if key is None else read_key(key)
     Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # wrong data, or a wrong key, show at once
     _settle(kit)
@@ -248,6 +251,16 @@ def take_part(folder: Path, data: Path, key: Path | None = None) -> None:
     client_executor.get_return_code = lambda *process: 0
     settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
     _engine(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
+
+
+def _check_dates(path: Path) -> None:
+    """An error for a certificate that lets nobody in any more: the server only hangs up on it."""
+    try:
+        certificate = load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise IsthmusError(f"{path} is no certificate: ask for the kit again") from error
+    if (until := certificate.not_valid_after_utc) < datetime.now(UTC):
+        raise IsthmusError(f"{path}: its certificate expired on {until:%Y-%m-%d}: ask for new kits")
 
 
 def _engine(main: Any, kit: Kit, **arguments: Any) -> None:
