@@ -65,8 +65,15 @@ class Federation:
         for party in self.data:
             self.join(party)
 
+    def starts(self) -> int:
+        """How often the server has started."""
+        log = self.kits / "server" / "log.txt"
+        return log.read_text().count("Server started") if log.exists() else 0
+
     def serve(self) -> None:
+        before = self.starts()
         self.begin("server", ["serve", self.kits / "server"])
+        until("the server's start", lambda: self.starts() > before, 120)
 
     def join(self, party: str, **environment: str) -> None:
         self.begin(party, ["join", self.kits / party, "--data", self.data[party]], **environment)

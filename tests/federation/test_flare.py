@@ -122,7 +122,7 @@ def test_numbers_and_ledger_are_those_of_the_study(
     folder = federation.base / "data"
     shutil.rmtree(folder)
     study = at_folders(base.model_copy(update={"methods": methods}), folder)
-    toml = written(tmp_path / "s.toml", **study.resolved(), protect={"total": total})
+    toml = written(tmp_path / "s.toml", **study.resolved(), protect={"total": total, "noise": "study"})
     done = federation.run(toml, tmp_path / "out")
     assert done.returncode == 0, done.stderr + federation.log("server")
     check_equal(tmp_path / "out", study, total)

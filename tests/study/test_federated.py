@@ -16,6 +16,7 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
 from isthmus.federation.remote import Message, Present, RemoteTransport
+from isthmus.federation.site import Site
 from isthmus.protect.options import Protect
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, RunResult, module_for
@@ -28,7 +29,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedcog": {**BANKS, "model": {"encoder": "sgc"}, "methods": [{"name": "fedcog"}]},
     "fedcog-gcn": {**BANKS, "methods": [{"name": "fedcog-gcn"}]},
     "fedgl": {"data": {"name": "hospitals"}, "methods": [{"name": "fedgl"}]},
-    "fgcl": {**MOTIFS, "methods": [{"name": "fgcl"}]},
+    "fgcl": {**MOTIFS, "methods": [{"name": "fgcl"}], "protect": {"noise": "study"}},
     "fclg": {**MOTIFS, "task": {"name": "graph-clustering"}, "methods": [{"name": "fclg"}]},
     "fedgc": {**BANKS, "methods": [{"name": "fedgc", "ratio": 0.1}]},
     "local": {**BANKS, "methods": [{"name": "local"}]},
@@ -70,7 +71,7 @@ def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_
 @pytest.mark.parametrize("name", [name for name in STUDIES if name != "local"])
 @pytest.mark.parametrize("total", ["masks", "ckks"])
 def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, total: str, tmp_path: Path) -> None:
-    study = at_folders(study_of(name, protect={"total": total}), tmp_path / "data")
+    study = at_folders(study_of(name, protect={"total": total, "noise": "study"}), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]
     found = {(at, metric): value for at, metric, value in here.history}
     assert there.history
@@ -374,7 +375,7 @@ def test_a_party_refuses_what_its_limits_do_not_allow(limits: str, why: str, tmp
 
 
 def test_what_a_method_spends_is_known_before_it_runs(tmp_path: Path) -> None:
-    more = {"methods": [{"name": "fgcl", "epsilons": [1.0, 0.5]}]}
+    more: dict[str, Any] = {"methods": [{"name": "fgcl", "epsilons": [1.0, 0.5]}], "protect": {}}
     study = at_folders(study_of("fgcl", **more), tmp_path / "data")
     for party, epsilon in (("party-0", 1.5), ("party-1", 1.4)):
         with (tmp_path / "data" / party / "party.toml").open("a") as file:
@@ -396,6 +397,36 @@ def test_a_folder_of_another_party_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / "party-1").rename(tmp_path / "data" / "party-9")
     with pytest.raises(IsthmusError, match="is of party 'party-1', this place is for 'party-9'"):
         members_of(tmp_path / "data", tmp_path / "parties")
+
+
+# ---- noise
+
+
+def noisy(member: Member) -> torch.Tensor:
+    """The first view of a party's graphs."""
+    site = member.present
+    assert isinstance(site, Site)
+    return site.kept.each("prepared")[0]["0"]
+
+
+def test_noise_is_drawn_from_what_the_server_does_not_know(tmp_path: Path) -> None:
+    views: dict[str, torch.Tensor] = {}
+    for noise, name in (("own", "s"), ("own", "t"), ("study", "u")):
+        study = at_folders(study_of("fgcl", protect={"noise": noise}), tmp_path / name / "data")
+        members = members_of(tmp_path / name / "data", tmp_path / name / "parties")
+        coordinate(study, ByHand(members), name, tmp_path / name / "server")
+        views[name] = noisy(members["party-0"])
+    assert torch.equal(views["s"], views["t"])  # the same study spends nothing twice
+    assert not torch.equal(views["s"], views["u"])
+
+
+def test_a_party_that_limits_epsilon_wants_noise_of_its_own(tmp_path: Path) -> None:
+    study = at_folders(study_of("fgcl"), tmp_path / "data")
+    limited(tmp_path / "data", "epsilon = 100.0")
+    run = federated(study, tmp_path).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
+    assert set(notes) == {"party-1"}
+    assert "refused: limits.epsilon asks for noise of the party's own" in notes["party-1"]
 
 
 # ---- answers that are too large, and envelopes
@@ -573,3 +604,26 @@ def test_a_party_that_starts_anew_is_in_masked_sums_again(tmp_path: Path) -> Non
     rounds = {row["round"] for row in run.ledger.rows() if row["status"] == "failed"}
     assert rounds == {3}
     assert run.rounds == 6
+
+
+def test_of_a_full_disk_the_server_learns_that_and_not_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+
+    def full(*told: Any, **more: Any) -> None:
+        error = OSError(28, "No space left on device")
+        raise IsthmusError(f"cannot write {tmp_path}/secret: No space left on device") from error
+
+    monkeypatch.setattr(members["party-1"], "keep", full)
+    said: list[Message | str] = []
+
+    class Listening(ByHand):
+        def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
+            replies = super().send(messages, seconds)
+            said.extend(replies.values())
+            return replies
+
+    run = coordinate(study, Listening(members), "s", tmp_path / "server", save_every=0).runs[0]
+    assert run.rounds == 3
+    assert "cannot keep its state: No space left on device" in str(said)
+    assert "secret" not in str(said)

@@ -11,8 +11,9 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -212,7 +213,7 @@ class RemoteTransport(Transport):
             if isinstance(reply, str):
                 self._settle(party, reply)
                 missing[party] = f"action '{action}', {reply}"
-            elif why := self._count(party, reply, 1 if messages[party]["do"] == "call" else 0):
+            elif why := self._count(party, reply, {1 if messages[party]["do"] == "call" else 0}):
                 missing[party] = f"action '{action}', {why}"
             else:
                 found[party] = reply
@@ -325,7 +326,7 @@ class RemoteTransport(Transport):
             return Reply((), failures={party: f"action '{action}', a reply that is no message"})
         if set(found.parties) | set(found.failures) != {party}:
             return Reply((), failures={party: f"action '{action}', a reply for other parties"})
-        if why := self._count(party, reply, len(found.parties)):
+        if why := self._count(party, reply, {1} if found.parties else {0, 1}):
             return Reply((), failures={party: f"action '{action}', {why}"})
         return found
 
@@ -344,13 +345,17 @@ class RemoteTransport(Transport):
         elif reply.answered == self.answered[party] + 1:  # it ran the action, and then what came of it was wrong
             self.answered[party] += 1
 
-    def _count(self, party: str, reply: Message, more: int) -> str:
-        """Why a reply must not be used: its party has not answered as many actions as it should."""
-        answered, due = reply.get("answered"), self.answered[party] + more
-        if answered == due:
-            self.answered[party] = due
+    def _count(self, party: str, reply: Message, more: set[int]) -> str:
+        """Why a reply must not be used: its party has not answered as many actions as it should.
+
+        Arguments:
+            more: how many it may have answered since; of one that failed nobody knows when it did.
+        """
+        answered, before = reply.get("answered"), self.answered[party]
+        if answered in {before + each for each in more}:
+            self.answered[party] = answered
             return ""
-        why = f"its state is after {answered} actions, not after {due}: it was lost"
+        why = f"its state is after {answered} actions, not after {before + max(more)}: it was lost"
         self._lose(party, why)
         return why
 
@@ -511,11 +516,13 @@ class PartySide(ABC):
         elif do == "deliver":
             self.present.deliver(str(message["action"]), {self.name: self._mail(message)})
         elif do == "save":
-            self.keep(self.run, str(message["mark"]), self.present.save())
+            with self._on_disk():
+                self.keep(self.run, str(message["mark"]), self.present.save())
         elif do == "choose":
             kept = self.present.save().get(self.name, {}).get("kept", {})
             if "weights" in kept:
-                self.choose(self.run, kept["weights"])
+                with self._on_disk():
+                    self.choose(self.run, kept["weights"])
         elif do == "end":
             self.end(self.run)
         else:
@@ -602,6 +609,16 @@ class PartySide(ABC):
 
     def _wrong(self, why: str) -> Message:
         return {"wrong": why, "begun": self.present is not None, "answered": self._answered()}
+
+    @contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        """What goes wrong on this machine's disk is said without the folder, which is nobody else's business."""
+        try:
+            yield
+        except IsthmusError as error:
+            log.error("party '%s': %s", self.name, error)
+            reason = getattr(error.__cause__, "strerror", None) or "the log at the party says more"
+            raise IsthmusError(f"cannot keep its state: {reason}") from error
 
     def _restorable(self, mark: str) -> Mapping[str, Any]:
         """The state under a mark; a party that has none has lost what it had, and says so from now on."""

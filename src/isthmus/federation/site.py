@@ -159,11 +159,13 @@ class Site:
         module: nn.Module,
         *,
         seed: int = 0,
+        noise_seed: int | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.method = method
         self.task = task
         self.seed = seed
+        self.noise_seed = seed if noise_seed is None else noise_seed
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
         self.kept = Kept()
         self.answered = [0] * len(self.hosted)

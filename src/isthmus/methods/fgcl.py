@@ -179,7 +179,7 @@ class FGCL(FedAvg):
             for view, mechanism in enumerate(self.method.mechanisms()):
                 for at, party in enumerate(self.held.parties):
                     answered = self.answered[self.kept.now[at]]
-                    whose = self.seed, party.name, answered, "noise", view, *purpose
+                    whose = self.noise_seed, party.name, answered, "noise", view, *purpose
                     what = mechanism.name, *mechanism.model_dump().values(), digest(bits[at])
                     # of two releases with the same noise, or with one a multiple of the other, both bits would follow
                     source = np.random.default_rng(seed_of(*whose, *what))

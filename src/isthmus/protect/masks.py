@@ -113,16 +113,14 @@ class MaskingGuard(Guard):
         for party, keys in message["keys"].items():
             mine.publics[party] = [keys[at : at + KEY] for at in range(0, len(keys), KEY)]
         places = range(1, len(mine.of) + 1)
-        made: list[dict[int, bytes]] = []
-        for private, seed in zip(mine.privates, mine.seeds, strict=True):
-            made += [split(private, mine.least, places), split(seed, mine.least, places)]
+        hidden = [secret for both in zip(mine.privates, mine.seeds, strict=True) for secret in both]
+        made = split(hidden, mine.least, places)
         sealed = {}
         for place, party in enumerate(mine.of, start=1):
-            shares = b"".join(each[place] for each in made)
             if party == self.name:
-                mine.shares[party], mine.groups[party] = shares, mine.group
+                mine.shares[party], mine.groups[party] = made[place], mine.group
             else:
-                sealed[party] = self.channel.sealed(party, shares + mine.group, f"shares {self._name}")
+                sealed[party] = self.channel.sealed(party, made[place] + mine.group, f"shares {self._name}")
         return {"shares": sealed}
 
     def close(self, columns: Mapping[str, Tensor], message: Message) -> bytes:

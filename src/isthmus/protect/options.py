@@ -86,6 +86,8 @@ class Protect(Options):
     """How totals are protected: none, masks or ckks; or a table with that name and options."""
     exchange: Literal["sealed", "none"] = "sealed"
     """Whether parties' messages to each other are sealed."""
+    noise: Literal["own", "study"] = "own"
+    """What noise that a party adds is drawn from: a secret of its own, or the study's seed, which the server knows."""
 
     @field_validator("total", mode="before")
     @classmethod

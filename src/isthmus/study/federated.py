@@ -23,6 +23,7 @@ from isthmus.federation.ledger import Ledger
 from isthmus.federation.remote import Message, PartySide, Post, Present, RemoteTransport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method
+from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, RunResult, check_task, extended, module_of
@@ -196,7 +197,7 @@ class Member(PartySide):
             raise IsthmusError(f"there is no stage '{plan['stage']}' of a study")
         told = json.loads(plan["plan"])
         method, task = _method_of(told), _named(Task, told["task"], "name")
-        self.limits.permit_method(method)
+        self.limits.permit_method(method, self.protect)
         check_task(method, task)
         totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
         party = party_of(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
@@ -205,7 +206,14 @@ class Member(PartySide):
             raise IsthmusError("it has no training label: label some, or let such parties be idle: unlabelled = 'idle'")
         self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]
         module = module_of(_named(Encoder, told["model"], "encoder"), party.features, task, told["seed"])
-        return method.site([party], task, extended(method, module, told["seed"]), seed=told["seed"])
+        noise = self._noise_seed(told["seed"])
+        return method.site([party], task, extended(method, module, told["seed"]), seed=told["seed"], noise_seed=noise)
+
+    def _noise_seed(self, seed: int) -> int:
+        """Of noise; the same whenever the same study runs, for the same noise spends nothing twice."""
+        if self.protect.noise == "study" or self.ring is None:
+            return seed
+        return seed_of(seed, "noise", self.ring.own.hex())
 
     def _introduction(self) -> Introduction:
         try:

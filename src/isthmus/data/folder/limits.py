@@ -11,6 +11,7 @@ from isthmus.options import Options
 
 if TYPE_CHECKING:
     from isthmus.methods.base import Method
+    from isthmus.protect.options import Protect
 
 Verb = Literal["ask", "total", "exchange"]
 
@@ -31,7 +32,7 @@ class Limits(Options):
     epsilon: float | None = Field(None, gt=0)
     """Most that a method may spend on what is protected by noise; then one without noise is refused too."""
 
-    def permit_method(self, method: Method) -> None:
+    def permit_method(self, method: Method, protect: Protect) -> None:
         """Refuse a method that is not allowed, or spends too much."""
         if self.methods is not None and method.name not in self.methods:
             raise IsthmusError(f"refused: method '{method.name}' is not among limits.methods ({_told(self.methods)})")
@@ -40,6 +41,8 @@ class Limits(Options):
         spends = method.most_spent()
         if spends is None:
             raise IsthmusError(f"refused: method '{method.name}' adds no noise, limits.epsilon asks for it")
+        if protect.noise != "own":
+            raise IsthmusError("refused: limits.epsilon asks for noise of the party's own: protect.noise = 'own'")
         if spends > self.epsilon:
             raise IsthmusError(
                 f"refused: method '{method.name}' spends epsilon {spends:g}, limits.epsilon is {self.epsilon:g}"
