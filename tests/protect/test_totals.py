@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,17 @@ def test_sum_after_sum_over_the_same_parties_and_over_others(kind: str) -> None:
         table.parties = asked
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bytes_of_all_steps_are_told(kind: str) -> None:
+    table = Table(kind, weights_of(3))
+    made = table.total({"weights": torch.zeros(100)})
+    for party in table.parties:
+        mine = [(message, reply) for to, message, reply in table.seen if to == party]
+        assert made.received[party] == sum(len(each) for message, _ in mine for each in bytes_in(message))
+        assert made.sent[party] == sum(len(each) for _, reply in mine for each in bytes_in(reply))
+        assert made.received[party] > wire.size({"weights": torch.zeros(100)})
+
+
 # ---- who drops out
 
 
@@ -206,17 +217,18 @@ def test_masked_parts_of_other_answers_are_as_likely() -> None:
     assert ks_2samp(*found).pvalue > 1e-6
 
 
+def bytes_in(value: Any) -> Iterator[bytes]:
+    """All bytes in a message."""
+    if isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from bytes_in(each)
+    elif isinstance(value, bytes):
+        yield value
+
+
 def everything(table: Table) -> bytes:
     """All bytes that the server has sent or got."""
-
-    def flat(value: Any) -> bytes:
-        if isinstance(value, dict):
-            return b"".join(map(flat, value.values()))
-        if isinstance(value, list | tuple):
-            return b"".join(map(flat, value))
-        return value if isinstance(value, bytes) else b""
-
-    return b"|".join(flat(message) + b"|" + flat(reply) for _, message, reply in table.seen)
+    return b"|".join(each for _, *both in table.seen for each in bytes_in(both))
 
 
 def test_the_server_gets_either_the_seed_or_the_key_of_a_party_and_only_shares_of_it() -> None:

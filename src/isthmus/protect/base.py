@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors, slice_of
 from isthmus.federation.packed import packed_request
-from isthmus.federation.verbs import Each, Made, Sums, Wanted, request_sizes
+from isthmus.federation.verbs import Each, Made, Sums, Wanted
 from isthmus.protect.parts import Form, Part, form_of, form_read, form_text, totals
 from isthmus.protect.sealing import Channel
 
@@ -231,6 +231,18 @@ class ClosedSums(Sums):
         if why := self.wrong(total, wanted.request):
             total = self._halved(step, closed, why, book)
         return self._made(wanted, total, book, {})
+
+    def _total(self, closed: Closed, step: Step, book: Book) -> Total:
+        """A closed sum as the server reads it."""
+        sums, weights = totals(self.read(closed, step, book))
+        opened = step.opened
+        if step.wanted.rows is not None and opened is None:
+            opened = torch.stack([weight != 0 for weight in weights.values()]).all(0)
+        return Total(sums, weights, len(closed.of), book.missing, step.wanted.rows, opened)
+
+    def _made(self, wanted: Wanted, total: Total, book: Book, delivered: dict[str, int]) -> Made:
+        received = {party: book.received[party] for party in wanted.asked}
+        return Made(total, book.fields, dict(book.sent), received, delivered)
 
     def _total(self, closed: Closed, step: Step, book: Book) -> Total:
         """A closed sum as the server reads it."""

@@ -24,6 +24,10 @@ ROUNDS = 3
 """Rounds of the dry run; what happens in the last of them happens in all that follow."""
 
 
+KINDS = ("verb", "action", "eyes", "protection", "fields")
+"""Columns of a ledger that tell one kind of message from another."""
+
+
 @dataclass(frozen=True)
 class Disclosure:
     """What one kind of message discloses.
@@ -40,6 +44,7 @@ class Disclosure:
     verb: str
     action: str
     eyes: str
+    protection: str
     fields: str
     parties: int
     times: int
@@ -93,10 +98,11 @@ def _folders(study: Study, aside: Path) -> dict[str, Path]:
 
 
 def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosure]:
-    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in ledger.rows():
-        groups.setdefault((row["verb"], row["action"], row["eyes"], row["fields"]), []).append(row)
-    for (verb, action, eyes, fields), rows in groups.items():
+        groups.setdefault(tuple(row[column] for column in KINDS), []).append(row)
+    for kind, rows in groups.items():
+        verb, action, eyes, protection, fields = kind
         times = len({row["call"] for row in rows})
         if method is not None:
             times = _times(action, rows, method)
@@ -106,7 +112,7 @@ def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosu
         parties = {row["party"] for row in rows}
         each = sum(sent) / len({row["call"] for row in rows})
         yield Disclosure(
-            name, verb, action, eyes, fields, len(parties), times, min(sent), max(sent), round(each * times)
+            name, verb, action, eyes, protection, fields, len(parties), times, min(sent), max(sent), round(each * times)
         )
 
 

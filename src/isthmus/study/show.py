@@ -155,7 +155,10 @@ def disclosures(found: Sequence[Disclosure]) -> Iterator[Table | str]:
             shown.add_column(head, justify="right", no_wrap=True)
         for each in own:
             span = size(each.least) if each.least == each.most else f"{size(each.least)} to {size(each.most)}"
-            shown.add_row(each.action, each.eyes, escape(each.fields), str(each.parties), f"{each.times:,}", span)
+            under = "" if each.protection == "none" else f" ({each.protection})"
+            shown.add_row(
+                each.action, f"{each.eyes}{under}", escape(each.fields), str(each.parties), f"{each.times:,}", span
+            )
         yield shown
         yield f"{escape(method)}: {size(sum(each.total for each in own))} leave all parties together, of one seed\n"
 
