@@ -244,19 +244,6 @@ class ClosedSums(Sums):
         received = {party: book.received[party] for party in wanted.asked}
         return Made(total, book.fields, dict(book.sent), received, delivered)
 
-    def _total(self, closed: Closed, step: Step, book: Book) -> Total:
-        """A closed sum as the server reads it."""
-        sums, weights = totals(self.read(closed, step, book))
-        opened = step.opened
-        if step.wanted.rows is not None and opened is None:
-            opened = torch.stack([weight != 0 for weight in weights.values()]).all(0)
-        return Total(sums, weights, len(closed.of), book.missing, step.wanted.rows, opened)
-
-    def _made(self, wanted: Wanted, total: Total, book: Book, delivered: dict[str, int]) -> Made:
-        asked = request_sizes(wanted.request, wanted.asked)
-        received = {party: book.received[party] + size for party, size in asked.items()}
-        return Made(total, book.fields, dict(book.sent), received, delivered)
-
     def _closed(self, step: Step, there: tuple[str, ...], book: Book) -> Closed:
         """One closed sum over those among these parties that are heard of."""
         wanted = step.wanted
