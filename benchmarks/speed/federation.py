@@ -63,7 +63,11 @@ class Counted(Thread):
     def run(self) -> None:
         while True:
             near, _ = self.listener.accept()
-            far = socket.create_connection(("127.0.0.1", self.to))
+            try:
+                far = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:  # the server has not started yet
+                near.close()
+                continue
             for one, other in ((near, far), (far, near)):
                 Thread(target=self.carry, args=(one, other), daemon=True).start()
 
@@ -84,7 +88,7 @@ class Federation:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        self.isthmus("party", "export", "--data", "cora", "--parties", parties, "--out", base / "data")
+        self.isthmus("party", "export", "--data", "cora", "--parties", parties, base / "data")
         study = self.study("any", {})
         place = f"localhost:{port}"
         self.isthmus("federation", "new", study, "--parties", ",".join(names), "--server", place, "--out", self.kits)

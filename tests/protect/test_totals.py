@@ -368,6 +368,33 @@ def test_a_part_of_another_form_or_length_is_left_out_and_named(kind: str, what:
     same(found.payload(), table.plain(["a", "b", "d"]).payload(), 1e-4)
 
 
+GARBAGE: list[tuple[str, str, Message]] = [
+    ("masks", "keys", {"keys": b"short"}),
+    ("masks", "keys", {"keys": bytes(32)}),  # a point that agrees on nothing
+    ("masks", "keys", {}),
+    ("masks", "shares", {"shares": {"a": b""}}),
+    ("masks", "shares", {"shares": 3}),
+    ("masks", "open", {"seed": b"", "held": b""}),
+    ("masks", "call", {"form": "x", "closed": b""}),
+    ("masks", "call", {"form": '[["x", "F32", [1]]]'}),
+    ("masks", "call", {}),
+    ("ckks", "make", {"public": b"none", "secret": {}}),
+    ("ckks", "call", {"form": 1, "closed": [b"x"]}),
+    ("ckks", "open", {"columns": b"garbage"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "step", "reply"), GARBAGE)
+def test_garbage_at_any_step_is_the_fault_of_its_party_alone(kind: str, step: str, reply: Message) -> None:
+    table = Table(
+        kind, weights_of(5), meddle=lambda to, m: reply if to == "a" and m.get("step", m["do"]) == step else None
+    )
+    found = table.total().total
+    left = table.parties if step == "open" else table.parties[1:]
+    same(found.payload(), table.plain(left).payload(), 1e-4)
+    assert ("a" in found.missing) == (step != "open")
+
+
 def too_large(total: Total, request: Any) -> str:
     return "a part is far too large" if float(total.sums["weights/w"].abs().max()) > 1e4 else ""
 

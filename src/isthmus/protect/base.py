@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors, slice_of
 from isthmus.federation.packed import packed_request
@@ -250,7 +250,7 @@ class ClosedSums(Sums):
         there, heads = self.ready(wanted.action, there, book)
         _require(wanted, there, book)
         messages = {party: step.message(party, len(there), heads[party], self.lines.limit) for party in there}
-        replies = self.tell(wanted.action, messages, book)
+        replies = self.tell(wanted.action, messages, book, _is_part)
         form = _commonest(replies)
         parts = {party: reply["closed"] for party, reply in replies.items() if reply.get("form") == form}
         for party in replies.keys() - parts.keys():
@@ -261,11 +261,24 @@ class ClosedSums(Sums):
             book.wants = {party: reply["wants"] for party, reply in replies.items() if "wants" in reply}
         return self.add(step, parts, form_read(form), book)
 
-    def tell(self, action: str, messages: Mapping[str, Message], book: Book) -> dict[str, Message]:
-        """Replies to messages of one step; who has none is in the book, and so are the bytes."""
+    def tell(
+        self,
+        action: str,
+        messages: Mapping[str, Message],
+        book: Book,
+        fit: Callable[[str, Message], bool] | None = None,
+    ) -> dict[str, Message]:
+        """Replies to messages of one step; who has none is in the book, and so are the bytes.
+
+        Arguments:
+            fit: whether a party's reply is one to this step; others are dropped.
+        """
         replies, missing = self.lines.tell(action, messages)
         book.missing |= missing
         book.count(messages, replies)
+        for party in [party for party, reply in replies.items() if fit and not _fits(fit, party, reply)]:
+            book.missing[party] = f"action '{action}', its reply to a step of a protected total is none"
+            del replies[party]
         return replies
 
     def _deliver(self, wanted: Wanted, closed: Closed, opened: Tensor | None, book: Book) -> dict[str, int]:
@@ -275,7 +288,11 @@ class ClosedSums(Sums):
             at = None
             more: Message = {}
             if wanted.rows is not None and opened is not None:
-                at = wanted.rows.places(wire.decode(book.wants[party], limit=self.lines.limit)["ids"])
+                try:
+                    at = wanted.rows.places(wire.decode(book.wants[party], limit=self.lines.limit)["ids"])
+                except (KeyError, PayloadError):
+                    book.missing[party] = f"action '{wanted.action}', it wants rows that are none"
+                    continue
                 more = {"opened": wire.encode({"rows": opened[at]})}
             parcel = {**self.parcel(closed, at), **more}
             messages[party] = {"do": "deliver", "action": wanted.action, "shield": parcel}
@@ -347,6 +364,17 @@ class Step:
         packed = packed_request(wanted.request, (party,), limit)
         return {"do": "call", "verb": "total", "action": wanted.action, "under": under, "request": packed,
                 "shield": shield}  # fmt: skip
+
+
+def _fits(fit: Callable[[str, Message], bool], party: str, reply: Message) -> bool:
+    try:
+        return fit(party, reply)
+    except Exception:  # whatever a reader stumbles over in a message from outside
+        return False
+
+
+def _is_part(party: str, reply: Message) -> bool:
+    return isinstance(reply["closed"], bytes | list) and bool(form_read(reply["form"]))
 
 
 def _require(wanted: Wanted, of: Collection[str], book: Book) -> None:

@@ -26,7 +26,7 @@ except ImportError as error:
 
 from isthmus.federation import wire
 from isthmus.protect.base import Book, Check, Closed, ClosedSums, Guard, Lines, Message, Step
-from isthmus.protect.parts import Form, form_read, form_text
+from isthmus.protect.parts import Form, form_of, form_read, form_text
 from isthmus.protect.sealing import Channel
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -148,7 +148,8 @@ class EncryptedSums(ClosedSums):
         everyone, name = self.lines.there(self.lines.parties), secrets.token_hex(8)
         first = asked[0]
         head: Message = {"do": "shield", "agreement": name}
-        made = self.tell(action, {first: {**head, "step": "make", "of": list(everyone)}}, book).get(first)
+        message = {**head, "step": "make", "of": list(everyone)}
+        made = self.tell(action, {first: message}, book, lambda party, reply: _are_keys(reply, everyone)).get(first)
         if made is None:
             return asked[1:]
         self._name, self._context = name, tenseal.context_from(made["public"])
@@ -177,15 +178,34 @@ class EncryptedSums(ClosedSums):
         """Have a party open the sum; another one if that one is not heard of."""
         message: Message = {**self.parcel(closed, None), "do": "shield", "step": "open", "in": list(closed.of),
                             "what": step.what}  # fmt: skip
+
+        def told(reply: Message) -> dict[str, Tensor]:
+            columns = wire.decode(reply["columns"], limit=self.lines.limit)
+            return _of_form(columns, closed.form)
+
         for party in closed.of:
-            reply = self.tell(step.wanted.action, {party: message}, book).get(party)
-            if reply is not None:
-                told = wire.decode(reply["columns"], limit=self.lines.limit)
-                return {name: told[str(at)] for at, (name, _, _) in enumerate(closed.form)}
+            missing = dict(book.missing)
+            replies = self.tell(step.wanted.action, {party: message}, book, lambda _, reply: bool(told(reply)))
+            book.missing = missing  # its part is in the sum, whoever opens it
+            if party in replies:
+                return told(replies[party])
         raise TooFewAnswers(f"action '{step.wanted.action}': no party is left to open an encrypted sum")
 
     def parcel(self, closed: Closed, at: Tensor | None) -> Message:
         return {"agreement": self._name, "form": form_text(closed.form), "closed": closed.value}
+
+
+def _are_keys(reply: Message, everyone: tuple[str, ...]) -> bool:
+    """Whether these are a context that adds up and, for all but one, an envelope with the secret key."""
+    return tenseal.context_from(reply["public"]).is_public() and len(reply["secret"]) == len(everyone) - 1
+
+
+def _of_form(columns: Mapping[str, Any], form: Form) -> dict[str, Tensor]:
+    """Columns by their names, if they are of this form."""
+    found = {name: columns[str(at)] for at, (name, _, _) in enumerate(form)}
+    if form_of(found) != form:
+        raise PayloadError("an opened sum of another form")
+    return found
 
 
 def _read(value: Floats, dtype: str) -> Floats:

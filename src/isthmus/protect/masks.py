@@ -21,6 +21,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -215,12 +216,12 @@ class MaskedSums(ClosedSums):
             name, least = secrets.token_hex(8), math.floor(len(asked) * self.threshold) + 1
             head = {"do": "shield", "agreement": name}
             told = {"of": list(asked), "count": count, "least": least}
-            keys = self.tell(action, {party: {**head, "step": "keys", **told} for party in asked}, book)
+            messages: dict[str, Message] = {party: {**head, "step": "keys", **told} for party in asked}
+            keys = self.tell(action, messages, book, lambda party, reply: _are_keys(reply["keys"], count))
             if keys.keys() == set(asked):
                 publics = {party: reply["keys"] for party, reply in keys.items()}
-                shares = self.tell(
-                    action, {party: {**head, "step": "shares", "keys": publics} for party in asked}, book
-                )
+                messages = {party: {**head, "step": "shares", "keys": publics} for party in asked}
+                shares = self.tell(action, messages, book, partial(_has_shares, asked))
                 if shares.keys() == set(asked):
                     by_receiver = {
                         party: {sender: shares[sender]["shares"][party] for sender in asked if sender != party}
@@ -238,16 +239,21 @@ class MaskedSums(ClosedSums):
         assert agreed is not None
         summed, inside = np.zeros(size, dtype=np.uint64), []
         for party in agreed.of:
-            if party in parts and len(parts[party]) == 8 * size:
+            if party in parts and isinstance(parts[party], bytes) and len(parts[party]) == 8 * size:
                 summed += np.frombuffer(parts[party], dtype=np.uint64)
                 inside.append(party)
             elif party in parts:
                 book.missing[party] = f"action '{step.wanted.action}', its part is not of the length of its form"
         at = agreed.used - 1
         message = {"do": "shield", "step": "open", "agreement": agreed.name, "at": at, "in": inside, "what": step.what}
-        messages: dict[str, Message] = dict.fromkeys(inside, message)
-        opened, _ = self.lines.tell(step.wanted.action, messages)  # who is gone now has its part in the sum
-        book.count(messages, opened)
+        missing = dict(book.missing)
+        opened = self.tell(
+            step.wanted.action,
+            dict.fromkeys(inside, message),
+            book,
+            lambda party, reply: (len(reply["seed"]), len(reply["held"])) == (KEY, SHARE * (len(agreed.of) - 1)),
+        )
+        book.missing = missing  # who is gone now has its part in the sum
         if len(opened) < agreed.least:
             raise TooFewAnswers(
                 f"action '{step.wanted.action}': {len(opened)} of {len(agreed.of)} parties are left to open a masked "
@@ -300,8 +306,20 @@ def _group(group: bytes, at: int) -> bytes:
 
 def _joined(of: Sequence[str], party: str, helpers: Sequence[str], opened: Mapping[str, Message]) -> bytes:
     """A party's secret, of the shares that helpers hold."""
-    shares = {}
+    shares, place = {}, of.index(party)
     for helper in helpers:
-        at = [other for other in of if other != helper].index(party) * SHARE
-        shares[of.index(helper) + 1] = opened[helper]["held"][at : at + SHARE]
+        own = of.index(helper)
+        at = (place - (place > own)) * SHARE  # a helper holds none of its own
+        shares[own + 1] = opened[helper]["held"][at : at + SHARE]
     return join(shares)
+
+
+def _has_shares(of: Sequence[str], party: str, reply: Message) -> bool:
+    """Whether there is an envelope with shares for each of the others."""
+    return reply["shares"].keys() == set(of) - {party}
+
+
+def _are_keys(keys: bytes, count: int) -> bool:
+    """Whether these are so many public keys that can be agreed with."""
+    mine = secrets.token_bytes(KEY)
+    return len(keys) == count * KEY and all(agreed(mine, keys[at : at + KEY]) for at in range(0, len(keys), KEY))
