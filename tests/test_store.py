@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,6 +50,31 @@ def same(a: Any, b: Any) -> bool:
 @given(trees)
 def test_what_is_packed_comes_back(value: Any) -> None:
     assert same(value, store.unpack(store.pack(value)))
+
+
+def test_a_tensor_in_several_places_is_packed_once() -> None:
+    whole = torch.arange(1000)
+    data = store.pack({name: {"sum": whole, "own": whole[:2].clone()} for name in "abcde"})
+    assert len(data) < 2 * whole.numel() * whole.element_size()
+    assert all(same(each, {"sum": whole, "own": whole[:2]}) for each in store.unpack(data).values())
+
+
+class MadeWhenAsked(Mapping[str, Tensor]):
+    """Its tensors live no longer than somebody looks at them."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.tensor([float(key)])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("123456789")
+
+    def __len__(self) -> int:
+        return 9
+
+
+def test_tensors_that_are_made_when_asked_for_are_told_apart() -> None:
+    back = store.unpack(store.pack(MadeWhenAsked()))
+    assert {key: value.item() for key, value in back.items()} == {key: float(key) for key in "123456789"}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 5e-324, 0.1 + 0.2])

@@ -58,18 +58,20 @@ def _drop(aside: Path) -> None:
 
 
 def pack(value: Any) -> bytes:
-    """Nested mappings, lists, texts, numbers and tensors as one safetensors blob.
+    """Nested mappings, lists, texts, numbers and tensors as one safetensors blob; a tensor in several places once.
 
     >>> unpack(pack({"a": [1, 2.5, None], "b": {"w": torch.ones(1)}}))
     {'a': [1, 2.5, None], 'b': {'w': tensor([1.])}}
     """
     tensors: dict[str, Tensor] = {}
+    seen: dict[int, tuple[str, Tensor]] = {}  # the tensor too: while it is held nothing else has its number
 
     def plain(value: Any) -> Any:
         if isinstance(value, Tensor):
-            name = f"t{len(tensors)}"
-            tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            return {"$tensor": name}
+            if id(value) not in seen:
+                seen[id(value)] = f"t{len(tensors)}", value
+                tensors[f"t{len(tensors)}"] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            return {"$tensor": seen[id(value)][0]}
         if isinstance(value, Mapping):
             return {_marked(key): plain(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
