@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from helpers import make_graph_parties, make_node_parties
+from isthmus import store
 from isthmus.data.party import Party, pool
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer
@@ -151,6 +154,21 @@ def test_checkpoint_waits_for_its_interval(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint"
     scripted((1,) * 6, ways={"checkpoint": file, "save_every": 1e9}).go()
     assert not file.exists()
+
+
+def test_checkpoints_that_take_long_are_written_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[float] = []
+
+    def slow(path: Path, data: bytes) -> None:
+        time.sleep(0.02)
+        written.append(time.perf_counter())
+
+    monkeypatch.setattr(store, "write", slow)
+    ways = {"checkpoint": tmp_path / "checkpoint", "on_round": lambda at, metrics: time.sleep(0.01)}
+    scripted((1,) * 60, test=(1,) * 60, rounds=60, ways={**ways, "save_every": 1e-9}).go()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(written)]
+    assert pauses
+    assert min(pauses) >= 0.2
 
 
 def test_nothing_to_evaluate_is_an_error() -> None:

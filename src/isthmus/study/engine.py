@@ -25,6 +25,9 @@ from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import SeveralTasks, Task
 
+SAVING = 0.1
+"""Most of a run's time that goes into checkpoints: those of many parties are large."""
+
 History = list[tuple[int, str, float]]
 OnRound = Callable[[int, Mapping[str, float]], None]
 
@@ -78,12 +81,13 @@ class Run:
 
     Arguments:
         method: with its options.
-        parties: all of them; a pooled method gets one, put together from all. None where a transport reaches them on
-            machines of their own: what only a study can measure, which holds all of them, is left out then.
+        parties: all of them; a pooled method gets one, put together from all. None where a federation's transport
+            reaches them: what only a study can measure, which holds all of them, is left out then.
         task: loss and metrics.
         module: the model before training.
         seed: of everything drawn.
         checkpoint: file to save to between rounds, and to go on from if it is there.
+        save_every: seconds between two of these, at least; 0 saves after every round.
         wire: send every payload through bytes.
         side_by_side: parties on this machine as one cohort; otherwise each as a cohort of one.
         on_round: called after each round with its metrics.
@@ -136,11 +140,15 @@ class Run:
         if self.checkpoint is not None and self.checkpoint.exists():
             self._restore(store.read(self.checkpoint))
         began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
+        pause = self.save_every
         for _ in self._rounds():
-            self.progress["seconds"] = time.perf_counter() - began
-            if self.checkpoint is not None and time.perf_counter() - saved_at >= self.save_every:
+            now = time.perf_counter()
+            self.progress["seconds"] = now - began
+            if self.checkpoint is not None and now - saved_at >= pause:
                 store.write(self.checkpoint, store.pack(self._save()))
                 saved_at = time.perf_counter()
+                if self.save_every:
+                    pause = max(self.save_every, (1 / SAVING - 1) * (saved_at - now))
         return self._result(time.perf_counter() - began)
 
     def _rounds(self) -> Any:
