@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 from isthmus import store
 from isthmus.data import cache
-from isthmus.data.cache import cache_root, cached, content, digest
+from isthmus.data.cache import cache_root, cached, content, content_of, digest
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.datasets.motifs import Motifs
+from isthmus.data.partition.given import Given
 
 PLAIN = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | st.binary(max_size=3)
@@ -84,6 +86,17 @@ def test_a_digest_is_the_same_in_every_process(monkeypatch):
     monkeypatch.setattr(cache, "__version__", "1")
     found = digest("cora", 3, 0.5, None, {"b": [True], "a": b"x"}, torch.arange(3), torch.eye(2).to_sparse_csr())
     assert found == "1bcc878a0cfde0eb2f82c264da11a3491ba40a0c25081ecefae451772352f9c6"
+
+
+def test_content_of_parties_is_what_they_hold_and_are_called():
+    def parties(seed, *, count=2):
+        return Given().cut(Banks(nodes=20, parties=2).load(seed), 2, 0)[:count]
+
+    assert content_of(parties(0)) == content_of(parties(0))
+    others = [parties(1), parties(0, count=1), parties(0)[::-1]]
+    assert len({content_of(each) for each in [parties(0), *others]}) == 4
+    renamed = [replace(each, name=f"x-{each.name}") for each in parties(0)]
+    assert content_of(renamed) != content_of(parties(0))
 
 
 def test_content_is_what_a_pool_holds(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus import __version__, store
 from isthmus.data import rows
-from isthmus.data.party import SPLITS
+from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
 
@@ -42,10 +42,17 @@ def digest(*parts: Any) -> str:
 
 def content(pool: Pool) -> str:
     """A hash of what a pool holds; what it is called plays no part."""
-    party = pool.party
+    return digest(*_held(pool.party), pool.holders, pool.smiles, pool.classes)
+
+
+def content_of(parties: Sequence[Party]) -> str:
+    """A hash of what parties hold, and of what they are called."""
+    return digest([(party.name, *_held(party)) for party in parties])
+
+
+def _held(party: Party) -> tuple[Any, ...]:
     graph = {key: value for key, value in party.graph.to_dict().items() if isinstance(value, Tensor) and key != "ptr"}
-    masks = [getattr(party, split) for split in SPLITS]
-    return digest(party.level, graph, masks, party.ids, pool.holders, pool.smiles, pool.classes)
+    return party.level, graph, [getattr(party, split) for split in SPLITS], party.ids
 
 
 def cached(folder: Path, key: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -284,12 +284,12 @@ class Federation:
         sent: dict[str, int] = {}
         for at, reply in enumerate(replies):
             _check_verb(verb, action, reply)
-            arrived = _without(action, reply, reply.not_carried())
+            arrived = without(action, reply, reply.not_carried())
             sizes = _sizes(arrived)
             over = _too_large(arrived, sizes, self.transport.limit)
             sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}
-            arrived = _without(action, arrived, over)
-            replies[at] = _without(action, arrived, not_due(arrived, request if like else {}))
+            arrived = without(action, arrived, over)
+            replies[at] = without(action, arrived, not_due(arrived, request if like else {}))
         notes = {party: why for reply in replies for party, why in reply.failures.items()}
         fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
         self._book(verb, action, request_sizes(request, asked), asked, sent, fields, notes, eyes)
@@ -427,7 +427,7 @@ def not_due(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
     return faulty
 
 
-def _without(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
+def without(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
     """The reply without the parties whose answers must not be used, each of them named with the reason."""
     if not faulty:
         return reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -19,6 +19,9 @@ from isthmus.study.config import Loaded, Study, check_once, merged
 from isthmus.study.engine import OnRound, Run, RunResult, check_labelled, module_for, task_of
 from isthmus.study.results import Results, load_summary, ordered
 from isthmus.tasks.base import Task
+
+if TYPE_CHECKING:
+    from isthmus.study.hosts import Hosts
 
 STATE = ".state"
 """Folder inside the result folder with what a killed run needs to go on; gone once the study is done."""
@@ -42,6 +45,7 @@ def run_study(
     force: bool = False,
     watcher: Watcher | None = None,
     save_every: float = 2.0,
+    hosts: Hosts | None = None,
 ) -> Results:
     """Run all of a study.
 
@@ -50,6 +54,7 @@ def run_study(
         resume: go on with what `out` holds; results equal those of an uninterrupted run bit for bit.
         force: start anew although `out` holds results.
         save_every: seconds between checkpoints, at least; 0 saves after every round.
+        hosts: machines that the parties are spread over; without, all are in this process.
     """
     watcher = watcher or Watcher()
     out = None if out is None else Path(out)
@@ -69,7 +74,7 @@ def run_study(
                 runs.append(RunResult.of_dump(store.read(done)))
                 continue
             watcher.run_started(method, seed)
-            result = _one(study, method, seed, loaded, out, watcher, save_every)
+            result = _one(study, method, seed, loaded, out, watcher, save_every, hosts)
             if done is not None:
                 store.write(done, store.pack(result.dump()))
                 done.with_suffix(".checkpoint").unlink(missing_ok=True)
@@ -90,9 +95,11 @@ def _one(
     out: Path | None,
     watcher: Watcher,
     save_every: float,
+    hosts: Hosts | None,
 ) -> RunResult:
     parties = loaded.parties
     task = loaded.task
+    away = None if method.pooled else hosts  # what is put together is one party, and nothing to spread
     return Run(
         method,
         parties,
@@ -104,6 +111,7 @@ def _one(
         checkpoint=None if out is None else out / STATE / f"{method.name}-{seed}.checkpoint",
         save_every=save_every,
         on_round=lambda at, metrics: watcher.round_done(method, seed, at, metrics),
+        transport=None if away is None else away.transport(study, method, seed, loaded),
     ).go()
 
 
