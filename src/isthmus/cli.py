@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ import typer
 from isthmus import __version__
 from isthmus.cli_audit import audit_command, audits_command
 from isthmus.cli_federation import app as federation_commands
+from isthmus.cli_host import app as host_commands
 from isthmus.cli_party import app as party_commands
 from isthmus.errors import IsthmusError
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isthmus.study.config import Study
+    from isthmus.study.hosts import Hosts
 
 app = typer.Typer(
     name="isthmus",
@@ -32,6 +36,7 @@ app = typer.Typer(
 
 app.add_typer(party_commands, name="party")
 app.add_typer(federation_commands, name="federation")
+app.add_typer(host_commands, name="host")
 
 Name = Annotated[str | None, typer.Argument(help="One of them, with its options.")]
 StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags go on top of it.")]
@@ -75,6 +80,8 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
+    hosts: Annotated[str | None, typer.Option(help="Machines to spread the parties over: HOST:PORT,...")] = None,
+    key: Annotated[Path | None, typer.Option(help="The key of these machines, see isthmus host key.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
@@ -82,7 +89,9 @@ def run_command(
         study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
         hidden=hidden, rounds=rounds, seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
     )  # fmt: skip
-    _run(whole, out, resume=resume, force=force, as_json=as_json)
+    if (hosts is None) != (key is None):
+        raise IsthmusError("--hosts and --key belong together: the machines, and the key that they know")
+    _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key)
 
 
 @app.command("describe")
@@ -279,7 +288,16 @@ def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, 
     return whole
 
 
-def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bool) -> None:
+def _run(
+    study: Any,
+    out: Path | None,
+    *,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    hosts: str | None = None,
+    key: Path | None = None,
+) -> None:
     import torch
 
     from isthmus.study.run import run_study
@@ -290,8 +308,8 @@ def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bo
     if resume and out is None:
         raise IsthmusError("--resume needs --out: the folder of the run to go on with")
     try:
-        with Live(_console(error=True)) as live:
-            results = run_study(study, out, resume=resume, force=force, watcher=live)
+        with _reached(hosts, key) as there, Live(_console(error=True)) as live:
+            results = run_study(study, out, resume=resume, force=force, watcher=live, hosts=there)
     except KeyboardInterrupt:
         typer.echo(f"isthmus: stopped{'; go on with --resume' if out else ''}", err=True)
         raise typer.Exit(130) from None
@@ -301,6 +319,19 @@ def _run(study: Any, out: Path | None, *, resume: bool, force: bool, as_json: bo
     show_results(results, _console())
     if out is not None:
         typer.echo(f"results in {out}")
+
+
+@contextmanager
+def _reached(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
+    """The machines that the parties are spread over, where there are any."""
+    if hosts is None or key is None:
+        yield None
+        return
+    from isthmus.federation.tls import TlsPost
+    from isthmus.study.hosts import Hosts
+
+    with TlsPost([each.strip() for each in hosts.split(",")], key) as post:
+        yield Hosts(post)
 
 
 def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
