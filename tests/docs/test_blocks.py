@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
-SLOW = ("isthmus demo", "isthmus federation", "isthmus report runs/fraud")
+SLOW = ("isthmus demo", "isthmus federation", "isthmus report runs/fraud", "isthmus host", "isthmus run many.toml")
 """Commands that cannot be cut down, or wait for each other; tests of their own run them."""
 PUBLIC = ("cora", "citeseer", "pubmed", "enzymes", "proteins", "dhfr", "nci1")
 

@@ -14,13 +14,14 @@ import pytest
 import torch
 from pyarrow import parquet
 from safetensors.torch import load_file
+from tests.docs.test_blocks import blocks, commands
 from tests.federation.real import COMMAND, isthmus, until
 from tests.study.test_hosts import in_one_process
 
 from isthmus import toml
 from isthmus.federation import wire
 from isthmus.federation.tls import new_key
-from isthmus.study.config import Study
+from isthmus.study.config import Study, read_toml
 from isthmus.study.run import run_study
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -97,6 +98,29 @@ def assert_equal(out: Path, study: Study) -> None:
     assert [value for _, _, value in history] == pytest.approx([value for _, _, value in one.history], abs=1e-6)
     ledger = rows_of(out, "ledger")
     assert ledger == [{"method": name, "seed": 0, **row} for row in one.ledger.rows()]
+
+
+def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hosts: list[subprocess.Popen[bytes]] = []
+    page = blocks("docs/hosts.md")
+    for block in page:
+        if block.title:
+            Path(block.title).write_text(block.text)
+    words = [line.split()[1:] for block in page if block.language == "console" for line in commands(block, all=True)]
+    assert [each[:2] for each in words] == [["host", "key"], *[["host", "serve"]] * 3, ["run", "many.toml"]]
+    try:
+        for each in words:
+            if each[:2] == ["host", "serve"]:
+                hosts.append(subprocess.Popen([*COMMAND, *each]))
+                continue
+            done = isthmus(*each, seconds=300)
+            assert done.returncode == 0, done.stderr
+    finally:
+        for host in hosts:
+            host.kill()
+            host.wait()
+    assert_equal(tmp_path / "runs" / "many", Study.of(read_toml(tmp_path / "many.toml")))
 
 
 @pytest.mark.parametrize("name", STUDIES)

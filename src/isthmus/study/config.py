@@ -79,7 +79,7 @@ class Study(Options):
     wire: bool = False
     """Send every payload through bytes, as between machines; results are the same."""
     federation: Rules = Rules()
-    """Of a federation with parties on machines of their own; a study in one process has no use for it."""
+    """Of a federation with parties on machines of their own, and of hosts; a study in one process has no use for it."""
     protect: Protect = Protect()
     """What a federation's server cannot read; in a study in one process there is no such server."""
 
