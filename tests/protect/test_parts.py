@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_sums_of_words_are_words_of_sums(parts: list[list[float]]) -> None:
     columns = [{"x": torch.tensor(part), "y": torch.tensor(part, dtype=torch.float64)} for part in parts]
     words = [to_words(each, len(parts), 32) for each in columns]
     found = of_words(np.sum(words, axis=0, dtype=np.uint64), form_of(columns[0]), 32)
-    due = torch.stack([each["y"] for each in columns]).sum(0)
+    due = torch.tensor([math.fsum(column) for column in zip(*parts, strict=True)], dtype=torch.float64)
     assert torch.allclose(found["y"], due, atol=len(parts) * 2.0**-44, rtol=1e-14)
     single = torch.stack([each["x"].double() for each in columns]).sum(0)
     assert torch.allclose(found["x"].double(), single, atol=len(parts) * 2.0**-33, rtol=1e-7)

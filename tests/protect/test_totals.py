@@ -16,6 +16,7 @@ from tests.protect.closed import Table
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, IdUnion, Reply, Total
+from isthmus.federation.verbs import Wanted
 from isthmus.protect.base import Message
 from isthmus.protect.ckks import EncryptingGuard
 from isthmus.protect.masks import MaskingGuard
@@ -137,7 +138,7 @@ def at_step(party: str, step: str) -> Any:
     return meddle
 
 
-@pytest.mark.parametrize("step", ["keys", "shares", "call", "open"])
+@pytest.mark.parametrize("step", ["keys", "shares", "take", "call", "open"])
 @pytest.mark.parametrize("party", ["a", "c", "e"])
 def test_a_party_may_drop_out_at_any_step_of_a_masked_sum(step: str, party: str) -> None:
     table = Table("masks", weights_of(5), meddle=at_step(party, step))
@@ -232,17 +233,26 @@ def everything(table: Table) -> bytes:
 
 
 def test_the_server_gets_either_the_seed_or_the_key_of_a_party_and_only_shares_of_it() -> None:
-    table = Table("masks", weights_of(5), meddle=at_step("d", "call"))
+    hidden: dict[str, tuple[bytes, bytes, bytes]] = {}
+
+    def meddle(to: str, message: Message) -> Message | str | None:
+        agreement = table.guards[to]._agreement  # type: ignore[attr-defined]
+        if message["do"] == "call":
+            hidden[to] = agreement.privates[0], agreement.seeds[0], agreement.group
+        return "gone" if to == "d" and message["do"] == "call" else None
+
+    table = Table("masks", weights_of(5), meddle=meddle)
     table.total()
     seen = everything(table)
-    for party, guard in table.guards.items():
+    for party, (private, seed, group) in hidden.items():
+        guard = table.guards[party]
         assert isinstance(guard, MaskingGuard)
-        agreement = guard._agreement
-        assert agreement is not None
-        assert agreement.privates[0] not in seen
-        assert (agreement.seeds[0] in seen) == (party != "d")  # those in the sum say it themselves
-        assert agreement.group not in seen
+        assert private not in seen
+        assert (seed in seen) == (party != "d")  # those in the sum say it themselves
+        assert group not in seen
         assert guard.channel.ring.own not in seen
+        assert guard._agreement is not None
+        assert party == "d" or (guard._agreement.seeds[0], guard._agreement.privates[0]) == (b"", b"")
         told = [m["step"] for to, m, _ in table.seen if to == party and m["do"] == "shield"]
         assert told.count("open") <= 1
 
@@ -314,7 +324,7 @@ def test_a_party_has_a_say_in_how_many_are_in_a_sum() -> None:
 def test_masks_are_used_once() -> None:
     table = closed_only()
     call = next(m for to, m, _ in table.seen if to == "a" and m["do"] == "call")
-    with pytest.raises(IsthmusError, match=r"came twice|masks that were used"):
+    with pytest.raises(IsthmusError, match=r"refused: masks that were used"):
         table.answer("a", call)
 
 
@@ -364,7 +374,7 @@ def test_a_part_of_another_form_or_length_is_left_out_and_named(kind: str, what:
 
     table = Table(kind, weights_of(4), meddle=meddle)
     found = table.total().total
-    assert "part is not" in found.missing["c"] or "no ciphertext" in found.missing["c"]
+    assert "its reply to a step of a protected total is none" in found.missing["c"]
     same(found.payload(), table.plain(["a", "b", "d"]).payload(), 1e-4)
 
 
@@ -374,7 +384,11 @@ GARBAGE: list[tuple[str, str, Message]] = [
     ("masks", "keys", {}),
     ("masks", "shares", {"shares": {"a": b""}}),
     ("masks", "shares", {"shares": 3}),
+    ("masks", "shares", {"shares": dict.fromkeys("bcde", bytes(24 + 2 * 36 + 32))}),  # envelopes that do not open
+    ("masks", "take", {"bad": ["b", "c"]}),  # blames others
+    ("masks", "take", {"bad": 3}),
     ("masks", "open", {"seed": b"", "held": b""}),
+    ("masks", "open", {"seed": "k" * 32, "held": "k" * 144}),
     ("masks", "call", {"form": "x", "closed": b""}),
     ("masks", "call", {"form": '[["x", "F32", [1]]]'}),
     ("masks", "call", {}),
@@ -393,6 +407,46 @@ def test_garbage_at_any_step_is_the_fault_of_its_party_alone(kind: str, step: st
     left = table.parties if step == "open" else table.parties[1:]
     same(found.payload(), table.plain(left).payload(), 1e-4)
     assert ("a" in found.missing) == (step != "open")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_gone_between_counts_and_sums_leaves_nobody_alone_in_a_row(kind: str) -> None:
+    """A row that two parties hold is not opened when one of them is gone by then."""
+    replies = rows_of(5)
+
+    def meddle(to: str, message: Message) -> Message | str | None:
+        return "gone" if to == "a" and message.get("step") == "again" else None
+
+    table = Table(kind, replies, meddle=meddle)
+    found, due = table.total(rows=UNION, least=2).total, table.plain(table.parties[1:], UNION, 2)
+    assert torch.equal(found.opened, due.opened)  # type: ignore[arg-type]
+    same(found.payload(), due.payload(), 1e-4)
+    sums = [m for _, m, _ in table.seen if m.get("step") == "open" and m["what"] == "sums"]
+    assert all(list(m["in"]) == list("bcde") for m in sums)
+
+
+def test_who_is_gone_while_a_wrong_sum_is_drawn_again_ends_the_run() -> None:
+    def meddle(to: str, message: Message) -> Message | str | None:
+        return "gone" if to == "b" and message.get("step") == "again" else None
+
+    table = Table("masks", with_liars(8, "h"), wrong=too_large, meddle=meddle)
+    with pytest.raises(TooFewAnswers, match="parties were lost while a wrong sum was drawn again"):
+        table.total()
+    sets = {tuple(m["in"]) for _, m, _ in table.seen if m.get("step") == "open"}
+    assert all("b" in each or len(each) <= 4 for each in sets)
+
+
+def test_a_sum_without_its_quorum_is_not_opened() -> None:
+    table = Table("masks", weights_of(5), meddle=at_step("d", "call"))
+    with pytest.raises(TooFewAnswers, match="4 of 5 parties is not opened, at least 5 must be in it"):
+        table.sums.total(Wanted("say", {}, table.parties, needed=5))
+    assert not any(m.get("step") == "open" for _, m, _ in table.seen)
+
+
+def test_halves_keep_to_what_parties_ask_for() -> None:
+    table = Table("masks", with_liars(8, "c"), wrong=too_large, floor=4)
+    found = table.total().total
+    assert len([party for party in table.parties if party in found.missing]) == 4
 
 
 def too_large(total: Total, request: Any) -> str:

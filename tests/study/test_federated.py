@@ -516,7 +516,7 @@ def test_an_envelope_that_is_not_as_it_was_sent_is_refused(how: str, tmp_path: P
     post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), meddle)
     with suppress(IsthmusError):  # all must take part in propagation
         coordinate(study, post, "s", tmp_path / "server")
-    assert "'party-1' is out: refused: an envelope from" in caplog.text
+    assert "party 'party-1': refused: an envelope from" in caplog.text
 
 
 def test_the_server_sees_of_messages_no_more_than_their_size(tmp_path: Path) -> None:

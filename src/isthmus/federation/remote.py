@@ -154,7 +154,7 @@ class RemoteTransport(Transport):
             party: {**head, "request": {party: packed[party]} if isinstance(packed, dict) else packed}
             for party in asked
         }
-        replies = [self._reply(party, action, reply) for party, reply in self._sent(messages).items()]
+        replies = [self._reply(verb, party, action, reply) for party, reply in self._sent(messages).items()]
         if verb == "total":
             replies = [self._in_bounds(action, reply, request) for reply in _alike(action, replies)]
         away = {
@@ -245,7 +245,8 @@ class RemoteTransport(Transport):
             if reply.get("run") == self.begin["run"] and count in (due, due + 1):  # only slow, or cut off
                 del self.out[party]
                 self.answered[party] = int(count)
-                self._catch_up(party)
+                self._catch_up(party)  # before it meets the others: what it missed is under their keys of then
+                self._meet()
                 log.warning("party '%s' is back", party)
                 continue
             found = self._sent({party: self.begin})[party]
@@ -257,8 +258,14 @@ class RemoteTransport(Transport):
 
     def _came(self, party: str, reply: Message) -> None:
         """A party has begun; envelopes for the one that it was before its process ended nobody can open."""
-        if isinstance(session := reply.get("session"), bytes):
-            self.sessions[party] = session
+        if "session" in reply:
+            from isthmus.protect.sealing import is_public  # what it needs is an extra
+
+            if not is_public(reply["session"]):
+                self._lose(party, "its key to seal with is none")
+                self.refused.add(party)
+                return
+            self.sessions[party] = reply["session"]
         if self.sealed:
             missed = self.missed.get(party, {})
             self.missed[party] = {action: each for action, each in missed.items() if isinstance(each["mail"], bytes)}
@@ -313,7 +320,7 @@ class RemoteTransport(Transport):
         found = self.post.send(messages, self.rules.seconds if seconds is None else seconds) if messages else {}
         return {party: _read(found.get(party, "no reply")) for party in messages}
 
-    def _reply(self, party: str, action: str, reply: Message | str) -> Reply:
+    def _reply(self, verb: Verb, party: str, action: str, reply: Message | str) -> Reply:
         if isinstance(reply, str):
             self._settle(party, reply)
             return Reply((), failures={party: f"action '{action}', {reply}"})
@@ -324,6 +331,9 @@ class RemoteTransport(Transport):
             )
         except Exception:  # whatever a reader stumbles over in a message from outside
             return Reply((), failures={party: f"action '{action}', a reply that is no message"})
+        letters_to = {to for letters in found.letters for to in letters}
+        if found.parties and (bool(found.letters) != (verb == "exchange") or not letters_to <= set(self.parties)):
+            return Reply((), failures={party: f"action '{action}', a reply that does not belong to '{verb}'"})
         if set(found.parties) | set(found.failures) != {party}:
             return Reply((), failures={party: f"action '{action}', a reply for other parties"})
         if why := self._count(party, reply, {1} if found.parties else {0, 1}):
@@ -352,7 +362,7 @@ class RemoteTransport(Transport):
             more: how many it may have answered since; of one that failed nobody knows when it did.
         """
         answered, before = reply.get("answered"), self.answered[party]
-        if answered in {before + each for each in more}:
+        if type(answered) is int and answered - before in more:
             self.answered[party] = answered
             return ""
         why = f"its state is after {answered} actions, not after {before + max(more)}: it was lost"
@@ -604,8 +614,19 @@ class PartySide(ABC):
             return self.guard.delivered(message["shield"], self.limit)
         mail, action = message["mail"], str(message["action"])
         if isinstance(mail, Mapping) and self.protect.exchange == "sealed" and self.channel is not None:
-            mail = {sender: self.channel.opened(sender, data, f"exchange {action}") for sender, data in mail.items()}
+            mail = {sender: data for sender, each in mail.items() if (data := self._letter(sender, each, action))}
         return opened_mail(mail, self.limit)
+
+    def _letter(self, sender: str, envelope: bytes, action: str) -> bytes:
+        """What is in an envelope; one that is refused, or has no payload in it, is as if it had not come."""
+        assert self.channel is not None
+        try:
+            data = self.channel.opened(sender, envelope, f"exchange {action}")
+            wire.decode(data, limit=self.limit)
+        except IsthmusError as error:
+            log.warning("party '%s': %s", self.name, error)
+            return b""
+        return data
 
     def _wrong(self, why: str) -> Message:
         return {"wrong": why, "begun": self.present is not None, "answered": self._answered()}

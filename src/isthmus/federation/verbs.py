@@ -42,6 +42,8 @@ class Wanted:
     to: To = "server"
     rows: IdUnion | None = None
     least: int = 1
+    needed: int = 1
+    """Parties that must be in it by the quorum; a sum of fewer is not opened."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class Federation:
     ) -> Total | Receipt:
         """A total that the transport makes."""
         asked, request = self._checked(action, request, of)
-        made = sums.total(Wanted(action, request, asked, to, rows, least))
+        made = sums.total(Wanted(action, request, asked, to, rows, least, self._needed(asked)))
         total = made.total
         self._book("total", action, made.received, asked, made.sent, made.fields, total.missing, eyes)
         self._require_quorum(action, asked, total.contributors, total.missing)
@@ -355,8 +357,12 @@ class Federation:
             )
         )
 
+    def _needed(self, asked: Sequence[str]) -> int:
+        """How many of these parties must answer."""
+        return max(1, math.ceil(self.quorum * len(asked) - 1e-9))  # 0.07 * 100 is a little more than 7
+
     def _require_quorum(self, action: str, asked: Sequence[str], answered: int, notes: Mapping[str, str]) -> None:
-        needed = max(1, math.ceil(self.quorum * len(asked) - 1e-9))  # 0.07 * 100 is a little more than 7
+        needed = self._needed(asked)
         if answered >= needed:
             return
         missing = [f"'{party}' ({why})" for party, why in notes.items()]

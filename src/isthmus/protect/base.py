@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
+from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors, slice_of
 from isthmus.federation.packed import packed_request
@@ -85,7 +85,7 @@ class Guard(ABC):
             message: the call; `shield` says how it is to be closed, and of what.
         """
         wanted = message["shield"]
-        told: Message = {"fields": reply.describe()}
+        told: Message = {"fields": reply.describe(), "floor": self.floor}
         self._opened, self._ids = [], None
         self.least = max(self.floor, int(wanted["least"]))
         if "ids" in wanted:
@@ -133,8 +133,8 @@ class Guard(ABC):
             return
         sets = [*self._opened, frozenset(of)]
         alike = Counter(tuple(party in each for each in sets) for party in set().union(*sets))
-        if min(alike.values()) < FEWEST:
-            raise IsthmusError("refused: beside what was opened before, this sum would show one party's part")
+        if min(alike.values()) < self.least:
+            raise IsthmusError("refused: beside what was opened before, this sum would show too few parties' parts")
         self._opened = sets
 
 
@@ -147,6 +147,7 @@ class Book:
     missing: dict[str, str] = field(default_factory=dict)
     fields: str = ""
     wants: dict[str, bytes] = field(default_factory=dict)
+    floor: int = 0
 
     def count(self, messages: Mapping[str, Message], replies: Mapping[str, Message]) -> None:
         for party, message in messages.items():
@@ -201,6 +202,10 @@ class ClosedSums(Sums):
         """Keys for a sum over these parties; those that have theirs, and what each is told with the call."""
 
     @abstractmethod
+    def fits(self, closed: Any, form: Form) -> bool:
+        """Whether this is a closed part of this form."""
+
+    @abstractmethod
     def add(self, step: Step, parts: Mapping[str, Any], form: Form, book: Book) -> Closed:
         """Closed parts to a closed sum."""
 
@@ -216,13 +221,12 @@ class ClosedSums(Sums):
         book = Book(missing=self.lines.outside(wanted.asked))
         book.missing |= {party: why for party, why in self.suspects.items() if party in wanted.asked}
         there = tuple(party for party in self.lines.there(wanted.asked) if party not in self.suspects)
-        opened, step = None, Step(wanted, "sums", first=True)
+        step = Step(wanted, "sums", first=True)
         if wanted.least > 1 or (wanted.rows is not None and wanted.to == "parties"):
-            step = Step(wanted, "counts", first=True)
-            counts = self._closed(step, there, book)
-            there, opened = counts.of, _enough(wanted, self.read(counts, step, book))
-            step = Step(wanted, "sums", first=False, opened=opened)
-        closed = self._closed(step, there, book)
+            closed, step = self._counted(wanted, there, book)
+        else:
+            closed = self._closed(step, there, book)
+        opened = step.opened
         if wanted.to == "parties":
             delivered = self._deliver(wanted, closed, opened, book)
             unread = Total({}, {}, len(closed.of), book.missing, wanted.rows, opened)
@@ -231,6 +235,18 @@ class ClosedSums(Sums):
         if why := self.wrong(total, wanted.request):
             total = self._halved(step, closed, why, book)
         return self._made(wanted, total, book, {})
+
+    def _counted(self, wanted: Wanted, there: tuple[str, ...], book: Book) -> tuple[Closed, Step]:
+        """A closed sum, after counts of those who contribute. Whoever is gone in between was counted: then anew."""
+        count = Step(wanted, "counts", first=True)
+        while True:
+            counts = self._closed(count, there, book)
+            opened = _enough(wanted, self.read(counts, count, book))
+            step = Step(wanted, "sums", first=False, opened=opened, of=counts.of)
+            try:
+                return self._closed(step, counts.of, book), step
+            except _Gone as gone:
+                count, there = Step(wanted, "counts", first=False), gone.left
 
     def _total(self, closed: Closed, step: Step, book: Book) -> Total:
         """A closed sum as the server reads it."""
@@ -250,15 +266,20 @@ class ClosedSums(Sums):
         there, heads = self.ready(wanted.action, there, book)
         _require(wanted, there, book)
         messages = {party: step.message(party, len(there), heads[party], self.lines.limit) for party in there}
-        replies = self.tell(wanted.action, messages, book, _is_part)
+        replies = self.tell(
+            wanted.action, messages, book, lambda _, reply: self.fits(reply["closed"], form_read(reply["form"]))
+        )
         form = _commonest(replies)
-        parts = {party: reply["closed"] for party, reply in replies.items() if reply.get("form") == form}
+        parts = {party: reply["closed"] for party, reply in replies.items() if reply["form"] == form}
         for party in replies.keys() - parts.keys():
             book.missing[party] = f"action '{wanted.action}', its part is not like the others'"
         _require(wanted, parts, book)
+        if step.of and parts.keys() != set(step.of):
+            raise _Gone(tuple(party for party in step.of if party in parts))
         if step.first:
             book.fields = str(next(iter(replies.values())).get("fields", ""))[:LONGEST]
             book.wants = {party: reply["wants"] for party, reply in replies.items() if "wants" in reply}
+            book.floor = max(int(reply.get("floor", 0)) for reply in replies.values())
         return self.add(step, parts, form_read(form), book)
 
     def tell(
@@ -289,8 +310,9 @@ class ClosedSums(Sums):
             more: Message = {}
             if wanted.rows is not None and opened is not None:
                 try:
-                    at = wanted.rows.places(wire.decode(book.wants[party], limit=self.lines.limit)["ids"])
-                except (KeyError, PayloadError):
+                    ids = wire.decode(book.wants[party], limit=self.lines.limit)["ids"]
+                    at = wanted.rows.places(ids).view(len(ids))
+                except Exception:  # whatever a reader stumbles over in a message from outside
                     book.missing[party] = f"action '{wanted.action}', it wants rows that are none"
                     continue
                 more = {"opened": wire.encode({"rows": opened[at]})}
@@ -306,14 +328,16 @@ class ClosedSums(Sums):
         Nobody can be named: sums are drawn again without halves of the parties, of two parties at least, so that no
         difference of two sums shows one party's part.
         """
-        again, suspect, tries = Step(step.wanted, "sums", first=False, opened=step.opened), bad.of, self.tries
+        suspect, tries, fewest = bad.of, self.tries, max(FEWEST, book.floor)
         good: tuple[str, ...] = ()
         found: Total | None = None
-        while tries > 0 and len(suspect) >= 2 * FEWEST:
+        while tries > 0 and len(suspect) >= 2 * fewest:
             one, other = _halves(suspect)
             for half, rest in ((one, other), (other, one)):
                 tries -= 1
-                total = self._right(good + half, again, book)
+                of = good + half
+                again = Step(step.wanted, "sums", first=False, opened=step.opened, of=of)
+                total = self._right(of, again, book)
                 if total is not None:
                     good, suspect, found = good + half, rest, total
                     break
@@ -331,10 +355,14 @@ class ClosedSums(Sums):
         return found
 
     def _right(self, of: tuple[str, ...], again: Step, book: Book) -> Total | None:
-        """The total of these parties, if nothing is wrong with it and all of them are still there."""
-        closed = self._closed(again, of, book)
-        total = self._total(closed, again, book)
-        return total if closed.of == of and not self.wrong(total, again.wanted.request) else None
+        """The total of these parties, if nothing is wrong with it; without one of them it is not opened."""
+        try:
+            total = self._total(self._closed(again, of, book), again, book)
+        except _Gone as gone:
+            raise TooFewAnswers(
+                f"action '{again.wanted.action}': parties were lost while a wrong sum was drawn again"
+            ) from gone
+        return None if self.wrong(total, again.wanted.request) else total
 
 
 @dataclass(frozen=True)
@@ -345,12 +373,14 @@ class Step:
         what: counts of those who contribute, or sums.
         first: parties run the action; otherwise they close once more what they have answered.
         opened: rows that sums are of.
+        of: parties that must all be in it: beside what was opened before, a sum without one would show its part.
     """
 
     wanted: Wanted
     what: Literal["counts", "sums"]
     first: bool
     opened: Tensor | None = None
+    of: tuple[str, ...] = ()
 
     def message(self, party: str, under: int, head: Message, limit: int) -> Message:
         wanted = self.wanted
@@ -373,18 +403,27 @@ def _fits(fit: Callable[[str, Message], bool], party: str, reply: Message) -> bo
         return False
 
 
-def _is_part(party: str, reply: Message) -> bool:
-    return isinstance(reply["closed"], bytes | list) and bool(form_read(reply["form"]))
+class _Gone(Exception):  # noqa: N818 - reads as what happened
+    """Parties of a sum that must have all of them are gone.
+
+    Arguments:
+        left: those that are there.
+    """
+
+    def __init__(self, left: tuple[str, ...]) -> None:
+        super().__init__()
+        self.left = left
 
 
 def _require(wanted: Wanted, of: Collection[str], book: Book) -> None:
     """An error for a sum that could not be opened, with the reasons why parties are not in it."""
-    if len(of) >= max(FEWEST, wanted.least):
+    needed = max(FEWEST, wanted.least, wanted.needed)
+    if len(of) >= needed:
         return
     missing = [f"'{party}' ({why})" for party, why in book.missing.items()][:3]
     raise TooFewAnswers(
         f"action '{wanted.action}': a protected total of {len(of)} of {len(wanted.asked)} parties is not opened, at "
-        f"least {max(FEWEST, wanted.least)} must be in it{'; missing: ' * bool(missing)}{', '.join(missing)}"
+        f"least {needed} must be in it{'; missing: ' * bool(missing)}{', '.join(missing)}"
     )
 
 

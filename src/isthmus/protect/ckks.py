@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,8 +37,10 @@ MODULI = (60, 40, 60)
 """Bits of the moduli; the last is for keys. 160 bits of 218 that leave 128 bits of security at this degree."""
 SCALE = 2.0**40
 SLOTS = DEGREE // 2
-MOST = 2.0**50
-"""Largest absolute value of a sum: beyond it, what is in the same ciphertext loses its last digits."""
+MOST = 2.0**24
+"""Largest sum in single precision: beyond it, what is in the same ciphertext loses its last digits."""
+ALONE = 2.0**56
+"""The same in double precision: those numbers share a ciphertext with their own field alone."""
 NEAR = 2.0**-20
 """A number in double precision that is nearer to a whole one is read as that; no farther than its precision."""
 EXACT = 2.0**36
@@ -91,7 +94,8 @@ class EncryptingGuard(Guard):
         closed = [_encrypted(self._context, np.ones(1))]
         for members in groups(tuple((name, wire.DTYPES[v.dtype], tuple(v.shape)) for name, v in columns.items())):
             flat = np.concatenate([values[at].double().reshape(-1).numpy() for at in members])
-            most = (MOST if values[members[0]].is_floating_point() else EXACT) / of
+            kind = values[members[0]].dtype
+            most = (ALONE if kind == torch.float64 else MOST if kind.is_floating_point else EXACT) / of
             if flat.size and not np.abs(flat).max() < most:  # NaN too
                 field = list(columns)[members[0]]
                 raise PayloadError(f"field '{field}' has a number beyond {most:.3g}, which a sum of {of} can hold")
@@ -134,6 +138,7 @@ class EncryptedSums(ClosedSums):
         self._name = ""
         self._holders: frozenset[str] = frozenset()
         self._context: Any = None
+        self._noughts: dict[int, Any] = {}
 
     def renewed(self) -> None:
         self._holders = frozenset()
@@ -149,30 +154,40 @@ class EncryptedSums(ClosedSums):
         first = asked[0]
         head: Message = {"do": "shield", "agreement": name}
         message = {**head, "step": "make", "of": list(everyone)}
-        made = self.tell(action, {first: message}, book, lambda party, reply: _are_keys(reply, everyone)).get(first)
+        made = self.tell(action, {first: message}, book, partial(_are_keys, everyone)).get(first)
         if made is None:
             return asked[1:]
-        self._name, self._context = name, tenseal.context_from(made["public"])
+        self._name, self._context, self._noughts = name, tenseal.context_from(made["public"]), {}
         taken = self.tell(action, {
             party: {**head, "step": "take", "from": first, "secret": sealed} for party, sealed in made["secret"].items()
         }, book)  # fmt: skip
         self._holders = frozenset({first, *taken})
         return tuple(party for party in asked if party in self._holders)
 
+    def fits(self, closed: Any, form: Form) -> bool:
+        sizes = [1]
+        for members in groups(form):
+            left = sum(math.prod(form[at][2]) for at in members)
+            while left > 0:
+                sizes.append(min(left, SLOTS))
+                left -= SLOTS
+        read = [tenseal.ckks_vector_from(self._context, cipher) for cipher in closed]
+        for each in read:
+            _ = each + self._nought(each.size())  # an error where it is of other keys, or of another scale
+        return [each.size() for each in read] == sizes
+
+    def _nought(self, size: int) -> Any:
+        """Zeros that the server has encrypted."""
+        if size not in self._noughts:
+            self._noughts[size] = tenseal.ckks_vector(self._context, [0.0] * size)
+        return self._noughts[size]
+
     def add(self, step: Step, parts: Mapping[str, Any], form: Form, book: Book) -> Closed:
-        inside, summed = [], list[Any]()
-        count = 1 + sum(-(-sum(math.prod(form[at][2]) for at in members) // SLOTS) for members in groups(form))
-        for party, ciphers in parts.items():
-            try:
-                read = [tenseal.ckks_vector_from(self._context, cipher) for cipher in ciphers]
-                if len(read) != count:
-                    raise ValueError("not as many ciphertexts as its form has")
-                summed = [one + other for one, other in zip(summed, read, strict=True)] if summed else read
-            except Exception:  # whatever a reader stumbles over in bytes from outside
-                book.missing[party] = f"action '{step.wanted.action}', its part is no ciphertext of its form"
-                continue
-            inside.append(party)
-        return Closed(tuple(inside), form, [each.serialize() for each in summed])
+        summed = list[Any]()
+        for ciphers in parts.values():
+            read = [tenseal.ckks_vector_from(self._context, cipher) for cipher in ciphers]
+            summed = [one + other for one, other in zip(summed, read, strict=True)] if summed else read
+        return Closed(tuple(parts), form, [each.serialize() for each in summed])
 
     def read(self, closed: Closed, step: Step, book: Book) -> dict[str, Tensor]:
         """Have a party open the sum; another one if that one is not heard of."""
@@ -195,9 +210,11 @@ class EncryptedSums(ClosedSums):
         return {"agreement": self._name, "form": form_text(closed.form), "closed": closed.value}
 
 
-def _are_keys(reply: Message, everyone: tuple[str, ...]) -> bool:
+def _are_keys(everyone: tuple[str, ...], first: str, reply: Message) -> bool:
     """Whether these are a context that adds up and, for all but one, an envelope with the secret key."""
-    return tenseal.context_from(reply["public"]).is_public() and len(reply["secret"]) == len(everyone) - 1
+    sealed = reply["secret"]
+    envelopes = sealed.keys() == set(everyone) - {first} and all(isinstance(each, bytes) for each in sealed.values())
+    return envelopes and tenseal.context_from(reply["public"]).is_public()
 
 
 def _of_form(columns: Mapping[str, Any], form: Form) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ The protocol of its figure 4 for a server that follows it but reads all it gets.
 (s_u) and a seed b_u, drawn for this sum alone, and both are in Shamir shares at all parties of the sum:
 
     keys     u sends the public key of s_u                        round 0; there the keys c_u too, which kits have
-    shares   u sends v, sealed, its shares of s_u and of b_u      round 1
+    shares   u sends v, sealed, its shares of s_u and of b_u      round 1; v gets them by take
     closed   y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)   mod 2^64            round 2
     open     those heard of send the shares of b_u of all who are in the sum, of s_u of all who dropped out   round 4
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +39,7 @@ except ImportError as error:
 
 from isthmus.protect.base import Book, Check, Closed, ClosedSums, Guard, Lines, Message, Step
 from isthmus.protect.parts import Form, Words, form_text, length, of_words, rows_of_words, to_words
-from isthmus.protect.sealing import Channel, agreed, derived, public_of
+from isthmus.protect.sealing import OVERHEAD, Channel, agreed, derived, is_public, public_of
 from isthmus.protect.shamir import SHARE, join, split
 
 AT_ONCE = 16
@@ -92,7 +93,7 @@ class MaskingGuard(Guard):
         self._agreement: Agreement | None = None
 
     def step(self, message: Message) -> Message:
-        steps = {"keys": self._keys, "shares": self._shares, "open": self._open}
+        steps = {"keys": self._keys, "shares": self._shares, "take": self._take, "open": self._open}
         if message["step"] not in steps:
             raise IsthmusError(f"a masked sum has no step '{message['step']}'")
         return steps[message["step"]](message)
@@ -124,12 +125,21 @@ class MaskingGuard(Guard):
                 sealed[party] = self.channel.sealed(party, made[place] + mine.group, f"shares {self._name}")
         return {"shares": sealed}
 
+    def _take(self, message: Message) -> Message:
+        """Keep the shares of the others; those whose envelopes do not open are told of."""
+        mine, bad = self._at(message), list[str]()
+        for party, envelope in message["shares"].items():
+            try:
+                inside = self.channel.opened(party, envelope, f"shares {self._name}")
+            except IsthmusError:
+                bad.append(party)
+                continue
+            mine.shares[party], mine.groups[party] = inside[:-KEY], inside[-KEY:]
+        return {"bad": bad}
+
     def close(self, columns: Mapping[str, Tensor], message: Message) -> bytes:
         """Round 2: the part under its masks."""
         mine, at = self._at(message), int(message["at"])
-        for party, envelope in message.get("shares", {}).items():
-            inside = self.channel.opened(party, envelope, f"shares {self._name}")
-            mine.shares[party], mine.groups[party] = inside[:-KEY], inside[-KEY:]
         missing = [party for party in mine.of if party not in mine.shares or party not in mine.publics]
         if missing or at in mine.spent or not 0 <= at < len(mine.privates):
             raise IsthmusError(f"refused: masks that were used, or are not agreed on with {missing or 'anyone'}")
@@ -153,7 +163,8 @@ class MaskingGuard(Guard):
         self.permit_opening(of, str(message["what"]))
         mine.opened.add(at)
         held = b"".join(mine.share(party, at, seed=party in of) for party in mine.of if party != self.name)
-        return {"seed": mine.seeds[at], "held": held}
+        seed, mine.seeds[at], mine.privates[at] = mine.seeds[at], b"", b""  # they have served
+        return {"seed": seed, "held": held}
 
     def open(self, closed: Any, form: Form, at: Tensor | None, message: Message) -> dict[str, Tensor]:
         mine = self._at(message)
@@ -174,7 +185,7 @@ class Agreed:
     """What the server knows of an agreement.
 
     Attributes:
-        shares: by receiver the envelopes for it, by sender; until they are sent.
+        keys: by party the public ones of its s.
         count, used: sums that there are keys for, and those that were made.
     """
 
@@ -182,7 +193,6 @@ class Agreed:
     of: tuple[str, ...]
     least: int
     keys: dict[str, bytes]
-    shares: dict[str, dict[str, bytes]]
     count: int
     used: int = 0
 
@@ -204,34 +214,52 @@ class MaskedSums(ClosedSums):
             asked = self._agree(action, asked, AT_ONCE if again else 1, book)
         agreed = self._agreed
         assert agreed is not None
-        heads: dict[str, Message] = {party: {"agreement": agreed.name, "at": agreed.used} for party in asked}
-        for party, shares in agreed.shares.items():
-            heads[party]["shares"] = shares
-        agreed.shares, agreed.used = {}, agreed.used + 1
-        return asked, heads
+        agreed.used += 1
+        return asked, {party: {"agreement": agreed.name, "at": agreed.used - 1} for party in asked}
 
     def _agree(self, action: str, asked: tuple[str, ...], count: int, book: Book) -> tuple[str, ...]:
-        """Rounds 0 and 1; those who are not heard of in them are not in the sum."""
+        """Rounds 0 and 1; those who are not heard of in them, or send what is none, are not in the sum."""
         while len(asked) > 1:
             name, least = secrets.token_hex(8), math.floor(len(asked) * self.threshold) + 1
             head = {"do": "shield", "agreement": name}
             told = {"of": list(asked), "count": count, "least": least}
             messages: dict[str, Message] = {party: {**head, "step": "keys", **told} for party in asked}
-            keys = self.tell(action, messages, book, lambda party, reply: _are_keys(reply["keys"], count))
-            if keys.keys() == set(asked):
+            found = keys = self.tell(action, messages, book, lambda _, reply: _are_keys(reply["keys"], count))
+            if found.keys() == set(asked):
                 publics = {party: reply["keys"] for party, reply in keys.items()}
                 messages = {party: {**head, "step": "shares", "keys": publics} for party in asked}
-                shares = self.tell(action, messages, book, partial(_has_shares, asked))
-                if shares.keys() == set(asked):
-                    by_receiver = {
-                        party: {sender: shares[sender]["shares"][party] for sender in asked if sender != party}
-                        for party in asked
+                found = shares = self.tell(action, messages, book, partial(_has_shares, asked, count))
+            if found.keys() == set(asked):
+                messages = {
+                    party: {
+                        **head,
+                        "step": "take",
+                        "shares": {s: shares[s]["shares"][party] for s in asked if s != party},
                     }
-                    self._agreed = Agreed(name, asked, least, publics, by_receiver, count)
-                    return asked
-                keys = {party: reply for party, reply in keys.items() if party in shares}
-            asked = tuple(party for party in asked if party in keys)
+                    for party in asked
+                }
+                found = self._taken(action, messages, book)
+            if found.keys() == set(asked):
+                self._agreed = Agreed(name, asked, least, publics, count)
+                return asked
+            asked = tuple(party for party in asked if party in found)
         raise TooFewAnswers(f"action '{action}': no two parties are left to agree on the masks of a sum")
+
+    def _taken(self, action: str, messages: Mapping[str, Message], book: Book) -> dict[str, Message]:
+        """Replies of those who have all shares, and whose own opened at more than half of the others."""
+        taken = self.tell(action, messages, book, lambda _, reply: set(reply["bad"]) <= messages.keys())
+        blamed = Counter(party for reply in taken.values() for party in reply["bad"])
+        for party in [party for party, times in blamed.items() if 2 * times > len(messages) - 1 and party in taken]:
+            book.missing[party] = f"action '{action}', its shares do not open"
+            del taken[party]
+        # who blames somebody that most others do not is wrong itself
+        for party in [party for party, reply in taken.items() if any(each in taken for each in reply["bad"])]:
+            book.missing[party] = f"action '{action}', it cannot open the shares of others"
+            del taken[party]
+        return taken
+
+    def fits(self, closed: Any, form: Form) -> bool:
+        return isinstance(closed, bytes) and len(closed) == 8 * length(form)
 
     def add(self, step: Step, parts: Mapping[str, Any], form: Form, book: Book) -> Closed:
         """Rounds 2 and 4: the sum of what came, less the masks that do not cancel."""
@@ -239,11 +267,9 @@ class MaskedSums(ClosedSums):
         assert agreed is not None
         summed, inside = np.zeros(size, dtype=np.uint64), []
         for party in agreed.of:
-            if party in parts and isinstance(parts[party], bytes) and len(parts[party]) == 8 * size:
+            if party in parts:
                 summed += np.frombuffer(parts[party], dtype=np.uint64)
                 inside.append(party)
-            elif party in parts:
-                book.missing[party] = f"action '{step.wanted.action}', its part is not of the length of its form"
         at = agreed.used - 1
         message = {"do": "shield", "step": "open", "agreement": agreed.name, "at": at, "in": inside, "what": step.what}
         missing = dict(book.missing)
@@ -251,7 +277,7 @@ class MaskedSums(ClosedSums):
             step.wanted.action,
             dict.fromkeys(inside, message),
             book,
-            lambda party, reply: (len(reply["seed"]), len(reply["held"])) == (KEY, SHARE * (len(agreed.of) - 1)),
+            lambda _, reply: _is_of(reply["seed"], KEY) and _is_of(reply["held"], SHARE * (len(agreed.of) - 1)),
         )
         book.missing = missing  # who is gone now has its part in the sum
         if len(opened) < agreed.least:
@@ -314,12 +340,16 @@ def _joined(of: Sequence[str], party: str, helpers: Sequence[str], opened: Mappi
     return join(shares)
 
 
-def _has_shares(of: Sequence[str], party: str, reply: Message) -> bool:
+def _is_of(data: Any, size: int) -> bool:
+    return isinstance(data, bytes) and len(data) == size
+
+
+def _has_shares(of: Sequence[str], count: int, party: str, reply: Message) -> bool:
     """Whether there is an envelope with shares for each of the others."""
-    return reply["shares"].keys() == set(of) - {party}
+    size = OVERHEAD + 2 * count * SHARE + KEY
+    return reply["shares"].keys() == set(of) - {party} and all(_is_of(each, size) for each in reply["shares"].values())
 
 
-def _are_keys(keys: bytes, count: int) -> bool:
+def _are_keys(keys: Any, count: int) -> bool:
     """Whether these are so many public keys that can be agreed with."""
-    mine = secrets.token_bytes(KEY)
-    return len(keys) == count * KEY and all(agreed(mine, keys[at : at + KEY]) for at in range(0, len(keys), KEY))
+    return _is_of(keys, count * KEY) and all(is_public(keys[at : at + KEY]) for at in range(0, len(keys), KEY))

@@ -62,6 +62,14 @@ def agreed(private: bytes, public: bytes) -> bytes:
         raise IsthmusError("a public key that is none") from error
 
 
+def is_public(key: object) -> bool:
+    """Whether this is a key that can be agreed with."""
+    try:
+        return isinstance(key, bytes) and len(agreed(X25519PrivateKey.generate().private_bytes_raw(), key)) == len(key)
+    except IsthmusError:
+        return False
+
+
 def derived(secret: bytes, about: bytes) -> bytes:
     """A key of 32 bytes for one purpose."""
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=b"isthmus " + about).derive(secret)
