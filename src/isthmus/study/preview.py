@@ -16,7 +16,6 @@ from isthmus.data.folder.writing import write_parties
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.remote import Nearby
 from isthmus.methods.base import Method
-from isthmus.protect.sealing import keyrings
 from isthmus.study.config import Study, read_toml
 from isthmus.study.federated import Member, coordinate
 
@@ -58,6 +57,8 @@ def preview(study: Study) -> list[Disclosure]:
 
     The study's own data stand in for the parties': sizes that depend on how much a party holds are theirs.
     """
+    from isthmus.protect.sealing import keyrings  # what it needs is an extra
+
     with tempfile.TemporaryDirectory() as aside:
         folders = _folders(study, Path(aside) / "data")
         rings = keyrings(tuple(folders))
