@@ -28,6 +28,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedavg": {**BANKS, "methods": [{"name": "fedavg"}]},
     "fedcog": {**BANKS, "model": {"encoder": "sgc"}, "methods": [{"name": "fedcog"}]},
     "fedcog-gcn": {**BANKS, "methods": [{"name": "fedcog-gcn"}]},
+    "fedgcn": {**BANKS, "methods": [{"name": "fedgcn"}]},
     "fedgl": {"data": {"name": "hospitals"}, "methods": [{"name": "fedgl"}]},
     "fgcl": {**MOTIFS, "methods": [{"name": "fgcl"}], "protect": {"noise": "study"}},
     "fclg": {**MOTIFS, "task": {"name": "graph-clustering"}, "methods": [{"name": "fclg"}]},
