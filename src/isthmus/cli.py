@@ -17,6 +17,7 @@ from isthmus import __version__
 from isthmus.cli_audit import audit_command, audits_command
 from isthmus.cli_federation import app as federation_commands
 from isthmus.cli_host import app as host_commands
+from isthmus.cli_papers import app as papers_commands
 from isthmus.cli_party import app as party_commands
 from isthmus.errors import IsthmusError
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.add_typer(party_commands, name="party")
 app.add_typer(federation_commands, name="federation")
 app.add_typer(host_commands, name="host")
+app.add_typer(papers_commands, name="papers")
 
 Name = Annotated[str | None, typer.Argument(help="One of them, with its options.")]
 StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags go on top of it.")]

@@ -1,0 +1,1 @@
+"""Tables and figures of papers: what a file says is run, kept, set beside the paper's numbers and checked."""

@@ -1,0 +1,174 @@
+"""A table of ours with the paper's numbers below each line, as Markdown; and how far one is that runs."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from isthmus import store
+from isthmus.errors import IsthmusError
+from isthmus.papers.claims import Verdict
+from isthmus.papers.kept import Kept, mean_at, means, values_of
+from isthmus.papers.plan import Cell, Table
+from isthmus.papers.running import Standing
+
+
+def markdown(table: Table, kept: Kept) -> str:
+    """All figures, the claims below them."""
+    parts = []
+    for name, figure in table.figures.items():
+        if lines := list(_lines(table, kept, name)):
+            parts += [f"{figure.title}:"] if figure.title else []
+            parts.append("\n".join(lines))
+    if not parts:
+        parts.append("Not run yet.")
+    if judged := verdicts(table, kept):
+        parts.append("\n".join(f"- {said(each)}" for each in judged))
+    return "\n\n".join(parts)
+
+
+def verdicts(table: Table, kept: Kept) -> list[Verdict]:
+    """Of every claim."""
+    axes = {axis.name: list(axis.changes()) for axis in table.axes}
+    found = []
+    for claim in table.claims:
+        figure = claim.figure or next(iter(table.figures))
+        own = means(table, kept, figure)
+        found.append(
+            claim.judged(
+                axes,
+                lambda place, own=own: mean_at(table, own, place),  # type: ignore[misc]
+                lambda place, figure=figure: table.paper(figure, place),  # type: ignore[misc]
+            )
+        )
+    return found
+
+
+def said(verdict: Verdict) -> str:
+    """A claim and what our numbers say of it, the places where they say otherwise by name."""
+    against = [f"{each.place} ({' / '.join(f'{mean:.4g}' for mean in each.means)})"
+               for each in verdict.places if not each.holds]  # fmt: skip
+    where = f": not {', '.join(against)}" if 0 < len(against) < len(verdict.places) else ""
+    return f"{verdict.claim.says}: **{verdict.word}**{where}"
+
+
+def _lines(table: Table, kept: Kept, figure: str) -> Iterator[str]:
+    cells = {tuple(cell.place.values()): cell for cell in table.cells()}
+    *rows, columns = table.axes
+    shown = [
+        value
+        for value in columns.changes()
+        if any(values_of(table, kept.runs(cell), figure) for key, cell in cells.items() if key[-1] == value)
+    ]
+    if not shown:
+        return
+    heads = [f"{columns.name} = {shown[0]}" if columns.option else shown[0], *shown[1:]]
+    yield f"| {' | '.join([*(axis.name for axis in rows), 'seeds', *heads])} |"
+    yield f"|{' --- |' * len(rows)}{' ---: |' * (1 + len(shown))}"
+    for key in itertools.product(*(axis.changes() for axis in rows)):
+        own = [_values(table, kept, cells.get((*key, value)), figure) for value in shown]
+        if not any(own):
+            continue
+        counts = sorted({len(values) for values in own if values})
+        seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+        told = [_told(table, values, figure) for values in own]
+        yield f"| {' | '.join([*key, seeds, *told])} |"
+        place = dict(zip((axis.name for axis in rows), key, strict=True))
+        paper = [table.paper(figure, {**place, columns.name: value}) for value in shown]
+        if any(number is not None for number in paper):
+            digits = table.figures[figure].digits
+            told = ["" if number is None else f"{number:.{digits}f}" for number in paper]
+            yield f"| {' | '.join(['*paper*', *[''] * len(rows), *told])} |"
+
+
+def _values(table: Table, kept: Kept, cell: Cell | None, figure: str) -> list[float]:
+    return [] if cell is None else values_of(table, kept.runs(cell), figure)
+
+
+def _told(table: Table, values: Sequence[float], figure: str) -> str:
+    digits = table.figures[figure].digits
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    if table.spread == "range":
+        return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def marks(name: str) -> tuple[str, str]:
+    """What a table stands between in a page."""
+    return f"<!-- {name}: written by isthmus papers page -->", f"<!-- end of {name} -->"
+
+
+def filled(page: str, name: str, text: str) -> str:
+    """The page with this text between the table's marks; as it is where it does not have them."""
+    begin, end = marks(name)
+    before, found, rest = page.partition(begin)
+    if not found:
+        return page
+    _, closed, after = rest.partition(end)
+    if not closed:
+        raise IsthmusError(f"'{begin}' has no '{end}' after it: add it")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def write_page(path: Path, texts: Sequence[tuple[str, str]]) -> None:
+    """Put tables, by name, between their marks."""
+    page = path.read_text(encoding="utf-8")
+    for name, text in texts:
+        page = filled(page, name, text)
+    store.write(path, page)
+
+
+class Bar:
+    """A bar with the time left, where there is a terminal, and a line for every run that ends."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("runs"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._progress.add_task("", total=None, left="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def told(self, standing: Standing) -> None:
+        """Show how far it is."""
+        left = "" if standing.left is None else f"about {time_said(standing.left)} left"
+        self._progress.update(self._bar, completed=standing.done, total=standing.total, left=left)
+        if standing.line:
+            rest = "" if self._console.is_terminal or not left else f" ({standing.done} of {standing.total}, {left})"
+            self._console.print(f"{standing.line}{rest}", markup=False, highlight=False, soft_wrap=True)
+
+
+def time_said(seconds: float) -> str:
+    """A time for people.
+
+    >>> time_said(45), time_said(600), time_said(9000)
+    ('45 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,90 @@
+"""What a table's file says becomes studies; what is wrong in it is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.papers.a_paper import TABLE1, written
+
+from isthmus.errors import IsthmusError
+from isthmus.papers.plan import Table
+
+
+def table(base: Path, name: str = "table1", **tables: str) -> Table:
+    return Table.of_file(written(base, **tables) / "mine" / f"{name}.toml")
+
+
+def test_cells_are_all_combinations_with_what_their_values_change(tmp_path: Path) -> None:
+    cells = list(table(tmp_path).cells())
+    assert [cell.name for cell in cells] == ["120, fedavg", "120, fedprox", "160, fedavg", "160, fedprox"]
+    plans = [cell.planned(3) for cell in cells]
+    assert [plan.data["nodes"] for plan in plans] == [120, 120, 160, 160]
+    methods = [plan.method_list()[0] for plan in plans]
+    assert [method.name for method in methods] == ["fedavg", "fedprox", "fedavg", "fedprox"]
+    assert [getattr(method, "mu", None) for method in methods] == [None, 0.1, None, 0.5]
+    assert all(plan.seeds == [3] and plan.model["hidden"] == 8 for plan in plans)
+
+
+def test_where_may_leave_out_places(tmp_path: Path) -> None:
+    text = TABLE1.replace("study.method.mu = 0.5", "skip = true")
+    assert len(list(table(tmp_path, table1=text).cells())) == 3
+
+
+def test_a_table_is_like_another_but_for_its_numbers_and_claims(tmp_path: Path) -> None:
+    second = table(tmp_path, "table2")
+    assert (second.title, second.seeds, second.claims, second.published) == ("The same, tuned", 5, [], {})
+    assert list(second.figures) == ["test", "val"]
+    (cell,) = second.cells()
+    assert cell.place == {"method": "fedavg"}
+    assert list(cell.trials()) == [
+        {"method.local.lr": 0.1, "model.hidden": 4},
+        {"method.local.lr": 0.01, "model.hidden": 4},
+    ]
+
+
+def test_a_digest_is_of_what_figures_depend_on(tmp_path: Path) -> None:
+    one = {cell.name: cell.digest for cell in table(tmp_path / "a").cells()}
+    other = {cell.name: cell.digest for cell in table(tmp_path / "b", table1=TABLE1.replace("0.5", "0.6")).cells()}
+    said = TABLE1.replace("Who learns what", "Who learns").replace("seeds = 2", "seeds = 3")
+    assert [name for name in one if one[name] != other[name]] == ["160, fedprox"]
+    assert {cell.name: cell.digest for cell in table(tmp_path / "c", table1=said).cells()} == one
+
+
+def test_a_quick_table_has_one_seed_and_changes_all_cells(tmp_path: Path) -> None:
+    quick = table(tmp_path).quickly()
+    assert quick.seeds == 1
+    assert all(cell.planned(0).method_list()[0].rounds == 1 for cell in quick.cells())
+
+
+def test_the_papers_numbers_are_found_by_place(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    assert found.paper("test", {"size": "120", "method": "fedprox"}) == 80.0
+    assert found.paper("test", {"size": "160", "method": "fedprox"}) is None
+    assert found.paper("val", {"size": "120", "method": "fedprox"}) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("seeds = 2", "seds = 2", "unknown option 'seds'"),
+        ('option = "data.nodes"\n', "", "a list of values needs an `option`"),
+        ('at = { size = ["160"]', 'at = { sizes = ["160"]', "there is no axis 'sizes'"),
+        ('at = { size = ["160"]', 'at = { size = ["170"]', "axis 'size' has no '170'"),
+        ('order = ["fedprox", "fedavg"]', 'order = ["fedprox", "fedadam"]', "axis 'method' has no 'fedadam'"),
+        ('order = ["fedprox", "fedavg"]', 'order = ["fedprox"]', "two values at least"),
+        ("near = 0.001", "", "either an `order` or a `near`"),
+        ("near = 0.001", 'near = 1\nfigure = "tests"', "there is no figure 'tests'"),
+        ("[published.test.120]", "[published.test.130]", "the axis has no '130'"),
+        ("fedprox = 80", 'fedprox = "80"', "give a number"),
+        ('fedavg.method.name = "fedavg"', 'fedavg.method.name = "fedavgg"', "unknown method 'fedavgg'"),
+        ("seeds = 2", 'measure.name = "train"', "unknown measure 'train'"),
+        ("seeds = 2", "seeds = 0", "seeds"),
+    ],
+)
+def test_mistakes_are_named_with_the_file(old: str, new: str, says: str, tmp_path: Path) -> None:
+    assert old in TABLE1
+    with pytest.raises(IsthmusError, match=r"table1\.toml") as raised:
+        table(tmp_path, table1=TABLE1.replace(old, new, 1))
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)

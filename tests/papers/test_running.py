@@ -1,0 +1,252 @@
+"""Tables are run by processes, kept run by run, and go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.command_line import Isthmus
+from tests.papers.a_paper import PAGE, TABLE1, written
+
+from isthmus.errors import IsthmusError
+from isthmus.papers import running
+from isthmus.papers.kept import Kept, chosen
+from isthmus.papers.plan import Table
+from isthmus.papers.running import Runner, Standing
+from isthmus.study.run import run_study
+
+NEVER = Path("never")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process: others take seconds to start."""
+
+    @contextmanager
+    def pool(processes: int) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(1) as executor:
+            yield executor
+
+    monkeypatch.setattr(running, "_pool", pool)
+
+
+def table(base: Path, name: str = "table1", **tables: str) -> Table:
+    return Table.of_file(written(base, **tables) / "mine" / f"{name}.toml")
+
+
+def test_figures_are_those_of_the_study(at_once: None, tmp_path: Path) -> None:
+    plan, kept, told = table(tmp_path), Kept(), list[Standing]()
+    assert Runner(plan, kept, tmp_path / "state", told=told.append).go(1) == []
+    for cell in plan.cells():
+        runs = kept.runs(cell)
+        assert [run["seed"] for run in runs] == [0, 1]
+        for run in runs:
+            due = run_study(cell.planned(run["seed"])).metrics
+            assert run["figures"] == {"test": round(due["test_accuracy"], 6), "val": round(due["val_accuracy"], 6)}
+            assert run["rounds"] == 3
+    assert not (tmp_path / "state").exists()
+    counts = [(each.done, each.total) for each in told if each.total]
+    assert counts == [(at, 8) for at in range(9)]
+    assert told[-1].left == 0.0
+
+
+def test_what_is_kept_is_not_run_again(at_once: None, tmp_path: Path) -> None:
+    plan, path = table(tmp_path), tmp_path / "results.json"
+    first = Kept()
+    Runner(plan, first, NEVER, most=1, only={"method": ["fedavg"]}, keep=lambda now: now.write(path)).go(1)
+    again, lines = Kept.read(path), list[str]()
+    assert {key: cell["runs"] for key, cell in again.cells.items()} == {
+        key: cell["runs"] for key, cell in first.cells.items()
+    }
+    Runner(plan, again, NEVER, told=lambda at: lines.append(at.line)).go(1)
+    assert len([line for line in lines if line]) == 6
+    assert [len(again.runs(cell)) for cell in plan.cells()] == [2, 2, 2, 2]
+    assert json.loads(path.read_text())["threads"] == 1
+
+
+def test_runs_of_another_setting_do_not_count(at_once: None, tmp_path: Path) -> None:
+    kept = Kept()
+    Runner(table(tmp_path / "a"), kept, NEVER, most=1).go(1)
+    other = table(tmp_path / "b", table1=TABLE1.replace("mu = 0.5", "mu = 0.6"))
+    assert kept.stale(other) == ["160, fedprox"]
+    assert [len(kept.runs(cell)) for cell in other.cells()] == [1, 1, 1, 0]
+    Runner(other, kept, NEVER, most=1).go(1)
+    assert kept.stale(other) == []
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(at_once: None, tmp_path: Path) -> None:
+    plan, kept = table(tmp_path, table1=TABLE1.replace("[120, 160]", "[120, 2]").replace('"160"', '"2"')), Kept()
+    (first, *_) = failed = Runner(plan, kept, NEVER, most=1).go(1)
+    assert first.startswith("2, fedavg, seed 0: ")
+    assert len(failed) == 2
+    assert [len(kept.runs(cell)) for cell in plan.cells()] == [1, 1, 0, 0]
+
+
+def test_a_metric_that_there_is_not_is_named(at_once: None, tmp_path: Path) -> None:
+    text = TABLE1.replace('"test_accuracy"', '"test_acuracy"').replace('"val_accuracy"', '"val_acuracy"')
+    (first, *_) = Runner(table(tmp_path, table1=text), Kept(), NEVER, most=1).go(1)
+    assert "no metric 'test_acuracy': " in first
+    assert "test_accuracy" in first
+
+
+def test_options_are_chosen_by_validation_on_other_seeds(at_once: None, tmp_path: Path) -> None:
+    plan, kept, path = table(tmp_path, "table2"), Kept(), tmp_path / "kept.json"
+    Runner(plan, kept, NEVER, most=1, keep=lambda now: now.write(path)).go(1)
+    (cell,) = plan.cells()
+    means = {}
+    for lr in (0.1, 0.01):
+        found = [
+            run_study(cell.planned(seed, {"method": {"local": {"lr": lr}}, "model": {"hidden": 4}})).metrics
+            for seed in (100, 101)
+        ]
+        means[lr] = sum(each["val_accuracy"] for each in found) / 2
+    best = max(means, key=means.__getitem__)
+    (run,) = kept.runs(cell)
+    assert run["chosen"] == {"method.local.lr": best, "model.hidden": 4}
+    assert chosen(cell, kept.tuned(cell)) == run["chosen"]
+    assert chosen(cell, Kept.read(path).tuned(cell)) == run["chosen"]
+    due = run_study(cell.planned(0, {"method": {"local": {"lr": best}}, "model": {"hidden": 4}})).metrics
+    assert run["figures"]["test"] == round(due["test_accuracy"], 6)
+
+
+def test_curves_are_kept_where_they_are_asked_for(at_once: None, tmp_path: Path) -> None:
+    text = TABLE1.replace("seeds = 2", 'seeds = 2\nmeasure = { name = "training", curves = ["test_accuracy"] }', 1)
+    plan, kept = table(tmp_path, table1=text), Kept()
+    Runner(plan, kept, NEVER, most=1, only={"size": ["120"], "method": ["fedavg"]}).go(1)
+    ((run,),) = [kept.runs(cell) for cell in plan.cells() if kept.runs(cell)]
+    assert [at for at, _ in run["curves"]["test_accuracy"]] == [1, 2, 3]
+
+
+def test_what_is_no_result_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table1.json"
+    path.write_text('{"cells": 3}')
+    with pytest.raises(IsthmusError, match=r"table1\.json holds no results of a table"):
+        Kept.read(path)
+
+
+# ---- the command line
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+def test_a_paper_from_start_to_page(at_once: None, folder: Path, isthmus: Isthmus) -> None:
+    where = ("--folder", str(folder))
+    done = isthmus("papers", *where)
+    assert "mine/table1" in done.out
+    assert "0 of     8 runs  Who learns what" in done.out
+    assert "not run" in isthmus("papers", "check", *where).out
+    done = isthmus("papers", "run", "mine/table1", *where)
+    assert done.code == 0
+    assert "120, fedavg, seed 0: test 0." in done.err
+    assert "| 120 | 2 |" in done.out
+    assert "| *paper* |  | 70.0 | 80.0 |" in done.out
+    done = isthmus("papers", "check", "mine", *where)
+    assert "mine/table1: FedProx is not much worse than FedAvg: holds" in done.out
+    assert "Both are as in the paper: fails" in done.out
+    assert isthmus("papers", "page", *where).code == 0
+    page = (folder / "mine" / "README.md").read_text()
+    assert "\nold\n" not in page
+    assert page.endswith("Words of ours.\n")
+    assert "| 120 | 2 |" in page
+    isthmus("papers", "page", "mine/table1", *where)
+    assert (folder / "mine" / "README.md").read_text() == page
+    told = json.loads(isthmus("papers", "show", "mine/table1", *where, "--json").out)["mine/table1"]
+    assert [len(cell["runs"]) for cell in told["cells"]] == [2, 2, 2, 2]
+
+
+def test_results_are_not_written_over_without_a_word(at_once: None, folder: Path, isthmus: Isthmus) -> None:
+    command = ("papers", "run", "mine/table1", "--folder", str(folder), "--only", "size=120", "--seeds", "1")
+    assert isthmus(*command).code == 0
+    results = folder / "mine" / "results" / "table1.json"
+    before = results.read_bytes()
+    done = isthmus(*command)
+    assert done.code == 2
+    assert "use --resume to add what is missing, --force to start anew" in done.err
+    assert results.read_bytes() == before
+    done = isthmus(*command, "--resume")
+    assert (done.code, done.err) == (0, "")
+    assert isthmus(*command, "--force").err.count("seed 0") == 2
+
+
+def test_a_quick_run_keeps_nothing(at_once: None, folder: Path, isthmus: Isthmus) -> None:
+    done = isthmus("papers", "run", "mine/table2", "--folder", str(folder), "--quick", "--json")
+    assert done.code == 0
+    (cell,) = json.loads(done.out)["cells"]
+    assert [run["rounds"] for run in cell["runs"]] == [1]
+    assert not (folder / "mine" / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "mine/table3"), "there is no table 'mine/table3'"),
+        (("run", "mine/table1", "--only", "sizes=3"), "there is no such axis"),
+        (("run", "mine/table1", "--only", "size=3"), "there is no such value"),
+        (("run", "mine/table1", "--only", "size"), "say which values of which axis"),
+        (("check", "nobody"), "there is no table 'nobody'"),
+        (("show", "--folder", "nowhere"), "run this in a checkout of Isthmus"),
+    ],
+)
+def test_mistakes_are_one_line(words: tuple[str, ...], says: str, folder: Path, isthmus: Isthmus) -> None:
+    where = () if "--folder" in words else ("--folder", str(folder))
+    done = isthmus("papers", *words, *where)
+    assert done.code == 2
+    assert says in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_page_without_its_end_is_named(folder: Path, isthmus: Isthmus) -> None:
+    (folder / "mine" / "README.md").write_text(PAGE.replace("<!-- end of table1 -->", ""))
+    done = isthmus("papers", "page", "--folder", str(folder))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "<!-- end of table1 -->" in done.err
+
+
+@pytest.mark.slow
+def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isthmus) -> None:
+    words = (
+        "papers",
+        "run",
+        "mine/table1",
+        "--folder",
+        str(folder),
+        "--only",
+        "size=120",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+    )
+    process = subprocess.Popen([sys.executable, "-m", "isthmus", *words], stderr=subprocess.DEVNULL)
+    results = folder / "mine" / "results" / "table1.json"
+    try:
+        for _ in range(6000):
+            if results.exists() or process.poll() is not None:
+                break
+            time.sleep(0.01)
+    finally:
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
+    plan = Table.of_file(folder / "mine" / "table1.toml")
+    before = Kept.read(results)
+    done = isthmus(*words, "--resume")
+    assert done.code == 0, done.err
+    kept = Kept.read(results)
+    cells = list(plan.cells())[:2]
+    assert [len(kept.runs(cell)) for cell in plan.cells()] == [1, 1, 0, 0]
+    for cell in cells:
+        assert before.runs(cell) in ([], kept.runs(cell))
+        (run,) = kept.runs(cell)
+        assert run["figures"]["test"] == round(run_study(cell.planned(0)).metrics["test_accuracy"], 6)
+    assert not list(results.parent.glob(".*"))
