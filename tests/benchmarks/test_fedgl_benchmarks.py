@@ -3,67 +3,43 @@
 import json
 
 import pytest
+from tests.benchmarks.conftest import PAPERS
 
+from isthmus.papers.plan import Cell, Table
 from isthmus.study.config import Study
 
 
 @pytest.fixture
 def scripts(scripts_of, monkeypatch):
     """The folder's scripts by name, on the parties of a small generated graph instead of the paper's sets."""
-    found = scripts_of("fedgl", "tables", "sweeps", "pictures", "scale")
-    study = found["tables"].study
+    planned = Cell.planned
 
-    def small(data, *rest):
-        plan = study(data, *rest).model_dump()
-        whole = {"name": "banks", "nodes": 120}
-        return Study.of({**plan, "data": whole, "partition": {**plan["partition"]}})
+    def small(cell, *rest):
+        return Study.of({**planned(cell, *rest).model_dump(), "data": {"name": "banks", "nodes": 120}})
 
-    for name in ("tables", "pictures"):
-        monkeypatch.setattr(found[name], "study", small)
-    return found
+    monkeypatch.setattr(Cell, "planned", small)
+    return scripts_of("fedgl", "pictures", "scale")
 
 
-@pytest.mark.parametrize(
-    ("table", "data", "lines"), [(2, "cora", 1), (3, "acm", 3), (4, "wiki", 4), (5, "citeseer", 4)]
-)
-def test_tables_are_made_seed_by_seed_and_go_on(scripts, tmp_path, monkeypatch, call, capsys, table, data, lines):
-    tables = scripts["tables"]
-    monkeypatch.setattr(tables, "FOUND", tmp_path / "results" / "tables.json")
-    options = ("--table", table, "--data", data, "--methods", "federated", "fedgl", "--rounds", 2, "--write", "--seeds")
-    call(tables, *options, 1)
-    first = json.loads(tables.FOUND.read_text())["cells"]
-    assert len(first) == 2 * lines
-    assert all(0 < cell["runs"][0]["global"] <= 100 and cell["runs"][0]["rounds"] == 2 for cell in first)
-    capsys.readouterr()
-    call(tables, *options, 2)
-    told = capsys.readouterr().out
-    again = json.loads(tables.FOUND.read_text())["cells"]
-    assert [cell["runs"][:1] for cell in again] == [cell["runs"] for cell in first]
-    assert all(len(cell["runs"]) == 2 for cell in again)
-    assert told.count("'seed': 1") == 2 * lines
-    assert told.count("'seed': 0") == 0
-    assert told.count(f"\n| {data} |") == 2 * lines  # both goals
+def planned(table, **place):
+    (cell,) = (each for each in Table.of_file(PAPERS / "fedgl" / f"{table}.toml").cells() if each.place == place)
+    return cell.planned(3)
 
 
-def test_settings_are_the_papers(scripts_of):
-    tables = scripts_of("fedgl", "tables")["tables"]
-    plan = tables.study("wiki", tables.METHODS["fedgl"], 3, {})
+def test_settings_are_the_papers():
+    plan = planned("table2", data="wiki", method="fedgl")
     (method,) = plan.method_list()
     assert (method.threshold, method.alpha, method.beta, method.neighbours) == (0.1, 0.1, 1.0, 100)
     assert (method.rounds, method.patience, method.local.epochs, method.local.optimizer) == (300, 30, 10, "adam")
     assert plan.partition == {"name": "overlap"}
     assert plan.data == {"name": "wiki", "train_per_class": 20, "val": 500, "test": 1000}
-    few = tables.study("cora", tables.METHODS["federated"], 0, {"labels": 5})
+    few = planned("table3", data="cora", labels="5", method="federated")
     assert few.data == {"name": "cora", "train_per_class": 5, "val": 500, "test": 1000, "split": "random"}
-
-
-def test_sweeps_go_over_the_papers_ranges(scripts, tmp_path, monkeypatch, call, capsys):
-    sweeps = scripts["sweeps"]
-    monkeypatch.setattr(sweeps, "FOUND", tmp_path / "sweeps.json")
-    monkeypatch.setitem(sweeps.RANGES, "beta", (0.0, 0.5))
-    call(sweeps, "--parameters", "beta", "--data", "cora", "--seeds", 1, "--rounds", 2, "--write")
-    assert "beta = 0.0 | 0.5 |" in capsys.readouterr().out
-    assert [cell["value"] for cell in json.loads(sweeps.FOUND.read_text())["cells"]] == [0.0, 0.5]
+    assert planned("table4", data="cora", share="0.3", method="fedgl").method_list()[0].fraction == 0.3
+    assert planned("table5", data="acm", parties="0.2 0.4 0.6", method="fedgl").cut().proportions == [0.2, 0.4, 0.6]
+    assert planned("table6", data="acm", shared="0.1", method="fedgl").cut().shared == 0.1
+    swept = planned("figure11", data="wiki", threshold="0.7").method_list()[0]
+    assert (swept.threshold, swept.alpha, swept.rounds) == (0.7, 0.1, 300)
 
 
 def test_pictures_have_a_panel_for_each_method(scripts, tmp_path, monkeypatch, call, capsys):

@@ -3,24 +3,29 @@
     OMP_NUM_THREADS=1 python benchmarks/papers/fedgl/pictures.py --write
 
 writes results/pictures-<set>.svg, one panel a method, and prints each one's silhouette by class: how much nearer a node
-is to nodes of its own class than to those of the next one, from -1 to 1, before t-SNE. Models are those of tables.py at
+is to nodes of its own class than to those of the next one, from -1 to 1, before t-SNE. Models are those of table 2 at
 their best validation round; nodes are embedded on the plain graph of all parties.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from sklearn.metrics import silhouette_score
-from tables import METHODS, study
 
-from figures import scattered
 from isthmus.data.party import pool
-from isthmus.study.engine import Run, module_for
+from isthmus.papers.measures import prepared
+from isthmus.papers.plan import Table
+from isthmus.study.engine import module_for
 
+sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
+from figures import scattered
+
+TABLE = Path(__file__).parent / "table2.toml"
 HERE = Path(__file__).parent / "results"
 SETS = ("cora", "citeseer", "acm")
 SHOWN = ("centralized", "federated", "without graph", "without labels", "fedgl")
@@ -28,10 +33,11 @@ SHOWN = ("centralized", "federated", "without graph", "without labels", "fedgl")
 
 def embedded(data: str, name: str, rounds: int) -> tuple[Any, Any]:
     """What the method's model says of the test nodes, and their classes."""
-    plan = study(data, METHODS[name], 0, {}, rounds)
+    (cell,) = (each for each in Table.of_file(TABLE).cells() if each.place == {"data": data, "method": name})
+    plan = cell.planned(0, {"method": {"rounds": rounds}})
     loaded = plan.load(0)
+    run = prepared(plan, 0, None).go()
     module = module_for(plan.encoder(), loaded.parties, loaded.task, 0)
-    run = Run(plan.method_list()[0], loaded.parties, loaded.task, module, seed=0).go()
     whole = pool(loaded.parties)
     module.load_state_dict(run.weights)
     module.eval()

@@ -1,0 +1,37 @@
+"""Every table of a paper can be run, its results are of its setting, and its page shows them."""
+
+import pytest
+from tests.benchmarks.conftest import PAPERS
+
+from isthmus.papers.shelf import entries
+from isthmus.papers.shown import filled, markdown, marks
+
+EVERY = entries(PAPERS)
+
+
+@pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)
+def test_every_cell_is_a_study(entry):
+    cells = list(entry.plan.cells())
+    assert cells
+    for cell in cells:
+        cell.planned(0)
+        for trial in cell.trials():
+            assert trial
+
+
+@pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)
+def test_results_are_of_the_present_setting_and_on_the_page(entry):
+    assert entry.kept.stale(entry.plan) == []
+    page = entry.page.read_text(encoding="utf-8")
+    assert marks(entry.table)[0] in page
+    assert filled(page, entry.table, markdown(entry.plan, entry.kept)) == page
+
+
+@pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)
+def test_figures_are_numbers_of_every_cell(entry):
+    for cell in entry.plan.cells():
+        for run in entry.kept.runs(cell):
+            assert set(run["figures"]) <= set(entry.plan.figures)
+            assert run["figures"]
+            assert all(isinstance(value, float) for value in run["figures"].values())
+            assert run["date"] >= "2026-11"
