@@ -3,107 +3,74 @@
 import json
 
 import pytest
+from tests.benchmarks.conftest import PAPERS
 
+from isthmus.papers.plan import Cell, Table
 from isthmus.study.config import Study
+
+FAMILIES = {
+    "infograph": ("infograph-fedavg", "infograph-fedprox"),
+    "mvgrl": ("mvgrl-fedavg", "mvgrl-fedprox"),
+    "fclg": ("fclg", "fclg-h", "intra-fedavg", "intra-kl", "intra-mse"),
+}
 
 
 @pytest.fixture
 def scripts(scripts_of, monkeypatch, tmp_path):
     """The folder's scripts by name, on generated graphs instead of the paper's sets; results go elsewhere."""
-    found = scripts_of("fclg", "tables", "search", "speed", "sweeps", "pictures")
-    study = found["tables"].study
+    found = scripts_of("fclg", "search", "speed", "pictures")
+    planned = Cell.planned
 
-    def small(*plan, **more):
-        whole = study(*plan, **more).model_dump()
-        task = {**whole["task"], "probe": 2}
-        return Study.of({**whole, "data": {"name": "motifs", "graphs": 60}, "task": task})
+    def small(cell, *rest):
+        whole = planned(cell, *rest).model_dump()
+        task, cut = {**whole["task"], "probe": 2}, {**whole["partition"], "emd": 0.5}
+        return Study.of({**whole, "data": {"name": "motifs", "graphs": 60}, "task": task, "partition": cut})
 
-    for script in found.values():
-        monkeypatch.setattr(script, "study", small)
-    monkeypatch.setattr(found["tables"], "EMD", dict.fromkeys(found["tables"].SETS, 0.5))
-    monkeypatch.setattr(found["tables"], "FOUND", tmp_path / "results" / "tables.json")
-    for name in ("tables", "search"):
-        monkeypatch.setattr(found[name], "SEARCH", tmp_path / "results" / "search.json")
+    monkeypatch.setattr(Cell, "planned", small)
+    monkeypatch.setattr(found["search"], "SEARCH", tmp_path / "results" / "search.json")
     return found
 
 
-def test_the_table_takes_what_the_search_has_found(scripts, call, capsys, monkeypatch):
-    search, tables = scripts["search"], scripts["tables"]
+def test_the_search_keeps_what_validation_graphs_say(scripts, call, capsys, monkeypatch):
+    search = scripts["search"]
     monkeypatch.setattr(search, "EVERY", 1)
     monkeypatch.setattr(search, "RATES", (1e-3, 1e-2))
     monkeypatch.setattr(search, "ENCODERS", {name: own[:1] for name, own in search.ENCODERS.items()})
     call(search, "--data", "proteins", "--rounds", 2, "--write")
-    cells = json.loads(tables.SEARCH.read_text())["cells"]
+    cells = json.loads(search.SEARCH.read_text())["cells"]
     assert [cell["family"] for cell in cells] == ["fclg", "fclg", "infograph", "infograph", "mvgrl", "mvgrl"]
     assert all(run["val"].keys() == {"1", "2"} for cell in cells for run in cell["runs"])
-    best = max(tables.score(cell["runs"], at, tables.SCALE) for cell in cells[:2] for at in ("1", "2"))
-    setting, rounds = tables.chosen("proteins", "fclg")
+    best = max(search.score(cell["runs"], at, search.SCALE) for cell in cells[:2] for at in ("1", "2"))
+    setting, rounds = search.chosen("proteins", "fclg")
     (picked,) = (cell for cell in cells if cell["family"] == "fclg" and cell["setting"] == setting)
-    assert tables.score(picked["runs"], str(rounds), tables.SCALE) == best
+    assert search.score(picked["runs"], str(rounds), search.SCALE) == best
     assert "| proteins | mvgrl |" in capsys.readouterr().out
 
-    options = ("--data", "proteins", "--cuts", "non-iid", "--rounds", 1, "--write", "--seeds")
-    call(tables, *options, 1)
-    first = json.loads(tables.FOUND.read_text())["cells"]
-    assert [cell["method"] for cell in first] == list(tables.METHODS)
-    capsys.readouterr()
-    call(tables, *options, 2)
-    told = capsys.readouterr().out
-    assert (told.count('"seed": 1'), told.count('"seed": 0')) == (9, 0)
-    assert "| fclg-h | 2 |" in told
+
+@pytest.mark.parametrize("name", ["table2", "table3", "figure4a", "figure5"])
+def test_tables_have_what_the_search_has_found(scripts_of, name):
+    search = scripts_of("fclg", "search")["search"]
+    family = {row: family for family, rows in FAMILIES.items() for row in rows}
+    for cell in Table.of_file(PAPERS / "fclg" / f"{name}.toml").cells():
+        setting, rounds = search.chosen(cell.place["data"], family[cell.place["method"]])
+        plan = cell.planned(0)
+        (method,) = plan.method_list()
+        encoder = plan.encoder()
+        assert (method.local.lr, method.rounds, encoder.name) == (setting["lr"], rounds, setting["encoder"])
+        assert "norm" not in setting or (encoder.norm, encoder.weighted) == (setting["norm"], True)
 
 
-def test_nothing_is_run_before_the_search(scripts, call):
-    with pytest.raises(SystemExit, match=r"search.json has nothing for infograph on nci1"):
-        call(scripts["tables"], "--data", "nci1")
-
-
-def test_settings_are_the_papers(scripts_of):
-    tables = scripts_of("fclg", "tables")["tables"]
-    plan = tables.study("enzymes", "non-iid", {"encoder": "gcn", "lr": 0.01}, {"name": "mvgrl", **tables.PROX}, 20, 3)
+def test_settings_are_the_papers():
+    cells = {cell.name: cell for cell in Table.of_file(PAPERS / "fclg" / "table2.toml").cells()}
+    plan = cells["mvgrl-fedprox, enzymes"].planned(3)
     (method,) = plan.method_list()
     assert (plan.parties, plan.partition) == (6, {"name": "label-skew", "emd": 1.2667})
     assert (method.local.optimizer, method.local.epochs, method.training().mu) == ("adamw", 5, 0.01)
 
 
-@pytest.fixture
-def searched(scripts):
-    """A search that has found something."""
-    tables = scripts["tables"]
-    tables.SEARCH.parent.mkdir()
-    cells = [
-        {
-            "data": "proteins",
-            "family": family,
-            "setting": {"encoder": "gin", "norm": False, "lr": 1e-3},
-            "runs": [{"seed": 1000, "val": {"5": {tables.SCALE: {"accuracy": 60.0, "f1": 50.0}}}}],
-        }
-        for family in ("fclg", "infograph", "mvgrl")
-    ]
-    tables.SEARCH.write_text(json.dumps({"cells": cells}))
-    return scripts
-
-
-def test_sweeps_go_on_and_are_drawn(searched, call, capsys, monkeypatch, tmp_path):
-    sweeps = searched["sweeps"]
-    monkeypatch.setattr(sweeps, "FOUND", tmp_path / "results" / "sweeps.json")
-    for name in ("emd", "parties"):
-        monkeypatch.setitem(sweeps.RANGES, name, dict(list(sweeps.RANGES[name].items())[1:3]))
-    options = ("--methods", "fclg", "--rounds", 2, "--write", "--parameters", "rounds", "emd", "parties", "--seeds")
-    call(sweeps, *options, 1)
-    cells = json.loads(sweeps.FOUND.read_text())["cells"]
-    assert [cell["value"] for cell in cells] == ["", "0.2", "0.4", "4", "6"]
-    assert len(cells[0]["runs"][0]["by round"]) == 2
-    capsys.readouterr()
-    call(sweeps, *options, 2)
-    assert "| proteins, emd | 0.2 | 0.4 |" in capsys.readouterr().out
-    page = sweeps.FOUND.with_suffix(".html").read_text()
-    assert "proteins, fclg: parties" in page
-
-
-def test_embeddings_are_drawn_round_by_round(searched, call, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(searched["pictures"], "HERE", tmp_path)
-    call(searched["pictures"], "--rounds", 1, 2, "--write")
+def test_embeddings_are_drawn_round_by_round(scripts, call, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(scripts["pictures"], "HERE", tmp_path)
+    call(scripts["pictures"], "--rounds", 1, 2, "--write")
     assert capsys.readouterr().out.count("silhouette") == 2
     picture = (tmp_path / "pictures-proteins.svg").read_text()
     assert picture.count("<circle") == 120

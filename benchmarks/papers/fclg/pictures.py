@@ -9,24 +9,30 @@ its own class than to those of the next one, from -1 to 1, before t-SNE and scal
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from sklearn.metrics import silhouette_score
-from tables import SETS, chosen, prepared, study
 
-from figures import scattered
 from isthmus.nn.per_party import per_party
+from isthmus.papers.measures import prepared
+from isthmus.papers.plan import Table
 
+sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
+from figures import scattered
+
+TABLE = Path(__file__).parent / "figure2.toml"
 HERE = Path(__file__).parent / "results"
+SETS = ("proteins", "enzymes", "dhfr", "nci1")
 
 
 def embedded(data: str, rounds: Sequence[int]) -> dict[str, tuple[Any, Any]]:
     """By round embeddings of all graphs by the server's model, scaled as they are clustered, and classes."""
-    setting, _ = chosen(data, "fclg")
-    run = prepared(study(data, "non-iid", setting, {"name": "fclg", "every": 1}, max(rounds), 0), 0)
+    (cell,) = (each for each in Table.of_file(TABLE).cells() if each.place == {"data": data, "method": "fclg"})
+    run = prepared(cell.planned(0, {"method": {"rounds": max(rounds)}}), 0, None)
     assert run.whole is not None
     (whole,), found = run.whole.given.parties, {}
     model = per_party(run.module, 1)
