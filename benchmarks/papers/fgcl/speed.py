@@ -29,15 +29,16 @@ from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL
 from isthmus.nn.per_party import initial_weights
+from isthmus.papers.plan import Table
 from isthmus.study.engine import module_for
 from isthmus.study.results import versions
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
-from tables import LOCAL, study
-
 from figures import keep, machine, markdown, named, print_table
 
 HERE = Path(__file__).parent
+TABLE = Table.of_file(HERE / "table3.toml")
+LOCAL: dict[str, Any] = TABLE.study["method"]["local"]
 MARKS = ("<!-- figures: written by speed.py --write -->", "<!-- end of figures of speed.py -->")
 HEAD = ("batch size", "supervised, s", "FGCL, s", "FGCL / supervised", "asked")
 ASKED = {128: 5, 32: None, 1: 15}
@@ -46,7 +47,8 @@ ASKED = {128: 5, 32: None, 1: 15}
 def sites(data: str, batch_size: int, negatives: int) -> tuple[Site, Site]:
     """FGCL's with views drawn, and FedAvg's on parties that hold the first of these."""
     local = {**LOCAL, "batch_size": batch_size}
-    plan = study(data, "gcn", "random", {"name": "fgcl", "negatives": negatives, "local": local}, 1, 0)
+    (cell,) = (each for each in TABLE.cells() if each.name == f"gcn, {data}, fgcl 1")
+    plan = cell.planned(0, {"method": {"negatives": negatives, "local": local}})
     loaded = plan.load(0)
     parties = [pool(loaded.parties)]
     module = module_for(plan.encoder(), parties, loaded.task, 0)
