@@ -76,12 +76,15 @@ class Attacked(Measure):
     """
 
     name = "membership"
+    audit: dict[str, Any] = Field(default={})
+    """Options of the audit."""
 
     def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
         loaded = study.load(seed)
         module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
         (method,) = study.method_list()
-        (found,) = Membership().against({"": method}, loaded.parties, loaded.task, module, seed=seed)
+        audit = Membership.read(self.audit, "measure.audit")
+        (found,) = audit.against({"": method}, loaded.parties, loaded.task, module, seed=seed)
         risks = ("auc", "f1", "likelihood", "tpr")
         kept = {"value": [[each.round, each.value] for each in found.rounds]}
         kept |= {risk: [[each.round, each.worst(risk)] for each in found.rounds] for risk in ("auc", "likelihood")}

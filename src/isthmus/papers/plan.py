@@ -102,7 +102,7 @@ class Table(Options):
     study: dict[str, Any] = Field(default={})
     """What all cells have in common."""
     axes: list[Axis] = Field(min_length=1)
-    """What varies; the last one gives the columns."""
+    """What varies."""
     where: list[Where] = Field(default=[])
     """What is otherwise at some places."""
     tune: Tuning | None = None
@@ -111,6 +111,8 @@ class Table(Options):
     """What is done with the study of a cell."""
     figures: dict[str, Figure] = Field(min_length=1)
     """By name what is told of every cell; the first one is the headline."""
+    columns: Literal["axis", "figures"] = "axis"
+    """What is side by side: values of the last axis, in one table for each figure, or all figures."""
     spread: Literal["std", "range"] = "std"
     """What is told of the seeds beside their mean."""
     published: dict[str, Any] = Field(default={})

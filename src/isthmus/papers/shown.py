@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,16 +17,16 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import Verdict
 from isthmus.papers.kept import Kept, mean_at, means, values_of
-from isthmus.papers.plan import Cell, Table
+from isthmus.papers.plan import Table
 from isthmus.papers.running import Standing
 
 
 def markdown(table: Table, kept: Kept) -> str:
     """All figures, the claims below them."""
     parts = []
-    for name, figure in table.figures.items():
-        if lines := list(_lines(table, kept, name)):
-            parts += [f"{figure.title}:"] if figure.title else []
+    for title, columns in _tables(table):
+        if lines := list(_lines(table, kept, columns)):
+            parts += [f"{title}:"] if title else []
             parts.append("\n".join(lines))
     if not parts:
         parts.append("Not run yet.")
@@ -59,37 +60,61 @@ def said(verdict: Verdict) -> str:
     return f"{verdict.claim.says}: **{verdict.word}**{where}"
 
 
-def _lines(table: Table, kept: Kept, figure: str) -> Iterator[str]:
+@dataclass(frozen=True)
+class Column:
+    """One column: a figure, of a value of the last axis or of none."""
+
+    head: str
+    figure: str
+    value: tuple[str, ...] = ()
+
+
+def _tables(table: Table) -> Iterator[tuple[str, list[Column]]]:
+    """Title and columns of each."""
+    if table.columns == "figures":
+        yield "", [Column(figure.title or name, name) for name, figure in table.figures.items()]
+        return
+    last = table.axes[-1]
+    for name, figure in table.figures.items():
+        yield figure.title, [Column(value, name, (value,)) for value in last.changes()]
+
+
+def _lines(table: Table, kept: Kept, columns: Sequence[Column]) -> Iterator[str]:
+    """A line for each combination of the other axes that was run, below it the paper's; only columns that were run."""
     cells = {tuple(cell.place.values()): cell for cell in table.cells()}
-    *rows, columns = table.axes
-    shown = [
-        value
-        for value in columns.changes()
-        if any(values_of(table, kept.runs(cell), figure) for key, cell in cells.items() if key[-1] == value)
-    ]
+    axes = table.axes[: len(table.axes) - len(columns[0].value)]
+    last = table.axes[-1]
+
+    def found(key: tuple[str, ...], column: Column) -> list[float]:
+        cell = cells.get((*key, *column.value))
+        return [] if cell is None else values_of(table, kept.runs(cell), column.figure)
+
+    keys = list(itertools.product(*(axis.changes() for axis in axes)))
+    shown = [column for column in columns if any(found(key, column) for key in keys)]
     if not shown:
         return
-    heads = [f"{columns.name} = {shown[0]}" if columns.option else shown[0], *shown[1:]]
-    yield f"| {' | '.join([*(axis.name for axis in rows), 'seeds', *heads])} |"
-    yield f"|{' --- |' * len(rows)}{' ---: |' * (1 + len(shown))}"
-    for key in itertools.product(*(axis.changes() for axis in rows)):
-        own = [_values(table, kept, cells.get((*key, value)), figure) for value in shown]
+    heads = [column.head for column in shown]
+    if last.option and shown[0].value:
+        heads[0] = f"{last.name} = {heads[0]}"
+    yield f"| {' | '.join([*(axis.name for axis in axes), 'seeds', *heads])} |"
+    yield f"|{' --- |' * len(axes)}{' ---: |' * (1 + len(shown))}"
+    for key in keys:
+        own = [found(key, column) for column in shown]
         if not any(own):
             continue
         counts = sorted({len(values) for values in own if values})
         seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-        told = [_told(table, values, figure) for values in own]
+        told = [_told(table, values, column.figure) for values, column in zip(own, shown, strict=True)]
         yield f"| {' | '.join([*key, seeds, *told])} |"
-        place = dict(zip((axis.name for axis in rows), key, strict=True))
-        paper = [table.paper(figure, {**place, columns.name: value}) for value in shown]
-        if any(number is not None for number in paper):
-            digits = table.figures[figure].digits
-            told = ["" if number is None else f"{number:.{digits}f}" for number in paper]
-            yield f"| {' | '.join(['*paper*', *[''] * len(rows), *told])} |"
+        paper = [_paper(table, (*key, *column.value), column.figure) for column in shown]
+        if any(paper):
+            yield f"| {' | '.join(['*paper*', *[''] * len(axes), *paper])} |"
 
 
-def _values(table: Table, kept: Kept, cell: Cell | None, figure: str) -> list[float]:
-    return [] if cell is None else values_of(table, kept.runs(cell), figure)
+def _paper(table: Table, key: Sequence[str], figure: str) -> str:
+    place = {axis.name: value for axis, value in zip(table.axes, key, strict=True)}
+    number = table.paper(figure, place)
+    return "" if number is None else f"{number:.{table.figures[figure].digits}f}"
 
 
 def _told(table: Table, values: Sequence[float], figure: str) -> str:
