@@ -31,6 +31,16 @@ def test_where_may_leave_out_places(tmp_path: Path) -> None:
     assert len(list(table(tmp_path, table1=text).cells())) == 3
 
 
+def test_where_may_tune_and_measure_otherwise(tmp_path: Path) -> None:
+    text = TABLE1.replace(
+        "study.method.mu = 0.5",
+        'tune.options."method.mu" = [0.1]\nmeasure = { name = "training", side_by_side = false }',
+    )
+    cells = list(table(tmp_path, table1=text).cells())
+    assert [len(list(cell.trials())) for cell in cells] == [0, 0, 0, 1]
+    assert [cell.how().model_dump()["side_by_side"] for cell in cells] == [True, True, True, False]
+
+
 def test_a_table_is_like_another_but_for_its_numbers_and_claims(tmp_path: Path) -> None:
     second = table(tmp_path, "table2")
     assert (second.title, second.seeds, second.claims, second.published) == ("The same, tuned", 5, [], {})

@@ -18,7 +18,7 @@ from tests.papers.a_paper import PAGE, TABLE1, written
 
 from isthmus.errors import IsthmusError
 from isthmus.papers import running
-from isthmus.papers.kept import Kept, chosen
+from isthmus.papers.kept import Kept
 from isthmus.papers.plan import Table
 from isthmus.papers.running import Runner, Standing
 from isthmus.study.run import run_study
@@ -111,8 +111,8 @@ def test_options_are_chosen_by_validation_on_other_seeds(at_once: None, tmp_path
     best = max(means, key=means.__getitem__)
     (run,) = kept.runs(cell)
     assert run["chosen"] == {"method.local.lr": best, "model.hidden": 4}
-    assert chosen(cell, kept.tuned(cell)) == run["chosen"]
-    assert chosen(cell, Kept.read(path).tuned(cell)) == run["chosen"]
+    assert Kept.read(path).options(cell) == run["chosen"]
+    assert Kept.read(path).tuned(cell) == kept.tuned(cell)
     due = run_study(cell.planned(0, {"method": {"local": {"lr": best}}, "model": {"hidden": 4}})).metrics
     assert run["figures"]["test"] == round(due["test_accuracy"], 6)
 

@@ -55,6 +55,21 @@ class Kept:
         found = self.cells.get(tuple(cell.place.values()))
         return dict(found["tuned"]) if found is not None and found["of"] == cell.digest else {}
 
+    def options(self, cell: Cell) -> dict[str, Any] | None:
+        """What was chosen for a cell: what its runs have, else the first trial whose mean over all seeds is best; none
+        while trials are left."""
+        if cell.tune is None:
+            return {}
+        if runs := self.runs(cell):
+            return dict(runs[0]["chosen"])
+        tuned, means = self.tuned(cell), []
+        for trial in cell.trials():
+            values = tuned.get(json.dumps(trial), {})
+            if any(str(seed) not in values for seed in cell.tune.seeds):
+                return None
+            means.append((statistics.fmean(values[str(seed)] for seed in cell.tune.seeds), trial))
+        return max(means, key=lambda each: each[0])[1]
+
     def add(self, cell: Cell, run: dict[str, Any]) -> None:
         """One run more; those of another setting are gone then."""
         runs = self._own(cell)["runs"]
@@ -81,18 +96,6 @@ def _lines(cell: Mapping[str, Any]) -> str:
     head = json.dumps({key: value for key, value in cell.items() if key != "runs"})[:-1]
     runs = ",\n".join(f"   {json.dumps(run)}" for run in cell["runs"])
     return f'  {head}, "runs": [\n{runs}\n  ]}}' if runs else f'  {head}, "runs": []}}'
-
-
-def chosen(cell: Cell, tuned: Mapping[str, Mapping[str, float]]) -> dict[str, Any] | None:
-    """The options whose mean over all seeds of the trials is best; none while trials are left. The first of equals."""
-    assert cell.tune is not None
-    means = []
-    for trial in cell.trials():
-        values = tuned.get(json.dumps(trial), {})
-        if any(str(seed) not in values for seed in cell.tune.seeds):
-            return None
-        means.append((statistics.fmean(values[str(seed)] for seed in cell.tune.seeds), trial))
-    return max(means, key=lambda each: each[0])[1]
 
 
 def values_of(table: Table, runs: Runs, figure: str) -> list[float]:

@@ -45,17 +45,6 @@ class Axis(Options):
         return {str(value): settings([f"{self.option}={json.dumps(value)}"]) for value in self.values}
 
 
-class Where(Options):
-    """What is otherwise at some places."""
-
-    at: dict[str, list[str]]
-    """By axis the values it is about."""
-    study: dict[str, Any] = Field(default={})
-    """What is changed there."""
-    skip: bool = False
-    """There is nothing there."""
-
-
 class Figure(Options):
     """A number that every cell has."""
 
@@ -78,6 +67,21 @@ class Tuning(Options):
     """Metric whose mean is best where it is largest."""
     seeds: list[NonNegativeInt] = Field(default=[1000])
     """Seeds of the trials."""
+
+
+class Where(Options):
+    """What is otherwise at some places."""
+
+    at: dict[str, list[str]]
+    """By axis the values it is about."""
+    study: dict[str, Any] = Field(default={})
+    """What is changed there."""
+    tune: Tuning | None = None
+    """What is chosen by validation there."""
+    measure: dict[str, Any] | None = None
+    """What is done with the study of a cell there."""
+    skip: bool = False
+    """There is nothing there."""
 
 
 OWN = ("published", "claims", "seeds", "like")
@@ -151,8 +155,9 @@ class Table(Options):
             if figure not in self.figures:
                 raise IsthmusError(f"published: there is no figure '{figure}': {nearest(figure, self.figures)}")
             _check_published(numbers, [list(values) for values in by_name.values()], f"published.{figure}")
-        self.how()
-        next(self.cells()).planned(0)
+        for cell in itertools.islice(self.cells(), 1):
+            cell.planned(0)
+            cell.how()
 
     def cells(self) -> Iterator[Cell]:
         """All of them, in order."""
@@ -162,22 +167,19 @@ class Table(Options):
             study = self.study
             for of, value in zip(changes, values, strict=True):
                 study = merged(study, of[value])
-            fitting = [each for each in self.where if all(place[axis] in found for axis, found in each.at.items())]
-            for each in fitting:
-                study = merged(study, each.study)
-            if not any(each.skip for each in fitting):
-                yield Cell(place, study, self.tune, self.measure)
+            tune, measure, skip = self.tune, self.measure, False
+            for each in self.where:
+                if all(place[axis] in found for axis, found in each.at.items()):
+                    study, skip = merged(study, each.study), skip or each.skip
+                    tune, measure = each.tune or tune, each.measure or measure
+            if not skip:
+                yield Cell(place, study, tune, measure)
 
     def quickly(self) -> Table:
         """The same with one seed and what `quick` changes, to see that it runs."""
         last = Where(at={}, study=self.quick)
         tune = None if self.tune is None else self.tune.model_copy(update={"seeds": self.tune.seeds[:1]})
         return self.model_copy(update={"seeds": 1, "where": [*self.where, last], "tune": tune})
-
-    def how(self) -> Measure:
-        """What is done with the study of a cell."""
-        options = {key: value for key, value in self.measure.items() if key != "name"}
-        return Measure.named(str(self.measure.get("name"))).read(options, "measure")
 
     def paper(self, figure: str, place: Place) -> float | None:
         """The paper's number."""
@@ -218,6 +220,11 @@ class Cell:
         """What its figures depend on, but for the code: figures of another digest are of another setting."""
         said = [self.study, None if self.tune is None else self.tune.model_dump(), self.measure]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+    def how(self) -> Measure:
+        """What is done with the study."""
+        options = {key: value for key, value in self.measure.items() if key != "name"}
+        return Measure.named(str(self.measure.get("name"))).read(options, "measure")
 
     def planned(self, seed: int, changes: Mapping[str, Any] | None = None) -> Study:
         """Its study with one seed, and perhaps some options otherwise."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from isthmus.errors import IsthmusError, nearest
-from isthmus.papers.kept import Kept, chosen
+from isthmus.papers.kept import Kept
 from isthmus.papers.measures import Measure, Training
 from isthmus.papers.plan import Cell, Table, nested
 
@@ -111,8 +111,8 @@ class Runner:
     def _trials(self) -> Iterator[Job]:
         """What has to be tried before options are chosen."""
         for cell in self.cells:
-            if cell.tune is None:
-                continue
+            if cell.tune is None or self.kept.runs(cell):
+                continue  # what its runs were chosen to be stays
             tuned = self.kept.tuned(cell)
             for trial in cell.trials():
                 said = json.dumps(trial)
@@ -124,11 +124,11 @@ class Runner:
         """What is reported, in the setting that trials have chosen; a cell whose trials failed is left out."""
         metrics = {name: figure.metric for name, figure in self.table.figures.items()}
         for cell in self.cells:
-            options = {} if cell.tune is None else chosen(cell, self.kept.tuned(cell))
+            options = self.kept.options(cell)
             there = {run["seed"] for run in self.kept.runs(cell)}
             for seed in range(min(self.table.seeds, self.most or self.table.seeds)):
                 if seed not in there and options is not None:
-                    yield self._job(cell, seed, "", options, self.table.how(), metrics)
+                    yield self._job(cell, seed, "", options, cell.how(), metrics)
 
     def _job(
         self, cell: Cell, seed: int, trial: str, options: Mapping[str, Any], how: Measure, metrics: Mapping[str, str]
