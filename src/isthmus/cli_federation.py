@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +26,7 @@ def new(
     parties: Annotated[str, typer.Option(help="Names of the parties, with commas between.")],
     server: Annotated[str, typer.Option(help="Where the server will be: HOST:PORT.")],
     out: Annotated[Path, typer.Option(help="Folder for the kits; it must not be there, or be empty.")],
-    days: Annotated[int, typer.Option(min=1, help="Days until the certificates expire.")] = 360,
+    days: Annotated[int, typer.Option(min=1, max=360, help="Days until the certificates expire.")] = 360,
 ) -> None:
     """Make start-up kits, one folder each with keys of its own: hand each to whom it is for."""
     from isthmus.federation.flare import make_kits
@@ -51,8 +53,9 @@ def serve(
     from isthmus.federation import flare
 
     said = flare.Kit.read(kit, "server")
-    typer.echo(f"serving {', '.join(said.parties)} at {bind or said.host}:{said.port}; log in {kit / 'log.txt'}")
-    flare.serve(kit, bind=bind)
+    line = f"serving {', '.join(said.parties)} at {bind or said.host}:{said.port}; log in {kit / 'log.txt'}"
+    _end_at_once()
+    flare.serve(kit, bind=bind, ready=lambda: typer.echo(line))
 
 
 @app.command()
@@ -65,8 +68,19 @@ def join(
     from isthmus.federation import flare
 
     said = flare.Kit.read(kit, "party")
-    typer.echo(f"{said.name} takes part at {said.host}:{said.port}; log in {kit / 'log.txt'}")
-    flare.take_part(kit, data, key)
+    line = f"{said.name} takes part at {said.host}:{said.port}; log in {kit / 'log.txt'}"
+    _end_at_once()
+    flare.take_part(kit, data, key, ready=lambda: typer.echo(line))
+
+
+def _end_at_once() -> None:
+    """An interrupt ends the process: FLARE would wait for threads of its own."""
+
+    def end(*signalled: object) -> None:
+        os.write(2, b"isthmus: stopped\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
 
 
 @app.command("run")
@@ -84,7 +98,7 @@ def run_command(
 
     from isthmus.federation.flare import Admin
     from isthmus.study.away import run_away
-    from isthmus.study.show import Live, show_results
+    from isthmus.study.show import Live, left_out, show_results
 
     whole = _study(study)
 
@@ -101,6 +115,8 @@ def run_command(
         typer.echo(json.dumps(results.to_dict()))
         return
     show_results(results, Console())
+    for line in left_out(results):
+        typer.echo(line)
     typer.echo(f"results in {out}")
 
 
@@ -113,14 +129,22 @@ def status(kit: AdminKit, as_json: Json = False) -> None:
         here, jobs = admin.present(), admin.jobs()
         going = {job["job_id"]: admin.progress(job["job_id"]) for job in jobs if job.get("status") == "RUNNING"}
     parties = [{"party": party, "there": party in here} for party in admin.kit.parties]
-    told = [{"job": job["job_id"], "state": job["status"], "at": job.get("submit_time", "")} for job in jobs]
+    told = [
+        {
+            "job": job["job_id"],
+            "methods": job.get("job_name", ""),
+            "state": job["status"],
+            "at": job.get("submit_time", ""),
+        }
+        for job in jobs
+    ]
     if as_json:
         typer.echo(json.dumps({"parties": parties, "jobs": told, "progress": going}))
         return
     for each in parties:
         typer.echo(f"{each['party']}: {'there' if each['there'] else 'not there'}")
     for job in told:
-        typer.echo(f"{job['at']}  {job['state']}")
+        typer.echo(f"{job['at']}  {job['state']}  {job['methods']}")
         for line in going.get(job["job"], []):
             typer.echo(f"  {line['method']}, seed {line['seed']}: round {line['at']} of {line['rounds']}")
 
@@ -145,7 +169,8 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
     from isthmus.study.preview import preview as previewed
     from isthmus.study.show import disclosures
 
-    found = previewed(_study(study))
+    whole = _study(study)
+    found = previewed(whole)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found]))
         return
@@ -154,6 +179,12 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
     console = Console()
     for shown in disclosures(found):
         console.print(shown, soft_wrap=True)
+    parties = max(each.parties for each in found)
+    console.print(
+        f"Sizes are those of '{whole.data_set().name}' at {parties} parties, which stand in for the federation's own; "
+        "names with [n] are arrays, and n follows from what a party holds.",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 def _study(path: Path) -> Any:

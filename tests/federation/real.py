@@ -157,4 +157,4 @@ def until_round(federation: Federation, rounds: int) -> None:
         return any(line["at"] >= rounds for job in jobs for line in admin.progress(job))
 
     with flare.Admin(federation.kits / "admin") as admin:
-        until(f"round {rounds}", there, 120)
+        until(f"round {rounds}", there, 240)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -170,8 +171,47 @@ def test_the_server_listens_where_it_is_told_to(tmp_path: Path) -> None:
         here.begin("server", ["serve", here.kits / "server", "--bind", "127.0.0.2"])
         until("the listener", lambda: "127.0.0.2" in listening(here), 60)
         assert listening(here) == {"127.0.0.1", "127.0.0.2"}  # within this machine, and for the parties
+        again = isthmus("federation", "serve", here.kits / "server")
+        assert again.returncode == 2
+        assert "is in use: another process runs with this kit, stop that first" in again.stderr
+        here.processes["server"].send_signal(signal.SIGINT)
+        assert here.processes.pop("server").wait(timeout=10) == 130
+        assert here.log("server").count("isthmus: stopped") == 1
+        assert "Traceback" not in (tmp_path / "server.out").read_text()
     finally:
         here.close()
+
+
+def test_mistakes_show_before_anybody_is_reached(tmp_path: Path) -> None:
+    at_folders(BANKS, tmp_path / "data", parties=1)
+    here = Federation(tmp_path, written(tmp_path / "any.toml"), {"party-0": tmp_path / "data" / "party-0"})
+    join = ("federation", "join", here.kits / "party-0", "--data")
+    for words, why in (
+        ((*join, tmp_path / "nowhere"), "No such file or directory"),
+        (("federation", "status", here.kits / "admin"), "nobody listens at localhost"),
+    ):
+        said = isthmus(*words)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert why in said.stderr
+    with (tmp_path / "data" / "party-0" / "party.toml").open("a") as file:
+        file.write("\n[limits]\nleast = 2\n")
+    said = isthmus(*join, here.data["party-0"])
+    assert "limits.least is 2, more than this federation has parties (1)" in said.stderr
+
+
+def test_who_is_gone_is_not_there_though_flare_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from isthmus.federation import flare
+
+    now = 10_000.0
+    looks = [{"a": now - 3, "b": now - 200, "c": now + 500}, {"a": now - 3, "b": now - 200, "c": now + 505}]
+    admin = flare.Admin.__new__(flare.Admin)
+    admin.kit = flare.Kit("x", "admin", "admin", "h", 1, ("a", "b", "c", "d"), {}, Path())
+    monkeypatch.setattr(admin, "_heard", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
+    monkeypatch.setattr(flare.time, "time", lambda: now)
+    passing = iter(range(0, 1000, 5))
+    monkeypatch.setattr(flare.time, "monotonic", lambda: float(next(passing)))
+    monkeypatch.setattr(flare.time, "sleep", lambda seconds: None)
+    assert admin.present() == ["a", "c"]  # c's clock is wrong, but it was heard of again
 
 
 def test_a_certificate_that_has_expired_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +267,7 @@ def refusal(startup: Path, port: int) -> str:
         return str(error)
 
 
+@pytest.mark.processes
 def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
     """Its kit names this server, but its certificate is of another authority."""
     at_folders(BANKS, tmp_path / "data", parties=1)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
+from isthmus.data.folder.limits import Limits
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
@@ -21,6 +22,8 @@ from isthmus.protect.options import Protect
 from isthmus.study.config import Study
 from isthmus.study.engine import Run, RunResult, module_for
 from isthmus.study.federated import Member, Outcome, coordinate
+from isthmus.study.results import Results
+from isthmus.study.show import left_out
 
 BANKS = {"data": {"name": "banks"}}
 MOTIFS = {"data": {"name": "motifs", "graphs": 20}}
@@ -379,6 +382,45 @@ def test_a_party_refuses_what_its_limits_do_not_allow(limits: str, why: str, tmp
     assert run.metrics
 
 
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ('methods = ["fedvag"]', "there is no 'fedvag': did you mean 'fedavg'?"),
+        ('totals = ["mask"]', "there is no 'mask': did you mean 'masks'?"),
+        ('actions = ["evalute"]', "there is no action 'evalute': did you mean 'evaluate'?"),
+        ('actions = ["tell:train"]', "there is no action 'tell:train'"),
+    ],
+)
+def test_limits_name_what_there_is(limits: str, why: str, tmp_path: Path) -> None:
+    at_folders(study_of("fedavg"), tmp_path / "data")
+    limited(tmp_path / "data", limits)
+    with pytest.raises(IsthmusError) as raised:
+        members_of(tmp_path / "data", tmp_path / "parties")
+    assert why in str(raised.value)
+
+
+def test_actions_may_be_those_of_any_method_and_of_the_set_up() -> None:
+    assert Limits(actions=["introduce", "train", "total:train", "propagate", "exchange:propagate"])
+
+
+def test_who_did_not_answer_is_told_with_the_first_reason(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    outcome = federated(study, tmp_path, failing_at("party-1", {2}, "no answer within 600 s"))
+    (line,) = left_out(Results(study.resolved(), outcome.runs))
+    assert line.startswith("party 'party-1' did not answer ")
+    assert line.endswith("first in round 2 of fedavg: action 'train', no answer within 600 s")
+
+
+def test_what_ends_a_run_names_the_method_and_parties_of_one_reason_together(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", training={"rounds": 3, "quorum": 1.0}), tmp_path / "data")
+
+    def silent(to: str, message: Message) -> Message | str | None:
+        return "gone" if message.get("action") == "train" and to != "party-2" else None
+
+    with pytest.raises(TooFewAnswers, match=r"^fedavg, seed 0: .*missing: 'party-0', 'party-1' \(.*gone\)"):
+        federated(study, tmp_path, silent)
+
+
 def test_what_a_method_spends_is_known_before_it_runs(tmp_path: Path) -> None:
     more: dict[str, Any] = {"methods": [{"name": "fgcl", "epsilons": [1.0, 0.5]}], "protect": {}}
     study = at_folders(study_of("fgcl", **more), tmp_path / "data")
@@ -567,7 +609,9 @@ def limited(folder: Path, text: str) -> None:
 def test_a_party_may_ask_for_protected_totals(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     limited(tmp_path / "data", 'totals = ["masks"]')
-    with pytest.raises(IsthmusError, match=r"'party-1' cannot begin: refused: protect.total is 'none', limits.totals"):
+    with pytest.raises(
+        IsthmusError, match=r"these cannot: 'party-1' \(refused: protect.total is 'none', limits.totals"
+    ):
         federated(study, tmp_path)
     masked = study.model_copy(update={"protect": Protect.read({"total": "masks"}, "protect")})
     assert federated(masked, tmp_path).runs[0].rounds == 3

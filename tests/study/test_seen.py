@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from result_folders import PARTIES, ROUNDS, Build, Page, ledger_rows, write_folder
 
@@ -58,6 +60,29 @@ def test_a_protection_is_named_instead_of_a_caveat(build: Build) -> None:
     page = Page(write_report([build(change=protect)]))
     assert "Protected by pairwise masks." in page.text
     assert "whoever operates the server" not in page.text
+
+
+def test_what_left_before_any_method_is_told_first(build: Build) -> None:
+    folder = build()
+    rows = [{**row, "method": "set-up", "seed": -1} for row in ledger_rows("set-up", -1) if row["action"] == "size"]
+    rows[0] |= {"status": "failed", "note": "refused: no"}
+    schema = pq.read_schema(folder / "ledger.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "set-up.parquet")
+    page = Page(write_report([folder]))
+    before, after = page.text.split("Before any method: the set-up", 1)
+    assert "Who saw what" in before
+    assert "The server saw each party's nodes." in after.replace("&#x27;", "'").split("fedavg", 1)[0]
+    assert "to settle what they have alike" in page.text
+    assert "refused: no" in page.text
+
+
+def test_what_weighs_a_part_is_said_in_words(build: Build) -> None:
+    def weigh(parts: dict[str, Any]) -> None:
+        for row in parts["ledger"]:
+            row["fields"] = f"{row['fields']}, weight of/all[]"
+
+    text = Page(write_report([build(change=weigh)])).text
+    assert "sums of weights (2 fields), count and how much each counts, each over" in text
 
 
 def test_failures_are_listed(build: Build) -> None:

@@ -7,6 +7,8 @@ kit allows to be loaded, and code that comes with a job is refused by every site
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import logging
 import os
@@ -17,7 +19,7 @@ import tempfile
 import time
 import zipfile
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -69,6 +71,8 @@ SEAL = "seal.key"
 """The file in a party's kit with its key to seal with, private."""
 HELD = "held.json"
 """The file in a party's kit that says where its data are."""
+HOLDER = "in-use"
+"""The file in a kit that a process holds as long as it runs with it."""
 OUTCOME = "outcome.isthmus"
 """The file that a job leaves: results, or why there are none."""
 ADMIN = "admin@isthmus.local"
@@ -86,6 +90,10 @@ CONNECTING = 20.0
 """Seconds that a server may take to answer somebody who comes to it."""
 ENDING = 15.0
 """Seconds that a job may take to end."""
+HEARD = 30.0
+"""Seconds since a party was heard of for the last time until it is asked whether it is there: it says so every few."""
+AGAIN = 3
+"""Times that a server is asked before it is said not to answer."""
 RIGHTS = ("submit_job", "manage_job", "download_job", "view")
 """What the administrator of a federation may do."""
 NO_RIGHTS = ("byoc", "shell_commands", "operate", "configure_job_log", "clone_job")
@@ -220,37 +228,64 @@ def _settle_kit(kit: Kit, made: Path, ring: Keyring | None) -> None:
 # ---- processes
 
 
-def serve(folder: Path, *, bind: str | None = None) -> None:
+def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = lambda: None) -> None:
     """Run the server of a federation until it is stopped.
 
     Arguments:
         bind: address to listen on, of those that this machine has; without, the one that the kit's host name means.
+        ready: called when all that can be checked beforehand is right.
     """
     kit = Kit.read(folder, "server")
-    address = _address(kit, bind)
-    _settle(kit)
-    _bind(address)
-    from nvflare.private.fed.app.server import server_train
+    with _alone(kit):
+        address = _address(kit, bind)
+        _settle(kit)
+        _bind(address)
+        from nvflare.private.fed.app.server import server_train
 
-    _engine(server_train.main, kit, fed_server="fed_server.json", set=["secure_train=true", f"org={ORGANISATION}"])
+        ready()
+        _engine(server_train.main, kit, fed_server="fed_server.json", set=["secure_train=true", f"org={ORGANISATION}"])
 
 
-def take_part(folder: Path, data: Path, key: Path | None = None) -> None:
-    """Run a party of a federation, with its own party folder, until it is stopped."""
+def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Callable[[], None] = lambda: None) -> None:
+    """Run a party of a federation, with its own party folder, until it is stopped.
+
+    Arguments:
+        ready: called when all that can be checked beforehand is right.
+    """
     kit = Kit.read(folder, "party")
     _check_dates(kit.folder / "startup" / "client.crt")
     shared = None if key is None else read_key(key)
-    Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # wrong data, or a wrong key, show at once
-    _settle(kit)
-    held = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
-    store.write(kit.folder / HELD, json.dumps(held), private=True)
-    from nvflare.private.fed.app.client import client_train
-    from nvflare.private.fed.client import client_executor
+    member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # what is wrong there shows at once
+    if member.limits.least > len(kit.parties):
+        raise IsthmusError(
+            f"{data}: limits.least is {member.limits.least}, more than this federation has parties "
+            f"({len(kit.parties)}): no total would ever be answered"
+        )
+    with _alone(kit):
+        _settle(kit)
+        held = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
+        store.write(kit.folder / HELD, json.dumps(held), private=True)
+        from nvflare.private.fed.app.client import client_train
+        from nvflare.private.fed.client import client_executor
 
-    # told that a job's process has died, FLARE would end the job for all; the coordinator finds out and goes on
-    client_executor.get_return_code = lambda *process: 0
-    settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
-    _engine(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
+        # told that a job's process has died, FLARE would end the job for all; the coordinator finds out and goes on
+        client_executor.get_return_code = lambda *process: 0
+        ready()
+        settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
+        _engine(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
+
+
+@contextmanager
+def _alone(kit: Kit) -> Iterator[None]:
+    """Hold the kit: two processes of one kit would push each other out of the federation again and again."""
+    with (kit.folder / HOLDER).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise IsthmusError(
+                f"{kit.folder} is in use: another process runs with this kit, stop that first"
+            ) from error
+        yield
 
 
 def _check_dates(path: Path) -> None:
@@ -287,10 +322,10 @@ def _address(kit: Kit, bind: str | None) -> str:
         try:
             probe.bind((found, kit.port))
         except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            remedy = "stop what listens there" if taken else "give an address of this machine, --bind"
             reason = error.strerror or error
-            raise IsthmusError(
-                f"cannot listen on {found}:{kit.port}: {reason}; --bind gives another address"
-            ) from error
+            raise IsthmusError(f"cannot listen on {found}:{kit.port}: {reason}; {remedy}") from error
     return str(found)
 
 
@@ -501,14 +536,18 @@ class Admin:
         self.unlisted: dict[str, float] = {}
 
     def __enter__(self) -> Admin:
+        where = f"{self.kit.host}:{self.kit.port}"
         try:
             _await_listener(self.kit.host, self.kit.port)
+        except OSError as error:
+            raise IsthmusError(f"nobody listens at {where}: is isthmus federation serve running there?") from error
+        try:
             with _quiet():
                 self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECTING)
         except Exception as error:  # what FLARE raises has no common kind
-            where = f"{self.kit.host}:{self.kit.port}"
             raise IsthmusError(
-                f"nobody of this federation answers at {where}: is isthmus federation serve running there?"
+                f"who listens at {where} does not let this kit in: is it the server of this federation, "
+                "and has the kit not expired?"
             ) from error
         return self
 
@@ -517,10 +556,27 @@ class Admin:
             with _quiet():
                 self.session.close()
 
-    def present(self) -> dict[str, str]:
-        """The parties that are there, each with the time that it was last heard of."""
-        found = self._said("get_system_info").client_info
-        return {each.name: str(each.last_connect_time) for each in found}
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return self.kit.parties
+
+    def present(self) -> list[str]:
+        """The parties that are there.
+
+        FLARE keeps who is gone on its list for ten minutes. Who was heard of just now is there, and so is who is heard
+        of within a few seconds: clocks of two machines may differ.
+        """
+        before, until = self._heard(), time.monotonic() + HEARD / 2
+        now = time.time()
+        there = {party for party, at in before.items() if abs(now - at) < HEARD}
+        while len(there) < len(before) and time.monotonic() < until:
+            time.sleep(1.0)
+            there |= {party for party, at in self._heard().items() if at != before.get(party)}
+        return [party for party in self.parties if party in there]
+
+    def _heard(self) -> dict[str, float]:
+        """By party on FLARE's list the time that it was last heard of."""
+        return {each.name: float(each.last_connect_time) for each in self._said("get_system_info").client_info}
 
     def jobs(self) -> list[dict[str, Any]]:
         """What has been run, the newest first."""
@@ -529,14 +585,14 @@ class Admin:
     def missing(self) -> list[str]:
         """Parties that are not there."""
         here = self.present()
-        return [party for party in self.kit.parties if party not in here]
+        return [party for party in self.parties if party not in here]
 
     def submit(self, study: Mapping[str, Any], run: str) -> str:
         """Start a study; its job's id."""
         with tempfile.TemporaryDirectory() as aside:
             folder = Path(aside) / "study"
-            _write_job(folder, study, run, self.kit.parties)
-            return str(self._said("submit_job", str(folder)))
+            _write_job(folder, study, run, self.parties)
+            return str(self._said("submit_job", str(folder), tries=1))  # a second one would be a second job
 
     def progress(self, job: str) -> list[dict[str, Any]]:
         """A line for every run so far."""
@@ -579,26 +635,31 @@ class Admin:
             outcome: dict[str, Any] = store.read(found)
             return outcome
 
-    def _said(self, command: str, *words: Any, **options: Any) -> Any:
+    def _said(self, command: str, *words: Any, tries: int = AGAIN, **options: Any) -> Any:
         """What the server answers a command of FLARE's session."""
         assert self.session is not None
-        try:
-            with _quiet():
-                return getattr(self.session, command)(*words, **options)
-        except (JobNotFound, JobNotRunning):
-            raise
-        except Exception as error:  # what FLARE raises has no common kind
-            raise IsthmusError(
-                f"the server does not answer ({type(error).__name__}): when it is back, "
-                "isthmus federation run --resume goes on"
-            ) from error
+        for left in reversed(range(tries)):
+            try:
+                with _quiet():
+                    return getattr(self.session, command)(*words, **options)
+            except (JobNotFound, JobNotRunning):
+                raise
+            except Exception as error:  # what FLARE raises has no common kind
+                if not left:
+                    raise IsthmusError(
+                        f"the server at {self.kit.host}:{self.kit.port} does not answer: when it is back, "
+                        "isthmus federation run --resume goes on"
+                    ) from error
+                time.sleep(1.0)
+        raise AssertionError  # the last try returns or raises
 
 
 def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequence[str]) -> None:
     config = folder / "app" / "config"
     config.mkdir(parents=True)
+    names = [str(each["name"]) for each in study["methods"]]
     meta = {
-        "name": "isthmus",
+        "name": ", ".join(names),
         "resource_spec": {},
         "min_clients": 1,  # FLARE would end a job whose party is lost; ours goes on while its method can
         "deploy_map": {"app": ["@ALL"]},

@@ -497,7 +497,9 @@ class PartySide(ABC):
         try:
             return self._handle(message)
         except IsthmusError as error:
-            return self._wrong(" ".join(str(error).split()))
+            text = " ".join(str(error).split())
+            log.info("party '%s' did not answer: %s", self.name, text)  # who must show what it refused has it here
+            return self._wrong(text)
         except Exception as error:  # a foreign text may quote data: it stays in the log of this machine
             log.exception("party '%s'", self.name)
             return self._wrong(f"{type(error).__name__} (the log at the party says more)")

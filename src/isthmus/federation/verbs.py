@@ -365,12 +365,27 @@ class Federation:
         needed = self._needed(asked)
         if answered >= needed:
             return
-        missing = [f"'{party}' ({why})" for party, why in notes.items()]
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise TooFewAnswers(
             f"round {self.clock()}, action '{action}': {answered} of {len(asked)} parties answered, "
-            f"at least {needed} must; missing: {', '.join(missing[:3])}{more}"
+            f"at least {needed} must; missing: {told_reasons(notes)}"
         )
+
+
+def told_reasons(notes: Mapping[str, str]) -> str:
+    """Parties with why they are missing, those of one reason together; the first three reasons.
+
+    >>> told_reasons({"a": "gone", "b": "slow", "c": "gone"})
+    "'a', 'c' (gone), 'b' (slow)"
+    """
+    by_reason: dict[str, list[str]] = {}
+    for party, why in notes.items():
+        by_reason.setdefault(why, []).append(f"'{party}'")
+    told = [
+        f"{', '.join(parties[:3])}{f' and {len(parties) - 3} more' if len(parties) > 3 else ''} ({why})"
+        for why, parties in by_reason.items()
+    ]
+    more = f" and {sum(map(len, list(by_reason.values())[3:]))} more" if len(told) > 3 else ""
+    return f"{', '.join(told[:3])}{more}"
 
 
 def request_sizes(request: wire.Payload | Each, asked: Sequence[str]) -> dict[str, int]:

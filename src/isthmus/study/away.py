@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from uuid import uuid4
@@ -25,6 +25,9 @@ State = Literal["under way", "done", "lost"]
 
 class Administrator(Protocol):
     """Whoever may start studies in a federation; an engine has one."""
+
+    @property
+    def parties(self) -> Sequence[str]: ...
 
     def missing(self) -> list[str]: ...
 
@@ -68,7 +71,7 @@ def run_away(
     def watched() -> dict[str, Any]:
         _watch(admin, begun["job"], study, watcher or Watcher(), pause, told)
         done = admin.state(begun["job"]) == "done"
-        return admin.outcome(begun["job"]) if done else {"wrong": "it was stopped"}
+        return admin.outcome(begun["job"]) if done else {"wrong": "the run was stopped, or the server that ran it"}
 
     outcome: dict[str, Any] = watched() if begun["job"] else {"wrong": ""}
     if "wrong" in outcome:  # never begun, or ended before its end: from its last checkpoint on
@@ -77,11 +80,15 @@ def run_away(
         store.write(place, store.pack(begun))
         outcome = watched()
     if "wrong" in outcome:
-        raise IsthmusError(f"{outcome['wrong']} (isthmus federation run --resume goes on where it stopped)")
+        raise IsthmusError(f"{outcome['wrong']} (isthmus federation run --resume goes on when that is mended)")
     ledger = Ledger()
     ledger.restore(outcome["ledger"])
     runs = [_checked(RunResult.of_dump(run), study) for run in outcome["runs"]]
-    results = Results(resolved, ordered(runs, [method.name for method in study.method_list()]), set_up=ledger)
+    shares = {name: resolved["data"][name] for name in ("train", "val") if name in resolved["data"]}
+    held = {"parties": len(admin.parties), "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
+    results = Results(
+        {**resolved, **held}, ordered(runs, [method.name for method in study.method_list()]), set_up=ledger
+    )
     results.save(out)
     shutil.rmtree(out / STATE, ignore_errors=True)
     return results

@@ -17,11 +17,11 @@ from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import party_of
 from isthmus.data.folder.reading import Contents, inspected
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.remote import Message, PartySide, Post, Present, RemoteTransport
-from isthmus.federation.verbs import Federation
+from isthmus.federation.verbs import Federation, told_reasons
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
@@ -72,8 +72,7 @@ def coordinate(
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
     entrance = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
     if entrance.out:
-        party, why = next(iter(entrance.out.items()))
-        raise IsthmusError(f"party '{party}' cannot begin: {why}")
+        raise IsthmusError(f"all parties must settle the set-up together, these cannot: {told_reasons(entrance.out)}")
     federation = Federation(entrance)
     joined = join(federation)
     task = joined.task(study.named_task())
@@ -86,8 +85,12 @@ def coordinate(
                 continue
             watcher.run_started(method, seed)
             plan = plan_of(study, method, task, joined, f"{name}/{method.name}-{seed}", seed)
-            result = _driven(study, method, task, joined, RemoteTransport(post, plan, **fixed), seed, state,
-                             watcher, save_every)  # fmt: skip
+            try:
+                result = _driven(study, method, task, joined, RemoteTransport(post, plan, **fixed), seed, state,
+                                 watcher, save_every)  # fmt: skip
+            except IsthmusError as error:
+                kind = TooFewAnswers if isinstance(error, TooFewAnswers) else IsthmusError
+                raise kind(f"{method.name}, seed {seed}: {error}") from error
             store.write(done, store.pack(result.dump()))
             watcher.run_done(result)
             runs.append(result)

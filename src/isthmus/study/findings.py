@@ -88,6 +88,7 @@ class Source:
     history: Any
     ledger: Any
     places: Any
+    set_up: Any
 
     @property
     def setting(self) -> str:
@@ -115,6 +116,8 @@ class Findings:
     history: Any
     ledger: Any
     places: Any
+    set_up: Any
+    """What left parties on machines of their own before any method ran, in the form of a ledger."""
 
     @property
     def metrics(self) -> list[str]:
@@ -171,6 +174,7 @@ def _read(folder: Path) -> Source:
         history=_read_table(folder / "history.parquet", HISTORY),
         ledger=_read_table(folder / "ledger.parquet", LEDGER),
         places=_read_table(folder / "places.parquet", PLACES, needed=False),
+        set_up=_read_table(folder / "set-up.parquet", LEDGER, needed=False),
     )
 
 
@@ -239,6 +243,7 @@ def _combined(sources: list[Source]) -> Findings:
         history=pa.concat_tables([source.history for source in named]),
         ledger=pa.concat_tables([source.ledger for source in named]),
         places=pa.concat_tables([source.places for source in named]),
+        set_up=pa.concat_tables([source.set_up for source in named]),
     )
 
 
@@ -255,5 +260,5 @@ def _renamed(source: Source, folder: str, names: Mapping[str, str]) -> Source:
             "summary": [line.model_copy(update={"method": names[line.method]}) for line in source.results.summary],
         }
     )
-    tables = (table(each) for each in (source.history, source.ledger, source.places))
-    return Source(folder, results, source.toml, *tables)
+    history, ledger, places = (table(each) for each in (source.history, source.ledger, source.places))
+    return Source(folder, results, source.toml, history, ledger, places, source.set_up)

@@ -37,6 +37,8 @@ class Disclosure:
         times: how often in a whole run; of one seed.
         least, most: bytes that a party sends each time.
         total: bytes that all parties send in a whole run.
+        share: bytes that the party sends that sends most, in a whole run.
+        back: bytes that come to all parties in a whole run.
     """
 
     method: str
@@ -50,6 +52,8 @@ class Disclosure:
     least: int
     most: int
     total: int
+    share: int
+    back: int
 
 
 def preview(study: Study) -> list[Disclosure]:
@@ -107,13 +111,25 @@ def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosu
         times = len({row["call"] for row in rows})
         if method is not None:
             times = _times(action, rows, method)
-        sent = [row["sent"] for row in rows if row["sent"]]
-        if not sent:
-            continue  # a delivery: what comes to parties has left others, and is among what they sent
-        parties = {row["party"] for row in rows}
-        each = sum(sent) / len({row["call"] for row in rows})
+        sent = [row["sent"] for row in rows if row["sent"]] or [0]  # of a delivery, to which nobody sends anything
+        by_party: dict[str, int] = {}
+        for row in rows:
+            by_party[row["party"]] = by_party.get(row["party"], 0) + row["sent"]
+        more = times / len({row["call"] for row in rows})  # whole runs in a dry one
         yield Disclosure(
-            name, verb, action, eyes, protection, fields, len(parties), times, min(sent), max(sent), round(each * times)
+            name,
+            verb,
+            action,
+            eyes,
+            protection,
+            fields,
+            parties=len(by_party),
+            times=times,
+            least=min(sent),
+            most=max(sent),
+            total=round(sum(sent) * more),
+            share=round(max(by_party.values()) * more),
+            back=round(sum(row["received"] for row in rows) * more),
         )
 
 

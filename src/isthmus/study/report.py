@@ -320,6 +320,11 @@ def _traffic(findings: Findings) -> str:
     over = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in flows[next(iter(flows))]) if flows else ""
     names = (page.head("sent", "n") + page.head("received", "n")) * 3
     note = "Bytes that left the parties (sent) and came to them (received): all parties together, mean over seeds."
+    if findings.set_up.num_rows:
+        before = sum(findings.set_up["sent"].to_pylist())
+        note += (
+            f" Before any method the parties of a federation sent {page.amount(before)} to settle what they have alike."
+        )
     pooled = [name for name, own in findings.methods.items() if BOUNDS.get(own) == POOLED]
     if pooled:
         note += f" In {words.listed(pooled)} one party holds all data: what pooling them would move is not counted."

@@ -25,7 +25,10 @@ _FAILURES_SHOWN = 100
 def who_saw_what(findings: Findings) -> str:
     """The section's HTML."""
     bodies = []
-    entries = _entries(findings)
+    if before := _entries(findings.set_up).get("set-up"):
+        rows = [_entry_rows(entry, len(findings.sources)) for entry in before]
+        bodies.append(_body("Before any method: the set-up", "", rows))
+    entries = _entries(findings.ledger)
     for method in findings.methods:
         runs = len(findings.runs_of(method)) or 1
         rows = [_entry_rows(entry, runs) for entry in entries.get(method, [])]
@@ -39,10 +42,7 @@ def who_saw_what(findings: Findings) -> str:
         if privacy:
             most = max(privacy, key=lambda each: float(each["basic"]["epsilon"]))
             rows.append(_said(f"What leaves follows from data in which {words.spent_said(most)}."))
-        bodies.append(
-            f'<tbody class="s{findings.style(method) % 8}"><tr><th class=method scope=rowgroup colspan=9>'
-            f"<i></i>{escape(method)}</th></tr>{''.join(rows)}</tbody>"
-        )
+        bodies.append(_body(method, f"s{findings.style(method) % 8}", rows))
     names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
     counts = ("Calls", "Parties", "Sent", "Received")
     head = f"<tr>{''.join(map(page.head, names))}{''.join(page.head(count, 'n') for count in counts)}</tr>"
@@ -50,16 +50,21 @@ def who_saw_what(findings: Findings) -> str:
     return page.table(head, "".join(bodies), note, grouped=True) + _failures(findings)
 
 
-def _entries(findings: Findings) -> dict[str, list[dict[str, Any]]]:
+def _body(title: str, style: str, rows: Sequence[str]) -> str:
+    head = f"<tr><th class=method scope=rowgroup colspan=9><i></i>{escape(title)}</th></tr>"
+    return f'<tbody class="{style}">{head}{"".join(rows)}</tbody>'
+
+
+def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
     """Per method its actions, with the calls and the fewest and most parties that answered one."""
     import pyarrow.compute as pc
 
     keys = ["method", "action", "verb", "eyes", "protection"]
-    rows = findings.ledger.group_by(keys, use_threads=False).aggregate(
+    rows = ledger.group_by(keys, use_threads=False).aggregate(
         [("fields", "distinct"), ("party", "distinct"), ("sent", "sum"), ("received", "sum")]
     )
-    answered = pc.cast(pc.equal(findings.ledger["status"], "answered"), "int64")
-    calls = findings.ledger.append_column("answered", answered).group_by([*keys, "seed", "round", "call"])
+    answered = pc.cast(pc.equal(ledger["status"], "answered"), "int64")
+    calls = ledger.append_column("answered", answered).group_by([*keys, "seed", "round", "call"])
     answers: dict[tuple[str, ...], list[int]] = {}
     for call in calls.aggregate([("answered", "sum")]).to_pylist():
         answers.setdefault(tuple(call[key] for key in keys), []).append(call["answered_sum"] or 0)
@@ -123,9 +128,10 @@ def _in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]
 
 
 def _failures(findings: Findings) -> str:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    ledger = findings.ledger
+    ledger = pa.concat_tables([findings.set_up, findings.ledger])
     failed = ledger.filter(pc.not_equal(pc.fill_null(ledger["status"], "not recorded"), "answered"))
     if not failed.num_rows:
         said = f"Every party answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
@@ -171,4 +177,6 @@ def _grouped(fields: Iterable[str]) -> list[str]:
     ['weights (2 fields)', 'count']
     """
     groups = Counter(name.partition("/")[0] for name in fields)
-    return [f"{name} ({count} fields)" if count > 1 else name for name, count in groups.items()]
+    weighed = groups.pop("weight of", 0)
+    listed = [f"{name} ({count} fields)" if count > 1 else name for name, count in groups.items()]
+    return listed + ["how much each counts"] * bool(weighed)

@@ -115,6 +115,20 @@ def spent(results: Results) -> list[str]:
     return [f"{method}: {words.spent_said(privacy)}" for method, privacy in most.items()]
 
 
+def left_out(results: Results) -> list[str]:
+    """A line for each party that gave no answer in some call, and why in the first."""
+    failed: dict[str, list[dict[str, Any]]] = {}
+    for run in results.runs:
+        for row in run.ledger.rows():
+            if row["status"] != "answered":
+                failed.setdefault(row["party"], []).append({"method": run.method, **row})
+    return [
+        f"party '{party}' did not answer {len(rows):,} times, "
+        f"first in round {rows[0]['round']} of {rows[0]['method']}: {rows[0]['note']}"
+        for party, rows in failed.items()
+    ]
+
+
 def show_cut(cut: CutDescription, console: Console) -> None:
     """What each party holds as a table, and under it the cut in words."""
     table = parties_table(cut)
@@ -160,7 +174,11 @@ def disclosures(found: Sequence[Disclosure]) -> Iterator[Table | str]:
                 each.action, f"{each.eyes}{under}", escape(each.fields), str(each.parties), f"{each.times:,}", span
             )
         yield shown
-        yield f"{escape(method)}: {size(sum(each.total for each in own))} leave all parties together, of one seed\n"
+        total, share, back = (sum(getattr(each, name) for each in own) for name in ("total", "share", "back"))
+        yield (
+            f"{escape(method)}, of one seed: {size(total)} leave all parties together, of one at most {size(share)}; "
+            f"{size(back)} come to them\n"
+        )
 
 
 def size(count: float) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, nearest
 from isthmus.options import Options
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from isthmus.protect.options import Protect
 
 Verb = Literal["ask", "total", "exchange"]
+SET_UP = ("introduce", "values", "first", "second", "encode")
+"""Actions of the set-up."""
 
 
 class Limits(Options):
@@ -31,6 +33,30 @@ class Limits(Options):
     """Protections of which a study's totals must have one, such as masks; without, any or none."""
     epsilon: float | None = Field(None, gt=0)
     """Most that a method may spend on what is protected by noise; then one without noise is refused too."""
+
+    @field_validator("methods", "totals")
+    @classmethod
+    def _are_known(cls, names: list[str] | None, told: ValidationInfo) -> list[str] | None:
+        from isthmus.methods.base import Method  # which knows of folders
+        from isthmus.protect.options import Protection
+
+        known = Method.known() if told.field_name == "methods" else Protection.known()
+        for name in names or ():
+            if name not in known:
+                raise ValueError(f"there is no '{name}': {nearest(name, known)}")
+        return names
+
+    @field_validator("actions")
+    @classmethod
+    def _are_actions(cls, names: list[str] | None) -> list[str] | None:
+        from isthmus.methods.base import Method
+
+        known = set(SET_UP).union(*(method.AtParty.actions() for method in Method.known().values()))
+        for name in names or ():
+            verb, colon, action = name.rpartition(":")
+            if action not in known or (colon and verb not in get_args(Verb)):
+                raise ValueError(f"there is no action '{name}': {nearest(action, known)}")
+        return names
 
     def permit_method(self, method: Method, protect: Protect) -> None:
         """Refuse a method that is not allowed, or spends too much."""
