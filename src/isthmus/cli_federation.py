@@ -96,6 +96,7 @@ def run_command(
     """Run a study in the federation and write the result folder that a study in one process writes."""
     from rich.console import Console
 
+    _quiet()
     from isthmus.federation.flare import Admin
     from isthmus.study.away import run_away
     from isthmus.study.show import Live, left_out, show_results
@@ -123,6 +124,7 @@ def run_command(
 @app.command()
 def status(kit: AdminKit, as_json: Json = False) -> None:
     """Say who is there, and what has been run."""
+    _quiet()
     from isthmus.federation.flare import Admin
 
     with Admin(kit) as admin:
@@ -152,6 +154,7 @@ def status(kit: AdminKit, as_json: Json = False) -> None:
 @app.command()
 def stop(kit: AdminKit) -> None:
     """End what is running; what it has come to is kept, and run --resume goes on with it."""
+    _quiet()
     from isthmus.federation.flare import Admin
 
     with Admin(kit) as admin:
@@ -185,6 +188,11 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
         "names with [n] are arrays, and n follows from what a party holds.",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
+
+
+def _quiet() -> None:
+    """What gRPC has to say goes past Python's streams; the errors that matter are raised as well."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _study(path: Path) -> Any:

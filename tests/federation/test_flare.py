@@ -140,7 +140,7 @@ def hostile(job: Path, kind: str, mark: Path) -> Path:
     """A job that brings code which leaves a mark, or one that has another class loaded than those allowed."""
     from isthmus.federation import flare
 
-    flare._write_job(job, {}, "x", ["party-0", "party-1", "party-2"])
+    flare._write_job(job, {"methods": []}, "x", ["party-0", "party-1", "party-2"])
     config = job / "app" / "config" / "config_fed_client.json"
     said = json.loads(config.read_text())
     if kind == "code":
@@ -277,13 +277,17 @@ def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
         for made in (tmp_path / "one", tmp_path / "other")
         if made.mkdir() is None
     )
-    for file in (other.kits / "party-0").rglob("*.json"):
-        file.write_text(file.read_text().replace(str(other.port), str(one.port)))
+    for kit in ("party-0", "admin"):
+        for file in (other.kits / kit).rglob("*.json"):
+            file.write_text(file.read_text().replace(str(other.port), str(one.port)))
     try:
         one.serve()
         other.join("party-0")
         until("the refusal", lambda: "certificate" in other.log("party-0").lower(), 60)
         assert isthmus("federation", "status", one.kits / "admin").stdout.splitlines()[0] == "party-0: not there"
+        strange = isthmus("federation", "status", other.kits / "admin")
+        assert (strange.returncode, strange.stderr.count("\n")) == (2, 1)
+        assert "does not let this kit in" in strange.stderr
     finally:
         one.close()
         other.close()
