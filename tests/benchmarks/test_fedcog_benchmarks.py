@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from isthmus.papers.plan import Cell
 from isthmus.study.config import Study
 
 
 @pytest.fixture
 def scripts(scripts_of):
-    return scripts_of("fedcog", "accuracy", "propagation", "costs", "baselines")
+    return scripts_of("fedcog", "propagation", "costs")
 
 
 def test_every_side_of_the_propagation_comes_to_the_same(scripts):
@@ -53,7 +54,8 @@ def test_propagation_tells_what_it_measured(scripts, tmp_path, monkeypatch, caps
 def test_costs_are_those_of_the_ledger(scripts, monkeypatch):
     costs = scripts["costs"]
     plan = {"parties": 3, "model": {"encoder": "sgc"}, "methods": [{"name": "fedcog", "rounds": 2}]}
-    monkeypatch.setattr(costs, "study", lambda *settings: Study.of(plan))
+    cell = Cell({}, {"parties": 3, "model": {"encoder": "sgc"}, "method": {"name": "fedcog"}}, None, {})
+    monkeypatch.setattr(costs, "cell_of", lambda *place: cell)
     found = costs.measured("banks", "given", 3, repeats=1)
     party = Study.of(plan).load(0).parties[0]
     weights = 4 * 2 * (party.features + 1)
@@ -65,31 +67,9 @@ def test_costs_are_those_of_the_ledger(scripts, monkeypatch):
     assert costs.table([found | {"data": "dblp"}]).count("\n") == 3
 
 
-@pytest.mark.parametrize(
-    ("task", "method"), [("nodes", "fedgcn, hops 1"), ("nodes", "fedcog-gcn"), ("links", "fedcog")]
-)
-def test_baselines_keep_what_is_found(scripts, call, tmp_path, monkeypatch, capsys, task, method):
-    baselines = scripts["baselines"]
-    monkeypatch.setattr(baselines, "FOUND", tmp_path / "results" / "baselines.json")
-    options = ["--data", "banks", "--task", task, "--cut", "metis", "--parties", "3", "--method", method]
-    call(baselines, *options, "--rounds", 2, "--write", "--seeds", 1)
-    (cell,) = json.loads(baselines.FOUND.read_text())["cells"]
-    assert (cell["task"], cell["method"], cell["parties"]) == (task, method, 3)
-    assert len(cell[baselines.METRICS[task][0]]) == 1
-    assert "| 3 | metis | 2 | " in capsys.readouterr().out
-    monkeypatch.setattr(baselines, "chosen_rate", None)  # it goes on from what is kept
-    call(baselines, *options, "--rounds", 2, "--write", "--seeds", 2)
-    (more,) = json.loads(baselines.FOUND.read_text())["cells"]
-    for name in baselines.METRICS[task]:
-        assert more[name][:1] == cell[name]
-        assert len(more[name]) == 2
-
-
-def test_every_baseline_makes_a_study(scripts):
-    baselines = scripts["baselines"]
-    args = argparse.Namespace(
-        parties=(10,), cut=("k-means",), task=("nodes", "links"), method=None, data="cora", rounds=200
-    )
-    for cell in baselines.cells(args):
-        (method,) = baselines.study(cell, 0.01, [0]).method_list()
-        assert (method.rounds, method.select) == (200, "last")
+def test_costs_are_of_the_figures_cells(scripts):
+    costs = scripts["costs"]
+    assert len(costs.SETS) == 12
+    plan = costs.cell_of("flickr-7575", "metis", 100).planned(0)
+    assert (plan.partition, plan.parties, plan.data["train_per_class"]) == ({"name": "metis"}, 100, 30)
+    assert costs.cell_of("flickr-7575", "metis", 100).measure["side_by_side"] is False

@@ -1,7 +1,7 @@
 """FedCog's tables III and IV: what propagation costs, in time and bytes, against one round of training after it.
 
 `python benchmarks/papers/fedcog/costs.py --write` measures what is not in the table yet and keeps it beside this file.
-A 2-layer SGC, FedAvg as the trainer with SGD and 5 epochs a round, as in `accuracy.py`. Times are what the parties
+A 2-layer SGC, FedAvg as the trainer with SGD and 5 epochs a round, as in `figure3.toml`. Times are what the parties
 compute, in one thread, the sum over all parties as in the paper, medians over repeats: "alone" are the same parties
 without their borders (the paper's FedAvg), "pooled" is the whole graph with one party. Bytes are the ledger's: of
 propagation all that parties send each other, of an update the weights to the parties and back. The paper's update has
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accuracy import CUTS, ONE_BY_ONE, SETS, study
 from propagation import Clocked
 
 from isthmus.data.party import Party, pool
@@ -33,6 +32,7 @@ from isthmus.methods.base import Model, State
 from isthmus.methods.fedcog import FedCog
 from isthmus.nn.encoders import Sgc
 from isthmus.nn.per_party import initial_weights
+from isthmus.papers.plan import Cell, Table
 from isthmus.study.engine import module_for
 from isthmus.study.results import versions
 from isthmus.tasks.base import Task
@@ -42,6 +42,9 @@ FOUND = HERE / "results" / "costs.json"
 PARTIES = (100, 10)
 ROUNDS = 3
 MB = 2**20
+TABLES = {"k-means": Table.of_file(HERE / "figure3.toml"), "metis": Table.of_file(HERE / "figure4.toml")}
+CUTS = tuple(TABLES)
+SETS = tuple(TABLES["k-means"].axes[0].changes())
 PAPER: dict[str, dict[str, float]] = {
     "dblp": {"fedcog": 1470, "alone": 522, "pooled": 2144, "update": 938, "fedcog_mb": 8.3, "update_mb": 125.4},
     "coauthor-physics": {
@@ -58,6 +61,13 @@ PAPER: dict[str, dict[str, float]] = {
 
 
 # ---- what is measured
+
+
+def cell_of(data: str, cut: str, parties: int) -> Cell:
+    """FedCog's, in the figure of that cut."""
+    place = {"data": data, "parties": str(parties), "method": "FedCog"}
+    (found,) = (each for each in TABLES[cut].cells() if each.place == place)
+    return found
 
 
 def propagated(parties: Sequence[Party], task: Task, method: FedCog, apart: bool) -> tuple[float, Ledger, list[float]]:
@@ -78,8 +88,9 @@ def propagated(parties: Sequence[Party], task: Task, method: FedCog, apart: bool
 
 
 def measured(data: str, cut: str, parties: int, repeats: int) -> dict[str, Any]:
-    settings = argparse.Namespace(parties=parties, rounds=ROUNDS, epochs=5)
-    plan = study(data, cut, {"name": "fedcog"}, 0.1, [0], settings)
+    cell = cell_of(data, cut, parties)
+    apart = not cell.measure.get("side_by_side", True)
+    plan = cell.planned(0, {"method": {"rounds": ROUNDS, "every": ROUNDS, "local": {"lr": 0.1}}})
     (method,) = plan.method_list()
     assert isinstance(method, FedCog)
     loaded = plan.load(0)
@@ -89,9 +100,7 @@ def measured(data: str, cut: str, parties: int, repeats: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats):
         for side, each in sides.items():
-            seconds, ledger, rounds = propagated(
-                each, task, method if side == "fedcog" else first, (data, cut) in ONE_BY_ONE
-            )
+            seconds, ledger, rounds = propagated(each, task, method if side == "fedcog" else first, apart)
             times[side].append(seconds)
             if side == "fedcog":
                 times.setdefault("update", []).extend(rounds[1:])  # in the first round things are laid out once
