@@ -12,15 +12,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from sklearn.manifold import TSNE
 
-from isthmus.study.charts import Dots, dot_chart
-from isthmus.study.page import document
 from isthmus.study.results import versions
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888")
@@ -77,25 +74,6 @@ def added(
             to.parent.mkdir(exist_ok=True)
             to.write_text(json.dumps({"versions": versions(), "threads": 1, "cells": cells}, indent=1) + "\n")
         yield cell["runs"][-1]
-
-
-def sweep_page(to: Path, title: str, what: str, sweeps: dict[str, dict[str, list[float]]]) -> None:
-    """A page of charts, one for each sweep: for each value a dot for every seed and a stroke for their mean."""
-    sections = []
-    for at, (name, values) in enumerate(sweeps.items()):
-        rows = [
-            Dots(
-                value,
-                0,
-                [(f"seed {seed}", each) for seed, each in enumerate(found)],
-                fmean(found),
-                f"{fmean(found):.1f}",
-            )
-            for value, found in values.items()
-        ]
-        if rows:
-            sections.append((f"sweep-{at}", escape(name), dot_chart(name, "one seed", rows, "{:.1f}".format)))
-    to.write_text(document(title, f"<p>{escape(what)}</p>", sections, [named(versions())]), encoding="utf-8")
 
 
 def scattered(shown: dict[str, tuple[Any, Any]], to: Path) -> None:
