@@ -7,11 +7,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from isthmus import store
 from isthmus.errors import IsthmusError
@@ -19,6 +17,7 @@ from isthmus.papers.claims import Verdict
 from isthmus.papers.kept import Kept, mean_at, means, values_of
 from isthmus.papers.plan import Table
 from isthmus.papers.running import Standing
+from isthmus.study.show import Bars
 
 
 def markdown(table: Table, kept: Kept) -> str:
@@ -154,30 +153,13 @@ def write_page(path: Path, texts: Sequence[tuple[str, str]]) -> None:
     store.write(path, page)
 
 
-class Bar:
+class Bar(Bars):
     """A bar with the time left, where there is a terminal, and a line for every run that ends."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("runs"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        left = TextColumn("{task.fields[left]}")
+        super().__init__(console, BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn(), left)
         self._bar = self._progress.add_task("", total=None, left="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def told(self, standing: Standing) -> None:
         """Show how far it is."""

@@ -10,7 +10,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from isthmus.data.describe import CutDescription
@@ -25,22 +33,16 @@ CHOSEN_BY = ("val_roc_auc", "val_auc", "val_rmse", "val_accuracy")
 """What tells how a run goes: the first of these that there is."""
 
 
-class Live(Watcher):
-    """A bar per run with the metric that rounds are chosen by; where there is no terminal, a line per run that ends."""
+class Bars:
+    """Bars of progress in a terminal, within a `with`; where there is none nothing is drawn.
 
-    def __init__(self, console: Console) -> None:
+    Arguments:
+        columns: of each bar.
+    """
+
+    def __init__(self, console: Console, *columns: ProgressColumn) -> None:
         self._console = console
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[metric]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._bars: dict[tuple[str, int], TaskID] = {}
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -50,6 +52,17 @@ class Live(Watcher):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+class Live(Bars, Watcher):
+    """A bar per run with the metric that rounds are chosen by; where there is no terminal, a line per run that ends."""
+
+    def __init__(self, console: Console) -> None:
+        name, metric = TextColumn("{task.description}"), TextColumn("{task.fields[metric]}")
+        super().__init__(
+            console, name, BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn(), metric
+        )
+        self._bars: dict[tuple[str, int], TaskID] = {}
 
     def run_started(self, method: Method, seed: int) -> None:
         label = f"{method.name}, seed {seed}"
