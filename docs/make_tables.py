@@ -18,9 +18,14 @@ from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
+from isthmus.papers.kept import means
+from isthmus.papers.shelf import entry
+from isthmus.study.advice import ADVICE
 from isthmus.tasks.base import Task
 
 HERE = Path(__file__).parent
+GUIDE = HERE.parent / "benchmarks" / "papers"
+WHICH = "which.md"
 KINDS: dict[str, tuple[str, type[Registered]]] = {
     "methods": ("methods.md", Method),
     "encoders": ("models.md", Encoder),
@@ -83,7 +88,23 @@ def written(text: str, page: str) -> str:
             text, count = between.subn(lambda found, of=base: f"{found[1]}\n{tables(of)}\n\n{found[2]}", text)
             if count != 1:
                 raise ValueError(f"{page}: the markers of '{marker}' are there {count} times, once is right")
+    if page == WHICH:
+        between = re.compile("(<!-- advice -->\n).*?(<!-- /advice -->)", re.DOTALL)
+        text = between.sub(lambda found: f"{found[1]}\n{advice()}\n\n{found[2]}", text)
     return text
+
+
+def advice() -> str:
+    """What parties may have, the methods for it, and what the guide's studies on generated data have found."""
+    rows = []
+    for each in ADVICE:
+        study = entry(GUIDE, f"guide/{each.study}")
+        figure, found = next(iter(study.plan.figures)), means(study.plan, study.kept, next(iter(study.plan.figures)))
+        told = ", ".join(f"{' '.join(key)} {value:.1f}" for key, value in found.items())
+        rows.append((each.has, _code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {told}"))
+    return _table(
+        ("what parties have", "methods", "what leaves beside weights of models, in sums", "what was found"), rows
+    )
 
 
 def _options(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
@@ -113,7 +134,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     old: list[str] = []
-    for page in dict.fromkeys(home for home, _ in KINDS.values()):
+    for page in dict.fromkeys([WHICH, *(home for home, _ in KINDS.values())]):
         path = HERE / page
         before = path.read_text(encoding="utf-8")
         after = written(before, page)

@@ -157,6 +157,36 @@ def report(
     _report(folders, out)
 
 
+@app.command()
+def advise(
+    folders: Annotated[list[Path], typer.Argument(help="Party folders, or folders of them.")],
+    key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Name methods for what parties have: counts are read, of no row anything is shown."""
+    from dataclasses import asdict
+
+    from isthmus.data.folder.loading import read_folders
+    from isthmus.data.ids import read_key
+    from isthmus.study.advice import Situation, advised
+
+    shared = None if key is None else read_key(key)
+    contents = [each for folder in folders for each in read_folders(folder, shared)[0]]
+    if len({each.settings.level for each in contents}) > 1:
+        raise IsthmusError("some parties hold nodes and others graphs: advise them by kind")
+    situation = Situation.of(contents)
+    found = list(advised(situation))
+    if as_json:
+        told = [{"methods": advice.methods, "why": why, "leaves": advice.leaves} for advice, why in found]
+        typer.echo(json.dumps({"situation": asdict(situation), "advice": told}))
+        return
+    typer.echo(situation.said())
+    for advice, why in found:
+        typer.echo(f"\n{', '.join(advice.methods)}\n  why: {why}\n  what leaves beside models: {advice.leaves}")
+    if not found:
+        typer.echo("\nno method: no item has a label, and what learns without labels is for whole graphs")
+
+
 app.command("audit")(audit_command)
 
 

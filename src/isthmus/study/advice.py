@@ -1,0 +1,174 @@
+"""Which method for whom: what parties have, in totals, and the methods that are for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isthmus.data.folder.reading import Contents
+from isthmus.data.party import Level
+from isthmus.data.skew import earth_movers
+
+UNLIKE = 0.5
+"""The earth mover's distance of parties' labels, below 2, from which on they are called unlike."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What parties have together: counts, of no row of theirs.
+
+    Attributes:
+        items: what is learned about: nodes, or graphs.
+        labelled: items with a label.
+        crossing: edges to nodes of other parties.
+        shared: nodes that several of these parties hold.
+        emd: the earth mover's distance of their labels; none where they are not one class each.
+    """
+
+    parties: int
+    level: Level
+    items: int
+    labelled: int
+    crossing: int
+    shared: int
+    emd: float | None
+
+    @classmethod
+    def of(cls, contents: Sequence[Contents]) -> Situation:
+        """Of the files of some parties."""
+        counts = torch.zeros(0, dtype=torch.long)
+        if ids := [each.ids for each in contents if each.ids is not None]:
+            counts = torch.cat(ids).unique(return_counts=True)[1]
+        return cls(
+            parties=len(contents),
+            level=contents[0].settings.level,
+            items=sum(each.items for each in contents),
+            labelled=sum(int(each.labelled.sum()) for each in contents),
+            crossing=sum(len(each.border) for each in contents if each.border is not None),
+            shared=int((counts > 1).sum()),
+            emd=_distance(contents),
+        )
+
+    def said(self) -> str:
+        """In a line."""
+        one = self.parties == 1
+        told = [f"{'1 party' if one else f'{self.parties:,} parties'} with {self.items:,} {self.level}s"]
+        told.append(f"{self.labelled:,} labelled")
+        if self.level == "node":
+            told.append(f"{self.crossing:,} edges to nodes of others")
+            told.append("nodes in common unknown" if one else f"{self.shared:,} nodes at several of them")
+        if self.emd is not None and not one:
+            told.append(f"labels unlike by {self.emd:.2f} of 2")
+        return ", ".join(told)
+
+
+def _distance(contents: Sequence[Contents]) -> float | None:
+    """Of the parties that have labels of one class each."""
+    labels = [each.y[each.labelled] for each in contents if bool(each.labelled.any())]
+    if not labels or any(y.dim() > 1 or y.is_floating_point() for y in labels):
+        return None
+    classes = 1 + max(int(y.max()) for y in labels)
+    return earth_movers(torch.stack([torch.bincount(y, minlength=classes) for y in labels]))
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Methods for one kind of setting.
+
+    Attributes:
+        has: what parties have, as the guide names it.
+        leaves: what leaves a party, beside weights of models in sums.
+        study: the table of `benchmarks/papers/guide` that shows the gain.
+        why: what speaks for it in a situation; nothing where it does not fit.
+    """
+
+    has: str
+    methods: tuple[str, ...]
+    leaves: str
+    study: str
+    why: Callable[[Situation], str]
+
+
+def _where(fits: bool, why: str) -> str:
+    return why if fits else ""
+
+
+ADVICE = (
+    Advice(
+        "One graph each; edges lead to nodes of other parties",
+        ("fedcog", "fedcog-gcn", "fedgcn"),
+        "sums over neighbours, from party to party, or in totals for the parties",
+        "coupled",
+        lambda s: _where(
+            s.level == "node" and bool(s.crossing) and bool(s.labelled),
+            f"{s.crossing:,} edges lead to nodes of other parties; each party by itself cannot follow them",
+        ),
+    ),
+    Advice(
+        "One graph each; several parties hold the same nodes",
+        ("fedgl",),
+        "predictions and embeddings of nodes, in sums by node",
+        "overlap",
+        lambda s: _where(
+            bool(s.shared) and bool(s.labelled),
+            f"{s.shared:,} nodes are with several parties, and what each knows of them can be put together",
+        ),
+    ),
+    Advice(
+        "One graph each; a small graph that may be handed out is wanted",
+        ("fedgc",),
+        "gradients in sums by class; the condensed graph, which everybody gets",
+        "condensed",
+        lambda s: _where(
+            s.level == "node" and bool(s.labelled),
+            "where models are to be trained later, or by others: on a synthetic graph in place of the parties' data",
+        ),
+    ),
+    Advice(
+        "Many small graphs each, whose edges are secret",
+        ("fgcl",),
+        "nothing more; noise is on every graph before anything is computed, and epsilon is accounted for",
+        "secret-edges",
+        lambda s: _where(
+            s.level == "graph" and bool(s.labelled),
+            "where it must not be told from a model which edges a graph has",
+        ),
+    ),
+    Advice(
+        "Many small graphs each, without labels",
+        ("fclg", "infograph", "mvgrl"),
+        "nothing more",
+        "unlabelled",
+        lambda s: _where(
+            s.level == "graph" and 2 * s.labelled < s.items,
+            f"{s.items - s.labelled:,} of {s.items:,} graphs have no label: embeddings are learned without",
+        ),
+    ),
+    Advice(
+        "Labels of different kinds at each party",
+        ("scaffold", "feddyn", "fedadam", "fedprox"),
+        "with scaffold a second set of weights, in sums; else nothing more",
+        "labels",
+        lambda s: _where(
+            s.emd is not None and s.parties > 1 and s.emd >= UNLIKE,
+            f"labels are unlike by {s.emd or 0:.2f}: models drift apart, which these correct; compare with local",
+        ),
+    ),
+    Advice(
+        "Nothing of this",
+        ("fedavg",),
+        "nothing more",
+        "coupled",
+        lambda s: _where(bool(s.labelled), "what all others are to be compared with"),
+    ),
+)  # fmt: skip
+"""From what parties have most in common to what they have least."""
+
+
+def advised(situation: Situation) -> Iterator[tuple[Advice, str]]:
+    """What fits a situation, and why."""
+    for advice in ADVICE:
+        if why := advice.why(situation):
+            yield advice, why
