@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from isthmus.tasks.base import Task
 
 HERE = Path(__file__).parent
 GUIDE = HERE.parent / "benchmarks" / "papers"
-WHICH = "which.md"
 KINDS: dict[str, tuple[str, type[Registered]]] = {
     "methods": ("methods.md", Method),
     "encoders": ("models.md", Encoder),
@@ -45,7 +45,7 @@ def entries(base: type[Registered]) -> list[dict[str, Any]]:
 def tables(base: type[Registered]) -> str:
     """Names and summaries, the options that most have in common, and the others with whose they are."""
     listed = entries(base)
-    parts = _sized(listed) if base is DataSet else [_named(listed)]
+    found = _sized(listed) if base is DataSet else [_named(listed)]
     common, own = [], []
     for row, names in _options(listed).items():
         if 2 * len(names) >= len(listed):
@@ -55,11 +55,11 @@ def tables(base: type[Registered]) -> str:
             own.append((_code(*names), *row))
     head = ("option", "default", "values", "meaning")
     if common:
-        parts += ["Options in common:", _table((*head, "of"), common)]
+        found += ["Options in common:", _table((*head, "of"), common)]
     if own:
         title = "Options of their own, and defaults that differ:" if common else "Options:"
-        parts += [title, _table((base.kind, *head), own)]
-    return "\n\n".join(parts)
+        found += [title, _table((base.kind, *head), own)]
+    return "\n\n".join(found)
 
 
 def _named(listed: Sequence[Mapping[str, Any]]) -> str:
@@ -80,17 +80,20 @@ def _sized(listed: Sequence[Mapping[str, Any]]) -> list[str]:
     return [open_ended, "Public ones and their sizes:", _table(("name", "level", *counts, "what it is"), rows)]
 
 
+def parts() -> dict[str, tuple[str, Callable[[], str]]]:
+    """By marker the page it is on, and what makes the text there."""
+    made = {marker: (page, partial(tables, base)) for marker, (page, base) in KINDS.items()}
+    return {**made, "advice": ("which.md", advice)}
+
+
 def written(text: str, page: str) -> str:
     """The text of a page with its tables made anew."""
-    for marker, (home, base) in KINDS.items():
+    for marker, (home, made) in parts().items():
         if home == page:
             between = re.compile(f"(<!-- {marker} -->\n).*?(<!-- /{marker} -->)", re.DOTALL)
-            text, count = between.subn(lambda found, of=base: f"{found[1]}\n{tables(of)}\n\n{found[2]}", text)
+            text, count = between.subn(lambda found, of=made: f"{found[1]}\n{of()}\n\n{found[2]}", text)
             if count != 1:
                 raise ValueError(f"{page}: the markers of '{marker}' are there {count} times, once is right")
-    if page == WHICH:
-        between = re.compile("(<!-- advice -->\n).*?(<!-- /advice -->)", re.DOTALL)
-        text = between.sub(lambda found: f"{found[1]}\n{advice()}\n\n{found[2]}", text)
     return text
 
 
@@ -134,7 +137,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     old: list[str] = []
-    for page in dict.fromkeys([WHICH, *(home for home, _ in KINDS.values())]):
+    for page in dict.fromkeys(home for home, _ in parts().values()):
         path = HERE / page
         before = path.read_text(encoding="utf-8")
         after = written(before, page)

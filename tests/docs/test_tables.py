@@ -23,7 +23,7 @@ def make_tables() -> ModuleType:
 MODULE = make_tables()
 
 
-@pytest.mark.parametrize("page", sorted({page for page, _ in MODULE.KINDS.values()}))
+@pytest.mark.parametrize("page", sorted({page for page, _ in MODULE.parts().values()}))
 def test_tables_are_up_to_date(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     assert MODULE.written(text, page) == text, "run python docs/make_tables.py"
@@ -52,7 +52,7 @@ def test_missing_markers_are_an_error() -> None:
 
 
 def test_check_says_which_page_is_old_and_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
-    for page, _ in MODULE.KINDS.values():
+    for page, _ in MODULE.parts().values():
         (tmp_path / page).write_text((DOCS / page).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(MODULE, "HERE", tmp_path)
     assert MODULE.main(["--check"]) == 0
