@@ -134,13 +134,18 @@ def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = Fals
 
 @app.command("page")
 def page_command(name: Some = None, folder: Folder = HERE) -> None:
-    """Write tables into the README.md of their papers, between the marks that name them."""
+    """Write tables into the README.md of their papers, between their marks, and draw curves beside the results."""
+    from isthmus import store
+    from isthmus.papers.drawn import curves_page
     from isthmus.papers.shelf import chosen_entries
     from isthmus.papers.shown import markdown, write_page
 
     by_page: dict[Path, list[tuple[str, str]]] = {}
     for each in chosen_entries(folder, name):
-        by_page.setdefault(each.page, []).append((each.table, markdown(each.plan, each.kept)))
+        text = markdown(each.plan, each.kept)
+        if curves := curves_page(each.plan, each.kept):
+            store.write(each.drawn, curves)
+        by_page.setdefault(each.page, []).append((each.table, text))
     for page, texts in by_page.items():
         if page.exists():
             write_page(page, texts)

@@ -29,6 +29,11 @@ class Entry:
         return self.folder / self.paper / "results" / f"{self.table}.json"
 
     @property
+    def drawn(self) -> Path:
+        """Its curves round by round, where it has any."""
+        return self.results.with_suffix(".html")
+
+    @property
     def page(self) -> Path:
         return self.folder / self.paper / "README.md"
 
