@@ -146,10 +146,14 @@ class Findings:
         line = self.lines.get((method, metric or ""))
         return words.finite(line.mean) if line else None
 
+    def smaller_leads(self, metric: str | None) -> bool:
+        """Whether less of a metric is better."""
+        return (metric or "").endswith(_SMALLER_IS_BETTER)
+
     def ranked(self, methods: Iterable[str], metric: str | None) -> list[str]:
         """Methods that have the metric, best mean first."""
         values = {method: self.value(method, metric) for method in methods}
-        sign = 1 if (metric or "").endswith(_SMALLER_IS_BETTER) else -1
+        sign = 1 if self.smaller_leads(metric) else -1
         known = {method: sign * value for method, value in values.items() if value is not None}
         return sorted(known, key=lambda method: known[method])
 

@@ -15,6 +15,7 @@ from typing import Any
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.study import charts, page, words
+from isthmus.study.compared import compared
 from isthmus.study.findings import Findings, Line, Run, Source, read_folders
 from isthmus.study.parties import who_holds_what
 from isthmus.study.seen import who_saw_what
@@ -156,7 +157,8 @@ def _results(findings: Findings) -> str:
         "Mean ± standard deviation over seeds. Bold: the best mean in a column among methods that keep the data apart. "
         f"{_choice_rule(findings)}"
     )
-    return _scores_chart(findings) + page.table(head, "".join(rows), note) + _by_party(findings)
+    lead = compared(findings, _best(findings, findings.main)[:1] if findings.main else [])
+    return _scores_chart(findings) + page.table(head, "".join(rows), note) + lead + _by_party(findings)
 
 
 def _best(findings: Findings, metric: str) -> list[str]:

@@ -1,0 +1,98 @@
+"""The report's section on differences between methods, seed by seed: whether they are more than luck."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import fmean
+
+from isthmus.study import page, words
+from isthmus.study.findings import Findings
+
+FEWEST = 3
+"""Seeds that two methods must have in common."""
+LEVEL = 0.95
+"""Of the intervals."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of the best method to another one, over the seeds that both have.
+
+    Attributes:
+        mean: of the differences, positive where the best one is better.
+        low, high: the interval that has the true mean in 95 of 100 such studies (Student's t).
+        p: how likely a difference as large is where there is none.
+    """
+
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    p: float
+
+
+def difference(best: dict[int, float], other: dict[int, float], smaller: bool = False) -> Difference | None:
+    """Paired over the seeds that both have; none where these are fewer than three.
+
+    Seeds draw the split, the cut and all randomness of training, the same for both methods: pairs differ by less than
+    means over seeds do.
+
+    >>> found = difference({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 1: 0.7, 2: 0.5})
+    >>> round(found.mean, 3), found.seeds
+    (0.133, 3)
+    """
+    seeds = sorted(best.keys() & other.keys())
+    if len(seeds) < FEWEST:
+        return None
+    gains = [(other[seed] - best[seed] if smaller else best[seed] - other[seed]) for seed in seeds]
+    if max(gains) == min(gains):
+        return Difference(len(seeds), gains[0], gains[0], gains[0], 1.0 if gains[0] == 0 else 0.0)
+    from scipy.stats import ttest_1samp
+
+    found = ttest_1samp(gains, 0.0)
+    low, high = found.confidence_interval(LEVEL)
+    return Difference(len(seeds), fmean(gains), float(low), float(high), float(found.pvalue))
+
+
+def compared(findings: Findings, best: Sequence[str]) -> str:
+    """A table of the best method against all others, by the metric of the headline; nothing where seeds are too few.
+
+    Arguments:
+        best: the method that keeps data apart and is best, if it can be told.
+    """
+    metric = findings.main
+    found = [each for first in best if metric for each in _differences(findings, metric, first)]
+    if metric is None or not found:
+        return ""
+    scale, unit = (100.0, " points") if words.percent(metric) else (1.0, "")
+    rows = []
+    for method, each in found:
+        span = f"{scale * each.low:+.3g} to {scale * each.high:+.3g}"
+        p = "< 0.001" if each.p < 0.001 else f"{each.p:.3f}"
+        rows.append(
+            f"<tr><th scope=row>{escape(method)}</th><td class=n>{scale * each.mean:+.3g}</td><td class=n>{span}</td>"
+            f"<td class=n>{p}</td><td class=n>{each.seeds}</td></tr>"
+        )
+    names = ("Against", f"{best[0]} is better by", "95 % interval", "p", "Seeds")
+    head = f"<tr>{''.join(page.head(name, '' if at == 0 else 'n') for at, name in enumerate(names))}</tr>"
+    many = "a comparison" if len(found) == 1 else f"{len(found)} comparisons"
+    note = (
+        f"{words.titled(metric)}{f', in{unit}' if unit else ''}: differences seed by seed; paired t-test, two-sided, "
+        f"not corrected for {many}. Where the interval has zero in it, the order may be luck."
+    )
+    return f"<h3>Is the lead more than luck?</h3>{page.table(head, ''.join(rows), note)}"
+
+
+def _differences(findings: Findings, metric: str, best: str) -> Iterator[tuple[str, Difference]]:
+    first, smaller = _by_seed(findings, best, metric), findings.smaller_leads(metric)
+    for method in findings.ranked(findings.methods, metric):
+        found = difference(first, _by_seed(findings, method, metric), smaller)
+        if method != best and found is not None:
+            yield method, found
+
+
+def _by_seed(findings: Findings, method: str, metric: str) -> dict[int, float]:
+    values = {run.seed: words.finite(run.metrics.get(metric)) for run in findings.runs_of(method)}
+    return {seed: value for seed, value in values.items() if value is not None}
