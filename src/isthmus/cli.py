@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from isthmus.study.config import Study
     from isthmus.study.hosts import Hosts
+    from isthmus.study.run import Watcher
 
 app = typer.Typer(
     name="isthmus",
@@ -84,6 +85,10 @@ def run_command(
     force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
     hosts: Annotated[str | None, typer.Option(help="Machines to spread the parties over: HOST:PORT,...")] = None,
     key: Annotated[Path | None, typer.Option(help="The key of these machines, see isthmus host key.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve the report of what there is so far on this machine, while it runs.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where --watch serves; a free port without.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
@@ -93,7 +98,8 @@ def run_command(
     )  # fmt: skip
     if (hosts is None) != (key is None):
         raise IsthmusError("--hosts and --key belong together: the machines, and the key that they know")
-    _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key)
+    served = port if watch else None
+    _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, served=served)
 
 
 @app.command("describe")
@@ -329,10 +335,11 @@ def _run(
     as_json: bool,
     hosts: str | None = None,
     key: Path | None = None,
+    served: int | None = None,
 ) -> None:
     import torch
 
-    from isthmus.study.run import run_study
+    from isthmus.study.run import Several, run_study
     from isthmus.study.show import Live, show_results
 
     if "OMP_NUM_THREADS" not in os.environ:
@@ -340,8 +347,9 @@ def _run(
     if resume and out is None:
         raise IsthmusError("--resume needs --out: the folder of the run to go on with")
     try:
-        with _reached(hosts, key) as there, Live(_console(error=True)) as live:
-            results = run_study(study, out, resume=resume, force=force, watcher=live, hosts=there)
+        with _reached(hosts, key) as there, _watched(study, served) as more, Live(_console(error=True)) as live:
+            told = Several(live, *more)
+            results = run_study(study, out, resume=resume, force=force, watcher=told, hosts=there)
     except KeyboardInterrupt:
         typer.echo(f"isthmus: stopped{'; go on with --resume' if out else ''}", err=True)
         raise typer.Exit(130) from None
@@ -364,6 +372,19 @@ def _reached(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
 
     with TlsPost([each.strip() for each in hosts.split(",")], key) as post:
         yield Hosts(post)
+
+
+@contextmanager
+def _watched(study: Study, port: int | None) -> Iterator[Sequence[Watcher]]:
+    """The live page, where one is asked for."""
+    if port is None:
+        yield ()
+        return
+    from isthmus.study.watch import LivePage
+
+    with LivePage(study, port) as page:
+        typer.echo(f"watch it at {page.address}", err=True)
+        yield (page,)
 
 
 def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:

@@ -37,6 +37,25 @@ class Watcher:
     def run_done(self, result: RunResult) -> None: ...
 
 
+class Several(Watcher):
+    """Tells several watchers."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self.watchers = watchers
+
+    def run_started(self, method: Method, seed: int) -> None:
+        for each in self.watchers:
+            each.run_started(method, seed)
+
+    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+        for each in self.watchers:
+            each.round_done(method, seed, at, metrics)
+
+    def run_done(self, result: RunResult) -> None:
+        for each in self.watchers:
+            each.run_done(result)
+
+
 def run_study(
     study: Study,
     out: Path | str | None = None,

@@ -1,0 +1,95 @@
+"""A page with the report of what there is so far."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from tests.command_line import Isthmus
+
+from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
+from isthmus.study.run import Several, Watcher, run_study
+from isthmus.study.watch import LivePage
+
+PLAN = Study.of(
+    {
+        "data": {"name": "banks", "nodes": 120},
+        "model": {"hidden": 8},
+        "unlabelled": "idle",
+        "methods": [{"name": "fedavg", "rounds": 4}, {"name": "local", "rounds": 2}],
+    }
+)
+
+
+@pytest.fixture
+def live() -> Iterator[LivePage]:
+    with LivePage(PLAN) as page:
+        yield page
+
+
+def got(page: LivePage, path: str = "/", host: str = "") -> tuple[int, str]:
+    place = urlsplit(page.address).netloc
+    connection = http.client.HTTPConnection(place, timeout=30)
+    connection.request("GET", path, headers={"Host": host or place})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+class Looking(Watcher):
+    """Looks at the page in the middle of a run."""
+
+    def __init__(self, page: LivePage) -> None:
+        self.page, self.seen = page, list[str]()
+
+    def round_done(self, *told: object) -> None:
+        if told[2] == 3:
+            self.seen.append(got(self.page)[1])
+
+
+def test_it_shows_what_there_is_so_far(live: LivePage) -> None:
+    assert "No round has been evaluated yet" in got(live)[1]
+    looking = Looking(live)
+    results = run_study(PLAN, watcher=Several(live, looking))
+    (during,) = looking.seen
+    assert "Under way: fedavg, seed 0, round 3. 0 of 2 runs have ended." in during
+    assert during.count("<svg") >= 2
+    status, after = got(live)
+    assert status == 200
+    assert "2 of 2 runs have ended." in after
+    best = max(run.metrics["test_accuracy"] for run in results.runs if run.method == "fedavg")
+    assert f"{100 * best:.1f}" in after
+
+
+def test_the_page_is_made_anew_only_where_there_is_news(live: LivePage) -> None:
+    run_study(PLAN, watcher=live)
+    assert live.page() is live.page()
+
+
+def test_it_answers_this_machine_alone(live: LivePage) -> None:
+    assert live.address.startswith("http://127.0.0.1:")
+    assert got(live, host="evil.example:80")[0] == 403
+    assert got(live, path="/etc/passwd")[0] == 404
+
+
+def test_it_ends_with_the_run() -> None:
+    with LivePage(PLAN) as page:
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        got(page)
+    assert not [each for each in threading.enumerate() if "serve_forever" in each.name]
+
+
+def test_a_port_that_is_taken_is_said(live: LivePage) -> None:
+    port = int(urlsplit(live.address).port or 0)
+    with pytest.raises(IsthmusError, match=r"cannot serve at 127\.0\.0\.1:\d+: Address already in use; choose another"):
+        LivePage(PLAN, port)
+
+
+def test_the_command_says_where(isthmus: Isthmus) -> None:
+    done = isthmus("run", "--data", "banks", "--set", "data.nodes=120", "--rounds", "1", "--watch")
+    assert done.code == 0
+    assert "watch it at http://127.0.0.1:" in done.err
