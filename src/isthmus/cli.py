@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,6 +89,8 @@ def run_command(
         bool, typer.Option("--watch", help="Serve the report of what there is so far on this machine, while it runs.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where --watch serves; a free port without.")] = 0,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard, to see curves there.")] = None,
+    mlflow: Annotated[str | None, typer.Option(help="Address of an MLflow server, to keep curves there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
@@ -98,8 +100,8 @@ def run_command(
     )  # fmt: skip
     if (hosts is None) != (key is None):
         raise IsthmusError("--hosts and --key belong together: the machines, and the key that they know")
-    served = port if watch else None
-    _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, served=served)
+    with _watched(whole, port if watch else None, tensorboard, mlflow) as told:
+        _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, told=told)
 
 
 @app.command("describe")
@@ -335,7 +337,7 @@ def _run(
     as_json: bool,
     hosts: str | None = None,
     key: Path | None = None,
-    served: int | None = None,
+    told: Sequence[Watcher] = (),
 ) -> None:
     import torch
 
@@ -347,9 +349,9 @@ def _run(
     if resume and out is None:
         raise IsthmusError("--resume needs --out: the folder of the run to go on with")
     try:
-        with _reached(hosts, key) as there, _watched(study, served) as more, Live(_console(error=True)) as live:
-            told = Several(live, *more)
-            results = run_study(study, out, resume=resume, force=force, watcher=told, hosts=there)
+        with _reached(hosts, key) as there, Live(_console(error=True)) as live:
+            watcher = Several(live, *told)
+            results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=there)
     except KeyboardInterrupt:
         typer.echo(f"isthmus: stopped{'; go on with --resume' if out else ''}", err=True)
         raise typer.Exit(130) from None
@@ -375,16 +377,25 @@ def _reached(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
 
 
 @contextmanager
-def _watched(study: Study, port: int | None) -> Iterator[Sequence[Watcher]]:
-    """The live page, where one is asked for."""
-    if port is None:
-        yield ()
-        return
-    from isthmus.study.watch import LivePage
+def _watched(study: Study, port: int | None, tensorboard: Path | None, mlflow: str | None) -> Iterator[list[Watcher]]:
+    """Who is told how the study goes, beside the terminal."""
+    told: list[Watcher] = []
+    with ExitStack() as stack:
+        if tensorboard is not None:
+            from isthmus.study.tracking import TensorBoard
 
-    with LivePage(study, port) as page:
-        typer.echo(f"watch it at {page.address}", err=True)
-        yield (page,)
+            told.append(TensorBoard(tensorboard))
+        if mlflow is not None:
+            from isthmus.study.tracking import MlFlow
+
+            told.append(MlFlow(study, mlflow))
+        if port is not None:
+            from isthmus.study.watch import LivePage
+
+            page = stack.enter_context(LivePage(study, port))
+            typer.echo(f"watch it at {page.address}", err=True)
+            told.append(page)
+        yield told
 
 
 def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
