@@ -365,3 +365,47 @@ def test_parties_that_share_nodes_are_evaluated_on_the_whole_as_well():
     assert result.metrics["pooled_test_accuracy"] == pytest.approx(due)
     alone = Run(Method.named("local")(rounds=1), parties, task, module).go()
     assert "pooled_test_accuracy" not in alone.metrics
+
+
+@pytest.mark.parametrize("wire", [False, True])
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_each_partys_metrics_are_those_of_its_own_test_items(wire: bool, side_by_side: bool) -> None:
+    parties = make_node_parties()
+    task = task_for(parties)
+    module = module_for(Gcn(hidden=8, dropout=0.0), parties, task, 0)
+    run = Run(FedAvg(rounds=3), parties, task, module, wire=wire, side_by_side=side_by_side)
+    found = run.go()
+    module.load_state_dict(found.weights)
+    module.eval()
+    for party in parties:
+        with torch.no_grad():
+            right = (module(party.graph.x, party.graph.edge_index).argmax(1) == party.graph.y)[party.test]
+        if right.numel():
+            assert found.parties[party.name]["test_accuracy"] == pytest.approx(float(right.float().mean()))
+        else:
+            assert party.name not in found.parties
+    sizes = {party.name: int(party.test.sum()) for party in parties}
+    mean = sum(sizes[name] * own["test_accuracy"] for name, own in found.parties.items()) / sum(sizes.values())
+    assert found.metrics["test_accuracy"] == pytest.approx(mean)
+
+
+def test_partys_metrics_are_of_the_chosen_round_also_after_a_stop(tmp_path: Path) -> None:
+    parties = make_node_parties()
+    task = task_for(parties)
+    method = FedAvg(rounds=8)
+
+    def run(**more: Any) -> Run:
+        return Run(method, parties, task, module_for(Gcn(hidden=8), parties, task, 0), **more)
+
+    def stop(at: int, metrics: Mapping[str, float]) -> None:
+        if at == 5:
+            raise KeyboardInterrupt
+
+    whole = run().go()
+    place = {"checkpoint": tmp_path / "a.checkpoint", "save_every": 0.0}
+    with suppress(KeyboardInterrupt):
+        run(**place, on_round=stop).go()
+    assert run(**place).go().parties == whole.parties
+    alone = run().method.model_copy(update={"rounds": whole.chosen_round, "select": "last"})
+    module = module_for(Gcn(hidden=8), parties, task, 0)
+    assert Run(alone, parties, task, module).go().parties == whole.parties

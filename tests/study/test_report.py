@@ -132,6 +132,21 @@ def test_party_by_party(build: Build) -> None:
     assert page.row("party-3")[1] == f"{mean:.1f}"
 
 
+def test_who_gains_over_training_alone(build: Build) -> None:
+    def shift(parts: dict[str, Any]) -> None:
+        for each in parts["results"]["runs"]:
+            if each["method"] == "fedavg":
+                each["parties"]["party-1"]["test_accuracy"] -= 0.5
+
+    page = Page(write_report([build(change=shift)]))
+    row = next(row for row in page.rows if row[0].startswith("fedavg") and row[1:3] == ["3", "1"])
+    local, fedavg = (run(method, 0)["parties"]["party-1"]["test_accuracy"] for method in ("local", "fedavg"))
+    assert row[4] == f"party-1 {100 * (fedavg - 0.5 - local):+.3g}"
+    assert "against their own model, trained alone: test accuracy in points" in page.text
+    without = Page(write_report([build("without", methods=("fedavg",))]))
+    assert "trained alone" not in without.text
+
+
 def test_results_without_parties_or_ledger_still_make_a_page(build: Build) -> None:
     def strip(parts: dict[str, Any]) -> None:
         for each in parts["results"]["runs"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from isthmus import store
 from isthmus.data.party import Party, check_alike, pool
 from isthmus.errors import IsthmusError, nearest
-from isthmus.federation.answers import PlainTotal
+from isthmus.federation.answers import PlainTotal, Reply
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
@@ -43,6 +44,7 @@ class RunResult:
         privacy: what noise the parties added and what that spends, as `Account` tells it; empty without noise.
         graph: that the method made up to the chosen round, such as a condensed one; empty without.
         places: by round, of a task that is drawn, where all items stand and what class they have, `[items, 3]`.
+        parties: by party the metrics of its own test items in the chosen round; only a study can tell them.
     """
 
     method: str
@@ -57,12 +59,13 @@ class RunResult:
     privacy: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Any] = field(default_factory=dict, repr=False)
     graph: dict[str, Any] = field(default_factory=dict, repr=False)
+    parties: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
 
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
         keys = ("method", "seed", "rounds", "chosen_round", "seconds", "metrics")
-        spent = {"privacy": self.privacy} if self.privacy else {}
-        return {key: getattr(self, key) for key in keys} | spent
+        more = {key: getattr(self, key) for key in ("privacy", "parties") if getattr(self, key)}
+        return {key: getattr(self, key) for key in keys} | more
 
     def dump(self) -> dict[str, Any]:
         more = {"weights": self.weights, "places": self.places, "graph": self.graph}
@@ -128,7 +131,8 @@ class Run:
         )
         self.state = State()
         self.progress: dict[str, Any] = {
-            "best": None, "best_round": 0, "metrics": {}, "weights": {}, "graph": {}, "places": {}, "seconds": 0.0
+            "best": None, "best_round": 0, "metrics": {}, "weights": {}, "graph": {}, "places": {}, "seconds": 0.0,
+            "tested": [],
         }  # fmt: skip
         self.history: History = []
         self.federation = Federation(
@@ -171,6 +175,7 @@ class Run:
         if self.task.level == "pair" and len(self.federation.parties) > 1:
             self.federation.exchange("lend", self.method.evaluated(state))
         total = self.method.evaluate(self.federation, state)
+        tested = self._tested()
         found = {split: self.task.metrics(total.sum(split)) for split in ("val", "test")}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
@@ -182,11 +187,36 @@ class Run:
         chosen = value is None or self.method.select == "last"
         if chosen or best is None or value > best:
             kept = {"weights": self._weights(state), "graph": self.method.product(state)}
-            self.progress |= {"metrics": metrics, **kept, "chosen_round": state.round}
+            self.progress |= {"metrics": metrics, **kept, "chosen_round": state.round, "tested": tested}
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None:
             self.on_round(state.round, metrics)
+
+    def _tested(self) -> list[dict[str, Any]]:
+        """Each party's own counts of the evaluation just made; a federation's server has their sum alone."""
+        if not isinstance(self.transport, LocalTransport) or self.method.pooled:
+            return []
+        return [
+            {
+                "parties": list(reply.parties),
+                "counts": {name: column for name, column in reply.columns.items() if name.startswith("test/")},
+            }
+            for reply in self.transport.heard
+        ]
+
+    def _by_party(self) -> dict[str, dict[str, float]]:
+        """Metrics of every party's own test items; of those that have some."""
+        found, name_of = {}, "test_party_{}" if self.task.unsupervised else "test_{}"
+        for tested in self.progress["tested"]:
+            reply = Reply(tuple(tested["parties"]), dict(tested["counts"]))
+            for at, party in enumerate(reply.parties):
+                counts = reply.payload(at).get("test")
+                metrics = self.task.metrics(counts) if counts else {}
+                told = {name_of.format(name): value for name, value in metrics.items() if math.isfinite(value)}
+                if told:
+                    found[party] = told
+        return found
 
     def _on_whole(self, state: State) -> dict[str, dict[str, float]]:
         """Metrics of the server's weights on the graph that the parties' overlapping parts are put together to, or on
@@ -227,6 +257,7 @@ class Run:
             weights=self.progress["weights"],
             places=self.progress["places"],
             graph=self.progress["graph"],
+            parties=self._by_party(),
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 

@@ -19,7 +19,7 @@ from isthmus.study.compared import compared
 from isthmus.study.findings import Findings, Line, Run, Source, read_folders
 from isthmus.study.parties import who_holds_what
 from isthmus.study.seen import who_saw_what
-from isthmus.study.words import BOUNDS, POOLED
+from isthmus.study.words import ALONE, BOUNDS, POOLED
 
 
 def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -214,9 +214,35 @@ def _by_party(findings: Findings) -> str:
             if value is not None:
                 values.setdefault(run.method, {}).setdefault(party, []).append(value)
     means = {method: {party: fmean(each) for party, each in of.items()} for method, of in values.items()}
-    return (
-        f"<h3>Party by party</h3>{_party_chart(findings, means, metric)}{_party_table(means, metric)}" if means else ""
-    )
+    if not means:
+        return ""
+    gains = _gains(findings, means, metric)
+    return f"<h3>Party by party</h3>{gains}{_party_chart(findings, means, metric)}{_party_table(means, metric)}"
+
+
+def _gains(findings: Findings, means: Mapping[str, Mapping[str, float]], metric: str) -> str:
+    """Who gains and who loses against training alone, method by method; nothing where nobody trained alone."""
+    alone = [method for method in means if BOUNDS.get(findings.methods[method]) == ALONE]
+    if len(alone) != 1:
+        return ""
+    own, sign, rows = means[alone[0]], -1 if findings.smaller_leads(metric) else 1, []
+    scale = 100 if words.percent(metric) else 1
+    for method, of in means.items():
+        gains = {party: sign * scale * (of[party] - own[party]) for party in of if party in own}
+        if method == alone[0] or not gains:
+            continue
+        most, least = (pick(gains, key=gains.__getitem__) for pick in (max, min))
+        counts = [sum(gain > 0 for gain in gains.values()), sum(gain < 0 for gain in gains.values())]
+        told = [f"{escape(party)} {gains[party]:+.3g}" for party in (most, least)]
+        cells = "".join(f"<td class=n>{each}</td>" for each in (*counts, *told))
+        rows.append(f"<tr>{_row_head(method, findings)}{cells}</tr>")
+    if not rows:
+        return ""
+    names = ("Gain", "Lose", "Most", "Least")
+    head = f"<tr>{page.head('Method')}{''.join(page.head(name, 'n') for name in names)}</tr>"
+    note = f"Parties against their own model, trained alone: {words.metric_name(metric)}"
+    note += f"{' in points' if scale == 100 else ''}, mean over seeds."
+    return page.table(head, "".join(rows), note)
 
 
 def _party_chart(findings: Findings, means: Mapping[str, Mapping[str, float]], metric: str) -> str:

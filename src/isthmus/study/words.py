@@ -11,7 +11,8 @@ from typing import Any
 from isthmus.data.describe import CutDescription, PartyDescription
 
 POOLED = "all data pooled"
-BOUNDS = {**dict.fromkeys(("centralized", "gcond", "doscond", "sfgc"), POOLED), "local": "every party alone"}
+ALONE = "every party alone"
+BOUNDS = {**dict.fromkeys(("centralized", "gcond", "doscond", "sfgc"), POOLED), "local": ALONE}
 """Methods that are no federation but the marks to measure one against. By name, for a report reads files alone."""
 
 PARTIES_SHOWN = 50
