@@ -91,6 +91,18 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(at_once: None, tmp_path:
     assert [len(kept.runs(cell)) for cell in plan.cells()] == [1, 1, 0, 0]
 
 
+def test_what_no_message_tells_is_named_by_its_kind(
+    at_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(job: running.Job) -> dict[str, object]:
+        raise MemoryError(f"no room\nfor {job.cell.name}")
+
+    monkeypatch.setattr(running, "run_job", broken)
+    failed = Runner(table(tmp_path), Kept(), NEVER, most=1).go(1)
+    assert failed[0] == "120, fedavg, seed 0: MemoryError: no room for 120, fedavg"
+    assert len(failed) == 4
+
+
 def test_a_metric_that_there_is_not_is_named(at_once: None, tmp_path: Path) -> None:
     text = TABLE1.replace('"test_accuracy"', '"test_acuracy"').replace('"val_accuracy"', '"val_acuracy"')
     (first, *_) = Runner(table(tmp_path, table1=text), Kept(), NEVER, most=1).go(1)

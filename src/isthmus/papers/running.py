@@ -113,12 +113,13 @@ class Runner:
         for cell in self.cells:
             if cell.tune is None or self.kept.runs(cell):
                 continue  # what its runs were chosen to be stays
-            tuned = self.kept.tuned(cell)
+            tuned, how = self.kept.tuned(cell), cell.how()
+            trained = how if isinstance(how, Training) else Training()
             for trial in cell.trials():
                 said = json.dumps(trial)
                 for seed in cell.tune.seeds:
                     if str(seed) not in tuned.get(said, {}):
-                        yield self._job(cell, seed, said, trial, Training(), {"tuned": cell.tune.metric})
+                        yield self._job(cell, seed, said, trial, trained, {"tuned": cell.tune.metric})
 
     def _runs(self) -> Iterator[Job]:
         """What is reported, in the setting that trials have chosen; a cell whose trials failed is left out."""
@@ -150,14 +151,15 @@ class Runner:
     def _taken(self, job: Job, done: Future[dict[str, Any]], failed: list[str]) -> str:
         try:
             run = done.result()
-        except IsthmusError as error:
-            failed.append(f"{job.name}: {error}")
-            return failed[-1]
         except BrokenProcessPool as error:
             raise IsthmusError(
                 f"{job.name}: a process was killed, perhaps for want of memory; what had ended is kept: "
                 "go on with --resume, and with fewer --jobs"
             ) from error
+        except Exception as error:  # what goes wrong in one cell is no reason to lose the others
+            kind = "" if isinstance(error, IsthmusError) else f"{type(error).__name__}: "
+            failed.append(f"{job.name}: {kind}{' '.join(str(error).split())[:300]}")
+            return failed[-1]
         self.seconds.setdefault(job.cell.name, []).append(run["seconds"])
         if job.trial:
             self.kept.add_trial(job.cell, job.trial, job.seed, run["figures"]["tuned"])
