@@ -1,0 +1,33 @@
+"""The site builds without a warning, and links between files of the repository lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/**/*.md"), *ROOT.glob("deploy/**/*.md")]
+)
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "which.html").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_of_other_pages_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in LINK.findall(text):
+        path = target.partition("#")[0]
+        if path and "://" not in path and not path.startswith("mailto:"):
+            assert (ROOT / page.parent / path).exists(), f"{page}: {target}"
