@@ -15,8 +15,8 @@ test-federation: $(VENV)/.installed-dev  ## federations and hosts of real proces
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests/federation
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs examples
+	$(BIN)/ruff format --check src tests benchmarks docs examples
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
