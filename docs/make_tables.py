@@ -102,7 +102,8 @@ def advice() -> str:
     rows = []
     for each in ADVICE:
         study = entry(GUIDE, f"guide/{each.study}")
-        figure, found = next(iter(study.plan.figures)), means(study.plan, study.kept, next(iter(study.plan.figures)))
+        figure = next(iter(study.plan.figures))
+        found = means(study.plan, study.kept, figure)
         told = ", ".join(f"{' '.join(key)} {value:.1f}" for key, value in found.items())
         rows.append((each.has, _code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {told}"))
     return _table(

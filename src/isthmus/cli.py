@@ -100,6 +100,8 @@ def run_command(
     )  # fmt: skip
     if (hosts is None) != (key is None):
         raise IsthmusError("--hosts and --key belong together: the machines, and the key that they know")
+    if port and not watch:
+        raise IsthmusError("--port is where --watch serves: say --watch too")
     with _watched(whole, port if watch else None, tensorboard, mlflow) as told:
         _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, told=told)
 
@@ -174,12 +176,13 @@ def advise(
     """Name methods for what parties have: counts are read, of no row anything is shown."""
     from dataclasses import asdict
 
-    from isthmus.data.folder.loading import read_folders
+    from isthmus.data.folder.loading import folders_in, read_folders
     from isthmus.data.ids import read_key
     from isthmus.study.advice import Situation, advised
 
     shared = None if key is None else read_key(key)
-    contents = [each for folder in folders for each in read_folders(folder, shared)[0]]
+    found_in = dict.fromkeys(each.resolve() for folder in folders for each in folders_in(folder))
+    contents = [each for folder in found_in for each in read_folders(folder, shared)[0]]
     if len({each.settings.level for each in contents}) > 1:
         raise IsthmusError("some parties hold nodes and others graphs: advise them by kind")
     situation = Situation.of(contents)
@@ -384,11 +387,11 @@ def _watched(study: Study, port: int | None, tensorboard: Path | None, mlflow: s
         if tensorboard is not None:
             from isthmus.study.tracking import TensorBoard
 
-            told.append(TensorBoard(tensorboard))
+            told.append(stack.enter_context(TensorBoard(tensorboard)))
         if mlflow is not None:
             from isthmus.study.tracking import MlFlow
 
-            told.append(MlFlow(study, mlflow))
+            told.append(stack.enter_context(MlFlow(study, mlflow)))
         if port is not None:
             from isthmus.study.watch import LivePage
 

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,8 @@ HERE = Path("benchmarks/papers")
 def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = False) -> None:
     """List all tables: what they show, and how much of them was run."""
     if context.invoked_subcommand is not None:
+        if folder != HERE:
+            raise IsthmusError(f"say --folder {folder} after '{context.invoked_subcommand}'")
         return
     from isthmus.cli import _console
     from isthmus.papers.shelf import entries
@@ -55,13 +58,14 @@ def run_command(
         bool, typer.Option("--quick", help="One seed of few rounds, to see that it runs; nothing is kept.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Add what is not there yet.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start anew although there are results.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start anew: what there is of these cells is gone.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of a cell, at most.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Some values of an axis: data=cora,acm; repeat it.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once; as many as there are cores.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a table, cell by cell, and show it; what ends is kept at once."""
+    from isthmus import store
     from isthmus.cli import _console
     from isthmus.papers.running import Runner
     from isthmus.papers.shelf import entry
@@ -69,10 +73,16 @@ def run_command(
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that compute
     which = entry(folder, name)
-    table, kept, keep = _begun(which, quick=quick, resume=resume, force=force)
-    with tempfile.TemporaryDirectory() as passing, Bar(_console(error=True)) as bar:
-        state = Path(passing) if quick else which.state
+    with ExitStack() as stack:
+        passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if not quick:  # two that write the same file would lose what the other one found
+            stack.enter_context(store.held(which.lock, which.name))
+        table, kept, keep = _begun(which, quick=quick, anew=resume or force)
+        bar = stack.enter_context(Bar(_console(error=True)))
+        state = passing if quick else which.state
         runner = Runner(table, kept, state, most=seeds, only=_only(only or []), keep=keep, told=bar.told)
+        if force:
+            runner.forget()
         try:
             failed = runner.go(jobs or os.cpu_count() or 1)
         except KeyboardInterrupt:
@@ -83,14 +93,14 @@ def run_command(
         raise IsthmusError(f"{len(failed)} runs failed, the others are kept; the first: {failed[0]}")
 
 
-def _begun(which: Entry, *, quick: bool, resume: bool, force: bool) -> tuple[Table, Kept, Callable[[Kept], None]]:
+def _begun(which: Entry, *, quick: bool, anew: bool) -> tuple[Table, Kept, Callable[[Kept], None]]:
     """The table, what it goes on from, and what keeps what is new."""
     from isthmus.papers.kept import Kept
 
     if quick:
         return which.plan.quickly(), Kept(), lambda kept: None
-    kept = Kept() if force else which.kept
-    if kept.cells and not resume:
+    kept = which.kept
+    if kept.cells and not anew:
         raise IsthmusError(f"{which.results} holds results: use --resume to add what is missing, --force to start anew")
     return which.plan, kept, lambda now: now.write(which.results)
 
@@ -138,7 +148,7 @@ def page_command(name: Some = None, folder: Folder = HERE) -> None:
     from isthmus import store
     from isthmus.papers.drawn import curves_page
     from isthmus.papers.shelf import chosen_entries
-    from isthmus.papers.shown import markdown, write_page
+    from isthmus.papers.shown import markdown, marks, write_page
 
     by_page: dict[Path, list[tuple[str, str]]] = {}
     for each in chosen_entries(folder, name):
@@ -147,9 +157,10 @@ def page_command(name: Some = None, folder: Folder = HERE) -> None:
             store.write(each.drawn, curves)
         by_page.setdefault(each.page, []).append((each.table, text))
     for page, texts in by_page.items():
-        if page.exists():
-            write_page(page, texts)
-            typer.echo(f"tables in {page}")
+        missing = write_page(page, texts)
+        typer.echo(f"{len(texts) - len(missing)} tables in {page}")
+        for table in missing:
+            typer.echo(f"  not {table}: the page has no line '{marks(table)[0]}'")
 
 
 def _counts(each: Entry) -> dict[str, int]:

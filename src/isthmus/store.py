@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,28 @@ def write_with(path: Path, fill: Callable[[Path], object]) -> None:
     except BaseException:
         _drop(aside)
         raise
+
+
+@contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Hold a file as long as the `with` lasts; an error where another process does.
+
+    Arguments:
+        what: is in use then, for the message.
+    """
+    import fcntl  # of POSIX, as what wants it
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise IsthmusError(f"{what} is in use: another process works with it, stop that first") from error
+    except OSError as error:
+        if error.filename not in (None, str(path)):
+            raise  # of what is done meanwhile
+        raise IsthmusError(f"cannot hold {path}: {error.strerror or error}; make it a place to write to") from error
 
 
 def _drop(aside: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.command_line import Isthmus
+from tests.federation.real import until
 from tests.papers.a_paper import PAGE, TABLE1, written
 
+from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers import running
 from isthmus.papers.drawn import curves_page
@@ -214,6 +215,7 @@ def test_a_quick_run_keeps_nothing(at_once: None, folder: Path, isthmus: Isthmus
         (("run", "mine/table1", "--only", "size"), "say which values of which axis"),
         (("check", "nobody"), "there is no table 'nobody'"),
         (("show", "--folder", "nowhere"), "run this in a checkout of Isthmus"),
+        (("--folder", "nowhere", "show"), "say --folder nowhere after 'show'"),
     ],
 )
 def test_mistakes_are_one_line(words: tuple[str, ...], says: str, folder: Path, isthmus: Isthmus) -> None:
@@ -231,6 +233,50 @@ def test_a_page_without_its_end_is_named(folder: Path, isthmus: Isthmus) -> None
     assert "<!-- end of table1 -->" in done.err
 
 
+def children(pid: int) -> list[int]:
+    """Processes that compute for this one."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (each / "cmdline").read_bytes().decode()
+        except OSError:  # it has ended meanwhile
+            continue
+        if parent == pid and "spawn_main" in words:
+            found.append(int(each.name))
+    return found
+
+
+def test_only_some_cells_are_started_anew(at_once: None, folder: Path, isthmus: Isthmus) -> None:
+    command = ("papers", "run", "mine/table1", "--folder", str(folder), "--seeds", "1")
+    assert isthmus(*command).code == 0
+    done = isthmus(*command, "--force", "--only", "size=120")
+    assert done.err.count("seed 0") == 2
+    plan = Table.of_file(folder / "mine" / "table1.toml")
+    kept = Kept.read(folder / "mine" / "results" / "table1.json")
+    assert [len(kept.runs(cell)) for cell in plan.cells()] == [1, 1, 1, 1]
+
+
+def test_a_table_is_run_by_one_process(at_once: None, folder: Path, isthmus: Isthmus) -> None:
+    with store.held(folder / "mine" / "results" / ".table1.lock", "mine/table1"):
+        done = isthmus("papers", "run", "mine/table1", "--folder", str(folder))
+    assert (done.code, done.err) == (
+        2, "isthmus: mine/table1 is in use: another process works with it, stop that first\n"
+    )  # fmt: skip
+
+
+def test_runs_of_other_versions_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, path = table(tmp_path), tmp_path / "kept.json"
+    cell, kept = next(plan.cells()), Kept()
+    kept.add(cell, {"seed": 0, "figures": {}})
+    monkeypatch.setattr("isthmus.papers.kept.versions", lambda: {"torch": "9"})
+    kept.add(cell, {"seed": 1, "figures": {}})
+    kept.write(path)
+    again = Kept.read(path)
+    assert [run.get("with", 0) for run in again.runs(cell)] == [0, 1]
+    assert again.versions[1] == {"torch": "9"}
+
+
 @pytest.mark.slow
 def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isthmus) -> None:
     words = (
@@ -246,16 +292,19 @@ def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isth
         "--jobs",
         "1",
     )
-    process = subprocess.Popen([sys.executable, "-m", "isthmus", *words], stderr=subprocess.DEVNULL)
+    text = (folder / "mine" / "table1.toml").read_text()
+    (folder / "mine" / "table1.toml").write_text(text.replace("method.rounds = 3", "method.rounds = 1500"))
     results = folder / "mine" / "results" / "table1.json"
+    state = results.parent / ".state" / "table1"
+    process = subprocess.Popen([sys.executable, "-m", "isthmus", *words], stderr=subprocess.DEVNULL)
     try:
-        for _ in range(6000):
-            if results.exists() or process.poll() is not None:
-                break
-            time.sleep(0.01)
+        until("a checkpoint", lambda: any(state.glob("*.checkpoint")) or process.poll() is not None, 120)
+        (own,) = children(process.pid)
     finally:
         process.kill()
     assert process.wait() == -signal.SIGKILL
+    until("the end of its process", lambda: not Path(f"/proc/{own}").exists(), 30)
+    assert any(state.glob("*.checkpoint"))
     plan = Table.of_file(folder / "mine" / "table1.toml")
     before = Kept.read(results)
     done = isthmus(*words, "--resume")
@@ -267,4 +316,4 @@ def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isth
         assert before.runs(cell) in ([], kept.runs(cell))
         (run,) = kept.runs(cell)
         assert run["figures"]["test"] == round(run_study(cell.planned(0)).metrics["test_accuracy"], 6)
-    assert not list(results.parent.glob(".*"))
+    assert not state.parent.exists()

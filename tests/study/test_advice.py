@@ -64,7 +64,8 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     one = sorted((tmp_path / "p").iterdir())[0]
     assert "1 party with" in isthmus("advise", one).out
     assert "nodes in common unknown" in isthmus("advise", one).out
-    told = json.loads(isthmus("advise", "p", "--json").out)
+    told = json.loads(isthmus("advise", "p", one, "--json").out)  # who is named twice counts once
+    assert told["situation"]["parties"] == len(list((tmp_path / "p").iterdir()))
     assert told["situation"]["level"] == "node"
     assert told["advice"][-1]["methods"] == ["fedavg"]
 

@@ -50,7 +50,10 @@ def test_of_losses_the_smaller_is_better() -> None:
 def test_differences_that_do_not_vary_need_no_test() -> None:
     same = difference({0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0})
     assert same is not None
-    assert (same.mean, same.p) == (0.0, 1.0)
+    assert (same.mean, same.p) == (0.0, None)
+    near = difference({0: 0.8, 1: 0.7, 2: 0.6}, {0: 0.7, 1: 0.6, 2: 0.5})  # but for rounding the same
+    assert near is not None
+    assert near.p is None
 
 
 def test_the_report_sets_the_best_against_the_others(build: Build) -> None:

@@ -9,7 +9,7 @@ import pytest
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.results import Results
-from isthmus.study.run import run_study
+from isthmus.study.run import Several, Watcher, run_study
 from isthmus.study.tracking import MlFlow, TensorBoard
 
 PLAN = Study.of(
@@ -64,13 +64,35 @@ def test_a_server_that_goes_away_ends_no_study(
     def away(*words: object, **more: object) -> None:
         raise mlflow.exceptions.MlflowException("it is away")
 
-    monkeypatch.setattr(watcher._client, "log_metric", away)
+    monkeypatch.setattr(watcher._client, "log_batch", away)
     assert len(run_study(PLAN, watcher=watcher).runs) == 2
-    assert "MLflow did not take log_metric: it is away" in caplog.text
+    assert caplog.text.count("MLflow did not take log_batch, nothing more is sent: it is away") == 1
 
 
-def test_a_server_that_is_none_is_named_in_a_line() -> None:
+def test_what_is_stopped_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    server = f"file:{tmp_path}/mlruns"
+
+    class Stopping(Watcher):
+        def round_done(self, *told: object) -> None:
+            if told[2] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), TensorBoard(tmp_path / "tb") as board, MlFlow(PLAN, server) as kept:
+        run_study(PLAN, watcher=Several(board, kept, Stopping()))
+    client = mlflow.MlflowClient(tracking_uri=server)
+    (run,) = client.search_runs([client.get_experiment_by_name("isthmus").experiment_id])
+    assert run.info.status == "KILLED"
+    events = reading.EventAccumulator(str(tmp_path / "tb" / "fedavg-0"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("val_accuracy")] == [1, 2]
+
+
+@pytest.mark.parametrize("server", ["nothing://there", "postgresql://nobody/here"])
+def test_a_server_that_is_none_is_named_in_a_line(server: str) -> None:
     pytest.importorskip("mlflow")
-    with pytest.raises(IsthmusError, match="MLflow at nothing://there: ") as raised:
-        MlFlow(PLAN, "nothing://there")
+    with pytest.raises(IsthmusError, match=f"MLflow at {server}: ") as raised:
+        MlFlow(PLAN, server)
     assert "\n" not in str(raised.value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import threading
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +13,7 @@ from tests.command_line import Isthmus
 
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
+from isthmus.study.engine import RunResult
 from isthmus.study.run import Several, Watcher, run_study
 from isthmus.study.watch import LivePage
 
@@ -62,6 +64,7 @@ def test_it_shows_what_there_is_so_far(live: LivePage) -> None:
     assert "2 of 2 runs have ended." in after
     best = max(run.metrics["test_accuracy"] for run in results.runs if run.method == "fedavg")
     assert f"{100 * best:.1f}" in after
+    assert "Party by party" in after
 
 
 def test_the_page_is_made_anew_only_where_there_is_news(live: LivePage) -> None:
@@ -75,12 +78,34 @@ def test_it_answers_this_machine_alone(live: LivePage) -> None:
     assert got(live, path="/etc/passwd")[0] == 404
 
 
+def test_runs_that_had_ended_before_are_shown(live: LivePage, tmp_path: Path) -> None:
+    class Stopping(Watcher):
+        def run_done(self, result: RunResult) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(PLAN, tmp_path / "out", watcher=Stopping())
+    run_study(PLAN, tmp_path / "out", resume=True, watcher=live)
+    assert "2 of 2 runs have ended." in live.page()
+
+
+def test_a_reader_that_goes_away_is_no_error(live: LivePage, capfd: pytest.CaptureFixture[str]) -> None:
+    run_study(PLAN, watcher=live)
+    place = urlsplit(live.address)
+    for _ in range(3):
+        with socket.create_connection((place.hostname, place.port)) as line:
+            line.sendall(f"GET / HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
+    assert got(live)[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_it_ends_with_the_run() -> None:
     with LivePage(PLAN) as page:
         pass
     with pytest.raises(ConnectionRefusedError):
         got(page)
-    assert not [each for each in threading.enumerate() if "serve_forever" in each.name]
+    assert not page._thread.is_alive()
 
 
 def test_a_port_that_is_taken_is_said(live: LivePage) -> None:

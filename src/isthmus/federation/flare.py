@@ -8,7 +8,6 @@ kit allows to be loaded, and code that comes with a job is refused by every site
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -236,7 +235,7 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
         ready: called when all that can be checked beforehand is right.
     """
     kit = Kit.read(folder, "server")
-    with _alone(kit):
+    with store.held(kit.folder / HOLDER, str(kit.folder)):
         address = _address(kit, bind)
         _settle(kit)
         _bind(address)
@@ -255,13 +254,14 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
     kit = Kit.read(folder, "party")
     _check_dates(kit.folder / "startup" / "client.crt")
     shared = None if key is None else read_key(key)
-    member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # what is wrong there shows at once
-    if member.limits.least > len(kit.parties):
-        raise IsthmusError(
-            f"{data}: limits.least is {member.limits.least}, more than this federation has parties "
-            f"({len(kit.parties)}): no total would ever be answered"
-        )
-    with _alone(kit):
+    # two processes of one kit would push each other out of the federation again and again
+    with store.held(kit.folder / HOLDER, str(kit.folder)):
+        member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # what is wrong there shows at once
+        if member.limits.least > len(kit.parties):
+            raise IsthmusError(
+                f"{data}: limits.least is {member.limits.least}, more than this federation has parties "
+                f"({len(kit.parties)}): no total would ever be answered"
+            )
         _settle(kit)
         held = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
         store.write(kit.folder / HELD, json.dumps(held), private=True)
@@ -273,19 +273,6 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
         ready()
         settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
         _engine(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
-
-
-@contextmanager
-def _alone(kit: Kit) -> Iterator[None]:
-    """Hold the kit: two processes of one kit would push each other out of the federation again and again."""
-    with (kit.folder / HOLDER).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise IsthmusError(
-                f"{kit.folder} is in use: another process runs with this kit, stop that first"
-            ) from error
-        yield
 
 
 def _check_dates(path: Path) -> None:

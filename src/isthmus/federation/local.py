@@ -27,8 +27,8 @@ class LocalTransport(Transport):
         self.wire = wire
         self.limit = limit
         self.parties = tuple(name for site in self.sites for name in site.hosted.names)
-        self.heard: Sequence[Reply] = ()
-        """What came back from the last call, summands of totals too; only a study has it."""
+        self.evaluated: Sequence[Reply] = ()
+        """What came back from the last evaluation, party by party; only a study has it."""
 
     def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         asked = set(of)
@@ -42,7 +42,8 @@ class LocalTransport(Transport):
                 asks = opened_request(packed_request(asks, here, self.limit), self.limit)
             reply = site.answer(action, asks, here)
             replies.append(PackedReply.of(action, reply, self.limit).open(action, self.limit) if self.wire else reply)
-        self.heard = replies
+        if action == "evaluate":
+            self.evaluated = replies
         return replies
 
     def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
+MOST_SAID = 300
+"""Letters of what a party says of itself that are shown."""
 LONGEST = 4000
 """Characters of what a party says of the fields in an envelope."""
 LARGE_MEAN = 20.0
@@ -404,9 +406,19 @@ def _read(reply: Any) -> Message | str:
         return "a reply that is no message"
     if "wrong" not in reply:
         return reply
-    wrong = Wrong(reply["wrong"])
+    wrong = Wrong(_cleaned(reply["wrong"]))
     wrong.begun, wrong.answered = bool(reply.get("begun", True)), reply.get("answered")
     return wrong
+
+
+def _cleaned(text: Any) -> str:
+    """A party's own words, fit to be shown: it may send anything at all.
+
+    >>> _cleaned("gone\\x1b[2J" + 400 * "!")[:12]
+    'gone [2J!!!!'
+    """
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:MOST_SAID])
+    return " ".join(printable.split())
 
 
 def _alike(action: str, replies: Sequence[Reply]) -> list[Reply]:

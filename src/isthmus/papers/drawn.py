@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from statistics import fmean
 
@@ -22,7 +22,9 @@ def curves_page(table: Table, kept: Kept) -> str:
         (f"curves-{at}", escape(title), f"<figure>{chart}</figure>") for at, (title, chart) in enumerate(charts)
     ]
     note = "<p>Lines: mean over seeds. Bands: lowest to highest seed.</p>"
-    return page.document(table.title, note, sections, [", ".join(f"{k} {v}" for k, v in kept.versions.items())])
+    return page.document(
+        table.title, note, sections, [", ".join(f"{k} {v}" for k, v in versions.items()) for versions in kept.versions]
+    )
 
 
 def _charts(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:
@@ -34,13 +36,16 @@ def _charts(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:
     for key, lines in groups.items():
         for name in dict.fromkeys(name for runs in lines.values() for run in runs for name in run["curves"]):
             title = ", ".join([*key, name])
-            drawn = [_curve(at, value, name, runs) for at, (value, runs) in enumerate(lines.items())]
+            drawn = [
+                _curve(at, value, [dict(map(tuple, run["curves"][name])) for run in runs if name in run["curves"]])
+                for at, (value, runs) in enumerate(lines.items())
+                if any(name in run["curves"] for run in runs)
+            ]
             yield title, line_chart(title, drawn, "{:.3g}".format)
 
 
-def _curve(style: int, value: str, name: str, runs: Runs) -> Curve:
+def _curve(style: int, value: str, points: Sequence[dict[int, float]]) -> Curve:
     """Over the rounds that all seeds have."""
-    points = [dict(map(tuple, run["curves"][name])) for run in runs if name in run["curves"]]
     rounds = sorted(set.intersection(*map(set, points)))
     values = [[each[at] for each in points] for at in rounds]
     return Curve(value, style, rounds, [fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values])

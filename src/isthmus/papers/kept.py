@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ class Kept:
     """
 
     cells: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: list[Mapping[str, str]] = field(default_factory=list)
+    """Of the libraries; a run that is not of the first set says which one it is `with`."""
 
     @classmethod
     def read(cls, path: Path) -> Kept:
@@ -35,13 +37,13 @@ class Kept:
             return cls()
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            return cls({tuple(cell["at"].values()): cell for cell in found["cells"]}, found["versions"])
+            return cls({tuple(cell["at"].values()): cell for cell in found["cells"]}, list(found["versions"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise IsthmusError(f"{path} holds no results of a table: delete it, or run with --force") from error
 
     def write(self, path: Path) -> None:
         """Whole or not at all, a line for each run."""
-        head = json.dumps({"versions": versions(), "threads": 1}, indent=1)[:-2]
+        head = json.dumps({"versions": self.versions, "threads": 1}, indent=1)[:-2]
         cells = ",\n".join(_lines(cell) for cell in self.cells.values() if cell["runs"] or cell["tuned"])
         store.write(path, f'{head},\n "cells": [\n{cells}\n ]\n}}\n')
 
@@ -67,13 +69,17 @@ class Kept:
             values = tuned.get(json.dumps(trial), {})
             if any(str(seed) not in values for seed in cell.tune.seeds):
                 return None
-            means.append((statistics.fmean(values[str(seed)] for seed in cell.tune.seeds), trial))
+            mean = statistics.fmean(values[str(seed)] for seed in cell.tune.seeds)
+            means.append((-math.inf if math.isnan(mean) else mean, trial))
         return max(means, key=lambda each: each[0])[1]
 
     def add(self, cell: Cell, run: dict[str, Any]) -> None:
         """One run more; those of another setting are gone then."""
+        now = versions()
+        if now not in self.versions:
+            self.versions.append(now)
         runs = self._own(cell)["runs"]
-        runs.append(run)
+        runs.append({**run, "with": at} if (at := self.versions.index(now)) else run)
         runs.sort(key=lambda each: each["seed"])
 
     def add_trial(self, cell: Cell, trial: str, seed: int, value: float) -> None:

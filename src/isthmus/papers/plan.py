@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
@@ -61,11 +61,11 @@ class Figure(Options):
 class Tuning(Options):
     """Options that are chosen for every cell on validation data, with seeds that are not reported."""
 
-    options: dict[str, list[Any]]
+    options: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(min_length=1)
     """The study's options with points, and what is tried of each."""
     metric: str = "val_accuracy"
     """Metric whose mean is best where it is largest."""
-    seeds: list[NonNegativeInt] = Field(default=[1000])
+    seeds: list[NonNegativeInt] = Field(default=[1000], min_length=1)
     """Seeds of the trials."""
 
 
@@ -155,9 +155,10 @@ class Table(Options):
             if figure not in self.figures:
                 raise IsthmusError(f"published: there is no figure '{figure}': {nearest(figure, self.figures)}")
             _check_published(numbers, [list(values) for values in by_name.values()], f"published.{figure}")
-        for cell in itertools.islice(self.cells(), 1):
-            cell.planned(0)
+        for cell in self.cells():
             cell.how()
+            for options in cell.trials() or [{}]:
+                cell.planned(0, nested(options))
 
     def cells(self) -> Iterator[Cell]:
         """All of them, in order."""
@@ -232,11 +233,12 @@ class Cell:
         method = whole.pop("method", {"name": "fedavg"})
         return Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
 
-    def trials(self) -> Iterator[dict[str, Any]]:
+    def trials(self) -> list[dict[str, Any]]:
         """What is tried: one option after another, by its name with points."""
-        if self.tune is not None:
-            for values in itertools.product(*self.tune.options.values()):
-                yield dict(zip(self.tune.options, values, strict=True))
+        if self.tune is None:
+            return []
+        every = itertools.product(*self.tune.options.values())
+        return [dict(zip(self.tune.options, values, strict=True)) for values in every]
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import multiprocessing
-import shutil
+import os
 import signal
 import statistics
 import time
@@ -13,9 +13,11 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -104,9 +106,17 @@ class Runner:
         with _pool(processes) as pool:
             failed = self._all(pool, list(self._trials()), processes)
             failed += self._all(pool, list(self._runs()), processes)
-        if not failed:
-            shutil.rmtree(self.state, ignore_errors=True)
+        for place in (self.state, self.state.parent):
+            with suppress(OSError):  # there, and empty: each run takes its checkpoint away itself
+                place.rmdir()
         return failed
+
+    def forget(self) -> None:
+        """Drop what there is of these cells, checkpoints too."""
+        for cell in self.cells:
+            self.kept.cells.pop(tuple(cell.place.values()), None)
+            for checkpoint in self.state.glob(f"{cell.digest}-*.checkpoint"):
+                checkpoint.unlink(missing_ok=True)
 
     def _trials(self) -> Iterator[Job]:
         """What has to be tried before options are chosen."""
@@ -193,9 +203,16 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin() -> None:
-    """A process that computes: small kernels want one thread, and who started it says when it ends."""
+    """A process that computes: small kernels want one thread, and it ends with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    if (parent := multiprocessing.parent_process()) is not None:
+        Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: Any) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
 
 
 def run_job(job: Job) -> dict[str, Any]:

@@ -29,6 +29,11 @@ class Entry:
         return self.folder / self.paper / "results" / f"{self.table}.json"
 
     @property
+    def lock(self) -> Path:
+        """Held by who adds to its results."""
+        return self.results.with_name(f".{self.table}.lock")
+
+    @property
     def drawn(self) -> Path:
         """Its curves round by round, where it has any."""
         return self.results.with_suffix(".html")

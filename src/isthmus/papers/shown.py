@@ -145,12 +145,15 @@ def filled(page: str, name: str, text: str) -> str:
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
-def write_page(path: Path, texts: Sequence[tuple[str, str]]) -> None:
-    """Put tables, by name, between their marks."""
-    page = path.read_text(encoding="utf-8")
+def write_page(path: Path, texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Put tables, by name, between their marks; the names of those that have none come back."""
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
+    missing = [name for name, _ in texts if marks(name)[0] not in page]
     for name, text in texts:
         page = filled(page, name, text)
-    store.write(path, page)
+    if len(missing) < len(texts):
+        store.write(path, page)
+    return missing
 
 
 class Bar(Bars):

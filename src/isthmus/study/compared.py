@@ -12,6 +12,8 @@ from isthmus.study.findings import Findings
 
 FEWEST = 3
 """Seeds that two methods must have in common."""
+ALIKE = 1e-9
+"""Differences that vary by less than this share of the values do not vary."""
 LEVEL = 0.95
 """Of the intervals."""
 
@@ -23,14 +25,14 @@ class Difference:
     Attributes:
         mean: of the differences, positive where the best one is better.
         low, high: the interval that has the true mean in 95 of 100 such studies (Student's t).
-        p: how likely a difference as large is where there is none.
+        p: how likely a difference as large is where there is none; not told where all seeds have the same difference.
     """
 
     seeds: int
     mean: float
     low: float
     high: float
-    p: float
+    p: float | None
 
 
 def difference(best: dict[int, float], other: dict[int, float], smaller: bool = False) -> Difference | None:
@@ -47,30 +49,31 @@ def difference(best: dict[int, float], other: dict[int, float], smaller: bool = 
     if len(seeds) < FEWEST:
         return None
     gains = [(other[seed] - best[seed] if smaller else best[seed] - other[seed]) for seed in seeds]
-    if max(gains) == min(gains):
-        return Difference(len(seeds), gains[0], gains[0], gains[0], 1.0 if gains[0] == 0 else 0.0)
+    mean = fmean(gains)
+    if max(gains) - min(gains) < ALIKE * max(map(abs, (*best.values(), *other.values()))):
+        return Difference(len(seeds), mean, mean, mean, None)
     from scipy.stats import ttest_1samp
 
     found = ttest_1samp(gains, 0.0)
     low, high = found.confidence_interval(LEVEL)
-    return Difference(len(seeds), fmean(gains), float(low), float(high), float(found.pvalue))
+    return Difference(len(seeds), mean, float(low), float(high), float(found.pvalue))
 
 
-def compared(findings: Findings, best: Sequence[str]) -> str:
-    """A table of the best method against all others, by the metric of the headline; nothing where seeds are too few.
+def compared(findings: Findings, metric: str, best: Sequence[str]) -> str:
+    """A table of the best method against all others; nothing where seeds are too few.
 
     Arguments:
+        metric: that they are compared by.
         best: the method that keeps data apart and is best, if it can be told.
     """
-    metric = findings.main
-    found = [each for first in best if metric for each in _differences(findings, metric, first)]
-    if metric is None or not found:
+    found = [each for first in best for each in _differences(findings, metric, first)]
+    if not found:
         return ""
     scale, unit = (100.0, " points") if words.percent(metric) else (1.0, "")
     rows = []
     for method, each in found:
         span = f"{scale * each.low:+.3g} to {scale * each.high:+.3g}"
-        p = "< 0.001" if each.p < 0.001 else f"{each.p:.3f}"
+        p = "–" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}"
         rows.append(
             f"<tr><th scope=row>{escape(method)}</th><td class=n>{scale * each.mean:+.3g}</td><td class=n>{span}</td>"
             f"<td class=n>{p}</td><td class=n>{each.seeds}</td></tr>"

@@ -202,13 +202,13 @@ class Run:
                 "parties": list(reply.parties),
                 "counts": {name: column for name, column in reply.columns.items() if name.startswith("test/")},
             }
-            for reply in self.transport.heard
+            for reply in self.transport.evaluated
         ]
 
     def _by_party(self) -> dict[str, dict[str, float]]:
         """Metrics of every party's own test items; of those that have some."""
         found, name_of = {}, "test_party_{}" if self.task.unsupervised else "test_{}"
-        for tested in self.progress["tested"]:
+        for tested in self.progress.get("tested", ()):
             reply = Reply(tuple(tested["parties"]), dict(tested["counts"]))
             for at, party in enumerate(reply.parties):
                 counts = reply.payload(at).get("test")

@@ -157,7 +157,7 @@ def _results(findings: Findings) -> str:
         "Mean ± standard deviation over seeds. Bold: the best mean in a column among methods that keep the data apart. "
         f"{_choice_rule(findings)}"
     )
-    lead = compared(findings, _best(findings, findings.main)[:1] if findings.main else [])
+    lead = compared(findings, findings.main, _best(findings, findings.main)[:1]) if findings.main else ""
     return _scores_chart(findings) + page.table(head, "".join(rows), note) + lead + _by_party(findings)
 
 

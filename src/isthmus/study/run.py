@@ -36,6 +36,9 @@ class Watcher:
 
     def run_done(self, result: RunResult) -> None: ...
 
+    def run_restored(self, result: RunResult) -> None:
+        """A run that had ended before this study was gone on with."""
+
 
 class Several(Watcher):
     """Tells several watchers."""
@@ -54,6 +57,10 @@ class Several(Watcher):
     def run_done(self, result: RunResult) -> None:
         for each in self.watchers:
             each.run_done(result)
+
+    def run_restored(self, result: RunResult) -> None:
+        for each in self.watchers:
+            each.run_restored(result)
 
 
 def run_study(
@@ -91,6 +98,7 @@ def run_study(
             done = None if out is None else out / STATE / f"{method.name}-{seed}.run"
             if done is not None and done.exists():
                 runs.append(RunResult.of_dump(store.read(done)))
+                watcher.run_restored(runs[-1])
                 continue
             watcher.run_started(method, seed)
             result = _one(study, method, seed, loaded, out, watcher, save_every, hosts)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +21,8 @@ from isthmus.study.engine import RunResult
 from isthmus.study.report import write_report
 from isthmus.study.results import Results, ordered
 from isthmus.study.run import Watcher
+
+log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 EVERY = 5
@@ -37,13 +41,13 @@ class LivePage(Watcher):
 
     def __init__(self, study: Study, port: int = 0) -> None:
         self.study = study
-        self._lock = Lock()
+        self._lock, self._writing = Lock(), Lock()
         self._done: list[RunResult] = []
         self._going: dict[tuple[str, int], RunResult] = {}
         self._page, self._told = _WAITING, -1
         self._news = 0
         try:
-            self._server = ThreadingHTTPServer((HOST, port), self._handler())
+            self._server = _Quietly((HOST, port), self._handler())
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise IsthmusError(f"cannot serve at {HOST}:{port}: {reason}; choose another --port") from error
@@ -52,8 +56,15 @@ class LivePage(Watcher):
     def address(self) -> str:
         return f"http://{HOST}:{self._server.server_port}/"
 
+    @property
+    def names(self) -> set[str]:
+        """What a browser may call it."""
+        port = self._server.server_port
+        return {f"{name}:{port}" for name in (HOST, "localhost")} | ({HOST, "localhost"} if port == 80 else set())
+
     def __enter__(self) -> Self:
-        Thread(target=self._server.serve_forever, daemon=True).start()
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(
@@ -61,6 +72,7 @@ class LivePage(Watcher):
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+        self._thread.join()
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         with self._lock:
@@ -75,27 +87,32 @@ class LivePage(Watcher):
     def run_done(self, result: RunResult) -> None:
         with self._lock:
             self._going.pop((result.method, result.seed), None)
-            self._done.append(_without_weights(result))
+            self._done.append(_light(result))
             self._news += 1
 
+    def run_restored(self, result: RunResult) -> None:
+        self.run_done(result)
+
     def page(self) -> str:
-        """The report of what there is now, made anew only where there is news."""
-        with self._lock:
-            if self._told != self._news and (self._done or self._going):
-                self._page, self._told = self._written(), self._news
+        """The report of what there is now, made anew only where there is news; training goes on meanwhile."""
+        with self._writing:
+            with self._lock:
+                done, going, news = list(self._done), [_light(run) for run in self._going.values()], self._news
+            if self._told != news and (done or going):
+                self._page, self._told = self._written(done, going), news
             return self._page
 
-    def _written(self) -> str:
+    def _written(self, done: list[RunResult], under_way: list[RunResult]) -> str:
         names = [method.name for method in self.study.method_list()]
-        runs = ordered([*self._done, *self._going.values()], names)
-        going = [f"{run.method}, seed {run.seed}, round {run.rounds}" for run in self._going.values()]
+        runs = ordered([*done, *under_way], names)
+        going = [f"{run.method}, seed {run.seed}, round {run.rounds}" for run in under_way]
         with tempfile.TemporaryDirectory() as aside:
             folder = Path(aside) / "so far"
             Results(self.study.resolved(), runs).save(folder)
             page = write_report([folder]).read_text(encoding="utf-8")
         due = len(names) * len(self.study.seeds)
         told = f"Under way: {'; '.join(going)}. " if going else ""
-        note = f"<p class=caution>{escape(told)}{len(self._done)} of {due} runs have ended.</p>"
+        note = f"<p class=caution>{escape(told)}{len(done)} of {due} runs have ended.</p>"
         return page.replace("<nav ", f"{note}<nav ", 1)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -103,13 +120,17 @@ class LivePage(Watcher):
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
+                if self.headers.get("Host", "") not in live.names:
                     self.send_error(403)  # a name that somebody else points at this machine
                     return
                 if self.path != "/":
                     self.send_error(404)
                     return
-                body = live.page().encode()
+                try:
+                    body = live.page().encode()
+                except IsthmusError as error:
+                    self.send_error(500, "no page", str(error))
+                    return
                 self.send_response(200)
                 self.send_header("Content-Type", "text/html; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
@@ -124,9 +145,15 @@ class LivePage(Watcher):
         return Handler
 
 
-def _without_weights(run: RunResult) -> RunResult:
-    """What a report reads of a run; weights and graphs would be written for nothing."""
-    return RunResult(
-        run.method, run.seed, run.rounds, run.chosen_round, run.seconds, run.metrics, list(run.history), run.ledger,
-        privacy=run.privacy, places=run.places,
-    )  # fmt: skip
+def _light(run: RunResult) -> RunResult:
+    """Without weights and graphs, which would be written for nothing."""
+    return replace(run, history=list(run.history), weights={}, graph={})
+
+
+class _Quietly(ThreadingHTTPServer):
+    """A reader that goes away in the middle of a page is no error."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("the live page could not be sent", exc_info=True)
