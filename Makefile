@@ -11,8 +11,8 @@ demo: $(VENV)/.installed  ## train on a generated federation of banks and write 
 test: $(VENV)/.installed-dev lint types  ## everything: lint, types, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-test-federation: $(VENV)/.installed-dev  ## federations and hosts of real processes: some half an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests/federation
+test-federation: $(VENV)/.installed-dev  ## federations, hosts and tables of real processes: some half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks docs examples

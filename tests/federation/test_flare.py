@@ -165,6 +165,7 @@ def test_code_that_comes_with_a_job_is_refused(federation: Federation, tmp_path:
     assert not mark.exists()
 
 
+@pytest.mark.processes
 def test_the_server_listens_where_it_is_told_to(tmp_path: Path) -> None:
     here = Federation(tmp_path, written(tmp_path / "any.toml"), {"party-0": tmp_path})
     try:
@@ -214,6 +215,7 @@ def test_who_is_gone_is_not_there_though_flare_lists_it(monkeypatch: pytest.Monk
     assert admin.present() == ["a", "c"]  # c's clock is wrong, but it was heard of again
 
 
+@pytest.mark.processes
 def test_a_certificate_that_has_expired_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.lighter.impl import cert
 

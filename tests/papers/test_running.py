@@ -278,6 +278,7 @@ def test_runs_of_other_versions_are_told_apart(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isthmus) -> None:
     words = (
         "papers",
