@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -14,10 +14,10 @@ PAPER = {("a", "x"): 3.5, ("b", "x"): 4.0, ("c", "x"): 1.0}
 
 
 def judged(**claim: object) -> tuple[str, list[tuple[str, bool]]]:
-    def of(numbers: Mapping[tuple[str, str], float]) -> object:
+    def of(numbers: Mapping[tuple[str, str], float]) -> Callable[[Mapping[str, str]], float | None]:
         return lambda place: numbers.get((place["data"], place["method"]))
 
-    verdict = Claim.model_validate({"says": "", **claim}).judged(AXES, of(OURS), of(PAPER))  # type: ignore[arg-type]
+    verdict = Claim.model_validate({"says": "", **claim}).judged(AXES, of(OURS), of(PAPER))
     return verdict.word, [(each.place, each.holds) for each in verdict.places]
 
 

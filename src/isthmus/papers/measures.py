@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 from isthmus.audit.membership import Membership
 from isthmus.federation.answers import PlainTotal
+from isthmus.federation.local import LocalTransport
 from isthmus.methods.condensing import Condensing
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
@@ -106,7 +107,8 @@ class OnOtherModels(Measure):
         method, task = run.method, run.task
         assert isinstance(task, Classification)
         assert isinstance(method, Condensing)
-        (site,) = run.transport.sites  # type: ignore[attr-defined]  # nearby, all parties in one
+        assert isinstance(run.transport, LocalTransport)
+        (site,) = run.transport.sites
         site.outputs(found.weights)  # from here on it is at what the parties train on, z
         told = {}
         for name in self.models:

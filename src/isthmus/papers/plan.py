@@ -42,7 +42,7 @@ class Axis(Options):
         """By name of a value what it changes."""
         if isinstance(self.values, dict):
             return self.values
-        return {str(value): settings([f"{self.option}={json.dumps(value)}"]) for value in self.values}
+        return {str(value): nested({self.option: value}) for value in self.values}
 
 
 class Figure(Options):

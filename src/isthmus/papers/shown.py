@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -40,14 +41,8 @@ def verdicts(table: Table, kept: Kept) -> list[Verdict]:
     found = []
     for claim in table.claims:
         figure = claim.figure or next(iter(table.figures))
-        own = means(table, kept, figure)
-        found.append(
-            claim.judged(
-                axes,
-                lambda place, own=own: mean_at(table, own, place),  # type: ignore[misc]
-                lambda place, figure=figure: table.paper(figure, place),  # type: ignore[misc]
-            )
-        )
+        ours = partial(mean_at, table, means(table, kept, figure))
+        found.append(claim.judged(axes, ours, partial(table.paper, figure)))
     return found
 
 
