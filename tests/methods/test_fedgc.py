@@ -96,6 +96,29 @@ def literal_goal(parties, theta):
     return goal / total.clamp(min=1).view(-1, 1, 1)
 
 
+@pytest.mark.parametrize("nodes", ["labelled", "training"])
+def test_gradients_are_those_of_the_nodes_that_are_condensed(parties, nodes):
+    """(9) with the labels of self-training, over all nodes or those of training, each class apart by autograd."""
+    run = run_of(FedGC(**QUICK, condensed=nodes), parties)
+    run.go()
+    (site,) = run.transport.sites
+    site.kept.now = tuple(range(len(parties)))
+    classes = site.task.outputs
+    theta = torch.randn(classes, parties[0].features, generator=torch.Generator().manual_seed(0))
+    told = site.match({"theta": theta})
+    kept = zip(parties, site.kept.each("labels"), site.cohort.parties, strict=True)
+    for at, (party, labels, made) in enumerate(kept):
+        h = Diffusion(hops=2).of(made.graph.x, party.graph.edge_index, party.graph.get("edge_weight"))
+        for kind in range(classes):
+            rows = labels == kind if nodes == "labelled" else party.train & (party.graph.y == kind)
+            own = theta.clone().requires_grad_()
+            due = torch.zeros_like(theta)
+            if rows.any():
+                (due,) = torch.autograd.grad(F.cross_entropy(h[rows] @ own.T, labels[rows]), own)
+            assert told.weight[at, kind] == rows.sum()
+            torch.testing.assert_close(told.fields["slopes"][at, kind], due, atol=1e-5, rtol=1e-4)
+
+
 def test_sums_over_neighbours_are_those_of_the_whole_graph(parties):
     method = FedGC(**QUICK, hops=2)
     server, site, _, _ = server_of(method, parties)

@@ -68,7 +68,7 @@ class Condensing(Method):
     tuning: LocalTraining = LocalTraining(epochs=10, lr=0.001)
     """This training."""
     least: int = Field(2, ge=1)
-    """A class is left out that fewer parties have training nodes of; 1 is the paper to the letter."""
+    """A class is left out that fewer parties have condensed nodes of; 1 is the paper to the letter."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         self.require_least(federation)
@@ -177,18 +177,18 @@ class Condensing(Method):
 
         @action
         def size(self, request: Payload) -> Answer:
-            """Numbers of nodes, classes and training nodes; the sum of these nodes' squared features."""
+            """Numbers of nodes, classes and nodes that are condensed; the sum of these nodes' squared features."""
             nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
-            at = self.trained_nodes()
+            at = self.condensed_nodes()
             x = rows.dense(rows.take(self.cohort.block.x, at))
             square = x.new_zeros(len(self.cohort), x.size(1)).index_add(0, self.cohort.party[at], x.square())
-            classes = torch.full_like(nodes, self.task.outputs)
-            return Answer({"nodes": nodes, "classes": classes, "items": self.cohort.counts("train"), "square": square})
+            classes, items = torch.full_like(nodes, self.task.outputs), self.per_class(at).sum(1)
+            return Answer({"nodes": nodes, "classes": classes, "items": items, "square": square})
 
         @action
         def count(self, request: Payload) -> Answer:
-            """Training nodes of each class; for a start at classes the sum of their features."""
-            at = self.trained_nodes()
+            """Condensed nodes of each class; for a start at classes the sum of their features."""
+            at = self.condensed_nodes()
             group, items = self.groups(at), self.per_class(at)
             x = rows.dense(rows.take(self.cohort.block.x, at))
             if self.method.start == "random":
@@ -206,13 +206,18 @@ class Condensing(Method):
             self.method.tuning.fit(self, self.task.loss)
             return super().evaluate({"weights": self.model.stacks()})
 
-        def trained_nodes(self) -> Tensor:
-            """Positions of the training nodes."""
+        def condensed_nodes(self) -> Tensor:
+            """Positions of the nodes that are condensed: those of training."""
             return self.cohort.masks["train"].nonzero().squeeze(1)
+
+        @property
+        def labels(self) -> Tensor:
+            """The class of every node that is condensed, `[nodes]`."""
+            return self.cohort.y
 
         def groups(self, at: Tensor) -> Tensor:
             """A number for each party and class, of these nodes."""
-            return self.cohort.party[at] * self.task.outputs + self.cohort.y[at]
+            return self.cohort.party[at] * self.task.outputs + self.labels[at]
 
         def per_class(self, at: Tensor) -> Tensor:
             """How many of these nodes each party has of each class, `[parties, classes]`."""
@@ -227,7 +232,7 @@ class Matching(Condensing):
     """Gradient matching, (3) to (9).
 
     Each round the server draws weights theta of an SGC (a linear layer over K propagations), the parties tell the
-    gradient of its loss over their training nodes of each class, and X' and the MLP behind A' take a step towards the
+    gradient of its loss over their condensed nodes of each class, and X' and the MLP behind A' take a step towards the
     graph whose gradients are the same.
     """
 
@@ -310,9 +315,9 @@ class Matching(Condensing):
 
         @action
         def match(self, request: Payload) -> Answer:
-            """The gradient of each class, (9), weighted by how many training nodes of it there are."""
-            at = self.trained_nodes()
-            h, y, theta = self.reached[at], self.cohort.y[at], request["theta"]
+            """The gradient of each class, (9), weighted by how many condensed nodes of it there are."""
+            at = self.condensed_nodes()
+            h, y, theta = self.reached[at], self.labels[at], request["theta"]
             slopes = party_slopes(h, y, self.cohort.party[at], len(self.cohort), theta)
             return Answer({"ids": self.class_ids(), "slopes": slopes}, weight=self.per_class(at))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -39,8 +39,9 @@ class FedGC(Matching, Averaging):
 
     The text trains the model of line 3 by FedAvg, the box by gradients: `local` says which (one epoch of "sgd" is the
     box). Of the bottleneck's head, the text says that it is the same for all parties and fixed, the box that only W1
-    and W2 are trained: so it is here. Only nodes that were labelled from the start are matched, and are members.
-    Without self-training the head is the model before any training.
+    and W2 are trained: so it is here. Of line 8 it can be read that all labelled nodes are condensed, those that
+    self-training labelled too, or those of training alone: see `condensed`. Members are the nodes of training either
+    way. Without self-training the head is the model before any training.
     """
 
     name: ClassVar[str] = "fedgc"
@@ -53,6 +54,9 @@ class FedGC(Matching, Averaging):
     """Whether a model of all parties labels nodes without label for the bottleneck; without is the paper's "- st"."""
     teaching: int = Field(30, ge=1)
     """Rounds of federated averaging that train this model."""
+    condensed: Literal["labelled", "training"] = "labelled"
+    """Nodes whose gradients are matched: all that have a label, from the start or from self-training, or those of
+    training alone."""
     bottleneck: bool = True
     """Whether parties condense z in place of their features; without is the paper's "- ib"."""
     gamma: float = Field(1e-3, ge=0)
@@ -170,6 +174,18 @@ class FedGC(Matching, Averaging):
             self.forget()
             return Answer({})
 
+        def condensed_nodes(self) -> Tensor:
+            if self.method.condensed == "training" or "labels" not in self.kept:
+                return super().condensed_nodes()
+            return torch.arange(len(self.labels), device=self.cohort.device)
+
+        @property
+        def labels(self) -> Tensor:
+            """With those that self-training gave, where there was any."""
+            if "labels" not in self.kept:
+                return super().labels
+            return torch.cat(self.kept.each("labels")).to(self.cohort.device)
+
         def _noise(self, features: int, step: int) -> Tensor:
             """A standard normal draw for each node, from its party's generator: `[nodes, features]`."""
             sources = zip(self.cohort.sizes, self.generators("z", step), strict=True)
@@ -179,7 +195,7 @@ class FedGC(Matching, Averaging):
             """(19): the task's loss over the nodes that have a label, from the start or from self-training."""
             if "labels" not in self.kept:
                 return self.task.loss(self._step(output, self.cohort.masks["train"]))
-            y = torch.cat(self.kept.each("labels")).to(output.device)
+            y = self.labels
             return self.task.loss(Step(output, y, self.cohort.items, torch.arange(len(y), device=y.device)))
 
         def _right(self, output: Tensor) -> Tensor:
