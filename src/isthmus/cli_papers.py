@@ -80,7 +80,7 @@ def run_command(
         table, kept, keep = _begun(which, quick=quick, anew=resume or force)
         bar = stack.enter_context(Bar(_console(error=True)))
         state = passing if quick else which.state
-        runner = Runner(table, kept, state, most=seeds, only=_only(only or []), keep=keep, told=bar.told)
+        runner = Runner(table, kept, state, most=seeds, only=_only(only or [], table), keep=keep, told=bar.told)
         if force:
             runner.forget()
         try:
@@ -177,12 +177,14 @@ def _told(table: Table, kept: Kept) -> dict[str, Any]:
     return {"cells": [cell for cell in cells if cell["runs"]], "claims": claims}
 
 
-def _only(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`data=cora,acm` as the values of an axis."""
+def _only(texts: Sequence[str], table: Table) -> dict[str, list[str]]:
+    """`data=cora,acm` as the values of an axis; a value may have a comma of its own, `data=cora, 2.6 %`."""
     found: dict[str, list[str]] = {}
+    known = {value for axis in table.axes for value in axis.changes()}
     for text in texts:
         axis, equals, values = text.partition("=")
         if not equals or not values:
             raise IsthmusError(f"--only {text}: say which values of which axis, such as data=cora,acm")
-        found.setdefault(axis, []).extend(value.strip() for value in values.split(","))
+        parts = [values] if values in known else [value.strip() for value in values.split(",")]
+        found.setdefault(axis, []).extend(parts)
     return found

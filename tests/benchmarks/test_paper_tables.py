@@ -3,6 +3,7 @@
 import pytest
 from tests.benchmarks.conftest import PAPERS
 
+from isthmus.cli_papers import _only
 from isthmus.papers.drawn import curves_page
 from isthmus.papers.shelf import entries
 from isthmus.papers.shown import filled, markdown, marks
@@ -38,3 +39,10 @@ def test_figures_are_numbers_of_every_cell(entry):
             assert run["figures"]
             assert all(isinstance(value, float) for value in run["figures"].values())
             assert run["date"] >= "2026-11"
+
+
+@pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)
+def test_every_value_of_an_axis_can_be_asked_for(entry):
+    for axis in entry.plan.axes:
+        for value in axis.changes():
+            assert _only([f"{axis.name}={value}"], entry.plan) == {axis.name: [value]}
