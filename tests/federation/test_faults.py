@@ -110,9 +110,29 @@ def test_a_slow_party_is_out_until_it_is_there_again(fragile: Federation, tmp_pa
 # ---- answers that must not be used
 
 
-LIES = """
+WITH_REMOTE = """
     import importlib.abc, importlib.machinery, sys
 
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if name != "isthmus.federation.remote":
+                return None
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            execute = spec.loader.exec_module
+
+            def then(module):
+                execute(module)
+                lie(module)
+
+            spec.loader.exec_module = then
+            return spec
+
+    sys.meta_path.insert(0, Finder())
+"""
+"""Calls `lie` with the module that answers for a party, in every process that imports it."""
+
+LIES = """
     def lie(remote):
         import torch
         from safetensors.torch import load, save
@@ -138,34 +158,39 @@ LIES = """
             return reply
 
         remote.PartySide._called = lying
-
-    class Finder(importlib.abc.MetaPathFinder):
-        def find_spec(self, name, path, target=None):
-            if name != "isthmus.federation.remote":
-                return None
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(name)
-            execute = spec.loader.exec_module
-
-            def then(module):
-                execute(module)
-                lie(module)
-
-            spec.loader.exec_module = then
-            return spec
-
-    sys.meta_path.insert(0, Finder())
 """
+
+CLOSED_LIES = """
+    def lie(remote):
+        closed = remote.PartySide._closed
+        state = {"calls": 0}
+
+        def lying(self, action, reply, request, message):
+            state["calls"] += action == "train"
+            if action != "train" or state["calls"] < 3:
+                return closed(self, action, reply, request, message)
+            for name in reply.columns:
+                if name.startswith("weights/"):
+                    reply.columns[name] = reply.columns[name] * 1e6
+            return self.guard.answered(reply, message, self.limit)
+
+        remote.PartySide._closed = lying
+"""
+"""From the third round on what is closed into a sum is a million times too large, and nobody at the party looks."""
+
+
+def start_with_liar(federation: Federation, lies: str, folder: Path) -> None:
+    """The processes of a federation; the installed code of party-1 is not ours."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(textwrap.dedent(lies) + textwrap.dedent(WITH_REMOTE))
+    federation.serve()
+    for party in federation.data:
+        federation.join(party, **({"PYTHONPATH": str(folder)} if party == "party-1" else {}))
 
 
 def test_answers_that_must_not_be_used_are_dropped_and_named(still: Federation, tmp_path: Path) -> None:
-    """A party whose installed code is not ours: not a number, other shapes, 10,000 times as large, garbage."""
-    lies = tmp_path / "lies"
-    lies.mkdir()
-    (lies / "sitecustomize.py").write_text(textwrap.dedent(LIES))
-    still.serve()
-    for party in still.data:
-        still.join(party, **({"PYTHONPATH": str(lies)} if party == "party-1" else {}))
+    """Not a number, other shapes, 10,000 times as large, garbage."""
+    start_with_liar(still, LIES, tmp_path / "lies")
     done = still.run(written(tmp_path / "s.toml", methods=fedavg(10)), tmp_path / "out")
     assert done.returncode == 0, done.stderr
     failed = failed_in(tmp_path / "out")
@@ -176,6 +201,33 @@ def test_answers_that_must_not_be_used_are_dropped_and_named(still: Federation, 
     assert "more than 1000 times as large" in notes[6]
     assert "no payload" in notes[8]
     assert sorted(notes) == [2, 4, 6, 8]
+
+
+def test_a_wrong_masked_sum_is_drawn_again_without_half_of_the_parties(tmp_path: Path) -> None:
+    """Nobody can be named under masks: of four parties the two of the half that is wrong are left out."""
+    at_folders(BANKS, tmp_path / "data", parties=4)
+    federation = Federation(tmp_path, written(tmp_path / "any.toml"), parties_in(tmp_path / "data"))
+    try:
+        start_with_liar(federation, CLOSED_LIES, tmp_path / "lies")
+        told = {"protect": {"total": "masks"}, "methods": fedavg(10)}
+        done = federation.run(written(tmp_path / "s.toml", **told), tmp_path / "out", seconds=300)
+    finally:
+        federation.close()
+    assert done.returncode == 0, done.stderr
+    failed = [row for row in failed_in(tmp_path / "out") if row["action"] == "train"]
+    out = {row["party"] for row in failed}
+    assert len(out) == 2
+    assert "party-1" in out
+    assert {row["round"] for row in failed} == set(range(3, 11))
+    assert all("left out" in row["note"] and "of one of" in row["note"] for row in failed)
+
+
+def test_among_three_parties_a_wrong_masked_sum_ends_the_run(still: Federation, tmp_path: Path) -> None:
+    start_with_liar(still, CLOSED_LIES, tmp_path / "lies")
+    told = {"protect": {"total": "masks"}, "methods": fedavg(10)}
+    done = still.run(written(tmp_path / "s.toml", **told), tmp_path / "out", seconds=300)
+    assert done.returncode == 2
+    assert "cannot be found among 3 parties without showing what others said" in done.stderr
 
 
 # ---- the network
