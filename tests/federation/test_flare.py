@@ -18,7 +18,7 @@ from tests.docs.test_blocks import blocks, commands
 from tests.federation.by_hand import at_folders
 from tests.federation.equal import check_equal
 from tests.federation.real import Federation, free_port, isthmus, parties_in, rows_of, until, written
-from tests.study.test_federated import study_of
+from tests.study.test_federated import FEDGC_BY_SGD, study_of
 
 from isthmus.study.config import Study
 
@@ -115,8 +115,8 @@ def test_numbers_and_ledger_are_those_of_the_study(
     name: str, total: str, federation: Federation, tmp_path: Path
 ) -> None:
     base = study_of(name, rounds=2)
-    chosen = [each for each in EQUAL[name] if (each, total) != ("fedgc", "ckks")]  # see tests/study/test_federated.py
-    methods = [{"name": each, **({"ratio": 0.1} if each == "fedgc" else {})} for each in chosen]
+    fedgc = {"name": "fedgc", "ratio": 0.1} if total == "none" else FEDGC_BY_SGD
+    methods = [fedgc if each == "fedgc" else {"name": each} for each in EQUAL[name]]
     folder = federation.base / "data"
     shutil.rmtree(folder)
     study = at_folders(base.model_copy(update={"methods": methods}), folder)

@@ -52,7 +52,7 @@ def server_of(method, parties):
 
 def test_one_round_is_that_of_the_paper_written_out(parties):
     """(5), (8), (9): sums of neighbours by hand, gradients by autograd party by party, a step of Adam by torch."""
-    method = FedGC(**QUICK, hops=2, self_training=False, bottleneck=False, least=1, hops_matched=2)
+    method = FedGC(**QUICK, hops=2, self_training=False, bottleneck=False, least=1, hops_matched=2, distance="mse")
     server, _, state, _ = server_of(method, parties)
     for _ in range(4):  # two sums, the counts, one round
         before = {name: deepcopy(state.save().get(name)) for name in ("graph", "y", "scale")}

@@ -24,6 +24,7 @@ from isthmus.methods.fedcog import require_all
 from isthmus.methods.neighbour_sums import NeighbourSums
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.bottleneck import Bottleneck, divergence
+from isthmus.nn.condensed import Distance
 from isthmus.nn.draws import seed_of
 from isthmus.nn.per_party import PerParty, initial_weights
 from isthmus.tasks.base import Step
@@ -57,6 +58,8 @@ class FedGC(Matching, Averaging):
     condensed: Literal["labelled", "training"] = "labelled"
     """Nodes whose gradients are matched: all that have a label, from the start or from self-training, or those of
     training alone."""
+    distance: Distance = "columns"
+    """Between gradients: the cosines of (7), output by output, or squared differences, the paper's for small graphs."""
     bottleneck: bool = True
     """Whether parties condense z in place of their features; without is the paper's "- ib"."""
     gamma: float = Field(1e-3, ge=0)
