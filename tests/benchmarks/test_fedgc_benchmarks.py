@@ -16,16 +16,18 @@ def test_settings_are_the_papers():
     plan = cells["cora, 2.6 %, FedGC"]
     (method,) = plan.method_list()
     assert (plan.parties, plan.partition) == (10, {"name": "label-dirichlet", "beta": 1.0})
-    assert (plan.model["hidden"], method.ratio, method.hops, method.distance) == (256, 0.026, 2, "mse")
+    assert (plan.model["hidden"], method.ratio, method.hops) == (256, 0.026, 2)
+    (literal,) = cells["cora, 2.6 %, FedGC, training"].method_list()
+    assert (literal.ratio, literal.condensed, literal.distance) == (0.026, "training", "mse")
     assert cells["ogbn-arxiv, 0.05 %, FedGC"].method_list()[0].ratio == 0.0005
     assert cells["ogbn-arxiv, 0.25 %, FedGC"].parties == 5
     assert cells["cora, 2.6 %, FedSage+"].model["encoder"] == "sage"
     assert "cora, 1.3 %, FedAvg" not in cells
     kinds = {plan.method_list()[0].name for plan in cells.values()}
     assert kinds >= {"gcond", "doscond", "sfgc", "fedgcn", "fedsage-plus", "bds-gcn", "centralized"}
-    without = cells_of("figure6")["cora, 2.6 %, - com"]
+    without = cells_of("figure6")["cora, 2.6 %, all labelled, - com"]
     assert (without.partition["beta"], without.method_list()[0].hops) == (100.0, 0)
-    assert cells_of("figure11")["citeseer, 1.8 %, 1"].method_list()[0].least == 1
+    assert cells_of("figure11")["citeseer, 1.8 %, training, 1"].method_list()[0].least == 1
 
 
 def test_the_large_graph_is_condensed(scripts_of, call, capsys):
