@@ -58,7 +58,9 @@ def test_methods_keep_the_law_on_pairs(name: str) -> None:
 
 
 def test_mini_batches_of_pairs_conform() -> None:
-    method = Method.named("fedavg").read({"rounds": 2, "local": {"batch_size": 20, "clip": 1.0}}, "fedavg")
+    """By SGD: in a hundred steps Adam makes a whole one of a gradient that is only rounding, in one seed of eight."""
+    local = {"batch_size": 20, "clip": 1.0, "optimizer": "sgd", "lr": 0.1}
+    method = Method.named("fedavg").read({"rounds": 2, "local": local}, "fedavg")
     check_method(method, small_parties("pair"), checks=["cohort_law", "wire_equals_in_process"])
 
 
