@@ -203,4 +203,9 @@ class Page(HTMLParser):
 
     def names(self, title: str) -> list[str]:
         """The series that a chart shows."""
-        return [group.findtext("title") or "" for group in self.chart(title).findall("g")]
+        return list(dict.fromkeys(name for name in map(said_over, self.chart(title).iter("g")) if name))
+
+
+def said_over(element: ET.Element) -> str:
+    """What shows where a pointer rests on it."""
+    return element.findtext("title") or ""

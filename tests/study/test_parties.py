@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import PARTIES, SEEDS, Build, Page, cut, write_folder
+from result_folders import PARTIES, SEEDS, Build, Page, cut, said_over, write_folder
 
 from isthmus.study.report import write_report
 
@@ -31,6 +32,23 @@ def with_cuts(*cuts: dict[str, Any]) -> Change:
     return change
 
 
+def bars(page: Page) -> dict[str, list[int]]:
+    """What the bars of labels are said to hold, by name."""
+    found: dict[str, list[int]] = {}
+    for said in page.names("Labels of each party"):
+        name, count = re.match(r"(.*), class \d+: ([\d,]+) ", said).groups()  # type: ignore[union-attr]
+        found.setdefault(name, []).append(int(count.replace(",", "")))
+    return found
+
+
+def shades(chart: ET.Element) -> dict[str, int]:
+    """How many rectangles each shade of a heat map has, the lightest first; the legend's own are not among them."""
+    found: dict[str, int] = {}
+    for path in (path.attrib for path in chart.iter("path") if "fill:var(--s0)" in path.attrib["style"]):
+        found.setdefault(path["style"].partition("opacity:")[2] or "1", path["d"].count("M"))
+    return found
+
+
 def section(page: Page) -> str:
     return page.source.partition('<section id="parties">')[2].partition("</section>")[0]
 
@@ -47,17 +65,27 @@ def test_section_has_a_row_and_a_bar_for_each_party(build: Build) -> None:
     ]  # fmt: skip
     rows = [row for row in page.rows if row[0] == "party-2" and len(row) == len(head)]
     assert rows == [["party-2", "22", "1,002", "7", "4", "5", "6", "10", "1", "1", "10"]]
-    assert page.names("Labels of each party") == ["all: 48", *(f"party-{at}: 12" for at in range(PARTIES))]
+    assert bars(page) == {
+        "all": [22, 13, 13],
+        **{f"party-{at}": [1 + 9 * (at % 3 == c) for c in range(3)] for at in range(PARTIES)},
+    }
+    assert {"all", "48", "party-0", "12", "class 0"} <= {
+        text.text for text in page.chart("Labels of each party").iter("text")
+    }
 
 
 def test_bars_are_as_long_as_their_shares(build: Build) -> None:
     page = Page(write_report([build()]))
-    bars = page.chart("Labels of each party").findall("g")
-    for bar, shares in zip(bars, [(22, 13, 13), (10, 1, 1), (1, 10, 1), (1, 1, 10), (10, 1, 1)], strict=True):
-        boxes = bar.findall("rect")
-        widths = [float(box.attrib["width"]) for box in boxes]
-        assert widths == pytest.approx([share * sum(widths) / sum(shares) for share in shares], abs=0.2)
-        assert [box.attrib["class"] for box in boxes] == ["part s0", "part s1", "part s2"]
+    for name, counts in bars(page).items():
+        boxes = [box for box in page.chart("Labels of each party").iter("g") if said_over(box).startswith(f"{name}, ")]
+        corners = [re.findall(r"[ML]([\d.]+)", box[1].attrib["d"]) for box in boxes]
+        widths = [max(map(float, across)) - min(map(float, across)) for across in corners]
+        assert widths == pytest.approx([count * sum(widths) / sum(counts) for count in counts], abs=0.2)
+        assert [re.findall(r"fill:([^;]*)", box[1].attrib["style"]) for box in boxes] == [
+            ["var(--s0)"],
+            ["var(--s1)"],
+            ["var(--s2)"],
+        ]
     assert "party-1, class 1: 10 (83.3 %)" in page.source
 
 
@@ -66,7 +94,7 @@ def test_seeds_with_cuts_of_their_own_are_told_apart(build: Build) -> None:
     page = Page(write_report([build(change=with_cuts(*cuts))]))
     assert "is 0.60 ± 0.17 (0: all are alike" in page.text
     assert "single parties are shown as seed 3 has them" in page.text
-    assert len(page.names("Labels of each party")) == 1 + PARTIES
+    assert len(bars(page)) == 1 + PARTIES
 
 
 def test_results_of_a_version_that_described_no_cut_still_make_a_page(build: Build) -> None:
@@ -103,12 +131,11 @@ def test_many_parties_or_classes_are_a_heat_map(build: Build, parties: int, clas
     page = Page(write_report([build(change=with_cuts(cut((0,), parties=parties, classes=classes)))]))
     chart = page.chart("Labels of each party: share of each class among its labels")
     assert {"party-0", "class 0"} == set(re.findall(r"party-\d+|class \d+", chart.findtext("desc") or ""))
-    paths = chart.findall("path")
-    assert [path.attrib["fill-opacity"] for path in paths] == ["0.10", "1.00"]  # one label of each other class, or ten
-    darkest = paths[-1].attrib["d"]
-    assert darkest.count("M") == parties  # each party has one class of its own, and no neighbour has the same
-    names = {text.text for text in chart.findall("text")}
-    assert {"party-0", "class 0", "0", f"{1000 / (classes + 9):.0f} %"} <= names
+    drawn = shades(chart)
+    assert list(drawn) == ["0.1", "1"]  # one label of each other class, or ten
+    assert drawn["1"] == parties  # each party has one class of its own, and no neighbour has the same
+    names = {text.text for text in chart.iter("text")}
+    assert {"party-0", "class 0", f"{1000 / (classes + 9):.0f} %"} <= names
 
 
 def test_a_chart_of_too_many_fields_is_left_out(build: Build) -> None:
@@ -129,7 +156,7 @@ def test_labels_that_say_yes_or_no_are_shares_of_what_is_labelled(build: Build) 
     page = Page(write_report([build(change=with_cuts(told))]))
     chart = page.chart("Labels of each party: share of yes among its labels of each task")
     assert "75 %" in (chart.findtext("desc") or "")
-    assert [path.attrib["fill-opacity"] for path in chart.findall("path")] == ["0.40", "1.00"]
+    assert list(shades(chart)) == ["0.4", "1"]
     assert [row[-2:] for row in page.rows if row[0] == "party-1" and len(row) > 5] == [["1/4", "3/4"]]
 
 
@@ -145,6 +172,5 @@ def test_a_party_without_labels_has_an_empty_bar(build: Build) -> None:
     told = cut((0,))
     told["parties"][1]["labels"] = [0, 0, 0]
     page = Page(write_report([build(change=with_cuts(told))]))
-    bar = page.chart("Labels of each party").findall("g")[2]
-    assert bar.findtext("title") == "party-1: 0"
-    assert not bar.findall("rect")
+    assert bars(page)["party-1"] == [0, 0, 0]
+    assert "party-1, class 0: 0 (0.0 %)" in page.source

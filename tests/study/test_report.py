@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import LEVEL, ROUNDS, SEEDS, Build, Page, cut, ledger_rows, run, write_folder
+from result_folders import LEVEL, ROUNDS, SEEDS, Build, Page, cut, ledger_rows, run, said_over, write_folder
 
 from isthmus.errors import IsthmusError
 from isthmus.study.report import write_report
@@ -74,14 +74,13 @@ def test_every_method_has_its_curves_and_bars(build: Build) -> None:
     page = Page(write_report([build()]))
     for title in ("Validation accuracy", "Test accuracy"):
         chart = next(c for c in page.charts if c.findtext("title") == title)
-        groups = chart.findall("g")
-        assert [group.findtext("title") for group in groups] == list(LEVEL)
-        for group in groups:
-            line = group.find("polyline")
-            assert line is not None
-            assert len(line.attrib["points"].split()) == ROUNDS
-            assert group.find("polygon") is not None
-            assert [text.text for text in group.findall("text")] == [group.findtext("title")]
+        for method in LEVEL:
+            band, line, end, name = (group for group in chart.iter("g") if said_over(group) == method)
+            assert [len(path.attrib["d"].split("L")) for path in line.iter("path")] == [ROUNDS]
+            (edge,) = band.iter("path")
+            assert len(edge.attrib["d"].split("L")) == 2 * (ROUNDS + 1), "there and back"
+            assert len(list(end.iter("use"))) == 1
+            assert [text.text for text in name.iter("text")] == [method]
     assert [name.partition(":")[0] for name in page.names("Per round")] == list(LEVEL)
     assert [name.partition(":")[0] for name in page.names("In all")] == list(LEVEL)
 
@@ -210,10 +209,9 @@ def test_embeddings_are_drawn_for_the_first_seed(build: Build) -> None:
         "fedsage, seed 0, round 1",
     ]
     chart = page.chart("fedavg, seed 0, round 1")
-    said = {element.text for element in chart.iter() if element.tag.endswith("title")}
-    assert {"class 0: 1", "class 1: 2", "no label: 1"} <= said
-    clouds = [element.attrib["d"] for element in chart.iter() if element.attrib.get("class") == "cloud"]
-    assert sorted(cloud.count("M") for cloud in clouds) == [1, 1, 2]
+    clouds = {said_over(group): len(list(group.iter("use"))) for group in chart.iter("g") if said_over(group)}
+    assert clouds == {"class 0: 1": 1, "class 1: 2": 2, "no label: 1": 1}
+    assert set(clouds) == {text.text for text in chart.iter("text")} - {"fedavg, seed 0, round 1"}
 
 
 def test_nothing_is_said_of_embeddings_that_were_not_drawn(build: Build) -> None:

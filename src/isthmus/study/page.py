@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from isthmus.study import charts, words
+from isthmus.study import inlined, words
 
 
 def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]], made: Sequence[str]) -> str:
@@ -23,7 +23,7 @@ def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]]
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(title)} · Isthmus</title><style>{_STYLE}{charts.STYLE}</style></head><body>"
+        f"<title>{escape(title)} · Isthmus</title><style>{_STYLE}{inlined.STYLE}</style></head><body>"
         f"<header><p class=kicker>Federated graph study</p><h1>{escape(title)}</h1>{headline}"
         f"<nav aria-label=Sections>{links}</nav></header><main>{bodies}</main>"
         f"<footer>{'<br>'.join(map(escape, made))}</footer></body></html>\n"

@@ -1,0 +1,162 @@
+"""What matplotlib drew, as SVG that belongs in a page: in its colours and type, with titles to hover over.
+
+Colours become CSS variables, so that one drawing serves light mode, dark mode and paper. Nothing is referred to but
+markers of the same drawing, by names that follow from their shape; so many drawings can stand in one page.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unicodedata import category
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SERIES = ("#0067a5", "#cf5300", "#00876a", "#a8327d", "#3d8fc6", "#8f6c00", "#6a4fc0", "#5c6670")
+INK, SOFT, LINE, PAPER = "#16191d", "#5a636d", "#dde1e6", "#fefefe"
+"""Colours in light mode, each of which stands for the variable of the page that it becomes."""
+
+STYLE = f"""
+:root{{{";".join(f"--s{at}:{colour}" for at, colour in enumerate(SERIES))}}}
+@media screen and (prefers-color-scheme:dark){{
+:root{{--s0:#5cb3f0;--s1:#ff9350;--s2:#3fcfa4;--s3:#ee8fc8;--s4:#9cc9ee;--s5:#e2bd4a;--s6:#b3a0ff;--s7:#aab4be}}}}
+{"".join(f".s{at}{{--c:var(--s{at})}}" for at in range(len(SERIES)))}
+svg.chart{{display:block;width:100%;height:auto;font:13px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
+font-variant-numeric:tabular-nums;stroke-linejoin:round}}
+@media screen{{svg.wide{{min-width:760px}}}}
+"""
+
+_VARIABLES = {colour: f"var(--s{at})" for at, colour in enumerate(SERIES)} | {
+    INK: "var(--ink)",
+    SOFT: "var(--soft)",
+    LINE: "var(--line)",
+    PAPER: "var(--paper)",
+}
+_SETTINGS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "isthmus",
+    "text.parse_math": False,
+    "font.size": 13,
+    "font.family": "DejaVu Sans",
+    "text.color": SOFT,
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": SOFT,
+    "axes.autolimit_mode": "round_numbers",
+    "axes.xmargin": 0,
+    "axes.ymargin": 0,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": False,
+    "grid.color": LINE,
+    "grid.linewidth": 1,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "path.simplify": False,
+}
+_NAMESPACE = re.compile(r"\{.*\}")
+_NUMBER = re.compile(r"-?\d+\.\d+")
+_COLOUR = re.compile(r"#[0-9a-f]{6}")
+_COMMAND = re.compile(r"\s*([A-Za-z])\s*")
+_FONT = re.compile(r"font: (?:(\w+) )?([\d.]+px) [^;]*")
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Within it matplotlib draws as the page is written: while a figure is made, and while it is inlined.
+
+    Text is measured in a type that may lack some letters, and is shown in another that has them: no warning.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def inlined(
+    figure: Figure, title: str, description: str, hover: Mapping[str, str | Sequence[str]], kind: str = "chart"
+) -> str:
+    """SVG of a figure, to be read aloud by its title and description.
+
+    Arguments:
+        figure: made in `house_style`, in colours of this module.
+        hover: what to show over an artist, by its `gid`; of markers, one text for each.
+        kind: the classes of the SVG element.
+    """
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    drawn = ET.fromstring(file.getvalue())
+    for extra in [each for each in drawn if not each.tag.endswith("}g")]:
+        drawn.remove(extra)  # who made it, and a style that would hold for the whole page
+    for element in drawn.iter():
+        _plain(element)
+    _share_styles(drawn)
+    _hover(drawn, hover)
+    used = {element.attrib["href"][1:] for element in drawn.iter("use")}
+    for element in drawn.iter():
+        if element.attrib.get("id") not in used:
+            element.attrib.pop("id", None)
+    root = ET.Element("svg", {"class": kind, "role": "img", "viewBox": drawn.attrib["viewBox"]})
+    for name, text in (("title", title), ("desc", description)):
+        ET.SubElement(root, name).text = shown(text)
+    root.extend(drawn)
+    return ET.tostring(root, encoding="unicode")
+
+
+def shown(text: str) -> str:
+    """A text without what no SVG may hold: control characters and halves of letters."""
+    return "".join("\N{REPLACEMENT CHARACTER}" if category(letter) in ("Cc", "Cs") else letter for letter in text)
+
+
+def _plain(element: ET.Element) -> None:
+    """Without namespaces and line breaks, to a hundredth of a pixel, in the page's colours and type."""
+    element.tag = _NAMESPACE.sub("", element.tag)
+    element.tail = None
+    if element.tag != "text":
+        element.text = None
+    attributes = {_NAMESPACE.sub("", name): value for name, value in element.attrib.items()}
+    for name in attributes.keys() & {"d", "x", "y", "transform"}:
+        short = _NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attributes[name])
+        attributes[name] = _COMMAND.sub(r"\1", short).strip() if name == "d" else short
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
+    if "style" in attributes:
+        attributes["style"] = _page_style(attributes["style"])
+    element.attrib.clear()
+    element.attrib.update(attributes)
+
+
+def _page_style(style: str) -> str:
+    style = _FONT.sub(lambda font: f"font-weight: {font[1] or 'normal'}; font-size: {font[2]}", style)
+    kept = [each for each in style.split("; ") if not each.startswith("font-family")]
+    return _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), ";".join(kept)).replace(": ", ":")
+
+
+def _share_styles(drawn: ET.Element) -> None:
+    """Says once for a group what all markers in it say."""
+    for group in drawn.iter("g"):
+        styles = {each.attrib.get("style", "") for each in group}
+        if len(styles) == 1 and all(each.tag == "use" for each in group) and len(group) > 1:
+            group.attrib["style"] = styles.pop()
+            for each in group:
+                each.attrib.pop("style", None)
+
+
+def _hover(drawn: ET.Element, hover: Mapping[str, str | Sequence[str]]) -> None:
+    for group in [each for each in drawn.iter("g") if each.attrib.get("id") in hover]:
+        texts = hover[group.attrib["id"]]
+        if isinstance(texts, str):
+            told = ET.Element("title")
+            told.text = shown(texts)
+            group.insert(0, told)
+            continue
+        for marker, text in zip(group.iter("use"), texts, strict=True):
+            ET.SubElement(marker, "title").text = shown(text)
