@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import LEVEL, ROUNDS, SEEDS, Build, Page, cut, ledger_rows, run, said_over, write_folder
+from result_folders import LEVEL, ROUNDS, SEEDS, Build, Page, curve, cut, ledger_rows, run, said_over, write_folder
 
 from isthmus.errors import IsthmusError
 from isthmus.study.report import write_report
@@ -83,6 +83,34 @@ def test_every_method_has_its_curves_and_bars(build: Build) -> None:
             assert [text.text for text in name.iter("text")] == [method]
     assert [name.partition(":")[0] for name in page.names("Per round")] == list(LEVEL)
     assert [name.partition(":")[0] for name in page.names("In all")] == list(LEVEL)
+
+
+def test_what_charts_show_stands_in_tables_too(build: Build) -> None:
+    page = Page(write_report([build()]))
+    heads = ["Method", *(f"seed {seed}" for seed in SEEDS)]
+    at = next(at for at, row in enumerate(page.rows) if row == heads)
+    for row, method in zip(page.rows[at + 1 :], LEVEL, strict=False):
+        assert row[0].split()[0] == method
+        assert row[1:] == [f"{100 * run(method, seed)['metrics']['test_accuracy']:.1f}" for seed in SEEDS]
+    at = next(at for at, row in enumerate(page.rows) if row == ["Round", *LEVEL, *LEVEL])
+    for row, round_ in zip(page.rows[at + 1 :], range(1, ROUNDS + 1), strict=False):
+        assert row[0] == str(round_)
+        means = [sum(curve(method, seed, round_) for seed in SEEDS) / len(SEEDS) for method in LEVEL]
+        assert row[1 : 1 + len(LEVEL)] == [f"{100 * mean:.1f}" for mean in means]
+
+
+def test_a_table_of_many_rounds_has_some_of_them(build: Build) -> None:
+    def longer(parts: dict[str, Any]) -> None:
+        first = [row for row in parts["history"] if row["round"] == 1]
+        parts["history"] = [{**row, "round": at} for at in range(1, 1001) for row in first]
+
+    page = Page(write_report([build(change=longer)]))
+    at = next(at for at, row in enumerate(page.rows) if row[:1] == ["Round"])
+    told = [int(row[0]) for row in page.rows[at + 1 :] if row[0].isdigit()]
+    rounds = told[: told.index(1000) + 1]
+    assert rounds[0] == 1
+    assert len(rounds) <= 25
+    assert f"in {len(rounds)} of 1000 rounds" in page.text
 
 
 def test_a_method_without_history_is_named(build: Build) -> None:

@@ -42,6 +42,11 @@ def table(head: str, body: str, note: str, grouped: bool = False) -> str:
     return f"<div class=scroll><table>{caption}<thead>{head}</thead>{rows}</table></div>"
 
 
+def folded(summary: str, body: str) -> str:
+    """HTML that opens under its summary; on paper it is open."""
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
 def amount(count: float) -> str:
     """Bytes, in words and to the digit."""
     return f'<data value="{count:.0f}" title="{count:,.0f} bytes">{words.size(count)}</data>'

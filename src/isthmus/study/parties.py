@@ -102,7 +102,7 @@ def _table(cut: CutDescription) -> str:
     table = page.table(f"<tr>{page.head('Party')}{head}</tr>", "".join(rows), note)
     if len(cut.parties) <= _OPEN:
         return table
-    return f"<details><summary>The figures, party by party</summary>{table}</details>"
+    return page.folded("The figures, party by party", table)
 
 
 def _spread(counts: Mapping[str, Sequence[int]], note: str) -> str:

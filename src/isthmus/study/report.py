@@ -18,6 +18,7 @@ from isthmus.study import charts, page, words
 from isthmus.study.compared import compared
 from isthmus.study.findings import Findings, Line, Run, Source, read_folders
 from isthmus.study.parties import who_holds_what
+from isthmus.study.rounds import round_by_round
 from isthmus.study.seen import who_saw_what
 from isthmus.study.words import ALONE, BOUNDS, POOLED
 
@@ -47,7 +48,7 @@ def _page(findings: Findings) -> str:
     sections = [
         ("results", "Results", _results(findings)),
         ("parties", "Parties", who_holds_what(findings)),
-        ("curves", "Learning curves", _curves(findings)),
+        ("curves", "Learning curves", round_by_round(findings)),
         ("places", "Embeddings", _places(findings)),
         ("traffic", "Traffic", _traffic(findings)),
         ("ledger", "Who saw what", who_saw_what(findings)),
@@ -158,7 +159,8 @@ def _results(findings: Findings) -> str:
         f"{_choice_rule(findings)}"
     )
     lead = compared(findings, findings.main, _best(findings, findings.main)[:1]) if findings.main else ""
-    return _scores_chart(findings) + page.table(head, "".join(rows), note) + lead + _by_party(findings)
+    table = page.table(head, "".join(rows), note) + _seed_table(findings)
+    return _scores_chart(findings) + table + lead + _by_party(findings)
 
 
 def _best(findings: Findings, metric: str) -> list[str]:
@@ -199,7 +201,23 @@ def _scores_chart(findings: Findings) -> str:
     if metric is None or not rows:
         return ""
     title = f"{words.titled(metric)}: a dot per seed, a stroke at the mean"
-    return f"<figure>{charts.dot_chart(title, 'Results per method.', rows, words.shown(metric))}</figure>"
+    chart = charts.dot_chart(title, "Results per method.", rows, words.shown(metric))
+    return f"<figure>{chart}</figure>"
+
+
+def _seed_table(findings: Findings) -> str:
+    """What the dots of the chart of scores stand for."""
+    metric, seeds = findings.main, sorted({run.seed for run in findings.runs})
+    if metric is None:
+        return ""
+    rows = []
+    for method in findings.methods:
+        of = {run.seed: run.metrics.get(metric) for run in findings.runs_of(method)}
+        cells = "".join(f"<td class=n>{words.number(of.get(seed), metric)}</td>" for seed in seeds)
+        rows.append(f"<tr>{_row_head(method, findings)}{cells}</tr>")
+    head = f"<tr>{page.head('Method')}{''.join(page.head(f'seed {seed}', 'n') for seed in seeds)}</tr>"
+    note = f"{words.titled(metric)}{words.unit(metric)} of every seed."
+    return page.folded("The figures, seed by seed", page.table(head, "".join(rows), note))
 
 
 def _by_party(findings: Findings) -> str:
@@ -266,51 +284,7 @@ def _party_table(means: Mapping[str, Mapping[str, float]], metric: str) -> str:
         rows.append(f"<tr><th scope=row>{escape(party)}</th>{cells}</tr>")
     head = f"<tr>{page.head('Party')}{''.join(page.head(method, 'n') for method in means)}</tr>"
     note = f"{words.titled(metric)}{words.unit(metric)} of every party, mean over seeds."
-    return f"<details><summary>The figures, party by party</summary>{page.table(head, ''.join(rows), note)}</details>"
-
-
-def _curves(findings: Findings) -> str:
-    drawn = _history(findings)
-    bases = list(dict.fromkeys(words.base(metric) for metric in [*findings.metrics, *drawn]))
-    parts: list[str] = []
-    for base in bases:
-        metrics = [metric for metric in (f"val_{base}", f"test_{base}", f"train_{base}", base) if metric in drawn]
-        if not metrics:
-            continue
-        # One value axis for both, so that validation and test can be compared by eye.
-        ranges = [charts.value_range(drawn[metric]) for metric in metrics]
-        bounds = min(low for low, _ in ranges), max(high for _, high in ranges)
-        pair = "".join(
-            f"<figure>{charts.line_chart(words.titled(m), drawn[m], words.shown(m), bounds)}</figure>" for m in metrics
-        )
-        pair = f"<div class=pair>{pair}</div>"
-        name = words.titled(base)
-        parts.append(f"<details><summary>{escape(name)}</summary>{pair}</details>" if parts else pair)
-    bare = [method for method in findings.methods if not any(c.name == method for each in drawn.values() for c in each)]
-    note = "Lines: mean over seeds. Bands: lowest to highest seed. Test curves are for reading; they choose no round."
-    if bare:
-        note += f" No value per round was recorded for {words.listed(bare)}."
-    return f"{''.join(parts)}<p class=note>{escape(note)}</p>"
-
-
-def _history(findings: Findings) -> dict[str, list[charts.Curve]]:
-    """Curves by metric, in the page's order of methods."""
-    import pyarrow.compute as pc
-
-    known = findings.history.filter(pc.is_finite(findings.history["value"]))
-    spans = known.group_by(["metric", "method", "round"], use_threads=False)
-    spans = spans.aggregate([("value", "mean"), ("value", "min"), ("value", "max")]).sort_by("round")
-    points: dict[tuple[str, str], list[tuple[int, float, float, float]]] = {}
-    for row in spans.to_pylist():
-        point = (row["round"], row["value_mean"], row["value_min"], row["value_max"])
-        points.setdefault((row["metric"], row["method"]), []).append(point)
-    curves: dict[str, list[charts.Curve]] = {}
-    for metric in dict.fromkeys(metric for metric, _ in points):
-        for method in findings.methods:
-            if (metric, method) in points:
-                rounds, *values = zip(*points[metric, method], strict=True)
-                curves.setdefault(metric, []).append(charts.Curve(method, findings.style(method), rounds, *values))
-    return curves
+    return page.folded("The figures, party by party", page.table(head, "".join(rows), note))
 
 
 def _places(findings: Findings) -> str:

@@ -1,0 +1,80 @@
+"""The report's section on learning curves: how each metric went, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from isthmus.study import charts, page, words
+from isthmus.study.findings import Findings
+
+_ROUNDS_SHOWN = 20
+"""That a table has about, at most."""
+
+
+def round_by_round(findings: Findings) -> str:
+    """The section's HTML: validation beside test for each metric, the first one open."""
+    drawn = _curves(findings)
+    bases = list(dict.fromkeys(words.base(metric) for metric in [*findings.metrics, *drawn]))
+    parts: list[str] = []
+    for base in bases:
+        metrics = [metric for metric in (f"val_{base}", f"test_{base}", f"train_{base}", base) if metric in drawn]
+        if not metrics:
+            continue
+        # One value axis for both, so that validation and test can be compared by eye.
+        ranges = [charts.value_range(drawn[metric]) for metric in metrics]
+        bounds = min(low for low, _ in ranges), max(high for _, high in ranges)
+        pair = "".join(
+            f"<figure>{charts.line_chart(words.titled(m), drawn[m], words.shown(m), bounds)}</figure>" for m in metrics
+        )
+        shown = f"<div class=pair>{pair}</div>{_table(drawn, metrics)}"
+        parts.append(page.folded(words.titled(base), shown) if parts else shown)
+    bare = [method for method in findings.methods if not any(c.name == method for each in drawn.values() for c in each)]
+    note = "Lines: mean over seeds. Bands: lowest to highest seed. Test curves are for reading; they choose no round."
+    if bare:
+        note += f" No value per round was recorded for {words.listed(bare)}."
+    return f"{''.join(parts)}<p class=note>{escape(note)}</p>"
+
+
+def _curves(findings: Findings) -> dict[str, list[charts.Curve]]:
+    """Curves by metric, in the page's order of methods."""
+    import pyarrow.compute as pc
+
+    known = findings.history.filter(pc.is_finite(findings.history["value"]))
+    spans = known.group_by(["metric", "method", "round"], use_threads=False)
+    spans = spans.aggregate([("value", "mean"), ("value", "min"), ("value", "max")]).sort_by("round")
+    points: dict[tuple[str, str], list[tuple[int, float, float, float]]] = {}
+    for row in spans.to_pylist():
+        point = (row["round"], row["value_mean"], row["value_min"], row["value_max"])
+        points.setdefault((row["metric"], row["method"]), []).append(point)
+    curves: dict[str, list[charts.Curve]] = {}
+    for metric in dict.fromkeys(metric for metric, _ in points):
+        for method in findings.methods:
+            if (metric, method) in points:
+                rounds, *values = zip(*points[metric, method], strict=True)
+                curves.setdefault(metric, []).append(charts.Curve(method, findings.style(method), rounds, *values))
+    return curves
+
+
+def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) -> str:
+    """The means that the curves are drawn through, in some rounds, a column for each curve."""
+    means = {
+        (metric, curve.name): dict(zip(curve.rounds, curve.mean, strict=True))
+        for metric in metrics
+        for curve in drawn[metric]
+    }
+    every = sorted({at for of in means.values() for at in of})
+    skip = max(1, (len(every) - 1) // _ROUNDS_SHOWN)
+    told = sorted({*every[::skip], every[-1]})
+    rows = []
+    for at in told:
+        cells = (f"<td class=n>{words.number(of.get(at), metric)}</td>" for (metric, _), of in means.items())
+        rows.append(f"<tr><th scope=row>{at}</th>{''.join(cells)}</tr>")
+    over = "".join(
+        f'<th scope=colgroup colspan="{len(drawn[metric])}">{escape(words.titled(metric) + words.unit(metric))}</th>'
+        for metric in metrics
+    )
+    names = "".join(page.head(name, "n") for _, name in means)
+    head = f"<tr><td></td>{over}</tr><tr>{page.head('Round')}{names}</tr>"
+    note = "Mean over seeds" + ("." if len(told) == len(every) else f", in {len(told)} of {len(every)} rounds.")
+    return page.folded("The figures, round by round", page.table(head, "".join(rows), note))
