@@ -145,3 +145,38 @@ def test_another_audit_than_a_methods_own_is_taken_by_name(isthmus):
                            "--shadows", "2", "--json")  # fmt: skip
     assert code == 0
     assert json.loads(out)["audit"]["name"] == "membership"
+
+
+def test_what_is_found_is_kept_in_the_result_folder_and_shown_by_its_report(isthmus, tmp_path):
+    folder = tmp_path / "run"
+    code, _, _ = isthmus("run", *SMALL, "--method", "fedcog", "--encoder", "sgc", "--rounds", "2", "--out", folder)
+    assert code == 0
+    code, out, _ = isthmus("audit", "--into", folder)
+    lines = {line[: line.find("  ")].strip(): line.split() for line in out.splitlines()}
+    assert code == 0
+    assert isthmus("report", folder)[0] == 0
+    page = (folder / "report.html").read_text()
+    assert "fedcog: reconstruction" in page
+    row = page.partition("direction read</th>")[2].partition("</tr>")[0]
+    assert [cell.partition("</td>")[0] for cell in row.split("<td class=n>")[1:]] == lines["direction read"][-4:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rounds", "3"), "attacks the study that is in there: leave out --rounds"),
+        (("--data", "cora"), "attacks the study that is in there: leave out --data"),
+        (("--set", "seeds=[1]"), "attacks the study that is in there: leave out --set"),
+        (("--method", "fgcl"), "--method fgcl: it is not in this study, which has fedavg"),
+        (("--by", "edges"), "audit 'edges' is of method 'fgcl', which is not in this study"),
+    ],
+)
+def test_an_audit_into_a_folder_is_of_its_study(isthmus, tmp_path, arguments, message):
+    folder = tmp_path / "run"
+    isthmus("run", *SMALL, "--method", "fedavg", "--rounds", "1", "--out", folder)
+    code, _, err = isthmus("audit", "--into", folder, *arguments)
+    assert code != 0
+    assert message in " ".join(err.split())
+    assert not (folder / "audits").exists()
+    code, _, err = isthmus("audit", "--into", tmp_path / "none")
+    assert "no results.json in" in err

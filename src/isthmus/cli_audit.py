@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -58,6 +59,9 @@ def audit_command(
         int | None, typer.Option(min=1, help="membership: test items to tell members from; 1000.")
     ] = None,
     graphs: Annotated[int | None, typer.Option(min=1, help="fgcl: graphs that the model is asked about; 100.")] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="A study's result folder: attack that study, and keep what is found there.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")
     ] = False,
@@ -70,22 +74,32 @@ def audit_command(
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-    fresh = method or ("fedcog" if study is None else None)
-    default = Method.named(fresh).encoder if study is None and fresh else None
-    whole = _study(
-        study, set_ or [], data=data, partition=partition, parties=parties, rounds=rounds, seeds=seeds,
-        unlabelled=unlabelled, method=[fresh] if fresh else [], encoder=encoder or default,
-    )  # fmt: skip
-    kind, attacked = _attacked(whole, by)
+    if into is not None:
+        given = {
+            "STUDY": study, "--data": data, "--partition": partition, "--parties": parties, "--encoder": encoder,
+            "--rounds": rounds, "--seeds": seeds, "--set": set_, "--unlabelled": unlabelled,
+        }  # fmt: skip
+        whole = _of_results(into, given)
+    else:
+        fresh = method or ("fedcog" if study is None else None)
+        default = Method.named(fresh).encoder if study is None and fresh else None
+        whole = _study(
+            study, set_ or [], data=data, partition=partition, parties=parties, rounds=rounds, seeds=seeds,
+            unlabelled=unlabelled, method=[fresh] if fresh else [], encoder=encoder or default,
+        )  # fmt: skip
+    kind, attacked = _attacked(whole, by, method)
     if accuracy and kind.attacked != "fedcog":
         raise IsthmusError(f"--accuracy is for fedcog: audit '{kind.name}' trains and tells it anyway")
     budgets = None if epsilons is None else _numbers(epsilons)
-    given = {"colluders": colluders, "least": least, "epsilons": budgets, "graphs": graphs}
-    given |= {"shadows": shadows, "others": others}
-    audit = kind.read({name: value for name, value in given.items() if value is not None}, f"audit '{kind.name}'")
+    options = {"colluders": colluders, "least": least, "epsilons": budgets, "graphs": graphs}
+    options |= {"shadows": shadows, "others": others}
+    audit = kind.read({name: value for name, value in options.items() if value is not None}, f"audit '{kind.name}'")
     with _console(error=True).status("parties are attacked"):
         loaded = whole.cut_data(whole.seeds[0])
         found = _found(audit, attacked, whole, loaded, accuracy)
+    shown = audit.shown(found, len(loaded.parties))
+    if into is not None:
+        _keep(into, audit, attacked, whole.seeds[0], shown, found)
     if as_json:
         cut = whole.resolved(loaded)
         kept = {key: cut[key] for key in ("data", "partition", "parties", "model")}
@@ -93,10 +107,11 @@ def audit_command(
         typer.echo(json.dumps({**about, "protections": [each.to_dict() for each in found]}))
         return
     console = _console()
-    shown = audit.shown(found, len(loaded.parties))
     console.print(_table(shown))
     for note in shown.notes:
         console.print(note, highlight=False)
+    if into is not None:
+        console.print(f"kept in {into}: isthmus report {into} shows it", highlight=False)
 
 
 def audits_command(
@@ -112,12 +127,48 @@ def audits_command(
     _list(Audit, name, as_json)
 
 
-def _attacked(study: Study, by: str | None) -> tuple[type[Audit], Method]:
-    """An audit, and the study's first method that it is of; without a name one that is made for a method, or else the
-    one that is of any."""
+def _of_results(folder: Path, given: Mapping[str, Any]) -> Study:
+    """The study that a result folder is of; flags that would make it another one are refused."""
+    from isthmus.study.config import Study, read_toml
+
+    if flag := next((flag for flag, value in given.items() if value), None):
+        raise IsthmusError(f"--into {folder} attacks the study that is in there: leave out {flag}")
+    if not (folder / "results.json").is_file():
+        raise IsthmusError(f"no results.json in '{folder}': name a folder that a finished study has written")
+    return Study.of(read_toml(folder / "study.toml"), str(folder / "study.toml"))
+
+
+def _keep(folder: Path, audit: Audit, method: Method, seed: int, shown: Shown, found: Sequence[Any]) -> None:
+    """Puts what was found into a result folder, where the report finds it."""
+    from isthmus.study.audited import Audited, write_audit
+
+    write_audit(
+        folder,
+        Audited(
+            audit={"name": audit.name, **audit.model_dump(mode="json")},
+            method=method.name,
+            seed=seed,
+            corner=shown.corner,
+            columns=list(shown.columns),
+            sections=[[(title, list(cells)) for title, cells in section] for section in shown.sections],
+            notes=list(shown.notes),
+            protections=[each.to_dict() for each in found],
+        ),
+    )
+
+
+def _attacked(study: Study, by: str | None, name: str | None) -> tuple[type[Audit], Method]:
+    """An audit, and the study's first method that it is of, or the one of this name.
+
+    Arguments:
+        by: the audit's name; without, one that is made for a method, or else the one that is of any.
+    """
     from isthmus.audit.base import Audit
 
-    methods = study.method_list()
+    methods = [method for method in study.method_list() if name in (None, method.name)]
+    if not methods:
+        had = ", ".join(method.name for method in study.method_list())
+        raise IsthmusError(f"--method {name}: it is not in this study, which has {had}")
     kinds = [Audit.named(by)] if by else sorted(Audit.known().values(), key=lambda kind: kind.attacked == "")
     for kind in kinds:
         for method in methods:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.study import words
+from isthmus.study.audited import Audited, read_audits
 from isthmus.study.results import PLACES
 
 HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
@@ -89,6 +90,7 @@ class Source:
     ledger: Any
     places: Any
     set_up: Any
+    audits: list[Audited]
 
     @property
     def setting(self) -> str:
@@ -118,6 +120,7 @@ class Findings:
     places: Any
     set_up: Any
     """What left parties on machines of their own before any method ran, in the form of a ledger."""
+    audits: list[Audited]
 
     @property
     def metrics(self) -> list[str]:
@@ -179,6 +182,7 @@ def _read(folder: Path) -> Source:
         ledger=_read_table(folder / "ledger.parquet", LEDGER),
         places=_read_table(folder / "places.parquet", PLACES, needed=False),
         set_up=_read_table(folder / "set-up.parquet", LEDGER, needed=False),
+        audits=read_audits(folder),
     )
 
 
@@ -248,6 +252,7 @@ def _combined(sources: list[Source]) -> Findings:
         ledger=pa.concat_tables([source.ledger for source in named]),
         places=pa.concat_tables([source.places for source in named]),
         set_up=pa.concat_tables([source.set_up for source in named]),
+        audits=[each for source in named for each in source.audits],
     )
 
 
@@ -265,4 +270,5 @@ def _renamed(source: Source, folder: str, names: Mapping[str, str]) -> Source:
         }
     )
     history, ledger, places = (table(each) for each in (source.history, source.ledger, source.places))
-    return Source(folder, results, source.toml, history, ledger, places, source.set_up)
+    audits = [each.model_copy(update={"method": names.get(each.method, each.method)}) for each in source.audits]
+    return Source(folder, results, source.toml, history, ledger, places, source.set_up, audits)

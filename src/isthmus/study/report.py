@@ -15,11 +15,13 @@ from typing import Any
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.study import charts, page, words
+from isthmus.study.audited import what_attacks_found
 from isthmus.study.compared import compared
 from isthmus.study.findings import Findings, Line, Run, Source, read_folders
 from isthmus.study.parties import who_holds_what
 from isthmus.study.rounds import round_by_round
 from isthmus.study.seen import who_saw_what
+from isthmus.study.spending import what_noise_spent
 from isthmus.study.words import ALONE, BOUNDS, POOLED
 
 
@@ -52,6 +54,8 @@ def _page(findings: Findings) -> str:
         ("places", "Embeddings", _places(findings)),
         ("traffic", "Traffic", _traffic(findings)),
         ("ledger", "Who saw what", who_saw_what(findings)),
+        ("privacy", "Privacy", what_noise_spent(findings)),
+        ("audits", "Audits", what_attacks_found(findings.audits)),
         ("reproduce", "Reproducibility", _reproduce(findings)),
     ]
     made = sorted({f"Isthmus {s.results.isthmus}, results of {s.results.created}" for s in findings.sources})
