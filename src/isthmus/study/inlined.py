@@ -18,7 +18,7 @@ from unicodedata import category
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SERIES = ("#0067a5", "#cf5300", "#00876a", "#a8327d", "#3d8fc6", "#8f6c00", "#6a4fc0", "#5c6670")
+SERIES = ("#0067a5", "#c44f00", "#008064", "#a8327d", "#2b78ad", "#8f6c00", "#6a4fc0", "#5c6670")
 INK, SOFT, LINE, PAPER = "#16191d", "#5a636d", "#dde1e6", "#fefefe"
 """Colours in light mode, each of which stands for the variable of the page that it becomes."""
 

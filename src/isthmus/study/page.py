@@ -95,6 +95,6 @@ footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:v
 .pair{grid-template-columns:1fr}}
 @media print{@page{margin:14mm}body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}
 h2,h3,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}table{font-size:8.5pt}
-th,td{padding-right:8px}pre{white-space:pre-wrap}section>details::details-content{content-visibility:visible;block-size:auto}
+th,td{padding-right:8px}td.n,td.whole{white-space:normal}pre{white-space:pre-wrap}section>details::details-content{content-visibility:visible;block-size:auto}
 *{print-color-adjust:exact}}
 """

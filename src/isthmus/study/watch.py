@@ -123,6 +123,10 @@ class LivePage(Watcher):
                 if self.headers.get("Host", "") not in live.names:
                     self.send_error(403)  # a name that somebody else points at this machine
                     return
+                if self.path == "/favicon.ico":  # browsers ask for one, and complain where there is none
+                    self.send_response(204)
+                    self.end_headers()
+                    return
                 if self.path != "/":
                     self.send_error(404)
                     return
