@@ -50,20 +50,20 @@ def tables(base: type[Registered]) -> str:
     for row, names in _options(listed).items():
         if 2 * len(names) >= len(listed):
             without = [each["name"] for each in listed if each["name"] not in names]
-            common.append((*row, "all" if not without else f"all but {_code(*without)}"))
+            common.append((*row, "all" if not without else f"all but {code(*without)}"))
         else:
-            own.append((_code(*names), *row))
+            own.append((code(*names), *row))
     head = ("option", "default", "values", "meaning")
     if common:
-        found += ["Options in common:", _table((*head, "of"), common)]
+        found += ["Options in common:", table((*head, "of"), common)]
     if own:
         title = "Options of their own, and defaults that differ:" if common else "Options:"
-        found += [title, _table((base.kind, *head), own)]
+        found += [title, table((base.kind, *head), own)]
     return "\n\n".join(found)
 
 
 def _named(listed: Sequence[Mapping[str, Any]]) -> str:
-    return _table(("name", "what it is"), [(_code(each["name"]), each["summary"]) for each in listed])
+    return table(("name", "what it is"), [(code(each["name"]), each["summary"]) for each in listed])
 
 
 def _sized(listed: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -74,10 +74,10 @@ def _sized(listed: Sequence[Mapping[str, Any]]) -> list[str]:
         if "sizes" in each:
             figures = [f"{each['sizes'][count]:,}" if each["sizes"][count] else "" for count in counts]
             what = (DataSet.named(each["name"]).__doc__ or "").strip().split("\n")[0]  # the summary repeats the sizes
-            rows.append((_code(each["name"]), "graph" if each["sizes"]["graphs"] else "node", *figures, what))
+            rows.append((code(each["name"]), "graph" if each["sizes"]["graphs"] else "node", *figures, what))
     rows.sort(key=lambda row: row[1] == "graph")
     open_ended = _named([each for each in listed if "sizes" not in each])
-    return [open_ended, "Public ones and their sizes:", _table(("name", "level", *counts, "what it is"), rows)]
+    return [open_ended, "Public ones and their sizes:", table(("name", "level", *counts, "what it is"), rows)]
 
 
 def parts() -> dict[str, tuple[str, Callable[[], str]]]:
@@ -105,8 +105,8 @@ def advice() -> str:
         figure = next(iter(study.plan.figures))
         found = means(study.plan, study.kept, figure)
         told = ", ".join(f"{' '.join(key)} {value:.1f}" for key, value in found.items())
-        rows.append((each.has, _code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {told}"))
-    return _table(
+        rows.append((each.has, code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {told}"))
+    return table(
         ("what parties have", "methods", "what leaves beside weights of models, in sums", "what was found"), rows
     )
 
@@ -116,22 +116,22 @@ def _options(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[
     found: dict[tuple[str, ...], list[str]] = {}
     for each in listed:
         for option in each["options"]:
-            found.setdefault(_row(option), []).append(each["name"])
+            found.setdefault(row(option), []).append(each["name"])
     return found
 
 
-def _row(option: Mapping[str, Any]) -> tuple[str, ...]:
-    default = "required" if option["required"] else _code(str(option["default"]).lower())
+def row(option: Mapping[str, Any]) -> tuple[str, ...]:
+    default = "required" if option["required"] else code(str(option["default"]).lower())
     choice = re.fullmatch(r"Literal\[(.*)\]", option["type"])
     values = choice[1].replace("'", "`") if choice else {"bool": "`true`, `false`"}.get(option["type"], option["type"])
-    return _code(option["name"]), default, values, option["help"]
+    return code(option["name"]), default, values, option["help"]
 
 
-def _code(*names: str) -> str:
+def code(*names: str) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 

@@ -102,3 +102,14 @@ def test_many_failures_are_counted(build: Build) -> None:
     page = Page(write_report([build(change=fail)]))
     assert sum(row[-2:-1] == ["failed"] for row in page.rows) == 100
     assert "The first 100 are listed" in page.text
+
+
+def test_a_sum_by_ids_is_over_those_that_have_them(build: Build) -> None:
+    def keyed(parts: dict[str, Any]) -> None:
+        for row in parts["ledger"]:
+            if row["action"] == "train":
+                row["fields"] = "ids[40], weights/conv1.bias[16], weight of[40]"
+
+    text = Page(write_report([build(methods=("fedavg",), change=keyed)])).text.replace("&#x27;", "'")
+    assert "for each id only the sum of weights and how much each counts, over those of 4 parties that have it" in text
+    assert "each over 4 parties" not in text

@@ -76,7 +76,7 @@ def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
-    fields = _fields(entry["fields_distinct"])
+    fields = fields_in(entry["fields_distinct"])
     listed = escape(", ".join(_grouped(fields)) or "nothing")
     if fields:
         listed = f"<details><summary>{listed}</summary>{escape(_with_shapes(fields))}</details>"
@@ -88,7 +88,7 @@ def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
         f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
         f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
         f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
-        f"{_said(_in_plain_words(entry, fields))}"
+        f"{_said(in_plain_words(entry, fields))}"
     )
 
 
@@ -96,7 +96,7 @@ def _said(text: str) -> str:
     return f"<tr><td class=said colspan=9>{escape(text)}</td></tr>"
 
 
-def _in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]]) -> str:
+def in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]]) -> str:
     """Who saw what in this action, and what it rests on where no protection was on."""
     what = words.listed(_grouped(fields))
     answers = [count for count in entry["answers"] if count]
@@ -113,6 +113,10 @@ def _in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]
                 return f"The server saw {what} of the only party that answered: a sum over one hides nothing."
             over = " to ".join(map(str, sorted({min(answers), max(answers)})))
             said = f"The server saw only sums of {what}, each over {over} parties."
+            if "ids" in fields:
+                summed = words.listed(_grouped([name for name in fields if name != "ids"]))
+                said = f"The server saw for each id only the sum of {summed}, over those of {over} parties that have "
+                said += "it; the sum of fewer than the method's `least` is not opened."
             if 1 in answers:
                 said += f" Sums over one party alone, and so its own: {answers.count(1)}."
             hidden = "The summands were not hidden from whoever operates the server."
@@ -151,7 +155,7 @@ def _failures(findings: Findings) -> str:
     return f"<h3>Failures</h3>{page.table(head, ''.join(rows), note)}"
 
 
-def _fields(texts: Iterable[str | None]) -> dict[str, list[str]]:
+def fields_in(texts: Iterable[str | None]) -> dict[str, list[str]]:
     """Every field with the shapes it had, from texts such as `weights/conv1.bias[64], count`."""
     fields: dict[str, list[str]] = {}
     for text in texts:
