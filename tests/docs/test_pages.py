@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import isthmus
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -31,3 +34,11 @@ def test_links_of_other_pages_lead_somewhere(page: Path) -> None:
         path = target.partition("#")[0]
         if path and "://" not in path and not path.startswith("mailto:"):
             assert (ROOT / page.parent / path).exists(), f"{page}: {target}"
+
+
+def test_the_reference_has_all_that_the_package_brings() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^::: (isthmus\.[\w.]+)\.(\w+)$", text, re.MULTILINE)
+    assert sorted(name for _, name in listed) == sorted(set(isthmus.__all__) - {"__version__"})
+    for home, name in listed:
+        assert getattr(isthmus, name) is getattr(importlib.import_module(home), name)
