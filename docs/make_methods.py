@@ -30,7 +30,7 @@ from isthmus.testing import Subject, small_parties
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
-from make_tables import code, row, table  # noqa: E402  (it lies beside this file)
+from make_tables import code, renewed, row, table  # noqa: E402  (it lies beside this file)
 
 PAPERS = HERE.parent / "benchmarks" / "papers"
 ROUNDS = 3
@@ -154,19 +154,9 @@ def _claimed(claims: Sequence[tuple[str, str]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder, old = HERE / "methods", []
-    for name, text in pages().items():
-        path = folder / f"{name}.md"
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        old.append(path.name)
-        if "--check" not in arguments:
-            folder.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    if old and "--check" in arguments:
-        sys.stderr.write(f"{', '.join(old)}: run python docs/make_methods.py\n")
-        return 1
-    return 0
+    return renewed(
+        {HERE / "methods" / f"{name}.md": text for name, text in pages().items()}, arguments, "make_methods.py"
+    )
 
 
 if __name__ == "__main__":

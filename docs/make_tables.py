@@ -136,21 +136,24 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    old: list[str] = []
-    for page in dict.fromkeys(home for home, _ in parts().values()):
-        path = HERE / page
-        before = path.read_text(encoding="utf-8")
-        after = written(before, page)
-        if after == before:
-            continue
-        old.append(page)
-        if "--check" not in arguments:
-            path.write_text(after, encoding="utf-8")
-    if old and "--check" in arguments:
-        sys.stderr.write(f"{', '.join(old)}: run python docs/make_tables.py\n")
-        return 1
+def renewed(texts: Mapping[Path, str], arguments: Sequence[str], script: str) -> int:
+    """Writes the files that are not as they should be; with `--check` names them, and that is an error."""
+    old = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if "--check" in arguments:
+        if old:
+            sys.stderr.write(f"{', '.join(path.name for path in old)}: run python docs/{script}\n")
+        return int(bool(old))
+    for path in old:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(texts[path], encoding="utf-8")
     return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    pages = [HERE / page for page in dict.fromkeys(home for home, _ in parts().values())]
+    return renewed(
+        {path: written(path.read_text(encoding="utf-8"), path.name) for path in pages}, arguments, "make_tables.py"
+    )
 
 
 if __name__ == "__main__":

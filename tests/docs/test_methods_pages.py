@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from scripts import DOCS, script
 
 from isthmus.methods.base import Method
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def make_methods() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_methods", DOCS / "make_methods.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULE = make_methods()
+MODULE = script("make_methods")
 
 
 @pytest.fixture(scope="module")

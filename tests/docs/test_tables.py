@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
+from scripts import DOCS, script
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def make_tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_tables", DOCS / "make_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULE = make_tables()
+MODULE = script("make_tables")
 
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in MODULE.parts().values()}))
