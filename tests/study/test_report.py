@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from result_folders import LEVEL, ROUNDS, SEEDS, Build, Page, curve, cut, ledger_rows, run, said_over, write_folder
 
 from isthmus.errors import IsthmusError
+from isthmus.study.graphs import write_graph
 from isthmus.study.report import write_report
 
 
@@ -202,6 +204,18 @@ def hostile(value: Any) -> Any:
         kept |= {"partition", "model", "methods", "encoder", *ledger_rows("", 0)[0]}
         return {key if key in kept else key + evil: hostile(each) for key, each in value.items()}
     return [hostile(each) for each in value] if isinstance(value, list) else value
+
+
+def test_graphs_that_methods_made_are_told(build: Build) -> None:
+    folder = build()
+    graph = {"x": torch.ones(5, 3), "y": torch.tensor([0, 0, 0, 2, 2]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
+    write_graph(folder / "graphs" / "fedavg-1", {**graph, "edge_weight": torch.ones(2)})
+    page = Page(write_report([folder]))
+    assert ["fedavg", "1", "5", "2", "3", "3, 0, 2"] in page.rows
+    assert "Graphs made" not in Page(write_report([build("none")])).text
+    (folder / "graphs" / "fedavg-1" / "nodes.safetensors").write_bytes(b"")
+    with pytest.raises(IsthmusError, match="no readable graph in"):
+        write_report([folder])
 
 
 def test_text_from_the_data_is_never_markup(build: Build) -> None:

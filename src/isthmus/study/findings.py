@@ -15,6 +15,7 @@ from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.study import words
 from isthmus.study.audited import Audited, read_audits
+from isthmus.study.made import Made, read_made
 from isthmus.study.results import PLACES
 
 HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
@@ -91,6 +92,7 @@ class Source:
     places: Any
     set_up: Any
     audits: list[Audited]
+    made: Mapping[tuple[str, int], Made]
 
     @property
     def setting(self) -> str:
@@ -121,6 +123,8 @@ class Findings:
     set_up: Any
     """What left parties on machines of their own before any method ran, in the form of a ledger."""
     audits: list[Audited]
+    made: Mapping[tuple[str, int], Made]
+    """Graphs that methods made, by method and seed."""
 
     @property
     def metrics(self) -> list[str]:
@@ -174,15 +178,18 @@ def _read(folder: Path) -> Source:
     for name in ("study.toml", "results.json", "history.parquet", "ledger.parquet"):
         if not (folder / name).is_file():
             raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
+    results = _read_results(folder / "results.json")
+    graphs = {(run.method, run.seed): folder / "graphs" / f"{run.method}-{run.seed}" for run in results.runs}
     return Source(
         name=folder.resolve().name,
-        results=_read_results(folder / "results.json"),
+        results=results,
         toml=_read_text(folder / "study.toml"),
         history=_read_table(folder / "history.parquet", HISTORY),
         ledger=_read_table(folder / "ledger.parquet", LEDGER),
         places=_read_table(folder / "places.parquet", PLACES, needed=False),
         set_up=_read_table(folder / "set-up.parquet", LEDGER, needed=False),
         audits=read_audits(folder),
+        made={run: read_made(path) for run, path in graphs.items() if path.is_dir()},
     )
 
 
@@ -253,6 +260,7 @@ def _combined(sources: list[Source]) -> Findings:
         places=pa.concat_tables([source.places for source in named]),
         set_up=pa.concat_tables([source.set_up for source in named]),
         audits=[each for source in named for each in source.audits],
+        made={run: made for source in named for run, made in source.made.items()},
     )
 
 
@@ -271,4 +279,5 @@ def _renamed(source: Source, folder: str, names: Mapping[str, str]) -> Source:
     )
     history, ledger, places = (table(each) for each in (source.history, source.ledger, source.places))
     audits = [each.model_copy(update={"method": names.get(each.method, each.method)}) for each in source.audits]
-    return Source(folder, results, source.toml, history, ledger, places, source.set_up, audits)
+    made = {(names[method], seed): each for (method, seed), each in source.made.items()}
+    return Source(folder, results, source.toml, history, ledger, places, source.set_up, audits, made)

@@ -18,6 +18,7 @@ from isthmus.study import charts, page, words
 from isthmus.study.audited import what_attacks_found
 from isthmus.study.compared import compared
 from isthmus.study.findings import Findings, Line, Run, Source, read_folders
+from isthmus.study.made import what_was_made
 from isthmus.study.parties import who_holds_what
 from isthmus.study.rounds import round_by_round
 from isthmus.study.seen import who_saw_what
@@ -52,6 +53,7 @@ def _page(findings: Findings) -> str:
         ("parties", "Parties", who_holds_what(findings)),
         ("curves", "Learning curves", round_by_round(findings)),
         ("places", "Embeddings", _places(findings)),
+        ("made", "Graphs made", what_was_made(findings.made)),
         ("traffic", "Traffic", _traffic(findings)),
         ("ledger", "Who saw what", who_saw_what(findings)),
         ("privacy", "Privacy", what_noise_spent(findings)),
