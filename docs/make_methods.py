@@ -22,9 +22,10 @@ from isthmus.data.party import Party
 from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
+from isthmus.papers.claims import Claim
 from isthmus.papers.plan import Table
 from isthmus.papers.shelf import entries
-from isthmus.papers.shown import verdicts
+from isthmus.papers.shown import evidence, verdicts
 from isthmus.study.seen import fields_in, in_plain_words
 from isthmus.testing import Subject, small_parties
 
@@ -127,16 +128,12 @@ def _judged() -> Iterator[tuple[str, set[str], str]]:
         plan = entry.plan
         for verdict in verdicts(plan, entry.kept):
             if verdict.places:
-                yield entry.name, _compared(plan, verdict.claim), f"{verdict.claim.says}: **{verdict.word}**"
+                says = f"{verdict.claim.says}: **{verdict.word}**, {evidence(plan, entry.kept, verdict)}"
+                yield entry.name, _compared(plan, verdict.claim), says
 
 
-def _compared(plan: Table, claim: Any) -> set[str]:
-    found = set()
-    for cell in plan.cells():
-        inside = all(cell.place[axis] in values for axis, values in claim.at.items())
-        if inside and (not claim.order or cell.place[claim.along] in claim.order):
-            found.add(_method(cell.study))
-    return found
+def _compared(plan: Table, claim: Claim) -> set[str]:
+    return {_method(cell.study) for cell in plan.cells() if claim.covers(cell.place)}
 
 
 def _method(study: Mapping[str, Any]) -> str:

@@ -179,4 +179,7 @@ def test_an_audit_into_a_folder_is_of_its_study(isthmus, tmp_path, arguments, me
     assert message in " ".join(err.split())
     assert not (folder / "audits").exists()
     code, _, err = isthmus("audit", "--into", tmp_path / "none")
-    assert "no results.json in" in err
+    assert "no study.toml in" in err
+    (folder / "results.json").write_text("{")
+    code, _, err = isthmus("audit", "--into", folder)
+    assert "cannot read" in err

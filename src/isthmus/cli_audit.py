@@ -130,11 +130,11 @@ def audits_command(
 def _of_results(folder: Path, given: Mapping[str, Any]) -> Study:
     """The study that a result folder is of; flags that would make it another one are refused."""
     from isthmus.study.config import Study, read_toml
+    from isthmus.study.findings import read_folder
 
     if flag := next((flag for flag, value in given.items() if value), None):
         raise IsthmusError(f"--into {folder} attacks the study that is in there: leave out {flag}")
-    if not (folder / "results.json").is_file():
-        raise IsthmusError(f"no results.json in '{folder}': name a folder that a finished study has written")
+    read_folder(folder)
     return Study.of(read_toml(folder / "study.toml"), str(folder / "study.toml"))
 
 
@@ -145,6 +145,7 @@ def _keep(folder: Path, audit: Audit, method: Method, seed: int, shown: Shown, f
     write_audit(
         folder,
         Audited(
+            of=(folder / "study.toml").read_text(encoding="utf-8"),
             audit={"name": audit.name, **audit.model_dump(mode="json")},
             method=method.name,
             seed=seed,

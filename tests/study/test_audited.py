@@ -20,8 +20,9 @@ def build(tmp_path: Path) -> Build:
     return partial(write_folder, tmp_path)
 
 
-def found(**changes: Any) -> Audited:
+def found(folder: Path, **changes: Any) -> Audited:
     what: dict[str, Any] = {
+        "of": (folder / "study.toml").read_text(),
         "audit": {"name": "membership", "shadows": 4},
         "method": "fedavg",
         "seed": 3,
@@ -36,7 +37,7 @@ def found(**changes: Any) -> Audited:
 
 def test_an_audit_is_a_section_of_the_report(build: Build) -> None:
     folder = build()
-    write_audit(folder, found())
+    write_audit(folder, found(folder))
     page = Page(write_report([folder]))
     assert page.row("AUC") == ["AUC", "0.612", "0.501"]
     assert page.row("rate") == ["rate at 1 %", "0.083", "0.010"]
@@ -52,25 +53,33 @@ def test_no_audit_no_section(build: Build) -> None:
 
 def test_the_same_audit_again_takes_the_place_of_the_first(build: Build) -> None:
     folder = build()
-    write_audit(folder, found())
-    write_audit(folder, found(notes=["again"]))
-    write_audit(folder, found(method="fedsage"))
-    assert [(each.method, each.notes) for each in read_audits(folder)] == [
+    write_audit(folder, found(folder))
+    write_audit(folder, found(folder, notes=["again"]))
+    write_audit(folder, found(folder, method="fedsage"))
+    assert [(each.method, each.notes) for each in read_audits(folder, (folder / "study.toml").read_text())] == [
         ("fedavg", ["again"]),
         ("fedsage", ["chance is 0.5"]),
     ]
 
 
+def test_an_audit_of_another_study_that_was_in_the_folder_is_not_shown(build: Build) -> None:
+    folder = build()
+    write_audit(folder, found(folder, of="seeds = [7]\n"))
+    assert 'id="audits"' not in Page(write_report([folder])).source
+
+
 def test_of_two_folders_each_audit_has_its_methods_name_on_the_page(build: Build) -> None:
     first, second = build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1,))
-    write_audit(second, found())
+    write_audit(second, found(second))
     assert "fedavg (b): membership" in Page(write_report([first, second])).text
 
 
 def test_a_broken_audit_is_named(build: Build) -> None:
     folder = build()
-    write_audit(folder, found()).write_text("{}")
-    with pytest.raises(IsthmusError, match=r"cannot read '.*membership-fedavg.json': .* run the audit again"):
+    write_audit(folder, found(folder)).write_text("{}")
+    with pytest.raises(
+        IsthmusError, match=r"membership-fedavg.json': it is not what an audit writes: run the audit again"
+    ):
         write_report([folder])
 
 

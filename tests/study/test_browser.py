@@ -73,7 +73,7 @@ def full(parts: dict[str, Any]) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made: Path = write_folder(tmp_path, "results", change=full)
-    write_audit(made, found())
+    write_audit(made, found(made))
     return made
 
 

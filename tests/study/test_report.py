@@ -44,6 +44,25 @@ def test_a_lead_within_the_spread_is_called_so(build: Build) -> None:
     assert "within one standard deviation" not in Page(write_report([build("clear")])).text
 
 
+def test_means_that_are_equal_are_no_lead(build: Build) -> None:
+    def equal(parts: dict[str, Any]) -> None:
+        for line in parts["results"]["summary"]:
+            line |= {"mean": 0.5, "std": 0.0}
+
+    text = Page(write_report([build(change=equal)])).text
+    assert "fedavg and fedsage are equal." in text
+    assert "The lead of" not in text
+
+
+def test_it_is_said_when_training_alone_is_better(build: Build) -> None:
+    def better(parts: dict[str, Any]) -> None:
+        for line in parts["results"]["summary"]:
+            line["mean"] = 0.9 if line["method"] == "local" else line["mean"]
+
+    assert "Parties that train alone are better: local." in Page(write_report([build(change=better)])).text
+    assert "Parties that train alone" not in Page(write_report([build("other")])).text
+
+
 def test_one_seed_shows_no_spread(build: Build) -> None:
     page = Page(write_report([build(seeds=(0,))]))
     assert "One seed" in page.text
@@ -174,6 +193,14 @@ def test_who_gains_over_training_alone(build: Build) -> None:
     assert "against their own model, trained alone: test accuracy in points" in page.text
     without = Page(write_report([build("without", methods=("fedavg",))]))
     assert "trained alone" not in without.text
+
+    def elsewhere(parts: dict[str, Any]) -> None:
+        parts["results"]["study"]["data"]["name"] = "citeseer"
+
+    other = build("other", methods=("fedavg",), change=elsewhere)
+    both = Page(write_report([build("alone", methods=("local", "fedsage")), other]))
+    assert "trained alone" not in both.text, "parties of another study are others, whatever they are called"
+    assert "Bold:" not in both.text
 
 
 def test_results_without_parties_or_ledger_still_make_a_page(build: Build) -> None:

@@ -111,5 +111,15 @@ def test_a_sum_by_ids_is_over_those_that_have_them(build: Build) -> None:
                 row["fields"] = "ids[40], weights/conv1.bias[16], weight of[40]"
 
     text = Page(write_report([build(methods=("fedavg",), change=keyed)])).text.replace("&#x27;", "'")
-    assert "for each id only the sum of weights and how much each counts, over those of 4 parties that have it" in text
+    assert "The server saw each party's ids, and for each id only the sum of weights and how much each counts" in text
+    assert "over those of 4 parties that have it" in text
     assert "each over 4 parties" not in text
+
+
+def test_a_sum_for_the_parties_shows_the_server_whose_rows_they_are(build: Build) -> None:
+    def summed(parts: dict[str, Any]) -> None:
+        for row in parts["ledger"]:
+            row |= {"eyes": "parties see the sum", "fields": "ids[40], sum[40, 8], wants[12]"}
+
+    text = Page(write_report([build(methods=("fedavg",), change=summed)])).text.replace("&#x27;", "'")
+    assert "Only the parties saw sums of sum; the server's side of the method saw nothing of it but which ids" in text

@@ -150,7 +150,8 @@ class Membership(Audit):
         def attack(at: int, metrics: Mapping[str, float]) -> None:
             if "weights" not in run.state:
                 raise IsthmusError(
-                    f"audit 'membership': the parties of method '{method.name}' keep their models, none is released"
+                    f"audit 'membership': the parties of method '{method.name}' keep their models, none is released: "
+                    "name another method"
                 )
             asked = attacker.asked(run, run.state.weights)
             rounds.append(Seen(at, metrics[f"test_{task.select_by}"], {k: attacker.risk(v) for k, v in asked.items()}))
@@ -173,16 +174,17 @@ class Membership(Audit):
             for figure, title in FIGURES.items()
             if figure in ("auc", "likelihood")
         ]
-        return Shown(
-            f"{found[0].members:,} members",
-            [each.protection for each in found],
-            [rows, most],
-            [
-                f"told from {found[0].others:,} others; chance is an AUC of 0.5, a rate of 0.01, "
-                f"and an F1 of {2 * found[0].members / (2 * found[0].members + found[0].others):.3f}"
-            ],
-        )
+        members, others = found[0].members, found[0].others
+        luck = ((members + others + 1) / (12 * members * others)) ** 0.5  # of the rank sum that an AUC is
+        chance = f"chance is an AUC of 0.5 ± {luck:.3f}, a rate of 0.01, and an F1 of"
+        notes = [f"told from {others:,} others; {chance} {2 * members / (2 * members + others):.3f}"]
+        if others < FEWEST:
+            notes.append(f"a rate at 1 % of {others} others says little")
+        return Shown(f"{members:,} members", [each.protection for each in found], [rows, most], notes)
 
+
+FEWEST = 100
+"""Others of whom one is no more than 1 %."""
 
 FIGURES = {
     "auc": "shadow model: AUC",

@@ -51,6 +51,11 @@ class Claim(Options):
             if value not in axes[self.along]:
                 raise IsthmusError(f"claims: axis '{self.along}' has no '{value}': {nearest(value, axes[self.along])}")
 
+    def covers(self, place: Mapping[str, str]) -> bool:
+        """Whether a cell at this place is among those that it is about."""
+        inside = all(place[axis] in values for axis, values in self.at.items())
+        return inside and (not self.order or place[self.along] in self.order)
+
     def judged(
         self,
         axes: Mapping[str, Sequence[str]],

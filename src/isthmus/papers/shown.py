@@ -19,6 +19,7 @@ from isthmus.papers.kept import Kept, mean_at, means, values_of
 from isthmus.papers.plan import Table
 from isthmus.papers.running import Standing
 from isthmus.study.show import Bars
+from isthmus.study.words import span
 
 
 def markdown(table: Table, kept: Kept) -> str:
@@ -31,7 +32,8 @@ def markdown(table: Table, kept: Kept) -> str:
     if not parts:
         parts.append("Not run yet.")
     if judged := verdicts(table, kept):
-        parts.append("\n".join(f"- {said(each)}" for each in judged))
+        lines = [f"- {said(each)}{f' ({rests})' if (rests := evidence(table, kept, each)) else ''}" for each in judged]
+        parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
@@ -52,6 +54,15 @@ def said(verdict: Verdict) -> str:
                for each in verdict.places if not each.holds]  # fmt: skip
     where = f": not {', '.join(against)}" if 0 < len(against) < len(verdict.places) else ""
     return f"{verdict.claim.says}: **{verdict.word}**{where}"
+
+
+def evidence(table: Table, kept: Kept, verdict: Verdict) -> str:
+    """What a verdict rests on: how many comparisons, of how many seeds; nothing where none was made."""
+    seeds = [len(kept.runs(cell)) for cell in table.cells() if verdict.claim.covers(cell.place)]
+    if not verdict.places:
+        return ""
+    count, most = len(verdict.places), span(each for each in seeds if each)
+    return f"{count} {'comparison' if count == 1 else 'comparisons'}, {most} {'seed' if most == '1' else 'seeds'}"
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,8 @@ ADVICE = (
     Advice(
         "One graph each; a small graph that may be handed out is wanted",
         ("fedgc",),
-        "gradients in sums by class; the condensed graph, which everybody gets",
+        "hashed ids, which the server reads; sums over neighbours, in totals for the parties; gradients in sums by "
+        "class; the condensed graph, which everybody gets",
         "condensed",
         lambda s: _where(
             s.level == "node" and bool(s.labelled),

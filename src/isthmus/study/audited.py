@@ -19,12 +19,14 @@ class Audited(BaseModel):
     """What one audit of one method found.
 
     Attributes:
+        of: the study that was attacked, as its result folder has it.
         audit: its name and its options.
         seed: whose cut and first model were attacked.
         corner, columns, sections, notes: a table for people, as `isthmus.audit.base.Shown` has it.
         protections: all figures, for each column.
     """
 
+    of: str
     audit: dict[str, Any]
     method: str
     seed: int
@@ -42,16 +44,16 @@ def write_audit(folder: Path, found: Audited) -> Path:
     return path
 
 
-def read_audits(folder: Path) -> list[Audited]:
-    """All that a result folder has, by name; none is fine."""
+def read_audits(folder: Path, study: str) -> list[Audited]:
+    """All that a result folder has of this study; of one that was there before there may be more."""
     found = []
     for path in sorted((folder / "audits").glob("*.json")):
         try:
             found.append(Audited.model_validate_json(path.read_bytes()))
         except (OSError, ValidationError) as error:
-            text = " ".join(str(error).split())[:200]
+            text = getattr(error, "strerror", None) or "it is not what an audit writes"
             raise IsthmusError(f"cannot read '{path}': {text}: run the audit again, or remove the file") from error
-    return found
+    return [each for each in found if each.of == study]
 
 
 def what_attacks_found(audits: Sequence[Audited]) -> str:
@@ -69,6 +71,7 @@ def _table(found: Audited) -> str:
             figures = "".join(f"<td class=n>{escape(cell)}</td>" for cell in cells)
             rows += f"<tr><th scope=row>{escape(title)}</th>{figures}</tr>"
         bodies.append(f"<tbody>{rows}</tbody>")
+    plain = {name: value for name, value in found.audit.items() if not isinstance(value, dict)}
     origin = f"the cut and the first model are those of seed {found.seed}"
-    note = "; ".join([*found.notes, origin, f"the audit: {words.described(found.audit)}"]) + "."
+    note = "; ".join([*found.notes, origin, f"the audit: {words.described(plain)}"]) + "."
     return page.table(head, "".join(bodies), note, grouped=True)

@@ -273,16 +273,17 @@ class _Canvas:
         self.hover: dict[str, str | Sequence[str]] = {}
 
     def rows(self, names: Sequence[tuple[str, str]], letters: int, step: float = 1, texts: Sequence[str] = ()) -> None:
-        """Names from top to bottom, each in its colour, and texts at the right of them."""
+        """Names from top to bottom, each in its colour, and texts behind them.
+
+        What is at the left is seen first, and on a narrow screen alone.
+        """
         places = [step * at for at in range(len(names))]
-        self.axes.set_yticks(places, _fitting([name for name, _ in names], letters))
+        labels = _fitting([name for name, _ in names], letters)
+        if texts:
+            labels = [f"{label}  {shown(text)}" for label, text in zip(labels, texts, strict=True)]
+        self.axes.set_yticks(places, labels)
         for label, (_, colour) in zip(self.axes.get_yticklabels(), names, strict=True):
             label.set(color=colour, fontweight="bold")
-        for place, text in zip(places, texts, strict=False):
-            across = self.axes.get_yaxis_transform()
-            self.axes.annotate(
-                shown(text), (1, place), (14, 0), xycoords=across, textcoords="offset points", va="center", color=INK
-            )
         self.axes.tick_params("y", pad=12)
         self.axes.set_ylim(places[-1] + step / 2, -step / 2)
 

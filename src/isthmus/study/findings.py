@@ -171,24 +171,25 @@ def read_folders(folders: Iterable[Path | str]) -> Findings:
     Arguments:
         folders: each with study.toml, results.json, history.parquet and ledger.parquet.
     """
-    return _combined([_read(Path(folder)) for folder in dict.fromkeys(folders)])
+    return _combined([read_folder(Path(folder)) for folder in dict.fromkeys(folders)])
 
 
-def _read(folder: Path) -> Source:
+def read_folder(folder: Path) -> Source:
     for name in ("study.toml", "results.json", "history.parquet", "ledger.parquet"):
         if not (folder / name).is_file():
             raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
     results = _read_results(folder / "results.json")
+    toml = _read_text(folder / "study.toml")
     graphs = {(run.method, run.seed): folder / "graphs" / f"{run.method}-{run.seed}" for run in results.runs}
     return Source(
         name=folder.resolve().name,
         results=results,
-        toml=_read_text(folder / "study.toml"),
+        toml=toml,
         history=_read_table(folder / "history.parquet", HISTORY),
         ledger=_read_table(folder / "ledger.parquet", LEDGER),
         places=_read_table(folder / "places.parquet", PLACES, needed=False),
         set_up=_read_table(folder / "set-up.parquet", LEDGER, needed=False),
-        audits=read_audits(folder),
+        audits=read_audits(folder, toml),
         made={run: read_made(path) for run, path in graphs.items() if path.is_dir()},
     )
 

@@ -71,12 +71,17 @@ padding:1px;background:var(--line)}
 .facts div:first-child{flex:3 1 260px}dd{margin:0;overflow-wrap:anywhere}
 nav{display:flex;flex-wrap:wrap;gap:6px 22px;font-size:15px}a{color:var(--blue);text-underline-offset:3px}
 figure{margin:8px 0 20px;overflow-x:auto}
+@media screen{figure,.scroll{background:
+linear-gradient(90deg,var(--paper) 30%,transparent) 0 0/40px 100% no-repeat local,
+linear-gradient(270deg,var(--paper) 30%,transparent) 100% 0/40px 100% no-repeat local,
+linear-gradient(90deg,var(--line),transparent) 0 0/10px 100% no-repeat scroll,
+linear-gradient(270deg,var(--line),transparent) 100% 0/10px 100% no-repeat scroll}}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:8px 32px;align-items:start}
 .three{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:8px 24px;align-items:start}
 .scroll{overflow-x:auto;margin:8px 0 16px}table{width:100%;border-collapse:collapse;font-size:14px;line-height:1.4}
 caption{caption-side:bottom;padding-top:10px;color:var(--soft);text-align:left}
 caption span{display:inline-block;position:sticky;left:0;max-width:calc(100vw - 32px)}
-th,td{padding:8px 16px 8px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+th,td{padding:8px 12px 8px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 th:last-child,td:last-child{padding-right:0}thead th{color:var(--soft);font-weight:500;vertical-align:bottom}
 thead tr:first-child:not(:last-child)>*{padding-bottom:0;border:0}th[scope=colgroup]{color:var(--ink);font-weight:600}
 .n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}tbody th{font-weight:600;white-space:nowrap}
@@ -85,6 +90,7 @@ th[scope=colgroup]{text-align:center}small{display:block;color:var(--soft);font-
 th i{display:inline-block;width:10px;height:10px;margin-right:8px;border-radius:3px;background:var(--c)}
 th.method{padding-top:22px;font-size:15px}.fields{max-width:18rem;overflow-wrap:anywhere}
 tr:has(+tr>.said)>*{border-bottom:0}.said{padding-top:0;color:var(--soft)}
+.said span{display:inline-block;position:sticky;left:0;max-width:min(1072px,calc(100vw - 32px))}
 .eyes{display:inline-block;padding:1px 9px;border:1px solid;border-radius:9px;font-size:13px}
 .each{color:var(--warm)}.sum{color:var(--blue)}.parties{color:var(--cool)}
 details{margin:6px 0}td details{margin:0}summary{cursor:pointer}main>section>details>summary{color:var(--blue)}
@@ -93,8 +99,10 @@ font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,monospace}
 footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
 @media screen and (max-width:760px){body{padding:24px 16px}h1{font-size:28px}.verdict{font-size:19px}
 .pair{grid-template-columns:1fr}}
-@media print{@page{margin:14mm}body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}
-h2,h3,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}table{font-size:8.5pt}
-th,td{padding-right:8px}td.n,td.whole{white-space:normal}pre{white-space:pre-wrap}section>details::details-content{content-visibility:visible;block-size:auto}
+@media print{@page{margin:14mm}
+.facts{background:none;gap:0}.facts div{border:1px solid var(--line);margin:0 -1px -1px 0}
+body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}
+h2,h3,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}table{font-size:8pt}
+th,td{padding-right:6px}td.n,td.whole{white-space:normal}pre{white-space:pre-wrap}section>details::details-content{content-visibility:visible;block-size:auto}
 *{print-color-adjust:exact}}
 """

@@ -25,6 +25,9 @@ from isthmus.study.seen import who_saw_what
 from isthmus.study.spending import what_noise_spent
 from isthmus.study.words import ALONE, BOUNDS, POOLED
 
+_EQUAL = 1e-9
+"""Means that are nearer than this are the same."""
+
 
 def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Writes one self-contained HTML page about one or more result folders.
@@ -115,13 +118,18 @@ def _own_names(findings: Findings, methods: Sequence[str]) -> dict[str, str]:
 def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapping[str, str]) -> str:
     lines = [findings.lines[method, metric] for method in ranked]
     seeds = sorted({line.seeds for line in lines})
-    if seeds == [1]:
-        return "One seed: how much of this is luck is not known."
-    text = f"Mean ± standard deviation over {words.span(seeds)} seeds."
+    one = "One seed: how much of this is luck is not known."
+    text = one if seeds == [1] else f"Mean ± standard deviation over {words.span(seeds)} seeds."
     if len(lines) > 1:
+        first, second = (names[method] for method in ranked[:2])
         lead = abs((lines[0].mean or 0.0) - (lines[1].mean or 0.0))
-        if lead <= max(words.finite(line.std) or 0.0 for line in lines[:2]):
-            text += f" The lead of {names[ranked[0]]} over {names[ranked[1]]} is within one standard deviation."
+        if lead < _EQUAL:
+            text += f" {first} and {second} are equal."
+        elif seeds != [1] and lead <= max(words.finite(line.std) or 0.0 for line in lines[:2]):
+            text += f" The lead of {first} over {second} is within one standard deviation."
+    alone = [method for method in names if BOUNDS.get(findings.methods[method]) == ALONE and method not in ranked]
+    if (order := findings.ranked([*alone, ranked[0]], metric)) and order[0] in alone:
+        text += f" Parties that train alone are better: {names[order[0]]}."
     return text
 
 
@@ -160,10 +168,8 @@ def _results(findings: Findings) -> str:
         )
     own = page.head("Seeds") + page.head("Round reported") + page.head("Time per run", "n")
     head = f"<tr><td></td>{over}<th scope=colgroup colspan=3>Runs</th></tr><tr>{page.head('Method')}{names}{own}</tr>"
-    note = (
-        "Mean ± standard deviation over seeds. Bold: the best mean in a column among methods that keep the data apart. "
-        f"{_choice_rule(findings)}"
-    )
+    bold = "Bold: the best mean in a column among federated methods. " if any(best.values()) else ""
+    note = f"Mean ± standard deviation over seeds. {bold}{_choice_rule(findings)}"
     lead = compared(findings, findings.main, _best(findings, findings.main)[:1]) if findings.main else ""
     table = page.table(head, "".join(rows), note) + _seed_table(findings)
     return _scores_chart(findings) + table + lead + _by_party(findings)
@@ -247,7 +253,7 @@ def _by_party(findings: Findings) -> str:
 def _gains(findings: Findings, means: Mapping[str, Mapping[str, float]], metric: str) -> str:
     """Who gains and who loses against training alone, method by method; nothing where nobody trained alone."""
     alone = [method for method in means if BOUNDS.get(findings.methods[method]) == ALONE]
-    if len(alone) != 1:
+    if len(alone) != 1 or len({source.setting for source in findings.sources}) > 1:
         return ""
     own, sign, rows = means[alone[0]], -1 if findings.smaller_leads(metric) else 1, []
     scale = 100 if words.percent(metric) else 1
@@ -372,8 +378,7 @@ def _flow(findings: Findings, method: str, rows: Sequence[Mapping[str, Any]]) ->
 def _reproduce(findings: Findings) -> str:
     sources = findings.sources
     packages = list(dict.fromkeys(name for source in sources for name in source.results.versions))
-    rows = [("isthmus", [source.results.isthmus for source in sources])]
-    rows += [(name, [str(source.results.versions.get(name, "–")) for source in sources]) for name in packages]
+    rows = [(name, [str(source.results.versions.get(name, "–")) for source in sources]) for name in packages]
     rows.append(("results of", [source.results.created for source in sources]))
     rows.append(("seeds", [source.results.seeds for source in sources]))
     body = "".join(

@@ -92,8 +92,13 @@ def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
     )
 
 
+def _summed(fields: Iterable[str]) -> str:
+    """All but the ids that say which rows they are of."""
+    return words.listed(_grouped([name for name in fields if name not in ("ids", "wants")]))
+
+
 def _said(text: str) -> str:
-    return f"<tr><td class=said colspan=9>{escape(text)}</td></tr>"
+    return f"<tr><td class=said colspan=9><span>{escape(text)}</span></td></tr>"
 
 
 def in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]]) -> str:
@@ -114,14 +119,16 @@ def in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]]
             over = " to ".join(map(str, sorted({min(answers), max(answers)})))
             said = f"The server saw only sums of {what}, each over {over} parties."
             if "ids" in fields:
-                summed = words.listed(_grouped([name for name in fields if name != "ids"]))
-                said = f"The server saw for each id only the sum of {summed}, over those of {over} parties that have "
-                said += "it; the sum of fewer than the method's `least` is not opened."
+                said = (
+                    f"The server saw each party's ids, and for each id only the sum of {_summed(fields)}, over those "
+                )
+                said += f"of {over} parties that have it; the sum of fewer than the method's least is not opened."
             if 1 in answers:
                 said += f" Sums over one party alone, and so its own: {answers.count(1)}."
             hidden = "The summands were not hidden from whoever operates the server."
         case "parties see the sum":
-            said = f"Only the parties saw sums of {what}; the server's side of the method saw nothing of it."
+            said = f"Only the parties saw sums of {_summed(fields)}; the server's side of the method saw nothing of it"
+            said += " but which ids each party has and asks for." if "ids" in fields else "."
             hidden = "The summands were not hidden from whoever operates the server."
         case "the addressed party":
             said = f"Only the addressed party saw {what}; the server's side of the method learned sizes alone."
