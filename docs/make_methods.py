@@ -25,7 +25,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.papers.claims import Claim
 from isthmus.papers.plan import Table
 from isthmus.papers.shelf import entries
-from isthmus.papers.shown import evidence, verdicts
+from isthmus.papers.shown import verdicts
 from isthmus.study.seen import fields_in, in_plain_words
 from isthmus.testing import Subject, small_parties
 
@@ -128,7 +128,7 @@ def _judged() -> Iterator[tuple[str, set[str], str]]:
         plan = entry.plan
         for verdict in verdicts(plan, entry.kept):
             if verdict.places:
-                says = f"{verdict.claim.says}: **{verdict.word}**, {evidence(plan, entry.kept, verdict)}"
+                says = f"{verdict.claim.says}: **{verdict.word}**, {verdict.rests}"
                 yield entry.name, _compared(plan, verdict.claim), says
 
 

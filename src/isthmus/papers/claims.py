@@ -106,6 +106,8 @@ class Verdict:
 
     claim: Claim
     places: Sequence[Judged]
+    seeds: Sequence[int] = ()
+    """How many runs each cell that it is about has, where there are any."""
 
     @property
     def word(self) -> str:
@@ -116,3 +118,12 @@ class Verdict:
         if held in (0, len(self.places)):
             return "holds" if held else "fails"
         return f"holds at {held} of {len(self.places)}"
+
+    @property
+    def rests(self) -> str:
+        """On how many comparisons, of how many seeds; nothing where none was made."""
+        if not self.places:
+            return ""
+        count, fewest, most = len(self.places), min(self.seeds, default=0), max(self.seeds, default=0)
+        seeds = f"{most} seed{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} seeds"
+        return f"{count} comparison{'s' * (count > 1)}, {seeds}"

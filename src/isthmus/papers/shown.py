@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from isthmus.papers.kept import Kept, mean_at, means, values_of
 from isthmus.papers.plan import Table
 from isthmus.papers.running import Standing
 from isthmus.study.show import Bars
-from isthmus.study.words import span
 
 
 def markdown(table: Table, kept: Kept) -> str:
@@ -32,8 +31,7 @@ def markdown(table: Table, kept: Kept) -> str:
     if not parts:
         parts.append("Not run yet.")
     if judged := verdicts(table, kept):
-        lines = [f"- {said(each)}{f' ({rests})' if (rests := evidence(table, kept, each)) else ''}" for each in judged]
-        parts.append("\n".join(lines))
+        parts.append("\n".join(f"- {said(each)}" for each in judged))
     return "\n\n".join(parts)
 
 
@@ -44,7 +42,8 @@ def verdicts(table: Table, kept: Kept) -> list[Verdict]:
     for claim in table.claims:
         figure = claim.figure or next(iter(table.figures))
         ours = partial(mean_at, table, means(table, kept, figure))
-        found.append(claim.judged(axes, ours, partial(table.paper, figure)))
+        seeds = [count for cell in table.cells() if claim.covers(cell.place) and (count := len(kept.runs(cell)))]
+        found.append(replace(claim.judged(axes, ours, partial(table.paper, figure)), seeds=seeds))
     return found
 
 
@@ -53,16 +52,8 @@ def said(verdict: Verdict) -> str:
     against = [f"{each.place} ({' / '.join(f'{mean:.4g}' for mean in each.means)})"
                for each in verdict.places if not each.holds]  # fmt: skip
     where = f": not {', '.join(against)}" if 0 < len(against) < len(verdict.places) else ""
-    return f"{verdict.claim.says}: **{verdict.word}**{where}"
-
-
-def evidence(table: Table, kept: Kept, verdict: Verdict) -> str:
-    """What a verdict rests on: how many comparisons, of how many seeds; nothing where none was made."""
-    seeds = [len(kept.runs(cell)) for cell in table.cells() if verdict.claim.covers(cell.place)]
-    if not verdict.places:
-        return ""
-    count, most = len(verdict.places), span(each for each in seeds if each)
-    return f"{count} {'comparison' if count == 1 else 'comparisons'}, {most} {'seed' if most == '1' else 'seeds'}"
+    rests = f" ({verdict.rests})" if verdict.places else ""
+    return f"{verdict.claim.says}: **{verdict.word}**{where}{rests}"
 
 
 @dataclass(frozen=True)
