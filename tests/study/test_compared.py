@@ -65,6 +65,6 @@ def test_the_report_sets_the_best_against_the_others(build: Build) -> None:
     assert "Is the lead more than luck?" in page.text
     compared = [row[0] for row in page.rows if len(row) == 5 and row[-1] == "3"]
     assert compared == ["centralized", "fedavg", "local"]
-    assert "fedsage is better by" in page.text
+    assert "Gain of fedsage" in page.text
     assert "not corrected for 3 comparisons" in page.text
     assert "more than luck" not in Page(write_report([build("few", seeds=(0, 1))])).text

@@ -78,12 +78,12 @@ def compared(findings: Findings, metric: str, best: Sequence[str]) -> str:
             f"<tr><th scope=row>{escape(method)}</th><td class=n>{scale * each.mean:+.3g}</td><td class=n>{span}</td>"
             f"<td class=n>{p}</td><td class=n>{each.seeds}</td></tr>"
         )
-    names = ("Against", f"{best[0]} is better by", "95 % interval", "p", "Seeds")
+    names = ("Against", f"Gain of {best[0]}", "95 % interval", "p", "Seeds")
     head = f"<tr>{''.join(page.head(name, '' if at == 0 else 'n') for at, name in enumerate(names))}</tr>"
     many = "a comparison" if len(found) == 1 else f"{len(found)} comparisons"
     note = (
         f"{words.titled(metric)}{f', in{unit}' if unit else ''}: differences seed by seed; paired t-test, two-sided, "
-        f"not corrected for {many}. Where the interval has zero in it, the order may be luck."
+        f"not corrected for {many}. Below zero is a loss; where the interval has zero in it, the order may be luck."
     )
     return f"<h3>Is the lead more than luck?</h3>{page.table(head, ''.join(rows), note)}"
 
