@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from make_tables import code, renewed, row, table
 
 from isthmus.data.partition import Partition
 from isthmus.data.party import Party
@@ -30,9 +31,6 @@ from isthmus.study.seen import fields_in, in_plain_words
 from isthmus.testing import Subject, small_parties
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-from make_tables import code, renewed, row, table  # noqa: E402  (it lies beside this file)
-
 PAPERS = HERE.parent / "benchmarks" / "papers"
 ROUNDS = 3
 GUIDES = {
@@ -73,11 +71,9 @@ def _page(kind: type[Method], judged: Sequence[tuple[str, set[str], str]]) -> st
 def _said(doc: str) -> Iterator[str]:
     """Paragraphs of a docstring; those that are formulas as they are."""
     for paragraph in re.split(r"\n\s*\n", doc):
-        listed = paragraph.startswith("- ")
-        if not listed and re.search(r"<-|\S {2,}\S|^ {2,}\S", paragraph, re.MULTILINE) and "\n" in paragraph.strip():
+        marks = r"\S {2,}\S|<-|^ {2,}\S" if "\n" in paragraph.strip() else r"\S {2,}\S"
+        if re.search(marks, paragraph, re.MULTILINE) and not paragraph.startswith("- "):
             yield f"```text\n{inspect.cleandoc(paragraph)}\n```"
-        elif not listed and re.search(r"\S {2,}\S", paragraph):
-            yield f"```text\n{paragraph.strip()}\n```"
         else:
             yield paragraph
 

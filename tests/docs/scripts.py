@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
 DOCS = Path(__file__).parents[2] / "docs"
+sys.path.append(str(DOCS))  # as for a script that runs there: one of them uses another
 
 
 def script(name: str) -> ModuleType:

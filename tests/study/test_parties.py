@@ -36,7 +36,7 @@ def bars(page: Page) -> dict[str, list[int]]:
     """What the bars of labels are said to hold, by name."""
     found: dict[str, list[int]] = {}
     for said in page.names("Labels of each party"):
-        name, count = re.match(r"(.*), class \d+: ([\d,]+) ", said).groups()  # type: ignore[union-attr]
+        ((name, count),) = re.findall(r"^(.*), class \d+: ([\d,]+) ", said)
         found.setdefault(name, []).append(int(count.replace(",", "")))
     return found
 

@@ -58,8 +58,7 @@ def read_audits(folder: Path, study: str) -> list[Audited]:
 
 def what_attacks_found(audits: Sequence[Audited]) -> str:
     """The section's HTML: a table for each audit."""
-    names = [f"{each.method}: {each.audit['name']}" for each in audits]
-    return "".join(f"<h3>{escape(name)}</h3>{_table(each)}" for name, each in zip(names, audits, strict=True))
+    return "".join(f"<h3>{escape(each.method)}: {escape(each.audit['name'])}</h3>{_table(each)}" for each in audits)
 
 
 def _table(found: Audited) -> str:
