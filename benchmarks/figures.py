@@ -10,19 +10,13 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sklearn.manifold import TSNE
 
 from isthmus.study.results import versions
-
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888")
-SIDE, EDGE = 260, 12
-"""Of a panel in a picture, and of the margin within it."""
 
 
 def of_process(script: str, options: Sequence[str]) -> dict[str, Any]:
@@ -74,29 +68,6 @@ def added(
             to.parent.mkdir(exist_ok=True)
             to.write_text(json.dumps({"versions": versions(), "threads": 1, "cells": cells}, indent=1) + "\n")
         yield cell["runs"][-1]
-
-
-def scattered(shown: dict[str, tuple[Any, Any]], to: Path) -> None:
-    """A picture of embeddings in two dimensions, found by t-SNE: a panel for each name, a dot for each item.
-
-    Arguments:
-        shown: by name embeddings, `[items, width]`, and classes, `[items]`.
-    """
-    panels = []
-    for at, (name, (z, y)) in enumerate(shown.items()):
-        found = TSNE(random_state=0, init="pca", perplexity=min(30, len(z) / 4)).fit_transform(z)
-        low, high = found.min(0), found.max(0)
-        places = EDGE + (found - low) / (high - low) * (SIDE - 2 * EDGE)
-        dots = "".join(
-            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="1.6" fill="{COLOURS[label % len(COLOURS)]}"/>'
-            for (px, py), label in zip(places, y, strict=True)
-        )
-        frame = f'<rect width="{SIDE}" height="{SIDE}" fill="none" stroke="#cccccc"/>'
-        title = f'<text x="{SIDE / 2}" y="{SIDE + 18}" text-anchor="middle" font-size="13">{escape(name)}</text>'
-        panels.append(f'<g transform="translate({at * (SIDE + 10)} 0)">{frame}{dots}{title}</g>')
-    to.parent.mkdir(exist_ok=True)
-    size = f'viewBox="0 0 {len(panels) * (SIDE + 10)} {SIDE + 26}" font-family="sans-serif"'
-    to.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(panels)}</svg>\n', encoding="utf-8")
 
 
 def print_table(title: str, head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> None:

@@ -146,15 +146,15 @@ def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = Fals
 def page_command(name: Some = None, folder: Folder = HERE) -> None:
     """Write tables into the README.md of their papers, between their marks, and draw curves beside the results."""
     from isthmus import store
-    from isthmus.papers.drawn import curves_page
+    from isthmus.papers.drawn import drawn_page
     from isthmus.papers.shelf import chosen_entries
     from isthmus.papers.shown import markdown, marks, write_page
 
     by_page: dict[Path, list[tuple[str, str]]] = {}
     for each in chosen_entries(folder, name):
         text = markdown(each.plan, each.kept)
-        if curves := curves_page(each.plan, each.kept):
-            store.write(each.drawn, curves)
+        if drawn := drawn_page(each.plan, each.kept):
+            store.write(each.drawn, drawn)
         by_page.setdefault(each.page, []).append((each.table, text))
     for page, texts in by_page.items():
         missing = write_page(page, texts)

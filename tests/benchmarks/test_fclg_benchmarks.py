@@ -18,7 +18,7 @@ FAMILIES = {
 @pytest.fixture
 def scripts(scripts_of, monkeypatch, tmp_path):
     """The folder's scripts by name, on generated graphs instead of the paper's sets; results go elsewhere."""
-    found = scripts_of("fclg", "search", "speed", "pictures")
+    found = scripts_of("fclg", "search", "speed")
     planned = Cell.planned
 
     def small(cell, *rest):
@@ -66,14 +66,6 @@ def test_settings_are_the_papers():
     (method,) = plan.method_list()
     assert (plan.parties, plan.partition) == (6, {"name": "label-skew", "emd": 1.2667})
     assert (method.local.optimizer, method.local.epochs, method.training().mu) == ("adamw", 5, 0.01)
-
-
-def test_embeddings_are_drawn_round_by_round(scripts, call, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(scripts["pictures"], "HERE", tmp_path)
-    call(scripts["pictures"], "--rounds", 1, 2, "--write")
-    assert capsys.readouterr().out.count("silhouette") == 2
-    picture = (tmp_path / "pictures-proteins.svg").read_text()
-    assert picture.count("<circle") == 120
 
 
 def test_both_sides_of_the_speed_hold_the_same_graphs(scripts, call, capsys):

@@ -5,17 +5,18 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.benchmarks.conftest import PAPERS
 
-from isthmus.papers.plan import Cell
-from isthmus.study.config import Study
+from isthmus.papers.plan import Table
+
+FEDCOG = PAPERS / "fedcog"
 
 
 @pytest.fixture
 def scripts(scripts_of):
-    return scripts_of("fedcog", "propagation", "costs")
+    return scripts_of("fedcog", "propagation")
 
 
 def test_every_side_of_the_propagation_comes_to_the_same(scripts):
@@ -51,25 +52,13 @@ def test_propagation_tells_what_it_measured(scripts, tmp_path, monkeypatch, caps
     assert "| pooled, torch |" in propagation.table([found])
 
 
-def test_costs_are_those_of_the_ledger(scripts, monkeypatch):
-    costs = scripts["costs"]
-    plan = {"parties": 3, "model": {"encoder": "sgc"}, "methods": [{"name": "fedcog", "rounds": 2}]}
-    cell = Cell({}, {"parties": 3, "model": {"encoder": "sgc"}, "method": {"name": "fedcog"}}, None, {})
-    monkeypatch.setattr(costs, "cell_of", lambda *place: cell)
-    found = costs.measured("banks", "given", 3, repeats=1)
-    party = Study.of(plan).load(0).parties[0]
-    weights = 4 * 2 * (party.features + 1)
-    assert 2 * 3 * weights < found["update_mb"] * costs.MB < 2 * 3 * (weights + 600)
-    assert found["wide_mb"] > found["update_mb"]
-    assert found["fedcog_mb"] > 0
-    assert 0 < found["crossing"] < 1
-    assert np.isfinite([found[side] for side in ("fedcog", "alone", "pooled", "update")]).all()
-    assert costs.table([found | {"data": "dblp"}]).count("\n") == 3
-
-
-def test_costs_are_of_the_figures_cells(scripts):
-    costs = scripts["costs"]
-    assert len(costs.SETS) == 12
-    plan = costs.cell_of("flickr-7575", "metis", 100).planned(0)
-    assert (plan.partition, plan.parties, plan.data["train_per_class"]) == ({"name": "metis"}, 100, 30)
-    assert costs.cell_of("flickr-7575", "metis", 100).measure["side_by_side"] is False
+def test_costs_are_of_the_figures_cells():
+    """Of both cuts, on the sets of figure 3 as they are there."""
+    due = {cell.place["data"]: cell for cell in Table.of_file(FEDCOG / "figure3.toml").cells()}
+    cells = list(Table.of_file(FEDCOG / "table3.toml").cells())
+    assert len(cells) == 12 * 2 * 2
+    for cell in cells:
+        plan, (method,) = cell.planned(0), cell.planned(0).method_list()
+        assert plan.data == due[cell.place["data"]].planned(0).data
+        assert (plan.partition, plan.parties) == ({"name": cell.place["cut"]}, int(cell.place["parties"]))
+        assert (method.name, method.lnnc, method.local.epochs, method.local.optimizer) == ("fedcog", True, 5, "sgd")

@@ -18,7 +18,7 @@ def scripts(scripts_of, monkeypatch):
         return Study.of({**planned(cell, *rest).model_dump(), "data": {"name": "banks", "nodes": 120}})
 
     monkeypatch.setattr(Cell, "planned", small)
-    return scripts_of("fedgl", "pictures", "scale")
+    return scripts_of("fedgl", "scale")
 
 
 def planned(table, **place):
@@ -40,16 +40,6 @@ def test_settings_are_the_papers():
     assert planned("table6", data="acm", shared="0.1", method="fedgl").cut().shared == 0.1
     swept = planned("figure11", data="wiki", threshold="0.7").method_list()[0]
     assert (swept.threshold, swept.alpha, swept.rounds) == (0.7, 0.1, 300)
-
-
-def test_pictures_have_a_panel_for_each_method(scripts, tmp_path, monkeypatch, call, capsys):
-    pictures = scripts["pictures"]
-    monkeypatch.setattr(pictures, "HERE", tmp_path)
-    call(pictures, "--data", "cora", "--rounds", 1, "--write")
-    drawn = (tmp_path / "pictures-cora.svg").read_text()
-    assert drawn.count("<text") == len(pictures.SHOWN)
-    assert drawn.count("<circle") % len(pictures.SHOWN) == 0
-    assert capsys.readouterr().out.count("silhouette") == len(pictures.SHOWN)
 
 
 @pytest.mark.parametrize("what", ["exact", "approximate", "rounds"])

@@ -4,7 +4,7 @@ import pytest
 from tests.benchmarks.conftest import PAPERS
 
 from isthmus.cli_papers import _only
-from isthmus.papers.drawn import curves_page
+from isthmus.papers.drawn import drawn_page
 from isthmus.papers.shelf import entries
 from isthmus.papers.shown import filled, markdown, marks
 
@@ -27,7 +27,7 @@ def test_results_are_of_the_present_setting_and_on_the_page(entry):
     page = entry.page.read_text(encoding="utf-8")
     assert marks(entry.table)[0] in page
     assert filled(page, entry.table, markdown(entry.plan, entry.kept)) == page
-    curves = curves_page(entry.plan, entry.kept)
+    curves = drawn_page(entry.plan, entry.kept)
     assert (entry.drawn.read_text(encoding="utf-8") if entry.drawn.exists() else "") == curves
 
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from isthmus.papers.measures import Attacked, OnOtherModels, Training
+import numpy as np
+import pytest
+from sklearn.metrics import silhouette_score
+
+from isthmus.data.party import pool
+from isthmus.errors import IsthmusError
+from isthmus.nn.encoders import Sgc
+from isthmus.papers.measures.costs import MB, Costs
+from isthmus.papers.measures.embeddings import Embeddings
+from isthmus.papers.measures.membership import Attacked
+from isthmus.papers.measures.other_models import OnOtherModels
+from isthmus.papers.measures.training import Training
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
 
@@ -50,3 +61,64 @@ def test_other_models_learn_from_the_condensed_graph() -> None:
     found = OnOtherModels(models=["mlp", "sgc"]).of(FEDGC, 0, None)
     assert set(found.metrics) == {"mlp", "sgc"}
     assert all(0 < value <= 1 for value in found.metrics.values())
+
+
+def test_costs_are_those_of_the_ledger_and_of_all_sides() -> None:
+    plan = Study.of(
+        {
+            "data": {"name": "banks"}, "parties": 3, "model": {"encoder": "sgc"},
+            "methods": [{"name": "fedcog", "rounds": 2, "every": 2, "local": {"epochs": 1}}],
+        }
+    )  # fmt: skip
+    found = Costs(repeats=1).of(plan, 0, None).metrics
+    (run,) = run_study(plan).runs
+    rows = list(run.ledger.rows())
+    assert found["set_up_mb"] * MB == pytest.approx(sum(row["sent"] for row in rows if row["round"] == 0))
+    trained = [row for row in rows if row["action"] == "train" and row["round"] == 1]
+    assert found["update_mb"] * MB == pytest.approx(sum(row["sent"] + row["received"] for row in trained))
+    parties = plan.load(0).parties
+    crossing = sum(len(party.border) for party in parties)
+    assert found["crossing"] == crossing / (crossing + sum(party.edges for party in parties))
+    weights = 4 * 100 * (parties[0].features + 1)
+    assert 2 * 3 * weights < found["wide_mb"] * MB < 2 * 3 * (weights + 600)
+    assert found["to_wide_mb"] == found["set_up_mb"] / found["wide_mb"]
+    assert all(found[side] > 0 for side in ("set_up", "alone", "pooled", "update"))
+    apart = Costs(repeats=1, side_by_side=False).of(plan, 0, None).metrics
+    assert {name: apart[name] for name in apart if name.endswith("_mb")} == {
+        name: found[name] for name in found if name.endswith("_mb")
+    }
+
+
+def test_test_nodes_of_parties_that_overlap_are_drawn_by_the_released_model() -> None:
+    overlap = {"data": {"name": "banks", "nodes": 240}, "parties": 3, "partition": {"name": "overlap"}}
+    plan = Study.of({**overlap, "model": {"encoder": "sgc"}, "methods": [{"name": "fedavg", "rounds": 3, "every": 1}]})
+    found = Embeddings().of(plan, 0, None)
+    (run,) = run_study(plan).runs
+    whole = pool(plan.load(0).parties)
+    module = Sgc().build(whole.features, 4, "node")
+    module.load_state_dict(run.weights)
+    z = module.eval()(whole.graph.x, whole.graph.edge_index).detach().numpy()[whole.test]
+    y = whole.graph.y[whole.test].numpy()
+    assert found.metrics["silhouette"] == pytest.approx(silhouette_score(z, y), abs=1e-5)
+    assert found.about == {"round": run.chosen_round}
+    (drawn,) = found.pictures.values()
+    assert [kind for *_, kind in drawn] == y.tolist()
+    assert np.ptp([x for x, *_ in drawn]) > 0
+
+
+def test_graphs_are_drawn_after_the_rounds_that_are_named() -> None:
+    plan = Study.of(
+        {
+            "data": {"name": "motifs", "graphs": 40}, "task": {"name": "graph-clustering"},
+            "methods": [{"name": "fclg", "rounds": 2, "every": 1, "local": {"epochs": 1}}], "model": {"hidden": 8},
+        }
+    )  # fmt: skip
+    found = Embeddings(rounds=[1, 2]).of(plan, 0, None)
+    assert set(found.metrics) == {"silhouette after 1", "silhouette after 2"}
+    assert [len(items) for items in found.pictures.values()] == [40, 40]
+    assert found.pictures["round 1"] != found.pictures["round 2"]
+
+
+def test_nodes_that_nobody_shares_cannot_be_put_together() -> None:
+    with pytest.raises(IsthmusError, match="they share no nodes"):
+        Embeddings().of(FEDAVG, 0, None)

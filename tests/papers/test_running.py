@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tests.papers.a_paper import PAGE, TABLE1, written
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers import running
-from isthmus.papers.drawn import curves_page
+from isthmus.papers.drawn import drawn_page
 from isthmus.papers.kept import Kept
 from isthmus.papers.plan import Table
 from isthmus.papers.running import Runner, Standing
@@ -137,11 +138,23 @@ def test_curves_are_kept_where_they_are_asked_for(at_once: None, tmp_path: Path)
     Runner(plan, kept, NEVER, most=1, only={"size": ["120"], "method": ["fedavg"]}).go(1)
     ((run,),) = [kept.runs(cell) for cell in plan.cells() if kept.runs(cell)]
     assert [at for at, _ in run["curves"]["test_accuracy"]] == [1, 2, 3]
-    page = curves_page(plan, kept)
+    page = drawn_page(plan, kept)
     assert page.count("<svg") == 1
     assert "120, test_accuracy" in page
     assert "fedavg ends at" in page
-    assert curves_page(table(tmp_path / "without"), kept) == ""
+    assert drawn_page(table(tmp_path / "without"), kept) == ""
+
+
+def test_pictures_are_kept_where_items_are_embedded(at_once: None, tmp_path: Path) -> None:
+    text = TABLE1.replace("seeds = 2", 'seeds = 2\nmeasure = { name = "embeddings" }', 1)
+    text = text.replace('"test_accuracy"', '"silhouette"').replace("[study]", '[study]\npartition.name = "overlap"', 1)
+    plan, kept = table(tmp_path, table1=text), Kept()
+    Runner(plan, kept, NEVER, most=1, only={"size": ["120"], "method": ["fedavg"]}).go(1)
+    ((run,),) = [kept.runs(cell) for cell in plan.cells() if kept.runs(cell)]
+    (items,) = run["pictures"].values()
+    page = drawn_page(plan, kept)
+    assert page.count("<svg") == 1
+    assert sum(map(int, dict(re.findall(r">class (\d): (\d+)<", page)).values())) == len(items)
 
 
 def test_what_is_no_result_file_is_named(tmp_path: Path) -> None:

@@ -35,12 +35,12 @@ from torch_geometric.data import Data
 
 from isthmus.data.partition.cut import parties_of
 from isthmus.data.party import Party
-from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.fedcog import FedCog
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.encoders import Sgc
+from isthmus.papers.measures.costs import Clocked
 from isthmus.study.engine import module_for
 from isthmus.study.results import versions
 from isthmus.tasks.classification import NodeClassification
@@ -84,21 +84,6 @@ def _pairs(count: int, nodes: int, draw: np.random.Generator, other: Callable[[A
 
 
 # ---- a process that propagates
-
-
-class Clocked(LocalTransport):
-    """Parties in this process, and the seconds that they computed, by action (and hop)."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.seconds: dict[str, float] = {}
-
-    def call(self, verb: Any, action: str, request: Any, of: Any) -> Any:
-        start, name = time.process_time(), f"{action} {request['hop']}" if "hop" in request else action
-        try:
-            return super().call(verb, action, request, of)
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
 
 def federated(parties: list[Party]) -> tuple[Any, dict[str, float]]:

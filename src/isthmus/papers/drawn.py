@@ -1,4 +1,4 @@
-"""Curves of a table's runs, round by round, as a page by itself."""
+"""What a table's runs show beside numbers, as a page by itself: curves by round, and where items stand."""
 
 from __future__ import annotations
 
@@ -9,22 +9,43 @@ from statistics import fmean
 from isthmus.papers.kept import Kept, Runs
 from isthmus.papers.plan import Table
 from isthmus.study import page
-from isthmus.study.charts import Curve, line_chart
+from isthmus.study.charts import Curve, clouds, line_chart, scatter
+
+ABOUT_CURVES = "Lines: mean over seeds. Bands: lowest to highest seed."
+ABOUT_PICTURES = (
+    "Embeddings in two dimensions by t-SNE, which keeps neighbours together, of the first seed. How far apart groups "
+    "are, and how large, says little. Labels only colour the dots."
+)
 
 
-def curves_page(table: Table, kept: Kept) -> str:
-    """A chart for each curve and each combination of all axes but the last, whose values are its lines; nothing where
-    no run has curves."""
-    charts = list(_charts(table, kept))
-    if not charts:
+def drawn_page(table: Table, kept: Kept) -> str:
+    """A chart for each curve and each combination of all axes but the last, whose values are its lines; a row of
+    pictures for each cell that has some; nothing where no run has either."""
+    curves = [(title, f"<figure>{chart}</figure>") for title, chart in _charts(table, kept)]
+    pictures = list(_pictures(table, kept))
+    if not curves and not pictures:
         return ""
     sections = [
-        (f"curves-{at}", escape(title), f"<figure>{chart}</figure>") for at, (title, chart) in enumerate(charts)
+        (f"{kind}-{at}", escape(title), drawn)
+        for kind, group in (("curves", curves), ("pictures", pictures))
+        for at, (title, drawn) in enumerate(group)
     ]
-    note = "<p>Lines: mean over seeds. Bands: lowest to highest seed.</p>"
-    return page.document(
-        table.title, note, sections, [", ".join(f"{k} {v}" for k, v in versions.items()) for versions in kept.versions]
-    )
+    notes = [ABOUT_CURVES] * bool(curves) + [ABOUT_PICTURES] * bool(pictures)
+    made = [", ".join(f"{k} {v}" for k, v in versions.items()) for versions in kept.versions]
+    return page.document(table.title, "".join(f"<p>{note}</p>" for note in notes), sections, made)
+
+
+def _pictures(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:
+    """Of every cell its first run's pictures side by side."""
+    for cell in table.cells():
+        runs = [run for run in kept.runs(cell) if run.get("pictures")]
+        pictures = runs[0]["pictures"] if runs else {}
+        figures = [
+            f"<figure>{scatter(', '.join([*cell.place.values(), title]), clouds(items))}</figure>"
+            for title, items in pictures.items()
+        ]
+        if figures:
+            yield ", ".join(cell.place.values()), f"<div class=three>{''.join(figures)}</div>"
 
 
 def _charts(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:

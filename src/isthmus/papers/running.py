@@ -24,7 +24,8 @@ import torch
 
 from isthmus.errors import IsthmusError, nearest
 from isthmus.papers.kept import Kept
-from isthmus.papers.measures import Measure, Training
+from isthmus.papers.measures import Measure
+from isthmus.papers.measures.training import Training
 from isthmus.papers.plan import Cell, Table, nested
 
 
@@ -228,6 +229,7 @@ def run_job(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "figures": {name: round(value, 6) for name, value in figures.items()},
         **({"curves": found.curves} if found.curves else {}),
+        **({"pictures": found.pictures} if found.pictures else {}),
         **({"chosen": job.options} if job.options else {}),
         **found.about,
         "seconds": round(time.perf_counter() - began, 1),

@@ -210,6 +210,14 @@ def heat_map(
     return canvas.svg(said, "chart wide")
 
 
+def clouds(items: Iterable[tuple[float, float, int]]) -> list[Cloud]:
+    """A cloud for each class of items `(x, y, class)`; a class below 0 is none."""
+    points: dict[int, list[tuple[float, float]]] = {}
+    for x, y, kind in items:
+        points.setdefault(int(kind), []).append((x, y))
+    return [Cloud("no label" if kind < 0 else f"class {kind}", kind % 8, at) for kind, at in sorted(points.items())]
+
+
 @house_style()
 def scatter(title: str, groups: Sequence[Cloud]) -> str:
     """A dot for each item, a colour for each group; a legend says how many there are in each."""

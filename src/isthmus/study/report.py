@@ -301,21 +301,16 @@ def _party_table(means: Mapping[str, Mapping[str, float]], metric: str) -> str:
 
 def _places(findings: Findings) -> str:
     """Where items stand after some rounds, of each method's first seed; nothing where nothing was drawn."""
-    pictures: dict[tuple[str, int, int], dict[int, list[tuple[float, float]]]] = {}
+    pictures: dict[tuple[str, int, int], list[tuple[float, float, int]]] = {}
     for row in findings.places.to_pylist():
         key = row["method"], row["seed"], row["round"]
-        pictures.setdefault(key, {}).setdefault(row["class"], []).append((row["x"], row["y"]))
+        pictures.setdefault(key, []).append((row["x"], row["y"], row["class"]))
     parts = []
     for method in findings.methods:
         seeds = [seed for name, seed, _ in pictures if name == method]
         mine = sorted(key for key in pictures if key[:2] == (method, min(seeds, default=0)))
-        figures = []
-        for key in mine:
-            clouds = [
-                charts.Cloud("no label" if kind < 0 else f"class {kind}", kind % 8, points)
-                for kind, points in sorted(pictures[key].items())
-            ]
-            figures.append(f"<figure>{charts.scatter(f'{method}, seed {key[1]}, round {key[2]}', clouds)}</figure>")
+        titles = {f"{method}, seed {key[1]}, round {key[2]}": charts.clouds(pictures[key]) for key in mine}
+        figures = [f"<figure>{charts.scatter(title, clouds)}</figure>" for title, clouds in titles.items()]
         if figures:
             parts.append(f"<div class=three>{''.join(figures)}</div>")
     note = (

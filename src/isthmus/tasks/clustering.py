@@ -16,7 +16,6 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.manifold import TSNE
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
@@ -28,6 +27,7 @@ from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import Step, Task
 from isthmus.tasks.classification import GraphClassification
+from isthmus.tasks.places import placed
 
 Numbers = NDArray[np.float64]
 
@@ -75,11 +75,7 @@ class GraphClustering(GraphClassification):
         return self.drawn
 
     def places(self, output: Tensor) -> Tensor:
-        z = self.scaled(output.double().cpu().numpy())
-        if len(z) < 4:  # too few to have neighbours
-            return torch.zeros(len(z), 2)
-        found = TSNE(random_state=0, init="pca", perplexity=min(30.0, (len(z) - 1) / 3)).fit_transform(z)
-        return torch.from_numpy(np.asarray(found, dtype=np.float32))
+        return torch.from_numpy(placed(self.scaled(output.double().cpu().numpy())))
 
     def model(self, encoder: Encoder, features: int) -> nn.Module:
         return encoder.embedder(features)

@@ -1,0 +1,37 @@
+"""Who was trained on is guessed from what a method releases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from isthmus.audit.membership import Membership
+from isthmus.papers.measures import Measure, Measured
+from isthmus.study.config import Study
+from isthmus.study.engine import module_for
+
+
+class Attacked(Measure):
+    """Who was trained on is guessed from what is released (`isthmus audit --by membership`), by round and at the end.
+
+    Of several ways to ask a released model the one that is worst for privacy counts.
+    """
+
+    name = "membership"
+    audit: dict[str, Any] = Field(default={})
+    """Options of the audit."""
+
+    def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
+        loaded = study.load(seed)
+        module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
+        (method,) = study.method_list()
+        audit = Membership.read(self.audit, "measure.audit")
+        (found,) = audit.against({"": method}, loaded.parties, loaded.task, module, seed=seed)
+        risks = ("auc", "f1", "likelihood", "tpr")
+        kept = {"value": [[each.round, each.value] for each in found.rounds]}
+        kept |= {risk: [[each.round, each.worst(risk)] for each in found.rounds] for risk in ("auc", "likelihood")}
+        last = {"value": found.last.value, **{risk: found.last.worst(risk) for risk in risks}}
+        asked = {f"auc, {how}": risk.auc for how, risk in found.last.asked.items()}
+        return Measured({**last, **asked}, kept, {"round": found.chosen})
