@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean
@@ -59,16 +59,24 @@ def difference(best: dict[int, float], other: dict[int, float], smaller: bool = 
     return Difference(len(seeds), mean, float(low), float(high), float(found.pvalue))
 
 
-def compared(findings: Findings, metric: str, best: Sequence[str]) -> str:
-    """A table of the best method against all others; nothing where seeds are too few.
+def compared(findings: Findings, metric: str, contests: Mapping[str, Sequence[str]]) -> str:
+    """A table for each setting: its best method against all others; a sentence where seeds are too few.
 
     Arguments:
         metric: that they are compared by.
-        best: the method that keeps data apart and is best, if it can be told.
+        contests: by setting its methods, first the one that keeps data apart and is best. Settings are apart, for what
+            one method wins on one data set says nothing of another's on another.
     """
-    found = [each for first in best for each in _differences(findings, metric, first)]
+    parts = [_contest(findings, metric, setting, of) for setting, of in contests.items() if len(of) > 1]
+    return f"<h3>Is the lead more than luck?</h3>{''.join(parts)}" if parts else ""
+
+
+def _contest(findings: Findings, metric: str, setting: str, methods: Sequence[str]) -> str:
+    best, *others = methods
+    found = list(_differences(findings, metric, best, others))
+    title = f"<h4>{escape(setting)}</h4>" if setting else ""
     if not found:
-        return ""
+        return f"{title}<p class=note>That takes {FEWEST} seeds at least which two methods have in common.</p>"
     scale, unit = (100.0, " points") if words.percent(metric) else (1.0, "")
     rows = []
     for method, each in found:
@@ -78,21 +86,21 @@ def compared(findings: Findings, metric: str, best: Sequence[str]) -> str:
             f"<tr><th scope=row>{escape(method)}</th><td class=n>{scale * each.mean:+.3g}</td><td class=n>{span}</td>"
             f"<td class=n>{p}</td><td class=n>{each.seeds}</td></tr>"
         )
-    names = ("Against", f"Gain of {best[0]}", "95 % interval", "p", "Seeds")
+    names = ("Against", f"Gain of {best}", "95 % interval", "p", "Seeds")
     head = f"<tr>{''.join(page.head(name, '' if at == 0 else 'n') for at, name in enumerate(names))}</tr>"
     many = "a comparison" if len(found) == 1 else f"{len(found)} comparisons"
     note = (
         f"{words.titled(metric)}{f', in{unit}' if unit else ''}: differences seed by seed; paired t-test, two-sided, "
         f"not corrected for {many}. Below zero is a loss; where the interval has zero in it, the order may be luck."
     )
-    return f"<h3>Is the lead more than luck?</h3>{page.table(head, ''.join(rows), note)}"
+    return f"{title}{page.table(head, ''.join(rows), note)}"
 
 
-def _differences(findings: Findings, metric: str, best: str) -> Iterator[tuple[str, Difference]]:
+def _differences(findings: Findings, metric: str, best: str, others: Sequence[str]) -> Iterator[tuple[str, Difference]]:
     first, smaller = _by_seed(findings, best, metric), findings.smaller_leads(metric)
-    for method in findings.ranked(findings.methods, metric):
+    for method in findings.ranked(others, metric):
         found = difference(first, _by_seed(findings, method, metric), smaller)
-        if method != best and found is not None:
+        if found is not None:
             yield method, found
 
 

@@ -127,6 +127,16 @@ class Findings:
     """Graphs that methods made, by method and seed."""
 
     @property
+    def settings(self) -> dict[str, list[Source]]:
+        """Folders whose figures are comparable, by their names; without one where all are."""
+        groups: dict[str, list[Source]] = {}
+        for source in self.sources:
+            groups.setdefault(source.setting, []).append(source)
+        if len(groups) == 1:
+            return {"": self.sources}
+        return {", ".join(source.name for source in sources): sources for sources in groups.values()}
+
+    @property
     def metrics(self) -> list[str]:
         """Test metrics first, then validation, then the rest; what a task is judged by leads."""
         metrics = dict.fromkeys(metric for _, metric in self.lines)

@@ -76,16 +76,17 @@ def _title(findings: Findings) -> str:
 
 def _headline(findings: Findings) -> str:
     """A verdict and the facts for every setting: figures from different settings do not belong in one sentence."""
-    settings: dict[str, list[Source]] = {}
-    for source in findings.sources:
-        settings.setdefault(source.setting, []).append(source)
     parts = []
-    for sources in settings.values():
-        if len(settings) > 1:
-            parts.append(f"<h2 class=setting>{escape(', '.join(source.name for source in sources))}</h2>")
-        methods = list(dict.fromkeys(method for source in sources for method in source.methods))
+    for name, sources in findings.settings.items():
+        if name:
+            parts.append(f"<h2 class=setting>{escape(name)}</h2>")
+        methods = _methods_of(sources)
         parts += [_verdict(findings, methods), _facts(sources[0].results.study, findings, methods)]
     return "".join(parts)
+
+
+def _methods_of(sources: Sequence[Source]) -> list[str]:
+    return list(dict.fromkeys(method for source in sources for method in source.methods))
 
 
 def _verdict(findings: Findings, methods: Sequence[str]) -> str:
@@ -170,16 +171,26 @@ def _results(findings: Findings) -> str:
     head = f"<tr><td></td>{over}<th scope=colgroup colspan=3>Runs</th></tr><tr>{page.head('Method')}{names}{own}</tr>"
     bold = "Bold: the best mean in a column among federated methods. " if any(best.values()) else ""
     note = f"Mean ± standard deviation over seeds. {bold}{_choice_rule(findings)}"
-    lead = compared(findings, findings.main, _best(findings, findings.main)[:1]) if findings.main else ""
+    lead = compared(findings, findings.main, _contests(findings, findings.main)) if findings.main else ""
     table = page.table(head, "".join(rows), note) + _seed_table(findings)
     return _scores_chart(findings) + table + lead + _by_party(findings)
 
 
 def _best(findings: Findings, metric: str) -> list[str]:
     """Ranked federated methods; none when the folders differ in their setting, where a best one would mean nothing."""
-    if len({source.setting for source in findings.sources}) > 1:
+    if len(findings.settings) > 1:
         return []
     return findings.ranked([each for each, own in findings.methods.items() if own not in BOUNDS], metric)
+
+
+def _contests(findings: Findings, metric: str) -> dict[str, list[str]]:
+    """By setting its methods, the best federated one first; a setting without one is left out."""
+    contests = {}
+    for name, sources in findings.settings.items():
+        ranked = findings.ranked(_methods_of(sources), metric)
+        if best := next((method for method in ranked if findings.methods[method] not in BOUNDS), None):
+            contests[name] = [best, *(method for method in ranked if method != best)]
+    return contests
 
 
 def _choice_rule(findings: Findings) -> str:
@@ -253,7 +264,7 @@ def _by_party(findings: Findings) -> str:
 def _gains(findings: Findings, means: Mapping[str, Mapping[str, float]], metric: str) -> str:
     """Who gains and who loses against training alone, method by method; nothing where nobody trained alone."""
     alone = [method for method in means if BOUNDS.get(findings.methods[method]) == ALONE]
-    if len(alone) != 1 or len({source.setting for source in findings.sources}) > 1:
+    if len(alone) != 1 or len(findings.settings) > 1:
         return ""
     own, sign, rows = means[alone[0]], -1 if findings.smaller_leads(metric) else 1, []
     scale = 100 if words.percent(metric) else 1
