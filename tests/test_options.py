@@ -71,7 +71,8 @@ def read(**values: Any) -> Example:
         ({"rounds": None}, "example: option 'rounds' is None: input should be a valid integer"),
         ({"optimizer": "adan"}, "example: option 'optimizer' is 'adan': input should be 'adam' or 'sgd'"),
         ({"inner": {"lr": -1}}, "example: option 'inner.lr' is -1: input should be greater than 0"),
-        ({"inner": {"lr": float("nan")}}, "example: option 'inner.lr' is nan: input should be greater than 0"),
+        ({"inner": {"lr": float("nan")}}, "example: option 'inner.lr' is nan: input should be a finite number"),
+        ({"inner": {"lr": float("inf")}}, "example: option 'inner.lr' is inf: input should be a finite number"),
         ({"inner": 3}, "example: option 'inner' is 3: "),
     ],
 )

@@ -26,7 +26,9 @@ class Options(BaseModel):
     3
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
     @classmethod
     def read(cls, values: Mapping[str, Any], where: str) -> Self:

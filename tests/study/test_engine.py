@@ -26,7 +26,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Encoder, Gcn
-from isthmus.study.engine import Run, RunResult, check_fit, check_labelled, module_for, task_for
+from isthmus.study.engine import Run, RunResult, check_fit, check_labelled, module_for, module_of, task_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 from isthmus.tasks.regression import NodeRegression
@@ -228,6 +228,11 @@ def test_module_that_cannot_be_drawn_anew_is_taken_as_it_is() -> None:
     parties = make_node_parties()
     assert module_for(module, parties, task_for(parties), 5) is module
     assert torch.equal(module[0].weight, before)
+
+
+def test_data_without_features_are_refused_in_one_line() -> None:
+    with pytest.raises(IsthmusError, match="model 'gcn': the parties' data have no features to read"):
+        module_of(Gcn(hidden=8), 0, task_for(make_node_parties()), 0)
 
 
 @pytest.mark.parametrize("name", Encoder.known())

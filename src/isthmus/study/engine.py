@@ -422,6 +422,10 @@ def module_of(
     """
     with _drawn_by(seed, "model"):
         if isinstance(model, Encoder):
+            if not features:
+                raise IsthmusError(
+                    f"model '{model.name}': the parties' data have no features to read: give them some, degrees perhaps"
+                )
             return task.model(model, features)
         if isinstance(model, nn.Module):
             reset = getattr(model, "reset_parameters", None)
