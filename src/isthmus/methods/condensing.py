@@ -58,7 +58,9 @@ class Condensing(Method):
     ratio: float = Field(0.026, gt=0, le=1)
     """r: synthetic nodes, as a share of all parties' nodes; there is at least one of each class."""
     start: Literal["classes", "random"] = "classes"
-    """Where X' starts: at each class's mean over all parties, with noise as wide as features spread, or at noise."""
+    """Where X' starts: at each class's mean over all parties, with noise, or at noise."""
+    noise: float = Field(1.0, gt=0)
+    """How wide noise is around a class's mean, as a share of how far features spread."""
     optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.03, weight_decay=0.0)
     """The server's optimiser of X'; its moments last over the rounds."""
     target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
@@ -112,7 +114,7 @@ class Condensing(Method):
         if self.start == "classes":
             spread = (square - (sums.sum(0) / items.sum()).square()).clamp(min=0).sqrt()
             mean = sums / items.clamp(min=1).unsqueeze(1)
-            x = ((mean[state.y] + spread * x) / state.scale).float()
+            x = ((mean[state.y] + self.noise * spread * x) / state.scale).float()
         state.graph = {"x": x, **self.more(x, generator(federation.seed, "more"))}
         state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
 
@@ -145,6 +147,10 @@ class Condensing(Method):
 
     def graph(self, state: State) -> Data:
         """G' as it is now."""
+        if not all(bool(value.isfinite().all()) for value in state.graph.values()):
+            raise IsthmusError(
+                f"method '{self.name}', round {state.round}: the synthetic graph is not finite: lower optimizer.lr"
+            )
         with torch.no_grad():
             return released(state.scale * state.graph["x"], state.y, self.joined(state.graph), self.weakest)
 
