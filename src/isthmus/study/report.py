@@ -262,9 +262,17 @@ def _by_party(findings: Findings) -> str:
 
 
 def _gains(findings: Findings, means: Mapping[str, Mapping[str, float]], metric: str) -> str:
-    """Who gains and who loses against training alone, method by method; nothing where nobody trained alone."""
+    """Who gains and who loses against training alone, in each setting where a method trained alone."""
+    tables = []
+    for name, sources in findings.settings.items():
+        if table := _gains_in(findings, {each: means[each] for each in _methods_of(sources) if each in means}, metric):
+            tables.append(f"<h4>{escape(name)}</h4>{table}" if name else table)
+    return "".join(tables)
+
+
+def _gains_in(findings: Findings, means: Mapping[str, Mapping[str, float]], metric: str) -> str:
     alone = [method for method in means if BOUNDS.get(findings.methods[method]) == ALONE]
-    if len(alone) != 1 or len(findings.settings) > 1:
+    if len(alone) != 1:
         return ""
     own, sign, rows = means[alone[0]], -1 if findings.smaller_leads(metric) else 1, []
     scale = 100 if words.percent(metric) else 1
