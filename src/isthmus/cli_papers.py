@@ -144,7 +144,7 @@ def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = Fals
 
 @app.command("page")
 def page_command(name: Some = None, folder: Folder = HERE) -> None:
-    """Write tables into the README.md of their papers, between their marks, and draw curves beside the results."""
+    """Write tables into the README.md of their papers, between their marks; draw curves and embeddings."""
     from isthmus import store
     from isthmus.papers.drawn import drawn_page
     from isthmus.papers.shelf import chosen_entries

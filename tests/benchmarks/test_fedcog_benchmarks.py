@@ -61,4 +61,6 @@ def test_costs_are_of_the_figures_cells():
         plan, (method,) = cell.planned(0), cell.planned(0).method_list()
         assert plan.data == due[cell.place["data"]].planned(0).data
         assert (plan.partition, plan.parties) == ({"name": cell.place["cut"]}, int(cell.place["parties"]))
+        huge = (cell.place["data"], cell.place["parties"], cell.place["cut"]) == ("flickr-7575", "100", "metis")
+        assert cell.measure.get("side_by_side", True) is not huge, "all at once takes more than 20 GB there"
         assert (method.name, method.lnnc, method.local.epochs, method.local.optimizer) == ("fedcog", True, 5, "sgd")

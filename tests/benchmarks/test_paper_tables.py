@@ -27,8 +27,8 @@ def test_results_are_of_the_present_setting_and_on_the_page(entry):
     page = entry.page.read_text(encoding="utf-8")
     assert marks(entry.table)[0] in page
     assert filled(page, entry.table, markdown(entry.plan, entry.kept)) == page
-    curves = drawn_page(entry.plan, entry.kept)
-    assert (entry.drawn.read_text(encoding="utf-8") if entry.drawn.exists() else "") == curves
+    drawn = drawn_page(entry.plan, entry.kept)
+    assert (entry.drawn.read_text(encoding="utf-8") if entry.drawn.exists() else "") == drawn
 
 
 @pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)

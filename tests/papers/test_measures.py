@@ -119,6 +119,18 @@ def test_graphs_are_drawn_after_the_rounds_that_are_named() -> None:
     assert found.pictures["round 1"] != found.pictures["round 2"]
 
 
-def test_nodes_that_nobody_shares_cannot_be_put_together() -> None:
-    with pytest.raises(IsthmusError, match="they share no nodes"):
+def test_what_cannot_be_drawn_is_one_line() -> None:
+    with pytest.raises(IsthmusError, match="nodes that parties share, or of graphs that are clustered: cut with"):
         Embeddings().of(FEDAVG, 0, None)
+    overlap = FEDAVG.model_copy(update={"partition": {"name": "overlap"}})
+    with pytest.raises(IsthmusError, match="nothing was evaluated after round 3: see the method's rounds and every"):
+        Embeddings(rounds=[1, 3]).of(overlap, 0, None)
+    alone = overlap.model_copy(update={"methods": [{"name": "local", "rounds": 1}]})
+    with pytest.raises(IsthmusError, match="method 'local' leaves no model at the server"):
+        Embeddings().of(alone, 0, None)
+
+
+def test_costs_of_a_method_without_set_up_are_one_line() -> None:
+    for name in ("fedavg", "local"):
+        with pytest.raises(IsthmusError, match=f"method '{name}' sends nothing, or does nothing before its first rou"):
+            Costs(repeats=1).of(FEDAVG.model_copy(update={"methods": [{"name": name, "rounds": 1}]}), 0, None)

@@ -98,7 +98,7 @@ def _contest(findings: Findings, metric: str, setting: str, methods: Sequence[st
 
 def _differences(findings: Findings, metric: str, best: str, others: Sequence[str]) -> Iterator[tuple[str, Difference]]:
     first, smaller = _by_seed(findings, best, metric), findings.smaller_leads(metric)
-    for method in findings.ranked(others, metric):
+    for method in others:
         found = difference(first, _by_seed(findings, method, metric), smaller)
         if found is not None:
             yield method, found

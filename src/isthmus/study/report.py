@@ -94,7 +94,7 @@ def _verdict(findings: Findings, methods: Sequence[str]) -> str:
     ranked = findings.ranked(methods, metric)
     if metric is None or not ranked:
         return "<p class=verdict>No metric was recorded.</p>"
-    federated = [method for method in ranked if findings.methods[method] not in BOUNDS]
+    federated = _federated(findings, ranked)
     best, *others = federated or ranked
     marks = [method for method in ranked if method not in (best, *others)]
     names = _own_names(findings, methods)
@@ -180,7 +180,12 @@ def _best(findings: Findings, metric: str) -> list[str]:
     """Ranked federated methods; none when the folders differ in their setting, where a best one would mean nothing."""
     if len(findings.settings) > 1:
         return []
-    return findings.ranked([each for each, own in findings.methods.items() if own not in BOUNDS], metric)
+    return _federated(findings, findings.ranked(findings.methods, metric))
+
+
+def _federated(findings: Findings, methods: Sequence[str]) -> list[str]:
+    """Those that keep data apart and train together."""
+    return [method for method in methods if findings.methods[method] not in BOUNDS]
 
 
 def _contests(findings: Findings, metric: str) -> dict[str, list[str]]:
@@ -188,7 +193,7 @@ def _contests(findings: Findings, metric: str) -> dict[str, list[str]]:
     contests = {}
     for name, sources in findings.settings.items():
         ranked = findings.ranked(_methods_of(sources), metric)
-        if best := next((method for method in ranked if findings.methods[method] not in BOUNDS), None):
+        for best in _federated(findings, ranked)[:1]:
             contests[name] = [best, *(method for method in ranked if method != best)]
     return contests
 

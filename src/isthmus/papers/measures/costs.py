@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import nn
 
 from isthmus.data.party import Party, pool
+from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
@@ -22,7 +23,7 @@ from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import initial_weights
 from isthmus.papers.measures import Measure, Measured
 from isthmus.study.config import Study
-from isthmus.study.engine import module_for
+from isthmus.study.engine import extended, module_for
 from isthmus.tasks.base import Task
 
 MB = 2**20
@@ -54,13 +55,18 @@ class Costs(Measure):
         (planned,) = study.method_list()
         method = planned.model_copy(update={"rounds": self.timed, "every": self.timed})
         held, task, encoder = loaded.parties, loaded.task, study.encoder()
-        module = module_for(encoder, held, task, seed)
+        module = extended(method, module_for(encoder, held, task, seed), seed)
         sides = {"set_up": held, "alone": [replace(party, border=None) for party in held], "pooled": [pool(held)]}
         times: dict[str, list[float]] = {name: [] for name in (*sides, "update")}
         booked: dict[str, float] = {}
         for _ in range(self.repeats):
             for side, parties in sides.items():
-                ledger, spent = self._driven(method, parties, task, module)
+                ledger, spent = self._driven(method, parties, task, module, seed)
+                if not spent[0] or not ledger.sent:
+                    raise IsthmusError(
+                        f"measure 'costs': method '{method.name}' sends nothing, or does nothing before its first "
+                        "round: measure one that does"
+                    )
                 times[side].append(1000 * spent[0])
                 if side == "set_up":
                     times["update"] += [1000 * seconds for seconds in spent[2:]]
@@ -78,12 +84,12 @@ class Costs(Measure):
         return Measured(found)
 
     def _driven(
-        self, method: Method, parties: Sequence[Party], task: Task, module: nn.Module
+        self, method: Method, parties: Sequence[Party], task: Task, module: nn.Module, seed: int
     ) -> tuple[Ledger, list[float]]:
         """The ledger, and seconds that parties computed before the first round and in each."""
         groups = [parties] if self.side_by_side else [[party] for party in parties]
-        transport, state = Clocked([method.site(group, task, module) for group in groups]), State()
-        federation = Federation(transport, clock=lambda: int(state.round))
+        transport, state = Clocked([method.site(group, task, module, seed=seed) for group in groups]), State()
+        federation = Federation(transport, seed=seed, clock=lambda: int(state.round))
         spent = [0.0] * (self.timed + 1)
         for now in method.server(federation, Model(module), state):
             spent[now.round] += sum(transport.seconds.values())

@@ -13,6 +13,7 @@ from isthmus.errors import IsthmusError
 from isthmus.papers.measures import Measure, Measured, prepared
 from isthmus.study.config import Study
 from isthmus.study.engine import Run
+from isthmus.tasks.classification import Classification
 from isthmus.tasks.clustering import GraphClustering
 from isthmus.tasks.places import placed
 
@@ -31,12 +32,17 @@ class Embeddings(Measure):
 
     def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
         run = prepared(study, seed, checkpoint)
-        if run.whole is None:
-            raise IsthmusError("measure 'embeddings': no graph of all parties together: they share no nodes")
+        if run.whole is None or not isinstance(run.task, Classification):
+            raise IsthmusError(
+                "measure 'embeddings': it is of classes of nodes that parties share, or of graphs that are clustered: "
+                "cut with partition 'overlap', or set task 'graph-clustering'"
+            )
         metrics: dict[str, float] = {}
         pictures: dict[str, list[list[float]]] = {}
 
         def look(name: str, title: str, weights: Any) -> None:
+            if "weights" not in run.state:
+                raise IsthmusError(f"measure 'embeddings': method '{run.method.name}' leaves no model at the server")
             z, y = _embedded(run, weights)
             metrics[name] = float(silhouette_score(z, y))
             pictures[title] = np.round(np.column_stack([placed(z), y]), 2).tolist()
@@ -49,10 +55,13 @@ class Embeddings(Measure):
 
         def after(now: int, told: Any) -> None:
             if now in self.rounds:
-                look(f"silhouette after {now}", f"round {now}", run.state.weights)
+                look(f"silhouette after {now}", f"round {now}", run.state.save().get("weights"))
 
         run.on_round = after
         run.go()
+        if missing := [at for at in self.rounds if f"round {at}" not in pictures]:
+            why = f"nothing was evaluated after round {missing[0]}: see the method's rounds and every"
+            raise IsthmusError(f"measure 'embeddings': {why}")
         return Measured(metrics, pictures=pictures)
 
 
