@@ -65,6 +65,8 @@ def test_weak_edges_are_left_out(source):
     graph = condensed.released(torch.eye(3), torch.tensor([0, 1, 1]), joined, threshold=0.01)
     assert graph.edge_index.tolist() == [[1, 0, 1], [0, 1, 2]]
     torch.testing.assert_close(graph.edge_weight, torch.tensor([0.9, 0.2, 0.01]))
+    ended = condensed.released(torch.eye(3), torch.zeros(3), 1e-9 * joined, 0.01)
+    assert ended.edge_index.numel() == 0, "edges that weigh nothing beside a node itself are none"
     assert condensed.released(torch.eye(3), torch.zeros(3), None, 0.01).edge_index.shape == (2, 0)
 
 

@@ -147,10 +147,10 @@ class Condensing(Method):
 
     def graph(self, state: State) -> Data:
         """G' as it is now."""
-        if not all(bool(value.isfinite().all()) for value in state.graph.values()):
-            raise IsthmusError(
-                f"method '{self.name}', round {state.round}: the synthetic graph is not finite: lower optimizer.lr"
-            )
+        if wrong := [name for name, value in state.graph.items() if not bool(value.isfinite().all())]:
+            rate = "edge_lr" if wrong[0].startswith("edges/") else "optimizer.lr"
+            why = f"'{wrong[0]}' of the synthetic graph is not finite: lower {rate}"
+            raise IsthmusError(f"method '{self.name}', by round {state.round}: {why}")
         with torch.no_grad():
             return released(state.scale * state.graph["x"], state.y, self.joined(state.graph), self.weakest)
 
@@ -255,7 +255,8 @@ class Matching(Condensing):
     edge_lr: float = Field(1e-3, gt=0)
     """Learning rate of this MLP: it reads two nodes' features at once, and a large step ends all edges for good."""
     threshold: float = Field(0.01, ge=0, lt=1)
-    """Edges weaker than this share of the strongest are left out of the graph that is released."""
+    """Edges weaker than this share of the strongest are left out of the graph that is released; all that together weigh
+    less than this share of a node itself are."""
     renew: int = Field(1, ge=1)
     """Rounds with the same theta before it is drawn anew; DosCond's and the paper's one, GCond's several."""
     inner: int = Field(0, ge=0)

@@ -139,12 +139,17 @@ DISTANCES: dict[Distance, Callable[[Tensor, Tensor], Tensor]] = {"mse": squares,
 def released(x: Tensor, y: Tensor, joined: Tensor | None, threshold: float) -> Data:
     """The synthetic graph as PyG has it: an edge j -> i for A'_ij, if above `threshold` times the strongest.
 
+    Where all are weak beside a node's weight of 1 on itself, what they must be above is that share of 1 / nodes: edges
+    that matching has ended, weights of 1e-9, mean nothing to a GCN and everything to a model that takes means over
+    neighbours without the node itself.
+
     >>> released(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.0, 0.9], [0.1, 0.0]]), 0.5).edge_index.tolist()
     [[1], [0]]
     """
     if joined is None:
         edge_index, weight = torch.empty(2, 0, dtype=torch.long), torch.empty(0)
     else:
-        target, source = (joined > threshold * joined.max()).nonzero(as_tuple=True)
+        least = threshold * max(float(joined.max()), 1 / len(joined))
+        target, source = (joined > least).nonzero(as_tuple=True)
         edge_index, weight = torch.stack([source, target]), joined[target, source]
     return Data(x=x.clone(), y=y.clone(), edge_index=edge_index, edge_weight=weight, num_nodes=x.size(0))
