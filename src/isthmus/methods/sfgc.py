@@ -44,16 +44,21 @@ class SFGC(Condensing):
     """Whether the model is trained further on the whole graph before it is evaluated."""
     least: int = Field(1, ge=1)
     """Parties that a class is at least of; all data are in one place."""
-    latest: int = Field(30, ge=0)
+    noise: float = Field(0.1, gt=0)
+    """How wide noise is around a class's mean: without edges nothing averages it out."""
+    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=0.0)
+    """The server's optimiser of X' and of the student's rate."""
+    latest: int = Field(50, ge=0)
     """An expert's segment begins after so many epochs at most."""
-    span: int = Field(20, ge=1)
+    span: int = Field(50, ge=1)
     """Epochs of an expert that a student is to catch up with."""
-    steps: int = Field(20, ge=1)
+    steps: int = Field(50, ge=1)
     """Steps of a student."""
-    rate: float = Field(0.1, gt=0)
+    rate: float = Field(0.3, gt=0)
     """The student's learning rate at the start; it is learned."""
-    expert: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=5e-4)
-    """Training of the experts; its epochs are `span` and what is drawn."""
+    expert: LocalTraining = LocalTraining(epochs=1, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
+    """Training of the experts; its epochs are `span` and what is drawn. A student descends plainly: it cannot follow
+    Adam, whose steps are as long where the gradient is next to nothing."""
 
     def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
         return {"rate": torch.tensor(self.rate).log()}
