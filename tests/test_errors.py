@@ -14,6 +14,7 @@ from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswer
         ("FedAvg", ["local", "fedavg"], "did you mean 'fedavg'?"),
         ("xyz", ["local", "fedavg"], "known: fedavg, local"),
         ("", ["local"], "known: local"),
+        ("xyz", ["a, 2", "b"], "known: 'a, 2', 'b'"),
         ("xyz", [], "none is known"),
     ],
 )

@@ -37,7 +37,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"known: {', '.join(names)}" if names else "none is known"
+    shown = map(repr, names) if any("," in each for each in names) else names
+    return f"known: {', '.join(shown)}" if names else "none is known"
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:

@@ -469,3 +469,23 @@ def test_wrong_argument_is_one_line(arguments: dict[str, Any], text: str) -> Non
         isthmus.run(**{"method": "fedavg", **arguments})
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
+
+
+def test_what_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
+    wrong = Study.of({"data": {"name": "banks", "nodes": 80}, "methods": [{"name": "fedgc", "least": 9}]})
+    right = Study.of({"data": {"name": "banks", "nodes": 80}, "methods": [{"name": "fedavg", "rounds": 1}]})
+    (tmp_path / "there").mkdir()
+    for out in (tmp_path / "new" / "one", tmp_path / "there"):
+        with pytest.raises(IsthmusError, match="lower `least`"):
+            run_study(wrong, out)
+        assert not (out / ".state").exists()
+        run_study(right, out)
+    with pytest.raises(IsthmusError, match="lower `least`"):
+        isthmus.run("fedgc", least=9, out=tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+def test_results_are_saved_to_a_folder_by_its_name_too(tmp_path: Path) -> None:
+    results = isthmus.run("fedavg", rounds=1)
+    results.save(str(tmp_path / "named"))
+    assert (tmp_path / "named" / "results.json").exists()

@@ -162,7 +162,8 @@ def _adjacency(party: Party) -> Any:
     probe = np.cos(loops)  # A v = A' v for some v of no pattern says as much as A = A', and is quick
     if not np.allclose(matrix @ probe, matrix.T @ probe, atol=1e-6 * max(1.0, float(abs(values).max()))):
         raise PartyFailed(
-            party.name, "its edges run one way only: coupled graphs are taken apart along edges both ways"
+            party.name,
+            "its edges run one way only: coupled graphs have them both ways, see PyG's to_undirected",
         )
     return matrix
 

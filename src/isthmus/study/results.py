@@ -70,11 +70,12 @@ class Results:
             "cuts": [{"seeds": seeds, **cut.to_dict()} for cut, seeds in cuts.items()],
         }
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Write the result folder: each file whole or not at all."""
         import pyarrow as pa
         from pyarrow import parquet
 
+        folder = Path(folder)
         for run in self.runs:
             for name, weights in _weight_files(run):
                 store.write(folder / "weights" / f"{name}.safetensors", save(dict(weights)))

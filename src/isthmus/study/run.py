@@ -87,8 +87,32 @@ def run_study(
     methods = study.method_list()
     first = study.load(study.seeds[0])  # wrong input shows before anything is written
     resolved = study.resolved(first)
+    there_before = out is not None and out.exists()
     if out is not None:
         prepare(out, resolved, resume=resume, force=force)
+    try:
+        runs, cuts = _all(study, methods, first, out, watcher, save_every, hosts)
+    except IsthmusError:
+        if out is not None:
+            _forget(out, there_before)
+        raise
+    results = Results(resolved, ordered(runs, [method.name for method in methods]), cuts)
+    if out is not None:
+        results.save(out)
+        shutil.rmtree(out / STATE, ignore_errors=True)
+    return results
+
+
+def _all(
+    study: Study,
+    methods: Sequence[Method],
+    first: Loaded,
+    out: Path | None,
+    watcher: Watcher,
+    save_every: float,
+    hosts: Hosts | None,
+) -> tuple[list[RunResult], dict[int, CutDescription]]:
+    """Every method with every seed, those that had ended before as they were; and what parties held, by seed."""
     runs: list[RunResult] = []
     cuts: dict[int, CutDescription] = {}
     for seed in study.seeds:
@@ -107,11 +131,7 @@ def run_study(
                 done.with_suffix(".checkpoint").unlink(missing_ok=True)
             watcher.run_done(result)
             runs.append(result)
-    results = Results(resolved, ordered(runs, [method.name for method in methods]), cuts)
-    if out is not None:
-        results.save(out)
-        shutil.rmtree(out / STATE, ignore_errors=True)
-    return results
+    return runs, cuts
 
 
 def _one(
@@ -180,6 +200,12 @@ def prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool
     except IsthmusError:
         shutil.rmtree(out / STATE if there_before else out, ignore_errors=True)
         raise
+
+
+def _forget(out: Path, there_before: bool) -> None:
+    """Take away what a study leaves that failed before anything was worth going on from."""
+    if [path.name for path in (out / STATE).iterdir()] == ["study"]:
+        shutil.rmtree(out / STATE if there_before else out, ignore_errors=True)
 
 
 def _holds_results(out: Path) -> bool:
@@ -255,15 +281,20 @@ def run(
         _make(Path(out))
     runs = []
     cuts: dict[int, CutDescription] = {}
-    for at in plan.seeds:
-        loaded = plan.load(at) if parties is None else None
-        held = list(parties or []) if loaded is None else loaded.parties
-        known = classes if loaded is None else loaded.classes
-        learned = task_of(task, held, known)
-        cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
-        for each in chosen:
-            module = module_for(encoder, held, learned, at)
-            runs.append(Run(each, held, learned, module, seed=at, device=where, wire=wire, on_round=on_round).go())
+    try:
+        for at in plan.seeds:
+            loaded = plan.load(at) if parties is None else None
+            held = list(parties or []) if loaded is None else loaded.parties
+            known = classes if loaded is None else loaded.classes
+            learned = task_of(task, held, known)
+            cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
+            for each in chosen:
+                module = module_for(encoder, held, learned, at)
+                runs.append(Run(each, held, learned, module, seed=at, device=where, wire=wire, on_round=on_round).go())
+    except BaseException:
+        if out is not None:
+            Path(out).rmdir()  # made above, and nothing is in it yet
+        raise
     whole = {"data": {"name": "parties given in Python"}} if loaded is None else plan.resolved(loaded)
     study = {
         "parties": len(held),
