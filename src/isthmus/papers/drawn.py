@@ -19,8 +19,8 @@ ABOUT_PICTURES = (
 
 
 def drawn_page(table: Table, kept: Kept) -> str:
-    """A chart for each curve and each combination of all axes but the last, whose values are its lines; a row of
-    pictures for each cell that has some; nothing where no run has either."""
+    """A chart for each curve and each combination of all axes but the last, whose values are its lines; and the
+    same of pictures; nothing where no run has either."""
     curves = [(title, f"<figure>{chart}</figure>") for title, chart in _charts(table, kept)]
     pictures = list(_pictures(table, kept))
     if not curves and not pictures:
@@ -36,16 +36,16 @@ def drawn_page(table: Table, kept: Kept) -> str:
 
 
 def _pictures(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:
-    """Of every cell its first run's pictures side by side."""
+    """Of every cell its first run's pictures; cells that differ in the last axis alone stand side by side."""
+    groups: dict[str, list[str]] = {}
     for cell in table.cells():
+        *first, last = cell.place.values()
         runs = [run for run in kept.runs(cell) if run.get("pictures")]
-        pictures = runs[0]["pictures"] if runs else {}
-        figures = [
-            f"<figure>{scatter(', '.join([*cell.place.values(), title]), clouds(items))}</figure>"
-            for title, items in pictures.items()
-        ]
-        if figures:
-            yield ", ".join(cell.place.values()), f"<div class=three>{''.join(figures)}</div>"
+        for title, items in runs[0]["pictures"].items() if runs else ():
+            drawn = scatter(", ".join([*first, last, title]), clouds(items))
+            groups.setdefault(", ".join(first) or table.title, []).append(f"<figure>{drawn}</figure>")
+    for title, figures in groups.items():
+        yield title, f"<div class=three>{''.join(figures)}</div>"
 
 
 def _charts(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:
