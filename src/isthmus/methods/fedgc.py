@@ -31,10 +31,11 @@ from isthmus.tasks.base import Step
 
 
 class FedGC(Matching, Averaging):
-    """FedGC (Yan et al.), Algorithm 1: graphs that nobody pools are condensed, by features that tell little of members.
+    """FedGC (Yan et al.), Algorithm 1: graphs that nobody pools are condensed, features meant to hide members.
 
         line 2:       sums over neighbours, (5), `hops` times; they take the features' place;
-        line 3:       `teaching` rounds of federated averaging; the best model by validation labels unlabelled nodes;
+        line 3:       `teaching` rounds of federated averaging; the best model by validation labels unlabelled nodes,
+                      and a new model learns from these labels to label them once more (`passes`);
         line 4:       each party learns z = f(x, N) by an information bottleneck, (10) to (19), and keeps the best z;
         lines 5 - 16: gradient matching, (6) to (9), see `Matching`, on z.
 
@@ -55,6 +56,9 @@ class FedGC(Matching, Averaging):
     """Whether a model of all parties labels nodes without label for the bottleneck; without is the paper's "- st"."""
     teaching: int = Field(30, ge=1)
     """Rounds of federated averaging that train this model."""
+    passes: int = Field(2, ge=1)
+    """Models of self-training: the first learns from nodes of training, each further one starts afresh and learns from
+    all nodes of parties that have some, with the labels that the one before gave; 1 is the paper's."""
     condensed: Literal["labelled", "training"] = "labelled"
     """Nodes whose gradients are matched: all that have a label, from the start or from self-training, or those of
     training alone."""
@@ -73,7 +77,9 @@ class FedGC(Matching, Averaging):
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         self.require_least(federation)
-        state.start(weights=model.weights(), now=model.weights(), teacher=model.weights(), best=-1.0, taught=0)
+        state.start(
+            weights=model.weights(), now=model.weights(), teacher=model.weights(), best=-1.0, taught=0, labelled=0
+        )
         for hop in range(self.hops):
             if state.once(f"sum up {hop + 1}"):
                 if "union" not in state:
@@ -83,27 +89,29 @@ class FedGC(Matching, Averaging):
                 require_all(federation.ask("settle").missing)
                 yield state
         if self.self_training:
-            yield from self._teach(federation, state)
+            yield from self._teach(federation, model, state)
         if self.bottleneck and state.once("transform"):
             request = {"head": state.teacher, "bottleneck": self._first_bottleneck(federation)}
             require_all(federation.ask("transform", request).missing)
             yield state
         yield from super().server(federation, model, state)
 
-    def _teach(self, federation: Federation, state: State) -> Iterator[State]:
+    def _teach(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         """Self_train of Algorithm 1: phi_best by validation, then labels for the nodes that have none."""
-        while state.taught < self.teaching:
-            chosen = federation.sample(self.fraction, "teach", state.taught)
-            told = federation.total("train", {"weights": state.now}, of=chosen)
-            state.now = told.mean("weights", default=state.now)
-            counts = federation.total("validate", {"weights": state.now})
-            right = float(counts.sum("right"))
-            if right >= state.best:  # without validation nodes the last
-                state.teacher, state.best = state.now, right
-            state.taught += 1
-            yield state
-        if state.once("label"):
+        while state.labelled < self.passes:
+            while state.taught < self.teaching:
+                chosen = federation.sample(self.fraction, "teach", state.labelled * self.teaching + state.taught)
+                told = federation.total("train", {"weights": state.now}, of=chosen)
+                state.now = told.mean("weights", default=state.now)
+                counts = federation.total("validate", {"weights": state.now})
+                right = float(counts.sum("right"))
+                if right >= state.best:  # without validation nodes the last
+                    state.teacher, state.best = state.now, right
+                state.taught += 1
+                yield state
             require_all(federation.ask("label", {"weights": state.teacher}).missing)
+            state.labelled += 1
+            state.now, state.best, state.taught = model.weights(), -1.0, 0
             yield state
 
     def _first_bottleneck(self, federation: Federation) -> dict[str, Tensor]:
@@ -120,6 +128,13 @@ class FedGC(Matching, Averaging):
         method: FedGC
 
         train = FedAvg.AtParty.train
+
+        def fit(self, **how: Any) -> Tensor:
+            """Training nodes teach; once others are labelled, all nodes do, and every step reads all of them."""
+            if "labels" not in self.kept:
+                return super().fit(**how)
+            whole, local = self.cohort.block, self.method.local.model_copy(update={"batch_size": 0})
+            return local.fit(self, lambda step: self._taught(step.output), read=lambda *_: (whole, None), **how)
 
         @action
         def settle(self, request: Payload) -> Answer:
