@@ -193,8 +193,8 @@ def _contests(findings: Findings, metric: str) -> dict[str, list[str]]:
     contests = {}
     for name, sources in findings.settings.items():
         ranked = findings.ranked(_methods_of(sources), metric)
-        for best in _federated(findings, ranked)[:1]:
-            contests[name] = [best, *(method for method in ranked if method != best)]
+        if federated := _federated(findings, ranked):
+            contests[name] = [federated[0], *(method for method in ranked if method != federated[0])]
     return contests
 
 

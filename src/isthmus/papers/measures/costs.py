@@ -54,6 +54,7 @@ class Costs(Measure):
         loaded = study.load(seed)
         (planned,) = study.method_list()
         method = planned.model_copy(update={"rounds": self.timed, "every": self.timed})
+        brief = method.model_copy(update={"rounds": 1})  # of the other sides only the set-up is told
         held, task, encoder = loaded.parties, loaded.task, study.encoder()
         module = extended(method, module_for(encoder, held, task, seed), seed)
         sides = {"set_up": held, "alone": [replace(party, border=None) for party in held], "pooled": [pool(held)]}
@@ -61,7 +62,7 @@ class Costs(Measure):
         booked: dict[str, float] = {}
         for _ in range(self.repeats):
             for side, parties in sides.items():
-                ledger, spent = self._driven(method, parties, task, module, seed)
+                ledger, spent = self._driven(method if side == "set_up" else brief, parties, task, module, seed)
                 if not spent[0] or not ledger.sent:
                     raise IsthmusError(
                         f"measure 'costs': method '{method.name}' sends nothing, or does nothing before its first "

@@ -40,10 +40,10 @@ class Embeddings(Measure):
         metrics: dict[str, float] = {}
         pictures: dict[str, list[list[float]]] = {}
 
-        def look(name: str, title: str, weights: Any) -> None:
+        def look(name: str, title: str, weights: Any = None) -> None:
             if "weights" not in run.state:
                 raise IsthmusError(f"measure 'embeddings': method '{run.method.name}' leaves no model at the server")
-            z, y = _embedded(run, weights)
+            z, y = _embedded(run, run.state.weights if weights is None else weights)
             metrics[name] = float(silhouette_score(z, y))
             pictures[title] = np.round(np.column_stack([placed(z), y]), 2).tolist()
 
@@ -55,7 +55,7 @@ class Embeddings(Measure):
 
         def after(now: int, told: Any) -> None:
             if now in self.rounds:
-                look(f"silhouette after {now}", f"round {now}", run.state.save().get("weights"))
+                look(f"silhouette after {now}", f"round {now}")
 
         run.on_round = after
         run.go()
