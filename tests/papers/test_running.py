@@ -183,6 +183,9 @@ def test_a_paper_from_start_to_page(at_once: None, folder: Path, isthmus: Isthmu
     assert "120, fedavg, seed 0: test 0." in done.err
     assert "| 120 | 2 |" in done.out
     assert "| *paper* |  | 70.0 | 80.0 |" in done.out
+    ours = next(line for line in done.out.splitlines() if line.startswith("| 120 |")).split(" | ")[2:]
+    above = [float(cell.split(" ± ")[0].strip("| ")) - number for cell, number in zip(ours, (70.0, 80.0), strict=True)]
+    assert f"| *difference* |  | {above[0]:+.1f} | {above[1]:+.1f} |" in done.out
     done = isthmus("papers", "check", "mine", *where)
     assert "mine/table1: FedProx is not much worse than FedAvg: holds" in done.out
     assert "Both are as in the paper: fails" in done.out

@@ -177,10 +177,12 @@ class Table(Options):
                 yield Cell(place, study, tune, measure)
 
     def quickly(self) -> Table:
-        """The same with one seed and what `quick` changes, to see that it runs; it shows nothing of what is claimed."""
+        """The same with one seed and what `quick` changes, to see that it runs; without what the paper found."""
         last = Where(at={}, study=self.quick)
         tune = None if self.tune is None else self.tune.model_copy(update={"seeds": self.tune.seeds[:1]})
-        return self.model_copy(update={"seeds": 1, "where": [*self.where, last], "tune": tune, "claims": []})
+        return self.model_copy(
+            update={"seeds": 1, "where": [*self.where, last], "tune": tune, "claims": [], "published": {}}
+        )
 
     def paper(self, figure: str, place: Place) -> float | None:
         """The paper's number."""

@@ -1,4 +1,4 @@
-"""A table of ours with the paper's numbers below each line, as Markdown; and how far one is that runs."""
+"""A table of ours with the paper's numbers and differences below each line, as Markdown; how far one is that runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _tables(table: Table) -> Iterator[tuple[str, list[Column]]]:
 
 
 def _lines(table: Table, kept: Kept, columns: Sequence[Column]) -> Iterator[str]:
-    """A line for each combination of the other axes that was run, below it the paper's; only columns that were run."""
+    """A line for each combination of the other axes that was run, what compares below; only columns that were run."""
     cells = {tuple(cell.place.values()): cell for cell in table.cells()}
     axes = table.axes[: len(table.axes) - len(columns[0].value)]
     last = table.axes[-1]
@@ -102,15 +102,23 @@ def _lines(table: Table, kept: Kept, columns: Sequence[Column]) -> Iterator[str]
         seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         told = [_told(table, values, column.figure) for values, column in zip(own, shown, strict=True)]
         yield f"| {' | '.join([*key, seeds, *told])} |"
-        paper = [_paper(table, (*key, *column.value), column.figure) for column in shown]
-        if any(paper):
-            yield f"| {' | '.join(['*paper*', *[''] * len(axes), *paper])} |"
+        yield from _beside(table, key, shown, own)
 
 
-def _paper(table: Table, key: Sequence[str], figure: str) -> str:
-    place = {axis.name: value for axis, value in zip(table.axes, key, strict=True)}
-    number = table.paper(figure, place)
-    return "" if number is None else f"{number:.{table.figures[figure].digits}f}"
+def _beside(
+    table: Table, key: tuple[str, ...], columns: Sequence[Column], own: Sequence[Sequence[float]]
+) -> Iterator[str]:
+    """The paper's line, and how far ours is above it."""
+    paper, above = [], []
+    for column, values in zip(columns, own, strict=True):
+        place = {axis.name: value for axis, value in zip(table.axes, (*key, *column.value), strict=True)}
+        number, digits = table.paper(column.figure, place), table.figures[column.figure].digits
+        paper.append("" if number is None else f"{number:.{digits}f}")
+        higher = None if number is None or not values else round(statistics.fmean(values) - number, digits)
+        above.append("" if higher is None else f"{higher + 0.0:+.{digits}f}")  # the sum makes of -0 a 0
+    for name, told in (("paper", paper), ("difference", above)):
+        if any(told):
+            yield f"| {' | '.join([f'*{name}*', *[''] * len(key), *told])} |"
 
 
 def _told(table: Table, values: Sequence[float], figure: str) -> str:
