@@ -20,7 +20,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.papers.kept import means
-from isthmus.papers.shelf import entry
+from isthmus.papers.shelf import Entry, entry
 from isthmus.study.advice import ADVICE
 from isthmus.tasks.base import Task
 
@@ -103,12 +103,21 @@ def advice() -> str:
     for each in ADVICE:
         study = entry(GUIDE, f"guide/{each.study}")
         figure = next(iter(study.plan.figures))
-        found = means(study.plan, study.kept, figure)
-        told = ", ".join(f"{' '.join(key)} {value:.1f}" for key, value in found.items())
-        rows.append((each.has, code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {told}"))
+        rows.append(
+            (each.has, code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {_found(study, figure)}")
+        )
     return table(
         ("what parties have", "methods", "what leaves beside weights of models, in sums", "what was found"), rows
     )
+
+
+def _found(study: Entry, figure: str) -> str:
+    """Means by method, for each setting where there are several."""
+    settings: dict[str, list[str]] = {}
+    for (*others, method), value in means(study.plan, study.kept, figure).items():
+        where = ", ".join(f"{axis.name}: {name}" for axis, name in zip(study.plan.axes, others, strict=False))
+        settings.setdefault(where, []).append(f"{method} {value:.1f}")
+    return "; ".join(f"({where}) {', '.join(told)}" if where else ", ".join(told) for where, told in settings.items())
 
 
 def _options(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:

@@ -29,8 +29,8 @@ def test_what_fits_comes_in_order_and_fedavg_last() -> None:
     assert first(replace(NODES, crossing=9)) == ["fedcog", "fedgc", "fedavg"]
     assert first(replace(NODES, crossing=9, shared=3, emd=0.8)) == ["fedcog", "fedgl", "fedgc", "scaffold", "fedavg"]
     assert first(GRAPHS) == ["fgcl", "fedavg"]
-    assert first(replace(GRAPHS, labelled=10)) == ["fgcl", "fclg", "fedavg"]
-    assert first(replace(GRAPHS, labelled=0, emd=None)) == ["fclg"]
+    assert first(replace(GRAPHS, labelled=10)) == ["fgcl", "infograph", "fedavg"]
+    assert first(replace(GRAPHS, labelled=0, emd=None)) == ["infograph"]
     assert first(replace(NODES, labelled=0, emd=None)) == []
 
 

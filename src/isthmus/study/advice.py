@@ -139,7 +139,7 @@ ADVICE = (
     ),
     Advice(
         "Many small graphs each, without labels",
-        ("fclg", "infograph", "mvgrl"),
+        ("infograph", "mvgrl", "fclg"),
         "nothing more",
         "unlabelled",
         lambda s: _where(
