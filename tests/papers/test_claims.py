@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
+from pydantic import ValidationError
 
-from isthmus.papers.claims import Claim
+from isthmus.papers.claims import Claim, Verdict
 
 AXES = {"data": ["a", "b", "c"], "method": ["x", "y", "z"]}
-OURS = {("a", "x"): 3.0, ("a", "y"): 2.0, ("b", "x"): 1.0, ("b", "y"): 1.5, ("a", "z"): 0.0}
+OURS = {
+    ("a", "x"): {0: 3.0, 1: 3.0}, ("a", "y"): {0: 2.0}, ("a", "z"): {0: 0.0, 1: 9.0},
+    ("b", "x"): {0: 1.0}, ("b", "y"): {0: 1.5},
+}  # fmt: skip
 PAPER = {("a", "x"): 3.5, ("b", "x"): 4.0, ("c", "x"): 1.0}
 
 
 def judged(**claim: object) -> tuple[str, list[tuple[str, bool]]]:
-    def of(numbers: Mapping[tuple[str, str], float]) -> Callable[[Mapping[str, str]], float | None]:
-        return lambda place: numbers.get((place["data"], place["method"]))
-
-    verdict = Claim.model_validate({"says": "", **claim}).judged(AXES, of(OURS), of(PAPER))
+    verdict = told(**claim)
     return verdict.word, [(each.place, each.holds) for each in verdict.places]
+
+
+def told(**claim: object) -> Verdict:
+    def ours(place: Mapping[str, str]) -> Mapping[int, float]:
+        return OURS.get((place["data"], place["method"]), {})
+
+    def paper(place: Mapping[str, str]) -> float | None:
+        return PAPER.get((place["data"], place["method"]))
+
+    return Claim.model_validate({"says": "", **claim}).judged(AXES, ours, paper)
 
 
 def test_an_order_is_judged_where_all_its_cells_are() -> None:
@@ -40,3 +51,39 @@ def test_small_figures_may_be_the_better_ones() -> None:
 
 def test_near_is_judged_where_both_are() -> None:
     assert judged(near=0.5) == ("holds at 1 of 2", [("a, x", True), ("b, x", False)])
+
+
+def test_only_seeds_that_all_cells_have_are_compared() -> None:
+    """Seed 1 of z alone would put it above y."""
+    [place] = told(along="method", order=["y", "z"], at={"data": ["a"]}).places
+    assert (place.holds, place.means, place.seeds) == (True, (2.0, 0.0), 1)
+    verdict = told(along="method", order=["x", "z"], at={"data": ["a"]})
+    assert verdict.places[0].means == (3.0, 4.5)
+    assert verdict.rests == "1 comparison, 2 seeds"
+
+
+def test_all_of_a_group_are_above_all_of_the_next() -> None:
+    assert judged(along="method", order=["x", ["y", "z"]]) == ("holds", [("a", True)])
+    assert judged(along="method", order=[["x", "z"], "y"]) == ("fails", [("a", False)])
+    assert told(along="method", order=["x", ["y", "z"]]).places[0].means == (3.0, 2.0)
+    assert told(along="method", order=[["x", "y"], "z"]).places[0].means == (2.0, 0.0)
+    assert judged(along="method", order=[["z", "y"], "x"], lower=True) == ("holds", [("a", True)])
+
+
+def test_values_may_be_claimed_to_be_alike() -> None:
+    assert judged(along="method", within=3.0) == ("holds", [("a", True)])
+    assert judged(along="method", within=2.9) == ("fails", [("a", False)])
+    assert told(along="method", within=3.0).places[0].means == (0.0, 3.0)
+    assert judged(along="data", within=2.0, at={"data": ["a", "b"]}) == ("holds", [("x", True), ("y", True)])
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {}, {"order": ["x", "y"]}, {"along": "method", "order": ["x"]}, {"along": "method", "order": [["x"], []]},
+        {"within": 1.0}, {"along": "method", "order": ["x", "y"], "within": 1.0}, {"near": 1.0, "within": 1.0},
+    ],
+)  # fmt: skip
+def test_a_claim_says_one_thing(claim: Mapping[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Claim.model_validate({"says": "", **claim})

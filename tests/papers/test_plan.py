@@ -83,7 +83,7 @@ def test_the_papers_numbers_are_found_by_place(tmp_path: Path) -> None:
         ('at = { size = ["160"]', 'at = { size = ["170"]', "axis 'size' has no '170'"),
         ('order = ["fedprox", "fedavg"]', 'order = ["fedprox", "fedadam"]', "axis 'method' has no 'fedadam'"),
         ('order = ["fedprox", "fedavg"]', 'order = ["fedprox"]', "two values at least"),
-        ("near = 0.001", "", "either an `order` or a `near`"),
+        ("near = 0.001", "", "one of `order`, `near` and `within`"),
         ("near = 0.001", 'near = 1\nfigure = "tests"', "there is no figure 'tests'"),
         ("[published.test.120]", "[published.test.130]", "the axis has no '130'"),
         ("fedprox = 80", 'fedprox = "80"', "give a number"),

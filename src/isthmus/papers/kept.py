@@ -12,7 +12,7 @@ from typing import Any
 
 from isthmus import store
 from isthmus.errors import IsthmusError
-from isthmus.papers.plan import Cell, Place, Table
+from isthmus.papers.plan import Cell, Table
 from isthmus.study.results import versions
 
 Runs = list[dict[str, Any]]
@@ -110,15 +110,17 @@ def values_of(table: Table, runs: Runs, figure: str) -> list[float]:
     return [told.times * run["figures"][figure] for run in runs if figure in run["figures"]]
 
 
-def means(table: Table, kept: Kept, figure: str) -> dict[tuple[str, ...], float]:
-    """By place, as values of the axes in order."""
-    found: dict[tuple[str, ...], float] = {}
+def by_seed(table: Table, kept: Kept, figure: str) -> dict[tuple[str, ...], dict[int, float]]:
+    """A figure of all runs, as the table tells it, by place, as values of the axes in order, and seed."""
+    times = table.figures[figure].times
+    found = {}
     for cell in table.cells():
-        if values := values_of(table, kept.runs(cell), figure):
-            found[tuple(cell.place.values())] = statistics.fmean(values)
+        runs = [run for run in kept.runs(cell) if figure in run["figures"]]
+        if runs:
+            found[tuple(cell.place.values())] = {run["seed"]: times * run["figures"][figure] for run in runs}
     return found
 
 
-def mean_at(table: Table, found: Mapping[tuple[str, ...], float], place: Place) -> float | None:
-    """A mean by place, whatever the order of its axes."""
-    return found.get(tuple(place[axis.name] for axis in table.axes))
+def means(table: Table, kept: Kept, figure: str) -> dict[tuple[str, ...], float]:
+    """The mean over seeds by place."""
+    return {place: statistics.fmean(values.values()) for place, values in by_seed(table, kept, figure).items()}

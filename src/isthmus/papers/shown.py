@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import Verdict
-from isthmus.papers.kept import Kept, mean_at, means, values_of
-from isthmus.papers.plan import Table
+from isthmus.papers.kept import Kept, by_seed, values_of
+from isthmus.papers.plan import Place, Table
 from isthmus.papers.running import Standing
 from isthmus.study.show import Bars
-
 
 def markdown(table: Table, kept: Kept) -> str:
     """All figures, the claims below them."""
@@ -38,13 +37,18 @@ def markdown(table: Table, kept: Kept) -> str:
 def verdicts(table: Table, kept: Kept) -> list[Verdict]:
     """Of every claim."""
     axes = {axis.name: list(axis.changes()) for axis in table.axes}
+    runs = {figure: by_seed(table, kept, figure) for figure in table.figures}
     found = []
     for claim in table.claims:
         figure = claim.figure or next(iter(table.figures))
-        ours = partial(mean_at, table, means(table, kept, figure))
-        seeds = [count for cell in table.cells() if claim.covers(cell.place) and (count := len(kept.runs(cell)))]
-        found.append(replace(claim.judged(axes, ours, partial(table.paper, figure)), seeds=seeds))
+        ours = partial(_at, table, runs[figure])
+        found.append(claim.judged(axes, ours, partial(table.paper, figure)))
     return found
+
+
+def _at(table: Table, found: Mapping[tuple[str, ...], Mapping[int, float]], place: Place) -> Mapping[int, float]:
+    """What there is at a place, whatever the order of its axes."""
+    return found.get(tuple(place[axis.name] for axis in table.axes), {})
 
 
 def said(verdict: Verdict) -> str:
