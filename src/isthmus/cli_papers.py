@@ -35,9 +35,13 @@ def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = 
             raise IsthmusError(f"say --folder {folder} after '{context.invoked_subcommand}'")
         return
     from isthmus.cli import _console
+    from isthmus.papers.kept import counted
     from isthmus.papers.shelf import entries
 
-    found = [{"name": each.name, "title": each.plan.title, **_counts(each)} for each in entries(folder)]
+    found = []
+    for each in entries(folder):
+        runs, of = counted(each.plan, each.kept)
+        found.append({"name": each.name, "title": each.plan.title, "runs": runs, "of": of})
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -138,6 +142,8 @@ def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = Fals
     for key, (judged, stale) in found.items():
         for verdict in judged:
             typer.echo(f"{key}: {said(verdict).replace('**', '')}")
+        if not judged:
+            typer.echo(f"{key}: claims nothing")
         if stale:
             typer.echo(f"{key}: {len(stale)} cells were run in another setting: run it with --resume ({stale[0]})")
 
@@ -161,11 +167,6 @@ def page_command(name: Some = None, folder: Folder = HERE) -> None:
         typer.echo(f"{len(texts) - len(missing)} tables in {page}")
         for table in missing:
             typer.echo(f"  not {table}: the page has no line '{marks(table)[0]}'")
-
-
-def _counts(each: Entry) -> dict[str, int]:
-    cells = list(each.plan.cells())
-    return {"runs": sum(len(each.kept.runs(cell)) for cell in cells), "of": each.plan.seeds * len(cells)}
 
 
 def _told(table: Table, kept: Kept) -> dict[str, Any]:

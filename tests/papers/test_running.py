@@ -178,9 +178,14 @@ def test_a_paper_from_start_to_page(at_once: None, folder: Path, isthmus: Isthmu
     assert "mine/table1" in done.out
     assert "0 of     8 runs  Who learns what" in done.out
     assert "not run" in isthmus("papers", "check", *where).out
-    done = isthmus("papers", "run", "mine/table1", *where)
+    done = isthmus(
+        "papers", "run", "mine/table1", *where, "--only", "method=fedavg", "--only", "size=120", "--seeds", "1"
+    )
+    assert "Run so far: 1 of 8; nothing yet of size `160`; method `fedprox`." in done.out
+    done = isthmus("papers", "run", "mine/table1", *where, "--resume")
     assert done.code == 0
-    assert "120, fedavg, seed 0: test 0." in done.err
+    assert "120, fedavg, seed 1: test 0." in done.err
+    assert "Run so far" not in done.out
     assert "| 120 | 2 |" in done.out
     assert "| *paper* |  | 70.0 | 80.0 |" in done.out
     ours = next(line for line in done.out.splitlines() if line.startswith("| 120 |")).split(" | ")[2:]

@@ -124,3 +124,9 @@ def by_seed(table: Table, kept: Kept, figure: str) -> dict[tuple[str, ...], dict
 def means(table: Table, kept: Kept, figure: str) -> dict[tuple[str, ...], float]:
     """The mean over seeds by place."""
     return {place: statistics.fmean(values.values()) for place, values in by_seed(table, kept, figure).items()}
+
+
+def counted(table: Table, kept: Kept) -> tuple[int, int]:
+    """Runs that there are, and runs of the whole table."""
+    cells = list(table.cells())
+    return sum(min(len(kept.runs(cell)), table.seeds) for cell in cells), table.seeds * len(cells)

@@ -15,10 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import Verdict
-from isthmus.papers.kept import Kept, by_seed, values_of
+from isthmus.papers.kept import Kept, by_seed, counted, values_of
 from isthmus.papers.plan import Place, Table
 from isthmus.papers.running import Standing
 from isthmus.study.show import Bars
+
+NAMED = 6
+"""Cells without a run that are named one by one."""
+
 
 def markdown(table: Table, kept: Kept) -> str:
     """All figures, the claims below them."""
@@ -27,11 +31,29 @@ def markdown(table: Table, kept: Kept) -> str:
         if lines := list(_lines(table, kept, columns)):
             parts += [f"{title}:"] if title else []
             parts.append("\n".join(lines))
-    if not parts:
-        parts.append("Not run yet.")
+    parts.append(left(table, kept) if parts else "Not run yet.")
     if judged := verdicts(table, kept):
         parts.append("\n".join(f"- {said(each)}" for each in judged))
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
+
+
+def left(table: Table, kept: Kept) -> str:
+    """What was not run, in a sentence; nothing where all was."""
+    runs, of = counted(table, kept)
+    if runs == of:
+        return ""
+    there = {tuple(cell.place.values()): bool(kept.runs(cell)) for cell in table.cells()}
+    begun = [set(values) for values in zip(*(place for place, run in there.items() if run), strict=True)]
+    told = []
+    for axis, values in zip(table.axes, begun, strict=False):
+        if never := [f"`{value}`" for value in axis.changes() if value not in values]:
+            told.append(f"{axis.name} {', '.join(never)}")
+    other = [place for place, run in there.items() if not run and all(map(set.__contains__, begun, place))]
+    told += [f"`{', '.join(place)}`" for place in other[:NAMED]]
+    if more := len(other[NAMED:]):
+        told.append(f"{more} other cell{'s' * (more > 1)}")
+    nothing = f"; nothing yet of {'; '.join(told)}" if told else ""
+    return f"Run so far: {runs:,} of {of:,}{nothing}."
 
 
 def verdicts(table: Table, kept: Kept) -> list[Verdict]:
