@@ -59,8 +59,9 @@ def test_members_are_guessed_round_by_round() -> None:
 
 def test_other_models_learn_from_the_condensed_graph() -> None:
     found = OnOtherModels(models=["mlp", "sgc"]).of(FEDGC, 0, None)
-    assert set(found.metrics) == {"mlp", "sgc"}
+    assert set(found.metrics) == {"mlp", "sgc", "average"}
     assert all(0 < value <= 1 for value in found.metrics.values())
+    assert found.metrics["average"] == (found.metrics["mlp"] + found.metrics["sgc"]) / 2
 
 
 def test_costs_are_those_of_the_ledger_and_of_all_sides() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from isthmus.tasks.classification import Classification
 
 
 class OnOtherModels(Measure):
-    """One condensed graph trains one model after another; the parties fine-tune and test each of them."""
+    """One condensed graph trains one model after another; the parties fine-tune and test each, also on average."""
 
     name = "other-models"
     models: list[str] = Field(default=["mlp", "appnp", "cheb", "gcn", "sage", "sgc"])
@@ -41,4 +42,5 @@ class OnOtherModels(Measure):
             names = at_parties.hosted.names
             counts = PlainTotal([at_parties.answer("evaluate", {"weights": weights}, names)], names)
             told[name] = task.metrics(counts.sum("test"))["accuracy"]
+        told["average"] = statistics.fmean(told.values())
         return Measured(told, {}, {"round": found.chosen_round})
