@@ -38,8 +38,8 @@ def test_settings_are_the_papers():
     assert planned("table4", data="cora", share="0.3", method="fedgl").method_list()[0].fraction == 0.3
     assert planned("table5", data="acm", parties="0.2 0.4 0.6", method="fedgl").cut().proportions == [0.2, 0.4, 0.6]
     assert planned("table6", data="acm", shared="0.1", method="fedgl").cut().shared == 0.1
-    swept = planned("figure11", data="wiki", threshold="0.7").method_list()[0]
-    assert (swept.threshold, swept.alpha, swept.rounds) == (0.7, 0.1, 300)
+    swept = planned("figure11", data="wiki", method="without graph", threshold="0.7").method_list()[0]
+    assert (swept.threshold, swept.alpha, swept.rounds, swept.pseudo_graph) == (0.7, 0.1, 300, False)
 
 
 @pytest.mark.parametrize("what", ["exact", "approximate", "rounds"])
