@@ -178,7 +178,7 @@ def advise(
 
     from isthmus.data.folder.loading import folders_in, read_folders
     from isthmus.data.ids import read_key
-    from isthmus.study.advice import Situation, advised
+    from isthmus.study.advice import Situation, advised, flags
 
     shared = None if key is None else read_key(key)
     found_in = dict.fromkeys(each.resolve() for folder in folders for each in folders_in(folder))
@@ -188,12 +188,21 @@ def advise(
     situation = Situation.of(contents)
     found = list(advised(situation))
     if as_json:
-        told = [{"methods": advice.methods, "why": why, "leaves": advice.leaves} for advice, why in found]
+        told = [
+            {
+                "methods": advice.methods,
+                "flags": {name: flags(name) for name in advice.methods},
+                "why": why,
+                "leaves": advice.leaves,
+            }
+            for advice, why in found
+        ]
         typer.echo(json.dumps({"situation": asdict(situation), "advice": told}))
         return
     typer.echo(situation.said())
     for advice, why in found:
-        typer.echo(f"\n{', '.join(advice.methods)}\n  why: {why}\n  what leaves beside models: {advice.leaves}")
+        names = ", ".join(f"{name} ({more})" if (more := flags(name)) else name for name in advice.methods)
+        typer.echo(f"\n{names}\n  why: {why}\n  what leaves beside models: {advice.leaves}")
     if not found:
         typer.echo("\nno method: no item has a label, and what learns without labels is for whole graphs")
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.command_line import Isthmus
 
@@ -13,10 +17,10 @@ from isthmus.data.describe import describe
 from isthmus.data.folder.loading import read_folders
 from isthmus.data.folder.writing import write_parties
 from isthmus.methods.base import Method
-from isthmus.study.advice import ADVICE, Situation, advised
+from isthmus.study.advice import ADVICE, Situation, advised, flags
 from isthmus.study.config import Study
 
-NODES = Situation(parties=4, level="node", items=100, labelled=50, crossing=0, shared=0, emd=0.1)
+NODES = Situation(parties=4, level="node", items=100, labelled=50, crossing=0, shared=0, classes=True, emd=0.1)
 GRAPHS = replace(NODES, level="graph")
 
 
@@ -27,11 +31,80 @@ def first(situation: Situation) -> list[str]:
 def test_what_fits_comes_in_order_and_fedavg_last() -> None:
     assert first(NODES) == ["fedgc", "fedavg"]
     assert first(replace(NODES, crossing=9)) == ["fedcog", "fedgc", "fedavg"]
-    assert first(replace(NODES, crossing=9, shared=3, emd=0.8)) == ["fedcog", "fedgl", "fedgc", "scaffold", "fedavg"]
+    assert first(replace(NODES, crossing=9, emd=0.8)) == ["fedcog", "fedgc", "scaffold", "fedavg"]
+    assert first(replace(NODES, crossing=9, shared=3, emd=0.8)) == ["fedgl", "scaffold", "fedavg"]
     assert first(GRAPHS) == ["fgcl", "fedavg"]
     assert first(replace(GRAPHS, labelled=10)) == ["fgcl", "infograph", "fedavg"]
     assert first(replace(GRAPHS, labelled=0, emd=None)) == ["infograph"]
     assert first(replace(NODES, labelled=0, emd=None)) == []
+
+
+def test_what_refuses_the_data_is_not_named() -> None:
+    shared = [name for advice, _ in advised(replace(NODES, crossing=9, shared=3)) for name in advice.methods]
+    assert not any(Method.named(name).disjoint for name in shared)
+    several = replace(NODES, crossing=9, shared=3, classes=False, emd=None)  # labels of several tasks
+    assert first(several) == ["fedavg"]
+    assert first(replace(GRAPHS, labelled=10, classes=False, emd=None)) == ["fgcl", "fedavg"]
+
+
+def unlabelled(folder: Path) -> None:
+    """Leaves a third of the graphs their labels."""
+    for path in folder.glob("*/graphs.parquet"):
+        table = pq.read_table(path)
+        kept = [label if at % 3 == 0 else None for at, label in enumerate(table["label"].to_pylist())]
+        at = table.schema.get_field_index("label")
+        table = table.set_column(at, "label", pa.array(kept, table.schema.types[at]))
+        pq.write_table(table.drop_columns(["split"]), path)
+
+
+EXPORTS: dict[str, tuple[str, Callable[[Path], None] | None]] = {
+    "banks": ("--data banks --set data.nodes=120", None),
+    "overlapping banks": ("--data banks --set data.nodes=120 --set data.overlap=0.3", None),
+    "unlike banks": (
+        "--data banks --set data.nodes=160 --partition label-skew --set partition.emd=0.8 --parties 4",
+        None,
+    ),
+    "hospitals": ("--data hospitals --set data.nodes=120", None),
+    "molecules": ("--data molecules --set data.graphs=60", None),
+    "motifs": ("--data motifs --set data.graphs=48", None),
+    "unlabelled motifs": ("--data motifs --set data.graphs=48", unlabelled),
+}
+"""What is exported and changed; together they fit every row of the advice."""
+DRIFT = {"scaffold", "feddyn", "fedadam", "fedprox"}
+NAMED: dict[str, set[str]] = {
+    "banks": {"fedcog", "fedcog-gcn", "fedgcn", "fedgc", "fedavg"},
+    "overlapping banks": {"fedgl", "fedavg"},
+    "unlike banks": {*DRIFT, "fedcog", "fedcog-gcn", "fedgcn", "fedgc", "fedavg"},
+    "hospitals": {"fedgl", "fedavg"},
+    "molecules": {"fgcl", "fedavg"},
+    "motifs": {"fgcl", "fedavg"},
+    "unlabelled motifs": {*DRIFT, "infograph", "mvgrl", "fclg", "fgcl", "fedavg"},  # few labels are unlike by chance
+}
+
+
+@pytest.mark.parametrize("which", EXPORTS)
+def test_every_method_named_runs_on_what_parties_exported(which: str, isthmus: Isthmus, tmp_path: Path) -> None:
+    options, changed = EXPORTS[which]
+    assert isthmus("party", "export", "parties", *shlex.split(options)).code == 0
+    if changed is not None:
+        changed(tmp_path / "parties")
+    advice = json.loads(isthmus("advise", "parties", "--json").out)["advice"]
+    assert {name for each in advice for name in each["methods"]} == NAMED[which]
+    for each in advice:
+        for name, more in each["flags"].items():
+            words = ["--data", "parties/", "--method", name, *shlex.split(more), "--rounds", "2", "--seeds", "0"]
+            done = isthmus("run", *words, "--out", f"runs/{name}")
+            assert done.code == 0, done.err
+
+
+def test_every_row_of_the_advice_is_tried() -> None:
+    assert {name for advice in ADVICE for name in advice.methods} == set().union(*NAMED.values())
+
+
+def test_flags_are_those_that_a_method_cannot_do_without() -> None:
+    assert flags("fedcog") == "--encoder sgc"
+    assert flags("infograph") == "--set task.name=graph-clustering"
+    assert {flags(name) for name in ("fedavg", "fedgl", "fedgc", "fgcl")} == {""}
 
 
 def test_every_method_named_is_one_for_that_level() -> None:

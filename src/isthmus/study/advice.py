@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from isthmus.data.folder.reading import Contents
 from isthmus.data.party import Level
 from isthmus.data.skew import earth_movers
+from isthmus.methods.base import Method
 
 UNLIKE = 0.5
 """The earth mover's distance of parties' labels, below 2, from which on they are called unlike."""
@@ -24,6 +25,7 @@ class Situation:
         labelled: items with a label.
         crossing: edges to nodes of other parties.
         shared: nodes that several of these parties hold.
+        classes: whether an item's label is one class, and not labels of several tasks.
         emd: the earth mover's distance of their labels; none where they are not one class each.
     """
 
@@ -33,6 +35,7 @@ class Situation:
     labelled: int
     crossing: int
     shared: int
+    classes: bool
     emd: float | None
 
     @classmethod
@@ -48,6 +51,7 @@ class Situation:
             labelled=sum(int(each.labelled.sum()) for each in contents),
             crossing=sum(len(each.border) for each in contents if each.border is not None),
             shared=int((counts > 1).sum()),
+            classes=not contents[0].settings.tasks,
             emd=_distance(contents),
         )
 
@@ -90,6 +94,11 @@ class Advice:
     study: str
     why: Callable[[Situation], str]
 
+    def within(self, situation: Situation) -> Advice:
+        """The same without the methods that refuse nodes with several owners, where there are such nodes."""
+        fit = (name for name in self.methods if not (situation.shared and Method.named(name).disjoint))
+        return replace(self, methods=tuple(fit))
+
 
 def _where(fits: bool, why: str) -> str:
     return why if fits else ""
@@ -97,7 +106,7 @@ def _where(fits: bool, why: str) -> str:
 
 ADVICE = (
     Advice(
-        "One graph each; edges lead to nodes of other parties",
+        "One graph each, nodes with one owner; edges lead to nodes of other parties",
         ("fedcog", "fedcog-gcn", "fedgcn"),
         "sums over neighbours, from party to party, or in totals for the parties",
         "coupled",
@@ -112,18 +121,18 @@ ADVICE = (
         "predictions and embeddings of nodes, in sums by node",
         "overlap",
         lambda s: _where(
-            bool(s.shared) and bool(s.labelled),
+            bool(s.shared) and bool(s.labelled) and s.classes,
             f"{s.shared:,} nodes are with several parties, and what each knows of them can be put together",
         ),
     ),
     Advice(
-        "One graph each; a small graph that may be handed out is wanted",
+        "One graph each, nodes with one owner; a small graph that may be handed out is wanted",
         ("fedgc",),
         "hashed ids, which the server reads; sums over neighbours, in totals for the parties; gradients in sums by "
         "class; the condensed graph, which everybody gets",
         "condensed",
         lambda s: _where(
-            s.level == "node" and bool(s.labelled),
+            s.level == "node" and bool(s.labelled) and s.classes,
             "where models are to be trained later, or by others: on a synthetic graph in place of the parties' data",
         ),
     ),
@@ -143,7 +152,7 @@ ADVICE = (
         "nothing more",
         "unlabelled",
         lambda s: _where(
-            s.level == "graph" and 2 * s.labelled < s.items,
+            s.level == "graph" and s.classes and 2 * s.labelled < s.items,
             f"{s.items - s.labelled:,} of {s.items:,} graphs have no label: embeddings are learned without",
         ),
     ),
@@ -169,7 +178,22 @@ ADVICE = (
 
 
 def advised(situation: Situation) -> Iterator[tuple[Advice, str]]:
-    """What fits a situation, and why."""
+    """What fits a situation, without methods that refuse what the parties have, and why."""
     for advice in ADVICE:
-        if why := advice.why(situation):
-            yield advice, why
+        fit = advice.within(situation)
+        if fit.methods and (why := advice.why(situation)):
+            yield fit, why
+
+
+def flags(method: str) -> str:
+    """What `isthmus run` is told beside a method's name, for one that a study with no further word cannot train.
+
+    >>> flags("fedcog"), flags("fclg"), flags("fedavg")
+    ('--encoder sgc', '--set task.name=graph-clustering', '')
+    """
+    kind, told = Method.named(method), []
+    if kind.encoder != Method.encoder:
+        told.append(f"--encoder {kind.encoder}")
+    if kind.unsupervised:
+        told.append("--set task.name=graph-clustering")
+    return " ".join(told)
