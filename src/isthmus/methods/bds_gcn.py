@@ -17,6 +17,15 @@ class BdsGcn(FedCogGcn):
     A node at the border is kept with probability p in an iteration, in all of its layers, and what it sends is divided
     by p, so that what arrives is right on average. Evaluation takes the whole border.
 
+    Draw:  s_v = 1 / p with probability p, else 0, for every node, once an iteration
+    Forth: own sum = sum_{v in N_u^I} beta_v h_v^(l) W^(l)  for each own node u,
+           sent    = sum_{v in N_u^I} s_v beta_v h_v^(l) W^(l)  for others' u,
+           h_u^(l+1) <- ReLU(gamma_u (own sum + what came for u) + b^(l))
+    Back:  the gradient of what came goes back, and is times s_v at each v
+
+    beta_v = gamma_v = (1 + d_v)^-1/2 with degrees in the whole graph; the last layer has no ReLU. The rest is
+    `fedcog-gcn`: one step of the server's optimiser on the sum of the parties' gradients.
+
     The authors' parties send each drawn node's own row to every party that has a neighbour of it, and each receiver
     draws for itself. Here an owner draws once for all, and rows go as sums over the drawn neighbours of a node, as
     FedCog's do. Where few are drawn most sums are over one node, so that this hides next to nothing: rows of the first

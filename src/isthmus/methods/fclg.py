@@ -23,9 +23,13 @@ class FCLG(TwoViews):
     U and V are embeddings of a batch of graphs and of their diffusions by the model trained now, U_s those of the
     graphs by the server's model, U_c^(t-1) by the party's own as it was at the end of the epoch before:
 
-    l_intra = 1/2B sum_u (L(u, v) + L(v, u))     (5), (6), see `isthmus.nn.contrast.between_views`;
-    l_inter = log(1 + exp((cos(U, U_c^(t-1)) - cos(U, U_s)) / tau'))     (7), the mean over the graphs;
-    l = l_inter + l_intra     (9).
+    L(u, v) = log(sum_{z in U + V, z != u} exp(u z / tau) / exp(u v / tau))     (5)
+    l_intra = 1/2B sum_u (L(u, v) + L(v, u))     (6)
+    l_inter = log(1 + exp((cos(U, U_c^(t-1)) - cos(U, U_s)) / tau'))     (7)
+    l       = inter_weight l_inter + l_intra     (9)
+
+    (7) is a mean over the graphs. In (5) embeddings get length 1 first: as printed, dot products of sums over nodes
+    overflow. The paper has no `inter_weight`; it is 1.
 
     In the first epoch of a round there is no epoch before and no l_inter. With one batch in an epoch U equals
     U_c^(t-1), which then gives no gradient. `inter` has the paper's variants: Intra-FedAvg ("none"), Intra-KL (2) and

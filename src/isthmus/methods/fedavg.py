@@ -13,7 +13,14 @@ from isthmus.methods.base import Averaging, Learning, Model, State
 
 
 class FedAvg(Averaging):
-    """Federated averaging (McMahan et al. 2017): w <- sum_k (n_k / n) w_k over the parties drawn."""
+    """Federated averaging (McMahan et al. 2017): w <- sum_k (n_k / n) w_k over the parties drawn.
+
+    In each round the server sends its weights to a share `fraction` of the parties, drawn anew. Each trains them on
+    its own data for some epochs, and the server takes the mean of what comes back; it reads the sum alone.
+
+    Party:  w_k <- w_t, then w_k <- w_k - step(grad F_k(w_k)) for local.epochs
+    Server: w_{t+1} = sum_k (n_k / n) w_k, n_k the training items (weighting)
+    """
 
     name: ClassVar[str] = "fedavg"
 

@@ -31,9 +31,11 @@ from isthmus.tasks.base import Task
 class FedCog(Composed):
     """FedCog (Lei et al. 2023), Algorithm 1: parties propagate over one coupled graph, then train on what they got.
 
-    Internal propagation (13):  h_u <- sum_{v in N_u^I} beta_v h_v for own nodes and for others' nodes u at the border;
-    exchange:                   what was summed up for another party's node goes to that party;
-    border propagation (14):    h_u <- gamma_u (own sum + what came for u).
+    internal (13): h_u <- sum_{v in N_u^I} beta_v h_v, for own nodes u
+                   and for others' nodes u at the border
+    exchange:      what was summed up for another party's node goes to that party
+    border (14):   h_u <- gamma_u (own sum + what came for u)
+
     Theorem 1: after L of these every node has what L propagations over the whole graph would give it.
 
     The encoder says what is propagated: sgc (beta = gamma = (1 + d)^-1/2), gbp, and appnp and gprgnn with

@@ -32,10 +32,10 @@ from isthmus.tasks.base import Task
 class FedCogGcn(Method):
     """FedCog for GCN (Lei et al. 2023), (9) and (10): a graph convolution over coupled graphs in every iteration.
 
-    Forth, layer by layer:  h_u^(l+1/2) <- sum_{v in N_u^I} beta_v h_v^(l) W^(l), exchanged at the border,
-                            h_u^(l+1) <- ReLU(gamma_u (own sum + what came for u) + b^(l)).
-    Back, layer by layer:   the gradient of what came goes back to who sent it.
-    Server:                 one step of the optimiser on the sum of the parties' gradients.
+    Forth,  (9):  h_u^(l+1/2) <- sum_{v in N_u^I} beta_v h_v^(l) W^(l), exchanged
+            (10): h_u^(l+1) <- ReLU(gamma_u (own sum + what came for u) + b^(l))
+    Back:   the gradient of what came goes back to who sent it, layer by layer
+    Server: one step of the optimiser on the sum of the parties' gradients
 
     The loss is the mean over all parties' training labels, so that an iteration is one step of the same GCN on the
     whole graph (Theorem 1), to rounding. Every party takes part in every iteration; the parties keep what backward

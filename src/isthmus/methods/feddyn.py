@@ -20,9 +20,15 @@ from isthmus.nn.per_party import Leaf
 class FedDyn(Averaging):
     """FedDyn (Acar et al. 2021), Algorithm 1.
 
-    Party:  theta_k = argmin L_k(theta) - <g_k, theta> + (alpha / 2) ||theta - theta_t||^2, by local training;
+    Each party's loss gets a linear term, which it learns from round to round, and a proximal one: where training ends,
+    all parties stand at the same weights, although the minima of their own losses differ. The server keeps the mean of
+    the linear terms.
+
+    Party:  theta_k = argmin L_k(theta) - <g_k, theta>
+                      + (alpha / 2) ||theta - theta_t||^2, by local training;
             g_k <- g_k - alpha (theta_k - theta_t).
-    Server: h <- h - alpha (1 / N) sum_{k in P} (theta_k - theta_t);  theta_{t+1} = mean_{k in P} theta_k - h / alpha.
+    Server: h <- h - alpha (1 / N) sum_{k in P} (theta_k - theta_t);
+            theta_{t+1} = mean_{k in P} theta_k - h / alpha.
     """
 
     name: ClassVar[str] = "feddyn"

@@ -33,11 +33,19 @@ from isthmus.tasks.base import Step
 class FedGC(Matching, Averaging):
     """FedGC (Yan et al.), Algorithm 1: graphs that nobody pools are condensed, features meant to hide members.
 
-        line 2:       sums over neighbours, (5), `hops` times; they take the features' place;
-        line 3:       `teaching` rounds of federated averaging; the best model by validation labels unlabelled nodes,
-                      and a new model learns from these labels to label them once more (`passes`);
-        line 4:       each party learns z = f(x, N) by an information bottleneck, (10) to (19), and keeps the best z;
-        lines 5 - 16: gradient matching, (6) to (9), see `Matching`, on z.
+    line 2: x_i <- sum_{j in N_i} c_ij x_j, N_i at all parties, hops times     (5)
+    line 3: rounds of federated averaging; the model that is best by validation
+            labels unlabelled nodes, and a new one learns to label them once more
+    line 4: z ~ N(mu, softplus(s)^2), [mu, s] = S W_2 ReLU(W_1 x)     (18)
+            L = CE(GCN(z), y) + gamma KL(p(z) || N(0, 1))     (17), (19)
+            each party keeps the z that is best by its own validation nodes
+    line 5: g_c = sum_k (n_k(c) / n(c)) grad CE_c(SGC_theta on party k's z)     (9)
+            A'_ij = sigm((MLP([x'_i || x'_j]) + MLP([x'_j || x'_i])) / 2)     (8)
+            X', MLP by Adam on sum_c sum_i (1 - cos(g_c,i, g'_c,i))     (7), (9)
+
+    c_ij = ((1 + d_i) (1 + d_j))^-1/2 with j = i among them, S is the same within a party, sigm the logistic function,
+    g'_c the gradient on the synthetic graph, and theta is drawn anew in every round. Line 3 is `teaching` rounds,
+    `passes` times.
 
     The text trains the model of line 3 by FedAvg, the box by gradients: `local` says which (one epoch of "sgd" is the
     box). Of the bottleneck's head, the text says that it is the same for all parties and fixed, the box that only W1

@@ -31,8 +31,10 @@ class FedGcn(FedAvg):
     For every node u they add up sum_v c_uv x_v over all neighbours v wherever they are, and
 
         0 hops: nothing is added up, edges across the border do not exist (FedAvg);
-        1 hop:  a party gets the sums of its own nodes: the first layer is exact, the second sees own edges only;
-        2 hops: and those of the nodes across its border: two layers are exact, with no exchange in training.
+        1 hop:  a party gets the sums of its own nodes: the first layer is exact,
+                the second sees own edges only;
+        2 hops: and those of the nodes across its border: two layers are exact,
+                with no exchange in training.
 
     Parties add up by the nodes' ids, so that none is sent another's part of a sum. Who knows the terms of a sum but one
     knows that one: where a node has a single neighbour across a border its owner reads that neighbour; and with 2 hops

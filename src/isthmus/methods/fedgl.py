@@ -45,6 +45,19 @@ class FedGL(FedAvg):
     for pseudo labels what is predicted with a probability above `threshold` (12), and joins each node to the
     `neighbours` most similar ones (14).
 
+    Parties: L = L_GCN + alpha L_SSL     (8)
+             A_k <- D^-1/2 (A_k + I + beta A'_(k)) D^-1/2     (9), joined
+    Server:  P = sum_k w_k P_k,  H = sum_k w_k H_k,  by node     (11), (13)
+             y_i = argmax_j P_ij where max_j P_ij > lambda, else none     (12)
+             A' = max(cos(h_i, h_j), 0), s largest a row, rows sum to 1     (14)
+             w <- sum_k (N_k / M) w_k     (10)
+
+    `A'_(k)` is the part of A' among party k's nodes. The paper's (9) adds two matrices, each normalised by itself:
+    `A_k + beta D'^-1/2 A'_(k) D'^-1/2` with A_k normalised already (`joined = false`). In (11) and (13) its w_k is
+    N_k / M, see below; its (14) is max(H H^T, 0) (`similarity = "dot"`). Here P is the softmax of H, the fused outputs
+    of the models, unless probabilities are told beside them (`both`); and two nodes are joined in A' where each is
+    among the other's nearest (`mutual`).
+
     Sums by node are all that the server reads. Of a node that fewer than `least` of the parties hold that take part
     the sum is not opened: the sum of one would be its prediction. Such a node has no pseudo neighbours, and its pseudo
     label is what its own party predicts.
@@ -59,7 +72,7 @@ class FedGL(FedAvg):
     - What a model predicts that has hardly learned anything leads all astray: pseudo labels and graph wait until a
       share `confident` of the nodes is predicted above the threshold, the graph also until predictions have settled.
     - The pseudo graph of `similarity = "dot"`, one-sided, from the first round on, is (14) to the letter: nodes with
-      large embeddings become everybody's neighbours, and accuracy falls far. See the options below and docs/overlap.md.
+      large embeddings become everybody's neighbours, and accuracy falls far. See the options below.
     """
 
     name: ClassVar[str] = "fedgl"

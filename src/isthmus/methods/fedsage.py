@@ -37,6 +37,14 @@ AT_ONCE = 500
 class FedSage(FedAvg):
     """FedSage (Zhang et al. 2021): federated averaging of GraphSAGE; edges between parties do not exist.
 
+    A party's nodes learn from their neighbours at the party alone. GraphSAGE tells a node apart from the mean of its
+    neighbours, so that a neighbourhood of which a part is missing still has a mean like the whole one's.
+
+    Layer:  h_v <- ReLU(W_1 mean_{u in N_v} h_u + W_2 h_v + b), its own W and b a layer
+    Server: w_{t+1} = sum_k (n_k / n) w_k, over the parties drawn
+
+    N_v are the neighbours at v's own party, all of them where the paper draws some; the last layer has no ReLU.
+
     What travels: weights of the model from each party, of which the server reads the mean, and the mean back.
     """
 
@@ -53,7 +61,7 @@ class NeighGen(Options):
     """A party's generator of missing neighbours, and how it learns.
 
     z = GraphSAGE(own graph), its rows scaled to the length of the noise;
-    dGen: d = w z + b, the number of missing neighbours; fGen: x = W2 relu(W1 (z + noise) + b1) + b2, one of them.
+    dGen: d = a z + b, the number of missing neighbours; fGen: x = W_2 ReLU(W_1 (z + e) + b_1) + b_2, one of them.
 
     The paper ends fGen with tanh; here it is linear, for features need not lie within -1 and 1.
     """
@@ -113,6 +121,19 @@ class FedSagePlus(FedSage):
     what their features are. Then, round by round, its partners say how to change the generator so that what it makes
     comes nearer to the nodes that they have. Last, each party adds generated neighbours to its graph and trains on
     that; own nodes alone are trained on and evaluated. As in the paper, nobody uses the edges across the border.
+
+    Encoder:  z_v = GraphSAGE(own graph without the hidden nodes), of fixed length
+    dGen:     d_v = a z_v + b, how many neighbours of v are missing
+    fGen:     x_v = W_2 ReLU(W_1 (z_v + e) + b_1) + b_2,  e ~ N(0, I) for each one
+    Own:      L_i = wd mean_v smoothL1(d_v - hidden neighbours of v)
+                    + wf mean_v min_{u hidden, of v} |x_v - m_i(u)|^2
+    Others':  L_ij = mean_v min_m |x_v - m|^2, over the means m of party j
+    Step:     Adam along grad L_i + wf sum_j grad_{fGen} L_ij
+    Mended:   v gets round(d_v) neighbours x_v, from 0 to most
+
+    wd and wf are weight_degree and weight_feature, |.|^2 is a mean over features, m_i(u) the mean that stands for u
+    at party i, see below. The paper's own and cross losses are these with a node's features x_u where means are here,
+    and with tanh at the end of fGen.
 
     What travels in this set-up: to the server the mean square of all features, as a sum over parties. From a party to
     its partners the weights of its fGen and, for some nodes drawn in each round, the embedding plus noise, once for

@@ -47,8 +47,10 @@ class FGCL(FedAvg):
     own. Only views are trained on, so that the model tells of an edge no more than they do. Per graph, with k graphs of
     other labels drawn from a stack of the last ones:
 
-    L_c = -log exp(s(h_0, h_1)/tau) / (exp(s(h_0, h_1)/tau) + sum_t exp(s(h_t, h_1)/tau))     (6), s the cosine;
-    L_e = (c(p(h_0), y) + c(p(h_1), y)) / 2     (9);          L = gamma L_c + L_e     (10).
+    L_c = -log(e_0 / (e_0 + sum_t e_t)), t the k graphs     (6)
+    e_t = exp(cos(h_t, h_1) / tau), h_0 and h_1 the views of the graph itself
+    L_e = (c(p(h_0), y) + c(p(h_1), y)) / 2     (9)
+    L   = gamma L_c + L_e     (10)
 
     With one epsilon there is one view and no contrast: the paper's "Federated + noise".
 

@@ -18,10 +18,19 @@ class Mvgrl(TwoViews):
     """MVGRL (Hassani and Khasahmadi 2020), trained by FedAvg, or by FedProx as `trainer`.
 
     A graph and its diffusion have an encoder each, and heads for nodes and for graphs in common; nodes of one view and
-    graphs of the other are to tell of each other (`isthmus.nn.contrast.mutual_information`). The embedding of a graph
-    is the sum of both views', behind the head. Every layer is trained and sent; in the public code the convolutions
-    stand in a plain list, which torch does not see. Encoders get a diffusion as weighted edges: a GCN normalises it
-    once more, where the public code multiplies by it as it is.
+    graphs of the other are to tell of each other.
+
+    S = alpha (I - (1 - alpha) D^-1/2 (A + I) D^-1/2)^-1
+    h^A_v = head_1(encoder_A, node v),  u^A_g = head_2(encoder_A, pooled over g)
+    h^S_v, u^S_g likewise by encoder_S on the edges of S
+    I(h, u) = mean over (v, g), v not in g, of  softplus(<h_v, u_g>) - log 2
+            + mean over (v, g), v in g, of      softplus(-<h_v, u_g>) - log 2
+    l = I(h^A, u^S) + I(h^S, u^A), over a batch of one party's graphs
+
+    alpha is `restart`, and entries of S below `least` are left out. The embedding of a graph is the sum of both views',
+    u^A_g + u^S_g. Every layer is trained and sent; in the public code the convolutions stand in a plain list, which
+    torch does not see. Encoders get a diffusion as weighted edges: a GCN normalises it once more, where the public code
+    multiplies by it as it is.
     """
 
     name: ClassVar[str] = "mvgrl"

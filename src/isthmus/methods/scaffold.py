@@ -21,8 +21,13 @@ from isthmus.nn.per_party import Leaf
 class Scaffold(Averaging):
     """SCAFFOLD (Karimireddy et al. 2020), Algorithm 1 with option II for the control variates.
 
-    Party:  y <- y - lr (g(y) - c_i + c);  c_i+ = c_i - c + (x - y) / (K lr), K local steps.
+    A party keeps what its gradient is like, c_i, the server the mean c of these. Every local step is corrected by the
+    difference, so that a party whose data are unlike the others' steps where all together would.
+
+    Party:  y <- y - lr (g(y) - c_i + c), K local steps;
+            c_i+ = c_i - c + (x - y) / (K lr).
     Server: x <- x + server_lr mean(y_i - x);  c <- c + (|S| / N) mean(c_i+ - c_i).
+
     Option II holds for plain SGD steps, hence the default optimiser; running statistics are averaged as they are.
     """
 

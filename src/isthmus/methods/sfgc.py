@@ -26,10 +26,14 @@ class SFGC(Condensing):
     """SFGC (Zheng et al. 2023): a student trained on nodes without edges goes the way that experts go on the graph.
 
     In each round an expert is trained on the whole graph for t epochs, t drawn, to theta_t, and for `span` more to
-    theta_{t+span}. A student starts at theta_t and takes `steps` steps of gradient descent on (X', Y'); X' and the
-    student's learning rate descend on
+    theta_{t+span}. A student starts at theta_t and takes `steps` steps of gradient descent on (X', Y'), nodes without
+    edges; X' and the student's learning rate descend on how far it is from where the expert ended.
 
-        || student - theta_{t+span} ||^2 / || theta_t - theta_{t+span} ||^2.
+    expert:  theta_t, theta_{t+span}  by SGD on (A, X, Y), t from 0 to latest
+    student: s_0 = theta_t
+             s_{j+1} = s_j - rate grad CE(f(X', no edges; s_j), Y'),  j < steps
+    loss   = || s_steps - theta_{t+span} ||^2 / || theta_t - theta_{t+span} ||^2
+    step:    X' and log rate by Adam on the loss, through all steps of the student
 
     The authors train their experts beforehand and draw from what they kept; here every round trains one anew, which
     keeps nothing and costs a few seconds of training.
