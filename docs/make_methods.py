@@ -1,7 +1,7 @@
-"""Writes a page for each method into `methods/`: what its docstring says, what leaves a party, its options, and which
-claims of papers hold.
+"""Writes a page for each method into `methods/`: what its docstring says, what leaves a party, its options, and how our
+figures stand beside those of papers.
 
-What leaves a party is the ledger of a run on small generated data, and what holds is read from the committed results: a
+What leaves a party is the ledger of a run on small generated data, and figures are read from the committed results: a
 page is made, never written. Run `python docs/make_methods.py` after changing a method or its results; with `--check`
 nothing is written, and pages that would change are an error.
 """
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from make_tables import code, renewed, row, table
@@ -23,9 +24,10 @@ from isthmus.data.party import Party
 from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.papers.claims import Claim
-from isthmus.papers.plan import Table
-from isthmus.papers.shelf import entries
+from isthmus.papers.claims import Claim, Verdict
+from isthmus.papers.kept import values_of
+from isthmus.papers.plan import Cell, Table
+from isthmus.papers.shelf import Entry, entries
 from isthmus.papers.shown import verdicts
 from isthmus.study.seen import fields_in, in_plain_words
 from isthmus.testing import Subject, small_parties
@@ -41,17 +43,21 @@ GUIDES = {
     "condensed.md": ("fedgc", "gcond", "doscond", "sfgc"),
 }
 """The page that says what the parties of a method have, and how to choose."""
+OURS = "guide"
+"""The folder of studies that are no paper's."""
+MOST = 8
+"""Settings of a table that a page has a line for; of more it tells the mean."""
 
 
 def pages() -> dict[str, str]:
     """By name of the method the text of its page."""
     torch.set_num_threads(1)
-    judged = list(_judged())
+    shelf = entries(PAPERS)
     known = [kind for kind in Method.known().values() if kind.__module__.startswith("isthmus.")]
-    return {kind.name: _page(kind, judged) for kind in known}
+    return {kind.name: _page(kind, shelf) for kind in known}
 
 
-def _page(kind: type[Method], judged: Sequence[tuple[str, set[str], str]]) -> str:
+def _page(kind: type[Method], shelf: Sequence[Entry]) -> str:
     guide = next((page for page, names in GUIDES.items() if kind.name in names), "methods.md")
     parts = [
         f"# {kind.name}",
@@ -61,18 +67,17 @@ def _page(kind: type[Method], judged: Sequence[tuple[str, set[str], str]]) -> st
         _leaves(kind),
         "## Options",
         table(("option", "default", "values", "meaning"), [row(option) for option in kind.describe()["options"]]),
+        "## Ours and the paper's",
+        *_beside(kind, [each for each in shelf if each.paper != OURS]),
+        *_of_ours(kind, [each for each in shelf if each.paper == OURS]),
     ]
-    claims = [(name, says) for name, methods, says in judged if kind.name in methods]
-    if claims:
-        parts += ["## Ours and the paper's", _claimed(claims)]
     return "\n\n".join(parts) + "\n"
 
 
 def _said(doc: str) -> Iterator[str]:
-    """Paragraphs of a docstring; those that are formulas as they are."""
+    """Paragraphs of a docstring; formulas, which are those that are indented or aligned, as they are."""
     for paragraph in re.split(r"\n\s*\n", doc):
-        marks = r"\S {2,}\S|<-|^ {2,}\S" if "\n" in paragraph.strip() else r"\S {2,}\S"
-        if re.search(marks, paragraph, re.MULTILINE) and not paragraph.startswith("- "):
+        if re.search(r"\S {2,}\S|^ {2,}\S", paragraph, re.MULTILINE) and not paragraph.startswith("- "):
             yield f"```text\n{inspect.cleandoc(paragraph)}\n```"
         else:
             yield paragraph
@@ -118,14 +123,146 @@ def _when(rounds: set[int]) -> str:
     return "at the start and in each round" if 0 in rounds else "in each round"
 
 
-def _judged() -> Iterator[tuple[str, set[str], str]]:
-    """Every claim that was run: its table, the methods that it compares, and what became of it."""
-    for entry in entries(PAPERS):
-        plan = entry.plan
-        for verdict in verdicts(plan, entry.kept):
-            if verdict.places:
-                says = f"{verdict.claim.says}: **{verdict.word}**, {verdict.rests}"
-                yield entry.name, _compared(plan, verdict.claim), says
+# ---- beside the papers' numbers
+
+
+class Measured(NamedTuple):
+    """A figure of a cell, of every seed, and the paper's number."""
+
+    setting: str
+    ours: Sequence[float]
+    paper: float | None
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.ours)
+
+    @property
+    def above(self) -> float | None:
+        return None if self.paper is None else self.mean - self.paper
+
+
+def _beside(kind: type[Method], shelf: Sequence[Entry]) -> Iterator[str]:
+    """Our figures and the papers', and the claims of papers about it."""
+    lines = [line for each in shelf for line in _figures(kind, each)]
+    if not any(paper for *_, paper, _ in lines):
+        yield "No paper's table that was run prints a number for it: there is nothing to compare with."
+    if lines:
+        folders = ", ".join(f"`benchmarks/papers/{name}/README.md`" for name in _papers(lines))
+        yield (
+            "In its default setting, or what of a table is nearest to that: means over seeds ± their deviation, in "
+            "brackets the range over settings. Where no number of the paper's stands, it draws a curve or has none. "
+            f"All figures, variants and settings: {folders}."
+        )
+        yield table(("table", "setting", "seeds", "ours", "paper", "difference"), lines)
+    if claims := [line for each in shelf for line in _claims(kind, each, of=_subjects)]:
+        yield "Claims of papers about it, by how much our figures are on their side, and what that rests on:"
+        yield "\n".join(claims)
+
+
+def _papers(lines: Sequence[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(line[0].strip("`").partition("/")[0] for line in lines))
+
+
+def _figures(kind: type[Method], each: Entry) -> Iterator[tuple[str, ...]]:
+    """A line for each setting of a table, or one for all: of its headline, or of all other figures that are printed."""
+    plan, cells = each.plan, [cell for cell in _own(kind, each.plan) if each.kept.runs(cell)]
+    printed = [name for name in plan.figures if any(plan.paper(name, cell.place) is not None for cell in cells)]
+    headline = next(iter(plan.figures))
+    for name in printed if printed and headline not in printed else [headline]:
+        found = [
+            Measured(_setting(cell, cells), values, plan.paper(name, cell.place))
+            for cell in cells
+            if (values := values_of(plan, each.kept.runs(cell), name))
+        ]
+        found = [one for one in found if one.paper is not None] or found
+        of = f"`{each.name}`, {name}"
+        digits = plan.figures[name].digits
+        if len(found) > MOST or (found and name not in printed):
+            yield (of, *_together(found, digits))
+        else:
+            yield from ((of, *_alone(one, digits)) for one in found)
+
+
+def _own(kind: type[Method], plan: Table) -> list[Cell]:
+    """Cells of a method: where an axis sets its options, those with the fewest that are not as by default."""
+    cells = [cell for cell in plan.cells() if _method(cell.study) == kind.name]
+    for axis in plan.axes:
+        options = {value: change.get("method") for value, change in axis.changes().items()}
+        if all(options.values()) and (axis.option or any("name" in each for each in options.values() if each)):
+            far = {value: _apart(kind, options[value] or {}) for value in {cell.place[axis.name] for cell in cells}}
+            cells = [cell for cell in cells if far[cell.place[axis.name]] == min(far.values())]
+    return cells
+
+
+def _apart(kind: type[Method], options: Mapping[str, Any]) -> int:
+    """How many options these change."""
+    given, usual = kind.read({name: value for name, value in options.items() if name != "name"}, kind.name), kind()
+    return sum(getattr(given, name) != getattr(usual, name) for name in kind.model_fields)
+
+
+def _setting(cell: Cell, among: Sequence[Cell]) -> str:
+    """A cell's place, by what is not the same for all of them."""
+    told = [value for axis, value in cell.place.items() if len({each.place[axis] for each in among}) > 1]
+    return ", ".join(told) or cell.name
+
+
+def _alone(one: Measured, digits: int) -> tuple[str, ...]:
+    spread = f" ± {statistics.stdev(one.ours):.{digits}f}" if len(one.ours) > 1 else ""
+    paper = "" if one.paper is None else f"{one.paper:.{digits}f}"
+    above = "" if one.above is None else _signed(one.above, digits)
+    return one.setting, str(len(one.ours)), f"{one.mean:.{digits}f}{spread}", paper, above
+
+
+def _together(found: Sequence[Measured], digits: int) -> tuple[str, ...]:
+    """All of them in a line."""
+    above = [one.above for one in found if one.above is not None]
+    paper = [one.paper for one in found if one.paper is not None]
+    ours = [one.mean for one in found]
+    return (
+        f"{len(found)} settings" if len(found) > 1 else found[0].setting,
+        _range([len(one.ours) for one in found], 0),
+        f"{statistics.fmean(ours):.{digits}f}" + (f" ({_range(ours, digits)})" if len(ours) > 1 else ""),
+        f"{statistics.fmean(paper):.{digits}f}" if paper else "",
+        f"{_signed(statistics.fmean(above), digits)} ({_range(above, digits, signed=True)})" if above else "",
+    )
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # the sum makes of -0 a 0
+
+
+def _range(values: Sequence[float], digits: int, *, signed: bool = False) -> str:
+    told = [_signed(each, digits) if signed else f"{each:.{digits}f}" for each in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(told))
+
+
+def _claims(kind: type[Method], each: Entry, of: Any) -> Iterator[str]:
+    """What became of the claims that were run and are about a method: `of` says which methods that are."""
+    for verdict in verdicts(each.plan, each.kept):
+        if verdict.places and kind.name in of(each.plan, verdict.claim):
+            figure = verdict.claim.figure or next(iter(each.plan.figures))
+            by = _margin(verdict, each.plan.figures[figure].digits)
+            yield f"- {verdict.claim.says}: **{verdict.word}**, {by}, {verdict.rests} (`{each.name}`)"
+
+
+def _margin(verdict: Verdict, digits: int) -> str:
+    """How far the means of an order are apart, or those that should be near each other."""
+    if verdict.claim.near is not None:
+        return (
+            f"off by {_range([abs(ours - paper) for ours, paper in (each.means for each in verdict.places)], digits)}"
+        )
+    gains = []
+    for each in verdict.places:
+        steps = [high - low for high, low in zip(each.means, each.means[1:], strict=False)]
+        gains.append(-max(steps) if verdict.claim.lower else min(steps))
+    return f"by {_range(gains, digits, signed=True)}"
+
+
+def _subjects(plan: Table, claim: Claim) -> set[str]:
+    """The methods that a claim is about: of an order those at its head."""
+    cells = [cell for cell in plan.cells() if claim.covers(cell.place)]
+    return {_method(cell.study) for cell in cells if not claim.order or cell.place[claim.along] == claim.order[0]}
 
 
 def _compared(plan: Table, claim: Claim) -> set[str]:
@@ -137,13 +274,35 @@ def _method(study: Mapping[str, Any]) -> str:
     return str(given if isinstance(given, str) else given["name"])
 
 
-def _claimed(claims: Sequence[tuple[str, str]]) -> str:
-    lines = [f"- {says} (`{name}`)" for name, says in claims]
-    told = (
-        "Claims of papers in which it is compared, by the committed results; `isthmus papers check` says the same, and "
-    )
-    told += "`benchmarks/papers/` has the figures, seeds and settings."
-    return told + "\n\n" + "\n".join(lines)
+# ---- our own studies
+
+
+def _of_ours(kind: type[Method], shelf: Sequence[Entry]) -> Iterator[str]:
+    """What studies of our own on generated data have found, which no paper has a number for."""
+    lines = [line for each in shelf for line in _found(kind, each)]
+    claims = [line for each in shelf for line in _claims(kind, each, of=_compared)]
+    if lines:
+        yield "## On generated data"
+        yield "Studies of our own, of which no paper has a number; settings: `benchmarks/papers/guide/README.md`."
+        yield "\n".join(lines)
+    if claims:
+        yield "What we expected of them, by how much it is so, and what that rests on:"
+        yield "\n".join(claims)
+
+
+def _found(kind: type[Method], each: Entry) -> Iterator[str]:
+    """A line on all methods of a study that this one is in, by its headline."""
+    plan, name = each.plan, next(iter(each.plan.figures))
+    cells = [cell for cell in plan.cells() if each.kept.runs(cell)]
+    if any(_method(cell.study) == kind.name for cell in cells):
+        told = []
+        for cell in cells:
+            *others, last = cell.place.items()
+            setting = ", ".join([*(f"{axis} {value}" for axis, value in others), last[1]])
+            one = Measured(setting, values_of(plan, each.kept.runs(cell), name), None)
+            _, seeds, ours, *_ = _alone(one, plan.figures[name].digits)
+            told.append(f"{one.setting} {ours}")
+        yield f"- `{each.name}`, {name}, {seeds} seeds: {'; '.join(told)}"
 
 
 def main(arguments: Sequence[str]) -> int:

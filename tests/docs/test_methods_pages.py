@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 from scripts import DOCS, script
 
 from isthmus.methods.base import Method
+from isthmus.papers.claims import Claim, Judged, Verdict
+from isthmus.papers.kept import means
+from isthmus.papers.shelf import entry
 
 MODULE = script("make_methods")
 
@@ -29,7 +33,11 @@ def test_every_method_has_a_page_in_the_menu_that_says_all(made: dict[str, str])
     menu = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     for name, text in made.items():
         assert f"methods/{name}.md" in menu
-        assert re.findall(r"^## (.*)", text, re.MULTILINE)[:2] == ["What leaves a party", "Options"]
+        assert re.findall(r"^## (.*)", text, re.MULTILINE)[:3] == [
+            "What leaves a party",
+            "Options",
+            "Ours and the paper's",
+        ]
         for option in Method.named(name).describe()["options"]:
             assert f"| `{option['name']}` |" in text
 
@@ -42,17 +50,90 @@ def test_what_leaves_a_party_is_what_the_ledger_says(made: dict[str, str]) -> No
 
 @pytest.mark.parametrize("method", ["fedcog", "fedgl", "fgcl", "fclg", "fedgc"])
 def test_claims_of_a_methods_paper_are_on_its_page(made: dict[str, str], method: str) -> None:
-    said = made[method].partition("## Ours and the paper's")[2]
-    assert re.search(rf"^- .*: \*\*(holds|fails).*\*\*, \d+ comparison.* \(`{method}/", said, re.MULTILINE)
+    said = papers_part(made[method])
+    number = r"(by|off by) [+-]?\d+\.\d+.*"
+    verdict = rf"^- .*: \*\*(holds|fails).*\*\*, {number}, \d+ comparison.* \(`{method}/"
+    assert re.search(verdict, said, re.MULTILINE)
+    assert len(re.findall(verdict, said, re.MULTILINE)) == len(re.findall(r"^- ", said, re.MULTILINE))
+
+
+def papers_part(page: str) -> str:
+    return page.partition("## Ours and the paper's")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    "method", ["bds-gcn", "doscond", "fclg", "fedgl", "fedsage-plus", "gcond", "infograph", "sfgc"]
+)
+def test_figures_stand_beside_the_papers(made: dict[str, str], method: str) -> None:
+    line = r"^\| `\w+/[\w-]+`, \w+ \| [^|]+ \| \d+ \| ([\d.]+) ± [\d.]+ \| ([\d.]+) \| ([+-][\d.]+) \|$"
+    found = re.findall(line, papers_part(made[method]), re.MULTILINE)
+    assert found
+    for ours, paper, difference in found:
+        assert float(ours) - float(paper) == pytest.approx(float(difference), abs=0.11)
+
+
+def test_figures_are_those_of_the_results(made: dict[str, str]) -> None:
+    each = entry(MODULE.PAPERS, "fedgl/table2")
+    mean = means(each.plan, each.kept, "global")["cora", "fedgl"]
+    paper = each.plan.paper("global", {"data": "cora", "method": "fedgl"})
+    assert f"| `fedgl/table2`, global | cora | 5 | {mean:.1f} ± " in made["fedgl"]
+    assert f"| {paper:.1f} | {mean - paper:+.1f} |" in made["fedgl"]
+
+
+def test_what_has_nothing_to_compare_with_says_so(made: dict[str, str]) -> None:
+    for name, text in made.items():
+        part = papers_part(text)
+        printed = re.search(r" \| [+-][\d.]+( \([^)]*\))? \|$", part, re.MULTILINE)
+        assert bool(printed) != ("there is nothing to compare with" in part), name
+    assert "there is nothing to compare with" in made["fedyogi"]
+
+
+def test_a_method_is_told_by_its_default_setting() -> None:
+    plan = entry(MODULE.PAPERS, "fgcl/table3").plan
+    assert {cell.place["method"] for cell in MODULE._own(Method.named("fgcl"), plan)} == {"fgcl 1"}
+    plan = entry(MODULE.PAPERS, "fedgl/figure11").plan
+    assert {cell.place["threshold"] for cell in MODULE._own(Method.named("fedgl"), plan)} == {"0.5"}
+
+
+def test_our_own_studies_are_called_so(made: dict[str, str]) -> None:
+    for text in made.values():
+        assert "`guide/" not in papers_part(text)
+    ours = made["scaffold"].partition("## On generated data")[2]
+    assert "Studies of our own" in ours
+    assert re.search(r"`guide/labels`, accuracy, \d+ seeds: .*scaffold [\d.]+ ± ", ours)
+    assert re.search(r"^- Corrections of drift gain on FedAvg: .*`guide/labels`", ours, re.MULTILINE)
+
+
+def test_a_margin_is_of_the_narrowest_step() -> None:
+    order = Claim(says="", along="method", order=["a", "b", "c"])
+    assert MODULE._margin(Verdict(order, [Judged("", True, (3.0, 2.5, 1.0))]), 1) == "by +0.5"
+    lower = Claim(says="", along="method", order=["a", "b"], lower=True)
+    assert MODULE._margin(Verdict(lower, [Judged("", True, (1.0, 4.0)), Judged("", False, (2.0, 1.0))]), 0) == (
+        "by -1 to +3"
+    )
+    assert MODULE._margin(Verdict(Claim(says="", near=2.0), [Judged("", True, (80.0, 81.5))]), 1) == "off by 1.5"
+
+
+@pytest.mark.parametrize("method", sorted(set(Method.known()) - {"local", "centralized"}))
+def test_equations_are_there_and_fit_on_a_page(method: str) -> None:
+    if not Method.named(method).__module__.startswith("isthmus."):
+        pytest.skip("not one that comes with Isthmus")
+    parts = list(MODULE._said(inspect.getdoc(Method.named(method)) or ""))
+    formulas = [line for part in parts if part.startswith("```") for line in part.splitlines()[1:-1]]
+    assert formulas
+    assert not any("`" in line or len(line) > 80 for line in formulas)
+    assert any(not part.startswith("```") for part in parts[1:])  # and what it is about
 
 
 def test_formulas_stand_as_they_are() -> None:
-    doc = "Averages: w <- mean(w_k).\n\nParty:  y <- y - g\nServer: x <- mean(y)\n\n- a list\n  goes on\n\nProse\nhere."
+    doc = "Averages: w <- mean(w_k).\n\nParty:  y <- y - g\nServer: x <- mean(y)\n\n- a list\n  goes on"
+    doc += "\n\nProse\nw <- here.\n\n    w = x"
     assert list(MODULE._said(doc)) == [
         "Averages: w <- mean(w_k).",
         "```text\nParty:  y <- y - g\nServer: x <- mean(y)\n```",
         "- a list\n  goes on",
-        "Prose\nhere.",
+        "Prose\nw <- here.",
+        "```text\nw = x\n```",
     ]
 
 

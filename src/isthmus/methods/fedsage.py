@@ -40,7 +40,7 @@ class FedSage(FedAvg):
     A party's nodes learn from their neighbours at the party alone. GraphSAGE tells a node apart from the mean of its
     neighbours, so that a neighbourhood of which a part is missing still has a mean like the whole one's.
 
-    Layer:  h_v <- ReLU(W_1 mean_{u in N_v} h_u + W_2 h_v + b), its own W and b a layer
+    Layer:  h_v <- ReLU(W_1 mean_{u in N_v} h_u + W_2 h_v + b), W, b by layer
     Server: w_{t+1} = sum_k (n_k / n) w_k, over the parties drawn
 
     N_v are the neighbours at v's own party, all of them where the paper draws some; the last layer has no ReLU.
