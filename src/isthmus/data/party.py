@@ -21,6 +21,8 @@ from isthmus.errors import IsthmusError
 Level = Literal["node", "graph", "pair"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+NAMES = "letters, digits, spaces and other signs but no '/' and no '\\', and is more than '.' or '..'"
+"""What a party's name may have: it is also that of a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,7 @@ class Party:
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or any(letter in self.name for letter in "/\\\0"):
-            raise IsthmusError(f"party {self.name!r}: a name is also that of a file: a text without '/' and '\\'")
+            raise IsthmusError(f"party {self.name!r}: a party's name may have {NAMES}")
         if (self.level == "pair") != (self.pairs is not None):
             raise IsthmusError(
                 f"party '{self.name}' holds {self.level}s: give pairs to a party of pairs, and to no other"

@@ -2,6 +2,7 @@ import pytest
 
 from isthmus import toml
 from isthmus.data.folder.settings import FILE, read_settings
+from isthmus.data.party import NAMES
 from party_folders import graph_draft, lines, pile_draft
 
 MOLECULES = {"name": "lab", "level": "graph", "classes": 2, "smiles": {}}
@@ -22,6 +23,10 @@ def wrong(folder, draft, **settings):
 def test_a_good_one_has_no_faults(tmp_path):
     for settings in (graph_draft().settings, pile_draft().settings, MOLECULES):
         assert faults(tmp_path, toml.dumps(settings)) == []
+
+
+def test_signs_that_no_path_has_a_use_for_are_a_name_like_any(tmp_path):
+    assert faults(tmp_path, toml.dumps(graph_draft().settings | {"name": "<b> & Söhne, Nr. 3"})) == []
 
 
 def test_what_is_said_is_read(tmp_path):
@@ -46,9 +51,10 @@ def test_what_is_said_is_read(tmp_path):
         ({"ids": "own"}, 'a party with partners needs ids that they share: set ids = "shared"'),
         ({"level": "graph"}, "graphs that stand alone have no partners: leave 'partners' out"),
         ({"columns": {}}, "there are no [columns]: declare the features"),
-        ({"name": "a/b"}, "name 'a/b' is also that of a file: a text without '/' and '\\'"),
-        ({"name": ".."}, "name '..' is also that of a file: a text without '/' and '\\'"),
-        ({"name": "a\nb"}, "name 'a\\nb' holds what cannot be shown: letters, signs and spaces only"),
+        ({"name": "a/b"}, f"name 'a/b': a party's name may have {NAMES}"),
+        ({"name": "<script>alert(1)</script>"}, f"name '<script>alert(1)</script>': a party's name may have {NAMES}"),
+        ({"name": ".."}, f"name '..': a party's name may have {NAMES}"),
+        ({"name": "a\nb"}, f"name 'a\\nb' holds what cannot be shown: it may have {NAMES}"),
         ({"name": ""}, "option 'name' is '': string should have at least 1 character"),
         ({"labels": None, "tasks": ["id"]}, "'tasks' lists 'id', which has another meaning already: rename it"),
         ({"labels": [1, 2]}, "option 'labels.0' is 1: input should be a valid string"),
