@@ -166,7 +166,9 @@ def page_command(name: Some = None, folder: Folder = HERE) -> None:
         missing = write_page(page, texts)
         typer.echo(f"{len(texts) - len(missing)} tables in {page}")
         for table in missing:
-            typer.echo(f"  not {table}: the page has no line '{marks(table)[0]}'")
+            begin, end = marks(table)
+            why = "has no line" if page.exists() else "is not there: make it, with the line"
+            typer.echo(f"  not {table}: the page {why} '{begin}', and below it '{end}'")
 
 
 def _told(table: Table, kept: Kept) -> dict[str, Any]:

@@ -254,6 +254,19 @@ def test_a_page_without_its_end_is_named(folder: Path, isthmus: Isthmus) -> None
     assert "<!-- end of table1 -->" in done.err
 
 
+def test_what_a_page_lacks_is_said(folder: Path, isthmus: Isthmus) -> None:
+    lines = "'<!-- table1: written by isthmus papers page -->', and below it '<!-- end of table1 -->'"
+    page = folder / "mine" / "README.md"
+    page.write_text("# A paper\n")
+    done = isthmus("papers", "page", "mine/table1", "--folder", str(folder))
+    assert f"not table1: the page has no line {lines}" in done.out
+    page.unlink()
+    done = isthmus("papers", "page", "mine/table1", "--folder", str(folder))
+    assert done.code == 0
+    assert f"0 tables in {page}\n  not table1: the page is not there: make it, with the line {lines}" in done.out
+    assert not page.exists()
+
+
 def children(pid: int) -> list[int]:
     """Processes that compute for this one."""
     found = []
