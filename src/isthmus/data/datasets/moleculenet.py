@@ -141,9 +141,11 @@ def read_table(path: Path, smiles: int, labels: int | slice) -> tuple[list[str],
 def scaffold_split(of: Tensor, train: float, val: float) -> dict[str, Tensor]:
     """Masks of molecules, every scaffold whole in one of them, in the manner of DeepChem; no seed plays a part.
 
-    Scaffolds of most molecules come first (of equally many, the one that appears first). Each goes to training while
-    it fits into that share of the molecules, else to validation while it fits, else to testing. Molecules without
-    rings are one group here, which its size mostly brings to training.
+    Scaffolds of most molecules come first, of equally many the one that appears last: files are often sorted by class,
+    and with it this also decides whether the many scaffolds of one molecule, of which most of validation and testing is
+    made, are of more than one. Each goes to training while it fits into that share of the molecules, else to
+    validation while it fits, else to testing. Molecules without rings are one group here, which its size mostly
+    brings to training.
 
     Arguments:
         of: the scaffold of every molecule, -1 for none, `[molecules]`.
@@ -151,7 +153,7 @@ def scaffold_split(of: Tensor, train: float, val: float) -> dict[str, Tensor]:
 
     >>> masks = scaffold_split(torch.tensor([3, 0, 3, 1, 3]), 0.6, 0.2)
     >>> {split: mask.nonzero().flatten().tolist() for split, mask in masks.items()}
-    {'train': [0, 2, 4], 'val': [1], 'test': [3]}
+    {'train': [0, 2, 4], 'val': [3], 'test': [1]}
     """
     if train + val > 1:
         raise IsthmusError(f"train = {train} and val = {val} are more than the whole: lower one of them")
@@ -159,7 +161,7 @@ def scaffold_split(of: Tensor, train: float, val: float) -> dict[str, Tensor]:
     room = {"train": round(train * of.numel()), "val": round((train + val) * of.numel())}
     room["val"] -= room["train"]
     side = np.full(counts.size, SPLITS.index("test"))
-    for at in np.lexsort((first, -counts)):
+    for at in np.lexsort((-first, -counts)):
         fits = next((split for split, left in room.items() if counts[at] <= left), None)
         if fits is not None:
             side[at] = SPLITS.index(fits)
