@@ -248,10 +248,9 @@ def _claims(kind: type[Method], each: Entry, of: Any) -> Iterator[str]:
 
 def _margin(verdict: Verdict, digits: int) -> str:
     """How far the means of an order are apart, or those that should be near each other."""
-    if verdict.claim.near is not None:
-        return (
-            f"off by {_range([abs(ours - paper) for ours, paper in (each.means for each in verdict.places)], digits)}"
-        )
+    if not verdict.claim.order:
+        apart = [abs(each.means[0] - each.means[1]) for each in verdict.places]
+        return f"{'off' if verdict.claim.near else 'apart'} by {_range(apart, digits)}"
     gains = []
     for each in verdict.places:
         steps = [high - low for high, low in zip(each.means, each.means[1:], strict=False)]
@@ -262,7 +261,7 @@ def _margin(verdict: Verdict, digits: int) -> str:
 def _subjects(plan: Table, claim: Claim) -> set[str]:
     """The methods that a claim is about: of an order those at its head."""
     cells = [cell for cell in plan.cells() if claim.covers(cell.place)]
-    return {_method(cell.study) for cell in cells if not claim.order or cell.place[claim.along] == claim.order[0]}
+    return {_method(cell.study) for cell in cells if not claim.order or cell.place[claim.along] in claim.groups[0]}
 
 
 def _compared(plan: Table, claim: Claim) -> set[str]:

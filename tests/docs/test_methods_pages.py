@@ -51,7 +51,7 @@ def test_what_leaves_a_party_is_what_the_ledger_says(made: dict[str, str]) -> No
 @pytest.mark.parametrize("method", ["fedcog", "fedgl", "fgcl", "fclg", "fedgc"])
 def test_claims_of_a_methods_paper_are_on_its_page(made: dict[str, str], method: str) -> None:
     said = papers_part(made[method])
-    number = r"(by|off by) [+-]?\d+\.\d+.*"
+    number = r"(by|off by|apart by) [+-]?\d+\.\d+.*"
     verdict = rf"^- .*: \*\*(holds|fails).*\*\*, {number}, \d+ comparison.* \(`{method}/"
     assert re.search(verdict, said, re.MULTILINE)
     assert len(re.findall(verdict, said, re.MULTILINE)) == len(re.findall(r"^- ", said, re.MULTILINE))
@@ -106,12 +106,14 @@ def test_our_own_studies_are_called_so(made: dict[str, str]) -> None:
 
 def test_a_margin_is_of_the_narrowest_step() -> None:
     order = Claim(says="", along="method", order=["a", "b", "c"])
-    assert MODULE._margin(Verdict(order, [Judged("", True, (3.0, 2.5, 1.0))]), 1) == "by +0.5"
+    assert MODULE._margin(Verdict(order, [Judged("", True, (3.0, 2.5, 1.0), 1)]), 1) == "by +0.5"
     lower = Claim(says="", along="method", order=["a", "b"], lower=True)
-    assert MODULE._margin(Verdict(lower, [Judged("", True, (1.0, 4.0)), Judged("", False, (2.0, 1.0))]), 0) == (
+    assert MODULE._margin(Verdict(lower, [Judged("", True, (1.0, 4.0), 1), Judged("", False, (2.0, 1.0), 1)]), 0) == (
         "by -1 to +3"
     )
-    assert MODULE._margin(Verdict(Claim(says="", near=2.0), [Judged("", True, (80.0, 81.5))]), 1) == "off by 1.5"
+    assert MODULE._margin(Verdict(Claim(says="", near=2.0), [Judged("", True, (80.0, 81.5), 1)]), 1) == "off by 1.5"
+    alike = Claim(says="", along="method", within=2.0)
+    assert MODULE._margin(Verdict(alike, [Judged("", True, (80.0, 81.5), 1)]), 1) == "apart by 1.5"
 
 
 @pytest.mark.parametrize("method", sorted(set(Method.known()) - {"local", "centralized"}))

@@ -48,11 +48,13 @@ class Claim(Options):
             raise ValueError("a claim has one of `order`, `near` and `within`")
         if self.near is None and not self.along:
             raise ValueError("an `order`, and a `within`, has an axis that it goes `along`")
-        if self.order and (len(self.order) < 2 or not all(self._groups())):
+        if self.order and (len(self.order) < 2 or not all(self.groups)):
             raise ValueError("an `order` has two values at least")
         return self
 
-    def _groups(self) -> list[list[str]]:
+    @property
+    def groups(self) -> list[list[str]]:
+        """The values of an order, place by place."""
         return [[each] if isinstance(each, str) else each for each in self.order]
 
     def check(self, axes: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Any]) -> None:
@@ -61,9 +63,14 @@ class Claim(Options):
             raise IsthmusError(f"claims: there is no figure '{self.figure}': {nearest(self.figure, figures)}")
         if self.along and self.along not in axes:
             raise IsthmusError(f"claims: there is no axis '{self.along}': {nearest(self.along, axes)}")
-        for value in itertools.chain(*self._groups()):
+        for value in itertools.chain(*self.groups):
             if value not in axes[self.along]:
                 raise IsthmusError(f"claims: axis '{self.along}' has no '{value}': {nearest(value, axes[self.along])}")
+
+    def covers(self, place: Mapping[str, str]) -> bool:
+        """Whether a cell at this place is among those that it is about."""
+        inside = all(place[axis] in values for axis, values in self.at.items())
+        return inside and (not self.order or place[self.along] in itertools.chain(*self.groups))
 
     def judged(
         self, axes: Mapping[str, Sequence[str]], ours: Ours, paper: Callable[[Mapping[str, str]], float | None]
@@ -86,7 +93,7 @@ class Claim(Options):
             yield dict(zip(names, values, strict=True))
 
     def _compared(self, axes: Mapping[str, Sequence[str]], ours: Ours) -> Iterator[Judged]:
-        groups = self._groups() or [self.at.get(self.along, list(axes[self.along]))]
+        groups = self.groups or [self.at.get(self.along, list(axes[self.along]))]
         for place in self._places(axes):
             runs = [[ours({**place, self.along: value}) for value in group] for group in groups]
             everything = [each for group in runs for each in group]
