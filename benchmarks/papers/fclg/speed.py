@@ -38,7 +38,7 @@ from figures import keep, machine, markdown, named, print_table
 
 PAGE = Path(__file__).parent / "README.md"
 MARKS = ("<!-- figures: written by speed.py --write -->", "<!-- end of figures of speed.py -->")
-HEAD = ("method", "six parties, s", "pooled, s", "six parties / pooled", "asked")
+HEAD = ("method", "six parties, s", "pooled, s", "six parties / pooled", "aim")
 ASKED = {"fclg": 1.5}
 PLAIN = {"encoder": "gin", "norm": False, "lr": 1e-3}
 ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 TABLE = Table.of_file(HERE / "table3.toml")
 LOCAL: dict[str, Any] = TABLE.study["method"]["local"]
 MARKS = ("<!-- figures: written by speed.py --write -->", "<!-- end of figures of speed.py -->")
-HEAD = ("batch size", "supervised, s", "FGCL, s", "FGCL / supervised", "asked")
+HEAD = ("batch size", "supervised, s", "FGCL, s", "FGCL / supervised", "aim")
 ASKED = {128: 5, 32: None, 1: 15}
 
 
