@@ -100,3 +100,16 @@ def test_numbers_are_told_by_their_span(numbers: list[int], text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999.6, "1 kB"), (1234, "1.23 kB"), (5e12, "5 TB")])
 def test_bytes_are_in_the_units_of_networks(count: float, text: str) -> None:
     assert words.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"),
+    [
+        ("test_roc_auc", "Test ROC AUC"),
+        ("val_rmse", "Validation RMSE"),
+        ("test_macro_f1", "Test macro F1"),
+        ("pooled_test_accuracy", "Pooled test accuracy"),
+    ],
+)
+def test_metrics_are_spelled_as_people_write_them(metric: str, title: str) -> None:
+    assert words.titled(metric) == title

@@ -36,7 +36,8 @@ def base(metric: str) -> str:
 
 def metric_name(metric: str, bare: bool = False) -> str:
     words = (base(metric) if bare else metric).split("_")
-    spelled = {"val": "validation", "f1": "F1", "auc": "AUC", "nmi": "NMI", "ari": "ARI"}
+    spelled = {"val": "validation", "f1": "F1", "roc": "ROC", "auc": "AUC", "nmi": "NMI", "ari": "ARI"}
+    spelled |= {"rmse": "RMSE", "mae": "MAE", "mse": "MSE"}
     return " ".join(spelled.get(word, word) for word in words)
 
 
