@@ -152,6 +152,20 @@ def write_folder(
     return folder
 
 
+def of_another_task(parts: dict[str, Any], metric: str = "roc_auc", more: tuple[str, ...] = ()) -> None:
+    """Makes a folder that of a task which another metric judges, with more metrics beside it."""
+    study = parts["results"]["study"]
+    study["data"] = {"name": "molecules"}
+    for each in parts["results"]["runs"]:
+        value = each["metrics"].pop("test_accuracy")
+        each["metrics"] = {f"test_{metric}": value, f"val_{metric}": each["metrics"].pop("val_accuracy")}
+        each["metrics"] |= dict.fromkeys(more, value)
+        each["parties"] = {party: {f"test_{metric}": of["test_accuracy"]} for party, of in each["parties"].items()}
+    parts["results"]["summary"] = summary(parts["results"]["runs"])
+    for row in parts["history"]:
+        row["metric"] = row["metric"].replace("accuracy", metric)
+
+
 class Page(HTMLParser):
     """Visible text, the cells of every table row, the charts, and whether every tag is closed."""
 
@@ -198,12 +212,12 @@ class Page(HTMLParser):
         """The first row whose cells begin so."""
         return next(row for row in self.rows if [cell.split(" ")[0] for cell in row[: len(starts)]] == list(starts))
 
-    def chart(self, title: str) -> ET.Element:
-        return next(each for each in self.charts if (each.findtext("title") or "").startswith(title))
+    def chart(self, title: str, which: int = 0) -> ET.Element:
+        return [each for each in self.charts if (each.findtext("title") or "").startswith(title)][which]
 
-    def names(self, title: str) -> list[str]:
+    def names(self, title: str, which: int = 0) -> list[str]:
         """The series that a chart shows."""
-        return list(dict.fromkeys(name for name in map(said_over, self.chart(title).iter("g")) if name))
+        return list(dict.fromkeys(name for name in map(said_over, self.chart(title, which).iter("g")) if name))
 
 
 def said_over(element: ET.Element) -> str:

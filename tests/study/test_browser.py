@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import LEVEL, write_folder
+from result_folders import LEVEL, of_another_task, write_folder
 from test_audited import found, spends
 from test_report import drawn, hostile
 
@@ -71,6 +72,20 @@ def full(parts: dict[str, Any]) -> None:
 
 
 @pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Of tasks that other metrics judge, one of which has many more beside it, and one a study of many methods."""
+    methods = ("fedavg", "fedprox", "fedsage-plus", "feddyn", "scaffold", "fedadagrad", "centralized", "local")
+    own = [f"{split}_{of}{name}" for split in ("test", "val") for of in ("", "party_") for name in ("nmi", "ari", "f1")]
+    more = (*own, "pooled_test_accuracy", "pooled_test_macro_f1", "pooled_val_accuracy", "pooled_val_macro_f1")
+    return [
+        write_folder(tmp_path, "first-study", methods),
+        write_folder(tmp_path, "molecules-of-laboratories", change=partial(of_another_task, more=more)),
+        write_folder(tmp_path, "measured", change=partial(of_another_task, metric="rmse")),
+        write_folder(tmp_path, "the-same", methods[:3]),
+    ]
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made: Path = write_folder(tmp_path, "results", change=full)
     write_audit(made, found(made))
@@ -85,6 +100,13 @@ CUT_OFF = """() => [...document.querySelectorAll('svg.chart')].flatMap(chart => 
       || box.bottom > frame.bottom + 1;
   }).map(text => text.textContent);
 })"""
+
+BROKEN_NUMBERS = """() => [...document.querySelectorAll('td.n')].filter(cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top))).size;
+  return lines > cell.textContent.trim().split(/\\s+/).length;
+}).map(cell => cell.textContent)"""
 
 PALE = """() => {
   const part = value => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
@@ -120,6 +142,21 @@ def test_nothing_breaks_and_nothing_is_cut_off(browser: Any, folder: Path, tmp_p
     assert min(sizes) > 50
     assert page.evaluate(CUT_OFF) == []
     assert page.evaluate(PALE) == []
+    page.close()
+
+
+@pytest.mark.parametrize("reader", ["desk", "phone", "paper"])
+def test_several_studies_fit_on_one_page(browser: Any, folders: list[Path], tmp_path: Path, reader: str) -> None:
+    page = Opened(browser, write_report(folders).as_uri(), **READERS[reader])
+    page.screenshot(path=tmp_path / f"{reader}.png", full_page=True)
+    assert page.said == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate(CUT_OFF) == []
+    if reader == "paper":
+        tables = page.evaluate("[...document.querySelectorAll('table')].map(e => e.getBoundingClientRect().right)")
+        assert len(tables) > 12
+        assert max(tables) <= READERS[reader]["width"], "nothing scrolls on paper"
+        assert page.evaluate(BROKEN_NUMBERS) == []
     page.close()
 
 

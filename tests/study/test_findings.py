@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from result_folders import Build, ledger_rows, write_folder
+from result_folders import Build, ledger_rows, of_another_task, write_folder
 
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
@@ -105,4 +105,13 @@ def test_methods_of_several_folders_keep_their_figures(build: Build) -> None:
     assert findings.methods == {"fedavg (a)": "fedavg", "local": "local", "fedavg (b)": "fedavg"}
     assert findings.ranked(findings.methods, "test_accuracy") == ["fedavg (a)", "fedavg (b)", "local"]
     assert findings.ranked(findings.methods, "nothing") == []
-    assert findings.main == "test_accuracy"
+    assert [setting.main for setting in findings.settings] == ["test_accuracy"]
+
+
+def test_every_setting_has_a_main_metric_of_its_own(build: Build) -> None:
+    first, other = build("first"), build("other", change=partial(of_another_task, metric="roc_auc"))
+    findings = read_folders([first, other])
+    assert {setting.name: setting.main for setting in findings.settings} == {
+        "first": "test_accuracy",
+        "other": "test_roc_auc",
+    }

@@ -12,7 +12,20 @@ from typing import Any
 
 import pytest
 import torch
-from result_folders import LEVEL, ROUNDS, SEEDS, Build, Page, curve, cut, ledger_rows, run, said_over, write_folder
+from result_folders import (
+    LEVEL,
+    ROUNDS,
+    SEEDS,
+    Build,
+    Page,
+    curve,
+    cut,
+    ledger_rows,
+    of_another_task,
+    run,
+    said_over,
+    write_folder,
+)
 
 from isthmus.errors import IsthmusError
 from isthmus.study.graphs import write_graph
@@ -340,13 +353,43 @@ def test_a_method_in_two_folders_is_told_apart(build: Build) -> None:
 
     first, second = build("a", ("fedavg", "local")), build("b", ("fedavg",), change=elsewhere)
     page = Page(write_report([first, second, first]))
-    assert page.names("Validation accuracy") == ["fedavg (a)", "local", "fedavg (b)"]
+    assert page.names("Validation accuracy") == ["fedavg (a)", "local"]
+    assert page.names("Validation accuracy", 1) == ["fedavg (b)"], "other data have a chart of their own"
     assert "cora and citeseer" in page.text
     assert "a fedavg reached" in page.text
     assert "b fedavg reached" in page.text
     assert "<td class=n><b>" not in page.source
     assert "a/study.toml" in page.text
     assert "b/study.toml" in page.text
+
+
+def test_settings_that_other_metrics_judge_are_told_each_by_its_own(build: Build) -> None:
+    def motifs(parts: dict[str, Any]) -> None:
+        parts["results"]["study"]["data"]["name"] = "motifs"
+
+    first, motif = build("first"), build("motif", change=motifs)
+    page = Page(write_report([first, build("mol", change=of_another_task), motif]))
+    assert "No metric was recorded" not in page.text
+    mean = 100 * sum(run("fedsage", seed)["metrics"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
+    for name, metric in (("first", "accuracy"), ("mol", "ROC AUC"), ("motif", "accuracy")):
+        assert f"{name} fedsage reached {mean:.1f} ± 0.4 % test {metric};" in page.text
+        assert f"Gain of fedsage ({name})" in page.text
+        assert [row[1:3] for row in page.rows if row[0].startswith(f"fedavg ({name})")].count(["4", "0"]) == 1, "gains"
+    titles = [title for chart in page.charts if "a dot per seed" in (title := chart.findtext("title") or "")]
+    assert [title.partition(":")[0] for title in titles] == ["Test accuracy", "Test ROC AUC", "Test accuracy"]
+    seeds = [row for row in page.rows if row[0].startswith("fedavg (") and len(row) == 1 + len(SEEDS)]
+    assert len(seeds) == 3
+    assert all("–" not in row for row in seeds)
+
+
+def test_many_metrics_stand_in_several_tables(build: Build) -> None:
+    more = (*(f"test_party_{at}" for at in range(4)), *(f"val_party_{at}" for at in range(4)), "pooled_test_accuracy")
+    page = Page(write_report([build(change=partial(of_another_task, more=more))]))
+    heads = [row for row in page.rows if row[0] == "Method"]
+    assert heads[0][1:] == ["ROC AUC (%)", *(f"party {at}" for at in range(4)), *heads[0][-3:]]
+    assert heads[0][-3:] == ["Seeds", "Round reported", "Time per run"]
+    assert heads[1][1:] == ["ROC AUC (%)", *(f"party {at}" for at in range(4))]
+    assert heads[2][1:] == ["pooled test accuracy (%)"]
 
 
 def test_one_method_of_one_setting_in_two_folders(build: Build) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean
@@ -35,6 +35,15 @@ class Difference:
     p: float | None
 
 
+@dataclass(frozen=True)
+class Contest:
+    """Methods of one setting, the best one that keeps data apart first, and the metric that they are compared by."""
+
+    setting: str
+    metric: str
+    methods: Sequence[str]
+
+
 def difference(best: dict[int, float], other: dict[int, float], smaller: bool = False) -> Difference | None:
     """Paired over the seeds that both have; none where these are fewer than three.
 
@@ -59,22 +68,19 @@ def difference(best: dict[int, float], other: dict[int, float], smaller: bool = 
     return Difference(len(seeds), mean, float(low), float(high), float(found.pvalue))
 
 
-def compared(findings: Findings, metric: str, contests: Mapping[str, Sequence[str]]) -> str:
+def compared(findings: Findings, contests: Sequence[Contest]) -> str:
     """A table for each setting: its best method against all others; a sentence where seeds are too few.
 
-    Arguments:
-        metric: that they are compared by.
-        contests: by setting its methods, first the one that keeps data apart and is best. Settings are apart, for what
-            one method wins on one data set says nothing of another's on another.
+    Settings are apart, for what one method wins on one data set says nothing of another's on another.
     """
-    parts = [_contest(findings, metric, setting, of) for setting, of in contests.items() if len(of) > 1]
+    parts = [_table(findings, each) for each in contests if len(each.methods) > 1]
     return f"<h3>Is the lead more than luck?</h3>{''.join(parts)}" if parts else ""
 
 
-def _contest(findings: Findings, metric: str, setting: str, methods: Sequence[str]) -> str:
-    best, *others = methods
+def _table(findings: Findings, contest: Contest) -> str:
+    metric, (best, *others) = contest.metric, contest.methods
     found = list(_differences(findings, metric, best, others))
-    title = f"<h4>{escape(setting)}</h4>" if setting else ""
+    title = f"<h4>{escape(contest.setting)}</h4>" if contest.setting else ""
     if not found:
         return f"{title}<p class=note>That takes {FEWEST} seeds at least which two methods have in common.</p>"
     scale, unit = (100.0, " points") if words.percent(metric) else (1.0, "")

@@ -48,6 +48,13 @@ class Line(BaseModel):
     std: float | None = None
     seeds: int = 1
 
+    @property
+    def said(self) -> str:
+        """The mean, and the deviation where there are several seeds."""
+        alone = self.seeds < 2 or words.finite(self.std) is None
+        mean = words.number(self.mean, self.metric)
+        return mean if alone else f"{mean} ± {words.number(self.std, self.metric)}"
+
 
 class Cut(BaseModel):
     """What the parties held in the runs with these seeds."""
@@ -110,6 +117,39 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """Folders whose figures are comparable: on one data set and cut, with one task and model."""
+
+    name: str
+    sources: list[Source]
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(method for source in self.sources for method in source.methods))
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for source in self.sources for run in source.results.runs]
+
+    @property
+    def metrics(self) -> list[str]:
+        """Test metrics first, then validation, then the rest; what a task is judged by leads."""
+        metrics = dict.fromkeys(line.metric for source in self.sources for line in source.results.summary)
+        kinds = {"test": 0, "val": 1}
+        leading = {name: at for at, name in enumerate(LEADING)}
+
+        def rank(metric: str) -> tuple[int, int]:
+            return kinds.get(words.kind(metric), 2), leading.get(metric.partition("_")[2], len(leading))
+
+        return sorted(metrics, key=rank)
+
+    @property
+    def main(self) -> str | None:
+        """The metric that the headline speaks of; another setting, of another task, has another."""
+        return next(iter(self.metrics), None)
+
+
+@dataclass(frozen=True)
 class Findings:
     """All folders together; `methods` maps the name on the page to the method's own name."""
 
@@ -127,31 +167,14 @@ class Findings:
     """Graphs that methods made, by method and seed."""
 
     @property
-    def settings(self) -> dict[str, list[Source]]:
-        """Folders whose figures are comparable, by their names; without one where all are."""
+    def settings(self) -> list[Setting]:
+        """Folders whose figures are comparable, each with a name; without one where all are."""
         groups: dict[str, list[Source]] = {}
         for source in self.sources:
             groups.setdefault(source.setting, []).append(source)
         if len(groups) == 1:
-            return {"": self.sources}
-        return {", ".join(source.name for source in sources): sources for sources in groups.values()}
-
-    @property
-    def metrics(self) -> list[str]:
-        """Test metrics first, then validation, then the rest; what a task is judged by leads."""
-        metrics = dict.fromkeys(metric for _, metric in self.lines)
-        kinds = {"test": 0, "val": 1}
-        leading = {name: at for at, name in enumerate(LEADING)}
-
-        def rank(metric: str) -> tuple[int, int]:
-            return kinds.get(words.kind(metric), 2), leading.get(metric.partition("_")[2], len(leading))
-
-        return sorted(metrics, key=rank)
-
-    @property
-    def main(self) -> str | None:
-        """The metric that the headline speaks of."""
-        return next(iter(self.metrics), None)
+            return [Setting("", self.sources)]
+        return [Setting(", ".join(source.name for source in sources), sources) for sources in groups.values()]
 
     def style(self, method: str) -> int:
         return list(self.methods).index(method)
@@ -162,6 +185,15 @@ class Findings:
     def value(self, method: str, metric: str | None) -> float | None:
         line = self.lines.get((method, metric or ""))
         return words.finite(line.mean) if line else None
+
+    def figure(self, method: str, metric: str) -> str:
+        """Mean and deviation with their unit, not to be broken over lines."""
+        text = self.lines[method, metric].said + (" %" if words.percent(metric) else "")
+        return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+    def federated(self, methods: Iterable[str]) -> list[str]:
+        """Those that keep data apart and train together."""
+        return [method for method in methods if self.methods[method] not in words.BOUNDS]
 
     def smaller_leads(self, metric: str | None) -> bool:
         """Whether less of a metric is better."""

@@ -103,7 +103,10 @@ footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:v
 @media print{@page{margin:14mm}
 .facts{background:none;gap:0}.facts div{border:1px solid var(--line);margin:0 -1px -1px 0}
 body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}
-h2,h3,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}table{font-size:8pt}
-th,td{padding-right:6px}td.n,td.whole{white-space:normal}pre{white-space:pre-wrap}section>details::details-content{content-visibility:visible;block-size:auto}
+h2,h3,h4,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}
+table{font-size:8pt}small{font-size:7pt}th,td{padding-right:6px}
+th:not(.whole),td:not(.n){overflow-wrap:anywhere}tbody th,.n,.whole{white-space:normal}
+pre{white-space:pre-wrap}
+section>details::details-content{content-visibility:visible;block-size:auto}
 *{print-color-adjust:exact}}
 """

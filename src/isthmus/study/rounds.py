@@ -6,18 +6,32 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from isthmus.study import charts, page, words
-from isthmus.study.findings import Findings
+from isthmus.study.findings import Findings, Setting
 
+_COLUMNS = 10
+"""Curves that one table tells of."""
 _ROUNDS_SHOWN = 20
 """That a table has about, at most."""
 
 
 def round_by_round(findings: Findings) -> str:
-    """The section's HTML: validation beside test for each metric, the first one open."""
-    drawn = _curves(findings)
-    bases = list(dict.fromkeys(words.base(metric) for metric in [*findings.metrics, *drawn]))
+    """The section's HTML: in every setting validation beside test for each metric, the first one open."""
+    note = "Lines: mean over seeds. Bands: lowest to highest seed. Test curves are for reading; they choose no round."
+    parts, drawn = [], _curves(findings)
+    for setting in findings.settings:
+        methods = setting.methods
+        own = {metric: [curve for curve in of if curve.name in methods] for metric, of in drawn.items()}
+        parts.append(f"<h3>{escape(setting.name)}</h3>" if setting.name else "")
+        parts.append(_of_one(setting, {metric: of for metric, of in own.items() if of}))
+    known = {curve.name for of in drawn.values() for curve in of}
+    if bare := [method for method in findings.methods if method not in known]:
+        note += f" No value per round was recorded for {words.listed(bare)}."
+    return f"{''.join(parts)}<p class=note>{escape(note)}</p>"
+
+
+def _of_one(setting: Setting, drawn: Mapping[str, Sequence[charts.Curve]]) -> str:
     parts: list[str] = []
-    for base in bases:
+    for base in dict.fromkeys(words.base(metric) for metric in [*setting.metrics, *drawn]):
         metrics = [metric for metric in (f"val_{base}", f"test_{base}", f"train_{base}", base) if metric in drawn]
         if not metrics:
             continue
@@ -27,13 +41,9 @@ def round_by_round(findings: Findings) -> str:
         pair = "".join(
             f"<figure>{charts.line_chart(words.titled(m), drawn[m], words.shown(m), bounds)}</figure>" for m in metrics
         )
-        shown = f"<div class=pair>{pair}</div>{_table(drawn, metrics)}"
+        shown = f"<div class=pair>{pair}</div>{_tables(drawn, metrics)}"
         parts.append(page.folded(words.titled(base), shown) if parts else shown)
-    bare = [method for method in findings.methods if not any(c.name == method for each in drawn.values() for c in each)]
-    note = "Lines: mean over seeds. Bands: lowest to highest seed. Test curves are for reading; they choose no round."
-    if bare:
-        note += f" No value per round was recorded for {words.listed(bare)}."
-    return f"{''.join(parts)}<p class=note>{escape(note)}</p>"
+    return "".join(parts)
 
 
 def _curves(findings: Findings) -> dict[str, list[charts.Curve]]:
@@ -56,8 +66,15 @@ def _curves(findings: Findings) -> dict[str, list[charts.Curve]]:
     return curves
 
 
+def _tables(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) -> str:
+    """The means that the curves are drawn through; of many curves, as paper is narrow, a table for each metric."""
+    if sum(len(drawn[metric]) for metric in metrics) <= _COLUMNS:
+        return page.folded("The figures, round by round", _table(drawn, metrics))
+    return page.folded("The figures, round by round", "".join(_table(drawn, [metric]) for metric in metrics))
+
+
 def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) -> str:
-    """The means that the curves are drawn through, in some rounds, a column for each curve."""
+    """Means in some rounds, a column for each curve."""
     means = {
         (metric, curve.name): dict(zip(curve.rounds, curve.mean, strict=True))
         for metric in metrics
@@ -77,4 +94,4 @@ def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) 
     names = "".join(page.head(name, "n") for _, name in means)
     head = f"<tr><td></td>{over}</tr><tr>{page.head('Round')}{names}</tr>"
     note = "Mean over seeds" + ("." if len(told) == len(every) else f", in {len(told)} of {len(every)} rounds.")
-    return page.folded("The figures, round by round", page.table(head, "".join(rows), note))
+    return page.table(head, "".join(rows), note)

@@ -1,0 +1,82 @@
+"""The head of the report: for every setting a verdict, how sure it is, and the facts of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from isthmus.study import words
+from isthmus.study.findings import Findings, Setting
+from isthmus.study.words import ALONE, BOUNDS
+
+_EQUAL = 1e-9
+"""Means that are nearer than this are the same."""
+
+
+def headline(findings: Findings) -> str:
+    """A verdict and the facts for every setting: figures from different settings do not belong in one sentence."""
+    parts = []
+    for setting in findings.settings:
+        if setting.name:
+            parts.append(f"<h2 class=setting>{escape(setting.name)}</h2>")
+        parts += [_verdict(findings, setting), _facts(setting)]
+    return "".join(parts)
+
+
+def _verdict(findings: Findings, setting: Setting) -> str:
+    metric, methods = setting.main, setting.methods
+    ranked = findings.ranked(methods, metric)
+    if metric is None or not ranked:
+        return "<p class=verdict>No metric was recorded.</p>"
+    federated = findings.federated(ranked)
+    best, *others = federated or ranked
+    marks = [method for method in ranked if method not in (best, *others)]
+    names = _own_names(findings, methods)
+    said = [f"{names[method]} {findings.figure(method, metric)}" for method in others[:3]]
+    said += [f"{len(others) - 3} more methods behind"] if len(others) > 3 else []
+    said += [
+        f"{names[method]} ({BOUNDS[findings.methods[method]]}) {findings.figure(method, metric)}" for method in marks
+    ]
+    text = (
+        f"<b>{names[best]}</b> reached <b>{findings.figure(best, metric)}</b> {escape(words.metric_name(metric))}"
+        f"{'; ' if said else ''}{', '.join(said)}."
+    )
+    return f"<p class=verdict>{text}</p><p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
+
+
+def _own_names(findings: Findings, methods: Sequence[str]) -> dict[str, str]:
+    """Methods without their folder, escaped, where that leaves no two of one name."""
+    own = {method: escape(findings.methods[method]) for method in methods}
+    return own if len(set(own.values())) == len(own) else {method: escape(method) for method in methods}
+
+
+def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapping[str, str]) -> str:
+    lines = [findings.lines[method, metric] for method in ranked]
+    seeds = sorted({line.seeds for line in lines})
+    one = "One seed: how much of this is luck is not known."
+    text = one if seeds == [1] else f"Mean ± standard deviation over {words.span(seeds)} seeds."
+    if len(lines) > 1:
+        first, second = (names[method] for method in ranked[:2])
+        lead = abs((lines[0].mean or 0.0) - (lines[1].mean or 0.0))
+        if lead < _EQUAL:
+            text += f" {first} and {second} are equal."
+        elif seeds != [1] and lead <= max(words.finite(line.std) or 0.0 for line in lines[:2]):
+            text += f" The lead of {first} over {second} is within one standard deviation."
+    alone = [method for method in names if BOUNDS.get(findings.methods[method]) == ALONE and method not in ranked]
+    if (order := findings.ranked([*alone, ranked[0]], metric)) and order[0] in alone:
+        text += f" Parties that train alone are better: {names[order[0]]}."
+    return text
+
+
+def _facts(setting: Setting) -> str:
+    study, runs = setting.sources[0].results.study, setting.runs
+    facts = {
+        "Data": words.described(study.get("data")),
+        **({"Task": words.described(study["task"])} if study.get("task") else {}),
+        "Partition": words.described(study.get("partition")),
+        "Parties": str(study.get("parties", "not recorded")),
+        "Model": words.described(study.get("model")),
+        "Seeds": ", ".join(map(str, sorted({run.seed for run in runs}))) or "none",
+        "Rounds": words.span(run.rounds for run in runs),
+    }
+    return f"<dl class=facts>{''.join(f'<div><dt>{k}</dt><dd>{escape(v)}</dd></div>' for k, v in facts.items())}</dl>"
