@@ -67,6 +67,35 @@ def test_it_shows_what_there_is_so_far(live: LivePage) -> None:
     assert "Party by party" in after
 
 
+def test_what_is_known_from_the_start_is_told_and_what_is_not_is_left_out(live: LivePage) -> None:
+    before = got(live)[1]
+    assert "<h1>banks</h1>" in before
+    assert "<dt>Rounds</dt><dd>at most 4</dd>" in before
+
+    class Early(Looking):
+        def run_started(self, *told: object) -> None:
+            self.seen.append(got(self.page)[1])
+
+    looking = Early(live)
+    run_study(PLAN, watcher=Several(live, looking))
+    begun, during, other = looking.seen
+    for page in looking.seen:
+        assert "<h1>banks across 4 parties</h1>" in page
+        assert "<dt>Parties</dt><dd>4</dd>" in page
+        assert "<dt>Partition</dt><dd>given (edges coupled)</dd>" in page
+        assert "None" not in page.partition("</style>")[2]
+        assert "unnamed" not in page
+    assert "No round has been evaluated yet" in begun
+    assert "<dt>Rounds</dt><dd>3 so far</dd>" in during
+    assert "Every run reports its last round" not in during
+    assert "chosen on validation data; test data chose nothing. One that is under way shows its last" in during
+    assert "0.0 s" not in during
+    assert "Nothing left any party" not in during
+    assert "4 parties hold" in during, "the cut is known before any run"
+    assert 'id="traffic"' not in during
+    assert 'id="traffic"' in other
+
+
 def test_the_page_is_made_anew_only_where_there_is_news(live: LivePage) -> None:
     run_study(PLAN, watcher=live)
     assert live.page() is live.page()

@@ -65,11 +65,13 @@ def run_away(
     resolved = {**study.resolved(), **more}
     prepare(out, resolved, resume=resume, force=force)
     place = out / STATE / "job"
+    watcher = watcher or Watcher()
+    watcher.study_started(resolved)
     begun = store.read(place) if resume and place.exists() else {"run": uuid4().hex, "job": ""}
     told: dict[tuple[str, int], int] = {}
 
     def watched() -> dict[str, Any]:
-        _watch(admin, begun["job"], study, watcher or Watcher(), pause, told)
+        _watch(admin, begun["job"], study, watcher, pause, told)
         done = admin.state(begun["job"]) == "done"
         return admin.outcome(begun["job"]) if done else {"wrong": "the run was stopped, or the server that ran it"}
 

@@ -27,6 +27,8 @@ LEDGER = {
 }
 """Columns of ledger.parquet, with their types."""
 
+_WITHOUT_CHOICE = ("graph-clustering",)
+"""Tasks in which nothing chooses between rounds. By name, for a report reads files alone."""
 _SMALLER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse")
 
 
@@ -39,6 +41,8 @@ class Run(BaseModel):
     metrics: dict[str, float | None] = {}
     parties: dict[str, dict[str, float | None]] = {}
     privacy: dict[str, Any] = {}
+    under_way: bool = False
+    """Its figures are of its last round so far; which round it will report, and what left parties, is not known."""
 
 
 class Line(BaseModel):
@@ -181,6 +185,25 @@ class Findings:
 
     def runs_of(self, method: str) -> list[Run]:
         return [run for run in self.runs if run.method == method]
+
+    def ended(self, method: str) -> list[Run]:
+        return [run for run in self.runs_of(method) if not run.under_way]
+
+    def is_open(self, method: str) -> bool:
+        """Whether none of its runs has ended."""
+        return bool(self.runs_of(method)) and not self.ended(method)
+
+    def chosen_by(self, method: str) -> str:
+        """What chooses the round that its runs report: `validation` or `last`; nothing where that is not recorded."""
+        runs = self.runs_of(method)
+        if any(run.chosen_round not in (None, run.rounds) for run in runs):
+            return "validation"
+        study = next(source.results.study for source in self.sources if method in source.methods)
+        options = {each.get("name"): each.get("select") for each in study.get("methods", [])}
+        select = str(options.get(self.methods[method]) or ("last" if any(run.chosen_round for run in runs) else ""))
+        chooses = any(words.kind(metric) == "val" for run in runs for metric in run.metrics)
+        labelled = (study.get("task") or {}).get("name") not in _WITHOUT_CHOICE
+        return select if chooses and labelled else select and "last"
 
     def value(self, method: str, metric: str | None) -> float | None:
         line = self.lines.get((method, metric or ""))

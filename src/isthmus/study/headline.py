@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from isthmus.study import words
 from isthmus.study.findings import Findings, Setting
@@ -11,6 +12,14 @@ from isthmus.study.words import ALONE, BOUNDS
 
 _EQUAL = 1e-9
 """Means that are nearer than this are the same."""
+
+
+def title(studies: Iterable[Mapping[str, Any]]) -> str:
+    """What was studied, as text."""
+    known = list(studies)
+    data = words.listed(list(dict.fromkeys(words.described(study.get("data"), brief=True) for study in known)))
+    parties = " or ".join(dict.fromkeys(str(study["parties"]) for study in known if study.get("parties")))
+    return f"{data} across {parties} {'party' if parties == '1' else 'parties'}" if parties else data
 
 
 def headline(findings: Findings) -> str:
@@ -70,13 +79,22 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
 
 def _facts(setting: Setting) -> str:
     study, runs = setting.sources[0].results.study, setting.runs
-    facts = {
+    planned = [int(seed) for source in setting.sources for seed in source.results.study.get("seeds") or ()]
+    rounds = words.span(run.rounds for run in runs)
+    going = any(run.under_way for run in runs)
+    return facts(study, sorted({*planned, *(run.seed for run in runs)}), f"{rounds} so far" if going else rounds)
+
+
+def facts(study: Mapping[str, Any], seeds: Iterable[int], rounds: str) -> str:
+    """What is known of a study; what is not is left out."""
+    told = {
         "Data": words.described(study.get("data")),
-        **({"Task": words.described(study["task"])} if study.get("task") else {}),
-        "Partition": words.described(study.get("partition")),
-        "Parties": str(study.get("parties", "not recorded")),
+        "Task": words.described(study.get("task") or ""),
+        "Partition": words.described(study.get("partition") or ""),
+        "Parties": str(study.get("parties") or ""),
         "Model": words.described(study.get("model")),
-        "Seeds": ", ".join(map(str, sorted({run.seed for run in runs}))) or "none",
-        "Rounds": words.span(run.rounds for run in runs),
+        "Seeds": ", ".join(map(str, seeds)) or "none",
+        "Rounds": rounds,
     }
-    return f"<dl class=facts>{''.join(f'<div><dt>{k}</dt><dd>{escape(v)}</dd></div>' for k, v in facts.items())}</dl>"
+    parts = (f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in told.items() if value)
+    return f"<dl class=facts>{''.join(parts)}</dl>"

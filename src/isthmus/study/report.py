@@ -15,7 +15,7 @@ from isthmus.errors import IsthmusError
 from isthmus.study import charts, page, words
 from isthmus.study.audited import what_attacks_found
 from isthmus.study.findings import Findings, read_folders
-from isthmus.study.headline import headline
+from isthmus.study.headline import facts, headline, title
 from isthmus.study.made import what_was_made
 from isthmus.study.parties import who_holds_what
 from isthmus.study.rounds import round_by_round
@@ -45,8 +45,20 @@ def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -
     return target
 
 
+def announced(study: Mapping[str, Any]) -> str:
+    """A page about a study of which no round is known yet.
+
+    Arguments:
+        study: as far as it is known.
+    """
+    rounds = [int(each["rounds"]) for each in study.get("methods", []) if "rounds" in each]
+    note = "<p class=verdict>No round has been evaluated yet.</p>"
+    known = facts(study, study.get("seeds") or (), f"at most {max(rounds)}" if rounds else "")
+    return page.document(title([study]), note + known, [], [])
+
+
 def _page(findings: Findings) -> str:
-    title = _title(findings)
+    name = title(source.results.study for source in findings.sources)
     sections = [
         ("results", "Results", how_methods_did(findings)),
         ("parties", "Parties", who_holds_what(findings)),
@@ -60,14 +72,7 @@ def _page(findings: Findings) -> str:
         ("reproduce", "Reproducibility", _reproduce(findings)),
     ]
     made = sorted({f"Isthmus {s.results.isthmus}, results of {s.results.created}" for s in findings.sources})
-    return page.document(title, headline(findings), [section for section in sections if section[2]], made)
-
-
-def _title(findings: Findings) -> str:
-    studies = [source.results.study for source in findings.sources]
-    data = " and ".join(dict.fromkeys(words.described(study.get("data"), brief=True) for study in studies))
-    parties = " or ".join(dict.fromkeys(str(study.get("parties", "several")) for study in studies))
-    return f"{data} across {parties} {'party' if parties == '1' else 'parties'}"
+    return page.document(name, headline(findings), [section for section in sections if section[2]], made)
 
 
 def _places(findings: Findings) -> str:
@@ -80,8 +85,8 @@ def _places(findings: Findings) -> str:
     for method in findings.methods:
         seeds = [seed for name, seed, _ in pictures if name == method]
         mine = sorted(key for key in pictures if key[:2] == (method, min(seeds, default=0)))
-        titles = {f"{method}, seed {key[1]}, round {key[2]}": charts.clouds(pictures[key]) for key in mine}
-        figures = [f"<figure>{charts.scatter(title, clouds)}</figure>" for title, clouds in titles.items()]
+        drawn = {f"{method}, seed {key[1]}, round {key[2]}": charts.clouds(pictures[key]) for key in mine}
+        figures = [f"<figure>{charts.scatter(name, clouds)}</figure>" for name, clouds in drawn.items()]
         if figures:
             parts.append(f"<div class=three>{''.join(figures)}</div>")
     note = (
@@ -92,12 +97,15 @@ def _places(findings: Findings) -> str:
 
 
 def _traffic(findings: Findings) -> str:
-    flows = {method: _flow(findings, method, rows) for method, rows in _bytes_by_round(findings).items()}
+    by_round = _bytes_by_round(findings)
+    flows = {each: _flow(findings, each, rows) for each, rows in by_round.items() if not findings.is_open(each)}
+    if not flows:
+        return ""
     rows = []
     for method, flow in flows.items():
         cells = "".join(f"<td class=n>{page.amount(value)}</td>" for each in flow.values() for value in each)
         rows.append(f"<tr>{row_head(findings, method)}{cells}</tr>")
-    over = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in flows[next(iter(flows))]) if flows else ""
+    over = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in flows[next(iter(flows))])
     names = (page.head("sent", "n") + page.head("received", "n")) * 3
     note = "Bytes that left the parties (sent) and came to them (received): all parties together, mean over seeds."
     if findings.set_up.num_rows:
@@ -109,9 +117,9 @@ def _traffic(findings: Findings) -> str:
     if pooled:
         note += f" In {words.listed(pooled)} one party holds all data: what pooling them would move is not counted."
     figures = []
-    for title in ("Per round", "In all"):
-        groups = [charts.Bars(method, findings.style(method), flow[title]) for method, flow in flows.items()]
-        figures.append(f"<figure>{charts.bar_chart(title, ('sent', 'received'), groups, words.size)}</figure>")
+    for span in ("Per round", "In all"):
+        groups = [charts.Bars(method, findings.style(method), flow[span]) for method, flow in flows.items()]
+        figures.append(f"<figure>{charts.bar_chart(span, ('sent', 'received'), groups, words.size)}</figure>")
     table = page.table(f"<tr><td></td>{over}</tr><tr>{page.head('Method')}{names}</tr>", "".join(rows), note)
     return f"<div class=pair>{''.join(figures)}</div>{table}"
 
@@ -126,7 +134,7 @@ def _bytes_by_round(findings: Findings) -> dict[str, list[dict[str, Any]]]:
 
 def _flow(findings: Findings, method: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     """Bytes sent and received: at set-up, per round and in all, each as a mean over the method's runs."""
-    runs = findings.runs_of(method)
+    runs = findings.ended(method)
     seeds = len(runs) or 1
     rounds = sum(run.rounds for run in runs) or len({(row["seed"], row["round"]) for row in rows if row["round"]}) or 1
 

@@ -30,6 +30,12 @@ STATE = ".state"
 class Watcher:
     """Told what happens; the command line draws it. This one keeps silent."""
 
+    def study_started(self, study: Mapping[str, Any]) -> None:
+        """What is run, all of it spelled out."""
+
+    def cut_made(self, seed: int, cut: CutDescription) -> None:
+        """The parties of the runs with this seed are there."""
+
     def run_started(self, method: Method, seed: int) -> None: ...
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None: ...
@@ -45,6 +51,14 @@ class Several(Watcher):
 
     def __init__(self, *watchers: Watcher) -> None:
         self.watchers = watchers
+
+    def study_started(self, study: Mapping[str, Any]) -> None:
+        for each in self.watchers:
+            each.study_started(study)
+
+    def cut_made(self, seed: int, cut: CutDescription) -> None:
+        for each in self.watchers:
+            each.cut_made(seed, cut)
 
     def run_started(self, method: Method, seed: int) -> None:
         for each in self.watchers:
@@ -90,6 +104,7 @@ def run_study(
     there_before = out is not None and out.exists()
     if out is not None:
         prepare(out, resolved, resume=resume, force=force)
+    watcher.study_started(resolved)
     try:
         runs, cuts = _all(study, methods, first, out, watcher, save_every, hosts)
     except IsthmusError:
@@ -118,6 +133,7 @@ def _all(
     for seed in study.seeds:
         loaded = first if seed == study.seeds[0] else study.load(seed)
         cuts[seed] = describe(loaded.parties, loaded.classes, loaded.note)
+        watcher.cut_made(seed, cuts[seed])
         for method in methods:
             done = None if out is None else out / STATE / f"{method.name}-{seed}.run"
             if done is not None and done.exists():

@@ -86,7 +86,7 @@ def _table(findings: Findings, setting: Setting, metrics: Sequence[str], runs: b
         own = _of_runs(findings.runs_of(method)) if runs else ""
         rows.append(f"<tr>{row_head(findings, method)}{cells}{own}</tr>")
     bold = " Bold: the best mean in a column among federated methods." if any(best.values()) else ""
-    rule = f" {_choice_rule(setting)}" if runs else ""
+    rule = f" {_choice_rule(findings, setting)}" if runs else ""
     return page.table(_head(metrics, runs), "".join(rows), f"Mean ± standard deviation over seeds.{bold}{rule}")
 
 
@@ -114,21 +114,26 @@ def _best(findings: Findings, setting: Setting, metric: str) -> str | None:
     return ranked[0] if len(ranked) > 1 else None
 
 
-def _choice_rule(setting: Setting) -> str:
-    chosen = [run for run in setting.runs if run.chosen_round is not None]
-    early = {run.method for run in chosen if run.chosen_round != run.rounds}
-    last = [method for method in dict.fromkeys(run.method for run in chosen) if method not in early]
-    if not chosen:
+def _choice_rule(findings: Findings, setting: Setting) -> str:
+    rules = {method: findings.chosen_by(method) for method in setting.methods if findings.runs_of(method)}
+    if not any(rules.values()):
         return "Which round a run reports was not recorded."
-    if not early:
-        return "Every run reports its last round."
-    text = "A run reports one round, chosen on validation data; test data chose nothing."
-    return f"{text} For {words.listed(last)} it was the last." if last else text
+    text = "Every run reports its last round."
+    if "validation" in rules.values():
+        text = "A run reports one round, chosen on validation data; test data chose nothing."
+        ended = [run for run in setting.runs if run.chosen_round is not None]
+        early = {run.method for run in ended if run.chosen_round != run.rounds}
+        last = [method for method in dict.fromkeys(run.method for run in ended) if method not in early]
+        text += f" For {words.listed(last)} it was the last." if last else ""
+    if any(run.under_way for run in setting.runs):
+        text += " One that is under way shows its last round so far."
+    return text
 
 
 def _chosen(runs: Sequence[Run]) -> str:
-    chosen = [run.chosen_round for run in runs if run.chosen_round is not None]
-    return f"{words.span(chosen)} of {words.span(run.rounds for run in runs)}" if chosen else "–"
+    ended = [(run.chosen_round, run.rounds) for run in runs if run.chosen_round is not None]
+    chosen, rounds = zip(*ended, strict=True) if ended else ((), ())
+    return f"{words.span(chosen)} of {words.span(rounds)}" if ended else "–"
 
 
 def _score(line: Line | None, metric: str, best: bool) -> str:

@@ -30,7 +30,10 @@ def who_saw_what(findings: Findings) -> str:
         bodies.append(_body("Before any method: the set-up", "", rows))
     entries = _entries(findings.ledger)
     for method in findings.methods:
-        runs = len(findings.runs_of(method)) or 1
+        if findings.is_open(method):
+            bodies.append(_body(method, f"s{findings.style(method) % 8}", [_said("Told when a run has ended.")]))
+            continue
+        runs = len(findings.ended(method)) or 1
         rows = [_entry_rows(entry, runs) for entry in entries.get(method, [])]
         if words.BOUNDS.get(findings.methods[method]) == words.POOLED:
             rows.insert(

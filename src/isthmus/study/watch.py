@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,12 +13,13 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Self
 
+from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Ledger
 from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.engine import RunResult
-from isthmus.study.report import write_report
+from isthmus.study.report import announced, write_report
 from isthmus.study.results import Results, ordered
 from isthmus.study.run import Watcher
 
@@ -27,7 +28,15 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 EVERY = 5
 """Seconds after which the page is looked at again."""
-_WAITING = "<!DOCTYPE html><html lang=en><title>Isthmus</title><p>No round has been evaluated yet."
+
+
+@dataclass
+class _Going(RunResult):
+    """A run that is under way: what it reports and how long it takes is not known yet."""
+
+    def summary(self) -> dict[str, Any]:
+        known = {key: getattr(self, key) for key in ("method", "seed", "rounds", "metrics")}
+        return {**known, "under_way": True}
 
 
 class LivePage(Watcher):
@@ -43,8 +52,10 @@ class LivePage(Watcher):
         self.study = study
         self._lock, self._writing = Lock(), Lock()
         self._done: list[RunResult] = []
-        self._going: dict[tuple[str, int], RunResult] = {}
-        self._page, self._told = _WAITING, -1
+        self._going: dict[tuple[str, int], _Going] = {}
+        self._known: Mapping[str, Any] = study.resolved()
+        self._cuts: dict[int, CutDescription] = {}
+        self._page, self._told = "", -1
         self._news = 0
         try:
             self._server = _Quietly((HOST, port), self._handler())
@@ -74,13 +85,20 @@ class LivePage(Watcher):
         self._server.server_close()
         self._thread.join()
 
+    def study_started(self, study: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._known = study
+            self._news += 1
+
+    def cut_made(self, seed: int, cut: CutDescription) -> None:
+        with self._lock:
+            self._cuts[seed] = cut
+
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         with self._lock:
-            run = self._going.setdefault(
-                (method.name, seed), RunResult(method.name, seed, at, at, 0.0, {}, [], Ledger())
-            )
+            run = self._going.setdefault((method.name, seed), _Going(method.name, seed, at, at, 0.0, {}, [], Ledger()))
             run.history += [(at, name, value) for name, value in metrics.items()]
-            run.rounds = run.chosen_round = at
+            run.rounds = at
             run.metrics = dict(metrics)
             self._news += 1
 
@@ -98,17 +116,25 @@ class LivePage(Watcher):
         with self._writing:
             with self._lock:
                 done, going, news = list(self._done), [_light(run) for run in self._going.values()], self._news
-            if self._told != news and (done or going):
-                self._page, self._told = self._written(done, going), news
+                known, cuts = self._known, dict(self._cuts)
+            if self._told != news:
+                made = self._written(known, cuts, done, going) if done or going else announced(known)
+                self._page, self._told = made, news
             return self._page
 
-    def _written(self, done: list[RunResult], under_way: list[RunResult]) -> str:
+    def _written(
+        self,
+        known: Mapping[str, Any],
+        cuts: Mapping[int, CutDescription],
+        done: list[RunResult],
+        under_way: list[RunResult],
+    ) -> str:
         names = [method.name for method in self.study.method_list()]
         runs = ordered([*done, *under_way], names)
         going = [f"{run.method}, seed {run.seed}, round {run.rounds}" for run in under_way]
         with tempfile.TemporaryDirectory() as aside:
             folder = Path(aside) / "so far"
-            Results(self.study.resolved(), runs).save(folder)
+            Results(known, runs, cuts).save(folder)
             page = write_report([folder]).read_text(encoding="utf-8")
         due = len(names) * len(self.study.seeds)
         told = f"Under way: {'; '.join(going)}. " if going else ""
