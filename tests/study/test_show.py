@@ -89,6 +89,44 @@ def test_progress_is_drawn_on_a_terminal_and_elsewhere_a_line_for_each_run(termi
     assert ("in 12.5 s" in out.getvalue()) == (not terminal)
 
 
+@pytest.mark.parametrize(("patience", "word"), [(0, "about"), (3, "≤")])
+def test_the_time_left_of_the_run_and_of_the_study_is_told(patience: int, word: str) -> None:
+    method = Method.named("fedavg")(rounds=10, patience=patience)
+    now, shown = iter([0.0, 5.0, 7.0, 9.0, 100.0]), list[str]()
+    with Live(Console(file=io.StringIO(), force_terminal=True, width=120)) as live:
+        live.study_started({"methods": [{"name": "fedavg", "rounds": 10, "patience": patience}], "seeds": [0, 1, 2]})
+        live._pace._clock = lambda: next(now)
+
+        def look() -> None:
+            shown.append(" | ".join(f"{task.description}: {task.fields['left']}" for task in live._progress.tasks))
+
+        live.run_started(method, 0)
+        for at in (1, 2, 3):
+            live.round_done(method, 0, at, {})
+            look()
+        live.run_done(result("fedavg", 0))
+        look()
+        live.run_started(method, 1)
+    assert shown[0] == f"all runs: {word} 145 s left | fedavg, seed 0: {word} 45 s left".replace("145 s", "2 min")
+    assert shown[2] == f"all runs: {word} 74 s left | fedavg, seed 0: {word} 14 s left"
+    assert shown[3] == f"all runs: {word} 25 s left | fedavg, seed 0: "
+
+
+def test_progress_fits_80_columns_and_says_the_time_left() -> None:
+    out, now = io.StringIO(), iter([0.0, 10.0])
+    with Live(Console(file=out, force_terminal=True, width=80)) as live:
+        live.study_started({"methods": [{"name": "fedsage-plus", "rounds": 100, "patience": 5}], "seeds": [0, 1]})
+        live._pace._clock = lambda: next(now)
+        method = Method.named("fedsage-plus")(rounds=100, patience=5)
+        live.run_started(method, 0)
+        live.round_done(method, 0, 1, {"val_accuracy": 0.5})
+    last = out.getvalue()
+    assert "≤ 16 min left" in last
+    assert "≤ 33 min left" in last
+    assert "validation 50.0%" in last
+    assert "…" not in last
+
+
 # ---- what the parties of a cut hold
 
 

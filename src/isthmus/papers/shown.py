@@ -18,6 +18,7 @@ from isthmus.papers.claims import Verdict
 from isthmus.papers.kept import Kept, by_seed, counted, values_of
 from isthmus.papers.plan import Place, Table
 from isthmus.papers.running import Standing
+from isthmus.study import words
 from isthmus.study.show import Bars
 
 NAMED = 6
@@ -197,19 +198,8 @@ class Bar(Bars):
 
     def told(self, standing: Standing) -> None:
         """Show how far it is."""
-        left = "" if standing.left is None else f"about {time_said(standing.left)} left"
+        left = "" if standing.left is None else f"about {words.time_said(standing.left)} left"
         self._progress.update(self._bar, completed=standing.done, total=standing.total, left=left)
         if standing.line:
             rest = "" if self._console.is_terminal or not left else f" ({standing.done} of {standing.total}, {left})"
             self._console.print(f"{standing.line}{rest}", markup=False, highlight=False, soft_wrap=True)
-
-
-def time_said(seconds: float) -> str:
-    """A time for people.
-
-    >>> time_said(45), time_said(600), time_said(9000)
-    ('45 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

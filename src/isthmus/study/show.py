@@ -15,16 +15,19 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from isthmus.data.describe import CutDescription
 from isthmus.methods.base import Method
 from isthmus.study import words
 from isthmus.study.engine import RunResult
+from isthmus.study.pace import Pace
 from isthmus.study.preview import Disclosure
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
@@ -54,31 +57,64 @@ class Bars:
         self._progress.stop()
 
 
+class _Time(TimeElapsedColumn):
+    """The time left once it is known, else the time that has gone by."""
+
+    def render(self, task: Task) -> Text:
+        left = task.fields["left"]
+        return Text(left) if left else super().render(task)
+
+
 class Live(Bars, Watcher):
-    """A bar per run with the metric that rounds are chosen by; where there is no terminal, a line per run that ends."""
+    """A bar per run with the time left and the metric that rounds are chosen by, and one for the study; where there is
+    no terminal, a line per run that ends."""
 
     def __init__(self, console: Console) -> None:
-        name, metric = TextColumn("{task.description}"), TextColumn("{task.fields[metric]}")
-        super().__init__(
-            console, name, BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn(), metric
+        name, unit, metric = (
+            TextColumn(f"{{task.{each}}}") for each in ("description", "fields[unit]", "fields[metric]")
         )
+        super().__init__(console, name, BarColumn(8), MofNCompleteColumn(), unit, _Time(), metric)
         self._bars: dict[tuple[str, int], TaskID] = {}
+        self._pace, self._whole, self._stops = Pace({}, ()), self._bar("all runs", 1, "runs", visible=False), False
+
+    def study_started(self, study: Mapping[str, Any]) -> None:
+        self._pace = Pace.of(study)
+        self._stops = any(each["patience"] for each in study["methods"])
+        count = len(study["methods"]) * len(study["seeds"])
+        self._progress.update(self._whole, total=count, visible=count > 1)
 
     def run_started(self, method: Method, seed: int) -> None:
-        label = f"{method.name}, seed {seed}"
-        self._bars[method.name, seed] = self._progress.add_task(label, total=method.rounds, metric="")
+        self._pace.begun(method.name, seed)
+        self._bars[method.name, seed] = self._bar(f"{method.name}, seed {seed}", method.rounds, "rounds")
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+        self._pace.came_to(method.name, seed, at)
         found = [f"validation {_figure(name, metrics[name], '%')}" for name in CHOSEN_BY if name in metrics]
-        self._progress.update(self._bars[method.name, seed], completed=at, metric="".join(found[:1]))
+        left = self._left(self._pace.of_run(method.name, seed), stops=method.patience > 0)
+        self._progress.update(self._bars[method.name, seed], completed=at, metric="".join(found[:1]), left=left)
+        self._progress.update(self._whole, left=self._left(self._pace.of_study(), stops=self._stops))
+
+    def run_restored(self, result: RunResult) -> None:
+        self._pace.ended(result.method, result.seed)
+        self._progress.advance(self._whole)
 
     def run_done(self, result: RunResult) -> None:
+        self._pace.ended(result.method, result.seed, result.seconds)
         bar = self._bars[result.method, result.seed]
-        self._progress.update(bar, total=max(1, result.rounds), completed=result.rounds)
+        self._progress.update(bar, total=max(1, result.rounds), completed=result.rounds, left="")
+        self._progress.update(self._whole, advance=1, left=self._left(self._pace.of_study(), stops=self._stops))
         if not self._console.is_terminal:
             rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
             line = f"{result.method}, seed {result.seed}: {rounds} in {result.seconds:.1f} s"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _bar(self, name: str, total: int, unit: str, visible: bool = True) -> TaskID:
+        return self._progress.add_task(name, total=total, unit=unit, left="", metric="", visible=visible)
+
+    def _left(self, seconds: float | None, stops: bool) -> str:
+        if not seconds:
+            return ""
+        return f"{'≤' if stops else 'about'} {words.time_said(max(1.0, seconds))} left"
 
 
 def show_results(results: Results, console: Console) -> None:

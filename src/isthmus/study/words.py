@@ -77,6 +77,17 @@ def size(count: float) -> str:
     return f"{size:.3g} {unit}"
 
 
+def time_said(seconds: float) -> str:
+    """A time for people.
+
+    >>> time_said(45), time_said(600), time_said(9000)
+    ('45 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def span(numbers: Iterable[int]) -> str:
     known = sorted(set(numbers))
     if not known:
