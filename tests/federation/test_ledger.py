@@ -10,7 +10,9 @@ def filled() -> Ledger:
     ledger = Ledger()
     ledger.add(Call(1, 0, "total", "train", "server sees the sum", "w[2]", "none", ("a", "b"), (80, 0), (72, 72),
                     {"b": "action 'train', it rained"}))  # fmt: skip
-    ledger.add(Call(2, 1, "exchange", "send", "the addressed party", "x[3]", "none", ("b",), (24,), (16,)))
+    ledger.add(
+        Call(2, 1, "exchange", "send", "the addressed party", "ids[3]", "none", ("b",), (24,), (16,), {}, {"b": 3})
+    )
     return ledger
 
 
@@ -22,6 +24,7 @@ def test_every_call_has_a_row_per_party() -> None:
         (2, 1, "b", 24, 16),
     ]
     assert all(tuple(row) == COLUMNS for row in rows)
+    assert [row["rows"] for row in rows] == [0, 0, 3]
 
 
 def test_a_row_says_who_failed_and_why() -> None:
@@ -45,3 +48,17 @@ def test_a_ledger_comes_back_from_a_checkpoint_as_it_was() -> None:
     restored.restore(unpack(pack({"ledger": ledger.dump()}))["ledger"])
     assert restored.calls == ledger.calls
     assert list(restored.rows()) == list(ledger.rows())
+
+
+def test_rows_by_id_are_counted_where_they_go() -> None:
+    from isthmus import run
+
+    rows = list(run("fedgcn", rounds=1).runs[0].ledger.rows())
+    counts = {
+        action: {row["party"]: row["rows"] for row in rows if row["action"] == action}
+        for action in ("known", "sum_up", "sum_up: delivery", "train")
+    }
+    assert counts["known"] == counts["sum_up"]
+    assert min(counts["known"].values()) > 0
+    assert min(counts["sum_up: delivery"].values()) > 0
+    assert set(counts["train"].values()) == {0}

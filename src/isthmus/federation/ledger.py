@@ -10,7 +10,8 @@ Verb = Literal["ask", "total", "exchange"]
 Eyes = Literal["server sees each answer", "server sees the sum", "parties see the sum", "the addressed party"]
 
 COLUMNS = (
-    "round", "call", "verb", "action", "party", "eyes", "fields", "sent", "received", "protection", "status", "note",
+    "round", "call", "verb", "action", "party", "eyes", "fields", "rows", "sent", "received", "protection", "status",
+    "note",
 )  # fmt: skip
 
 
@@ -18,7 +19,8 @@ COLUMNS = (
 class Call:
     """One use of a verb: what each asked party received and sent, in bytes of real payloads.
 
-    `notes` says for each party that did not answer why.
+    `notes` says for each party that did not answer why; `rows` how many rows by id were in what it sent, or in what
+    came to it, where that can be seen.
     """
 
     round: int
@@ -32,6 +34,7 @@ class Call:
     sent: tuple[int, ...]
     received: tuple[int, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
 
 
 class Ledger:
@@ -62,6 +65,7 @@ class Ledger:
                     "party": party,
                     "eyes": call.eyes,
                     "fields": call.fields,
+                    "rows": call.rows.get(party, 0),
                     "sent": sent,
                     "received": received,
                     "protection": call.protection,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import torch
+from torch import Tensor
 
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, nearest
 from isthmus.federation import wire
@@ -199,10 +200,10 @@ class Federation:
         total = PlainTotal(replies, asked, rows, least)
         if to == "server":
             return total
-        own = _values(replies, "ids")
-        parcels = {party: _parcel(total, wants.get(party, own.get(party))) for party in asked}
+        named = _values(replies, "ids") | wants
+        parcels = {party: _parcel(total, named.get(party)) for party in asked}
         sizes = {("total", party): wire.size(parcel) for party, parcel in parcels.items()}
-        self._book_received(tuple(parcels), tuple(sizes.values()))
+        self._book_received(tuple(parcels), tuple(sizes.values()), {party: len(ids) for party, ids in named.items()})
         self.transport.deliver(action, parcels)
         return Receipt(sizes, total.missing)
 
@@ -223,7 +224,8 @@ class Federation:
                     inboxes.setdefault(addressee, {})[sender] = payload
                     sizes[sender, addressee] = wire.size(payload)
         came = {party: sum(sizes[sender, party] for sender in senders) for party, senders in inboxes.items()}
-        self._book_received(tuple(came), tuple(came.values()))
+        rows = {party: sum(map(_rows, inbox.values())) for party, inbox in inboxes.items()}
+        self._book_received(tuple(came), tuple(came.values()), rows)
         self.transport.deliver(action, inboxes)
         return Receipt(sizes, {party: why for reply in replies for party, why in reply.failures.items()})
 
@@ -294,7 +296,8 @@ class Federation:
             replies[at] = without(action, arrived, not_due(arrived, request if like else {}))
         notes = {party: why for reply in replies for party, why in reply.failures.items()}
         fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
-        self._book(verb, action, request_sizes(request, asked), asked, sent, fields, notes, eyes)
+        rows = {party: count for reply in replies for party, count in _rows_sent(reply).items()}
+        self._book(verb, action, request_sizes(request, asked), asked, sent, fields, notes, eyes, rows)
         self._require_quorum(action, asked, sum(len(reply.parties) for reply in replies), notes)
         return asked, replies
 
@@ -320,6 +323,7 @@ class Federation:
         fields: str,
         notes: Mapping[str, str],
         eyes: Eyes,
+        rows: Mapping[str, int] | None = None,
     ) -> None:
         for party, why in notes.items():
             log.warning("party '%s' is left out of round %d: %s", party, self.clock(), why)
@@ -336,10 +340,13 @@ class Federation:
                 sent=tuple(sent.get(party, 0) for party in asked),
                 received=tuple(received[party] for party in asked),
                 notes=notes,
+                rows=rows or {},
             )
         )
 
-    def _book_received(self, parties: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+    def _book_received(
+        self, parties: tuple[str, ...], sizes: tuple[int, ...], rows: Mapping[str, int] | None = None
+    ) -> None:
         """What came to parties after the call just booked: sums, or other parties' messages."""
         last = self.ledger.calls[-1]
         self.ledger.add(
@@ -354,6 +361,7 @@ class Federation:
                 parties=parties,
                 sent=(0,) * len(parties),
                 received=sizes,
+                rows=rows or {},
             )
         )
 
@@ -409,6 +417,19 @@ def _check_verb(verb: Verb, action: str, reply: Reply) -> None:
     if reply.parties and bool(reply.letters) != (verb == "exchange"):
         made = "mail, which goes by exchange" if reply.letters else "an answer, which goes by ask or total"
         raise IsthmusError(f"action '{action}' was called by {verb} and makes {made}")
+
+
+def _rows_sent(reply: Reply) -> dict[str, int]:
+    """By party how many rows by id it sent."""
+    if reply.letters:
+        return {p: sum(map(_rows, of.values())) for p, of in zip(reply.parties, reply.letters, strict=True)}
+    return {party: count for party, ids in _values([reply], "ids").items() if (count := _rows({"ids": ids}))}
+
+
+def _rows(payload: Any) -> int:
+    """How many rows by id a message has; none where it is sealed."""
+    ids = payload.get("ids") if isinstance(payload, Mapping) else None
+    return len(ids) if isinstance(ids, Tensor) and ids.dim() else 0
 
 
 def _sizes(reply: Reply) -> tuple[int, ...]:

@@ -23,10 +23,12 @@ HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "str
 
 LEDGER = {
     **dict.fromkeys(("method", "verb", "action", "party", "eyes", "fields", "protection", "status", "note"), "string"),
-    **dict.fromkeys(("seed", "round", "call", "sent", "received"), "int64"),
+    **dict.fromkeys(("seed", "round", "call", "rows", "sent", "received"), "int64"),
 }
 """Columns of ledger.parquet, with their types."""
 
+_ADDED = ("rows",)
+"""Columns that older results do not have: 0 there."""
 _WITHOUT_CHOICE = ("graph-clustering",)
 """Tasks in which nothing chooses between rounds. By name, for a report reads files alone."""
 _SMALLER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse")
@@ -291,6 +293,8 @@ def _read_table(path: Path, columns: Mapping[str, str], *, needed: bool = True) 
     try:
         with pq.ParquetFile(path) as file:
             table = file.read()
+        for name in set(_ADDED) & set(columns) - set(table.column_names):
+            table = table.append_column(name, pa.array([0] * table.num_rows, pa.int64()))
         missing = [name for name in columns if name not in table.column_names]
         if missing:
             raise _unreadable(path, f"column '{missing[0]}' is missing")

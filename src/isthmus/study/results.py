@@ -118,7 +118,7 @@ PLACES = {"method": "string", "seed": "int64", "round": "int64", "x": "float64",
 """Columns of places.parquet: where items stand after some rounds, in two dimensions, and their class, -1 unknown."""
 
 _HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
-_NUMBERS = ("round", "call", "sent", "received")
+_NUMBERS = ("round", "call", "rows", "sent", "received")
 _LEDGER = {"method": "string", "seed": "int64"} | {
     name: "int64" if name in _NUMBERS else "string" for name in ledger.COLUMNS
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 from isthmus.study import page, words
 from isthmus.study.findings import Findings
+from isthmus.study.plain import Deed, Share, Span, in_plain_words, spans
 
 _EXPOSURE = {
     "server sees each answer": "each",
@@ -19,6 +20,8 @@ _EXPOSURE = {
 }
 """How the page marks the ledger's eyes; what it does not know it marks as the widest."""
 
+_KEYS = ["method", "action", "verb", "eyes", "protection"]
+"""Columns that tell one action from another."""
 _FAILURES_SHOWN = 100
 
 
@@ -59,23 +62,44 @@ def _body(title: str, style: str, rows: Sequence[str]) -> str:
 
 
 def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
-    """Per method its actions, with the calls and the fewest and most parties that answered one."""
+    """Per method its actions, with the calls, how many parties answered each, and what part each party had."""
     import pyarrow.compute as pc
 
-    keys = ["method", "action", "verb", "eyes", "protection"]
-    rows = ledger.group_by(keys, use_threads=False).aggregate(
+    rows = ledger.group_by(_KEYS, use_threads=False).aggregate(
         [("fields", "distinct"), ("party", "distinct"), ("sent", "sum"), ("received", "sum")]
     )
     answered = pc.cast(pc.equal(ledger["status"], "answered"), "int64")
-    calls = ledger.append_column("answered", answered).group_by([*keys, "seed", "round", "call"])
+    calls = ledger.append_column("answered", answered).group_by([*_KEYS, "seed", "round", "call"])
     answers: dict[tuple[str, ...], list[int]] = {}
     for call in calls.aggregate([("answered", "sum")]).to_pylist():
-        answers.setdefault(tuple(call[key] for key in keys), []).append(call["answered_sum"] or 0)
+        answers.setdefault(_key(call), []).append(call["answered_sum"] or 0)
+    shares = _shares(ledger.filter(pc.equal(ledger["status"], "answered")))
     entries: dict[str, list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
-        row["answers"] = answers[tuple(row[key] for key in keys)]
+        row |= {"answers": answers[_key(row)], "shares": shares.get(_key(row), {})}
         entries.setdefault(row["method"], []).append(row)
     return entries
+
+
+def _shares(answered: Any) -> dict[tuple[str, ...], dict[str, Share]]:
+    """By action and party how often it answered in a run, and with how many rows each time."""
+    each = answered.group_by([*_KEYS, "party", "seed"], use_threads=False)
+    found = each.aggregate([("call", "count"), ("rows", "min"), ("rows", "max")]).to_pylist()
+    times: dict[tuple[str, ...], list[tuple[str, Span]]] = {}
+    rows: dict[tuple[str, ...], list[tuple[str, Span]]] = {}
+    for row in found:
+        party, count = row["party"] or "unnamed", row["call_count"]
+        times.setdefault(_key(row), []).append((party, (count, count)))
+        rows.setdefault(_key(row), []).append((party, (row["rows_min"] or 0, row["rows_max"] or 0)))
+    shares = {}
+    for key, pairs in times.items():
+        held = spans(rows[key])
+        shares[key] = {party: Share(span, held[party]) for party, span in spans(pairs).items()}
+    return shares
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(row[key] for key in _KEYS)
 
 
 def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
@@ -83,62 +107,33 @@ def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
     listed = escape(", ".join(_grouped(fields)) or "nothing")
     if fields:
         listed = f"<details><summary>{listed}</summary>{escape(_with_shapes(fields))}</details>"
-    eyes = entry["eyes"] or "not recorded"
+    eyes, action = entry["eyes"] or "not recorded", entry["action"] or ""
     counts = [f"{len(entry['answers']) / runs:.4g}", str(len(entry["party_distinct"]))]
     counts += [page.amount(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
+    deed = Deed(
+        action,
+        entry["eyes"] or "",
+        entry["protection"] or "none",
+        list(fields),
+        entry["answers"],
+        dict(sorted(entry["shares"].items(), key=lambda each: words.natural(each[0]))),
+    )
     return (
-        f"<tr><th scope=row>{escape(entry['action'] or '')}</th><td>{escape(entry['verb'] or '')}</td>"
+        f"<tr><th scope=row>{escape(action)}</th><td>{escape(entry['verb'] or '')}</td>"
         f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
         f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
         f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
-        f"{_said(in_plain_words(entry, fields))}"
+        f"{_said(_sentence(in_plain_words(deed)))}"
     )
 
 
-def _summed(fields: Iterable[str]) -> str:
-    """All but the ids that say which rows they are of."""
-    return words.listed(_grouped([name for name in fields if name not in ("ids", "wants")]))
+def _sentence(text: str) -> str:
+    """As it stands at the beginning of a line: names of parties keep their first letter."""
+    return f"E{text[1:]}" if text.startswith("each of ") else text
 
 
 def _said(text: str) -> str:
     return f"<tr><td class=said colspan=9><span>{escape(text)}</span></td></tr>"
-
-
-def in_plain_words(entry: Mapping[str, Any], fields: Mapping[str, Iterable[str]]) -> str:
-    """Who saw what in this action, and what it rests on where no protection was on."""
-    what = words.listed(_grouped(fields))
-    answers = [count for count in entry["answers"] if count]
-    if not answers:
-        return "No party answered."
-    if not what:
-        return "The parties only said that they were done; no field left them."
-    bare = (entry["protection"] or "none") == "none"
-    match entry["eyes"]:
-        case "server sees each answer":
-            return f"The server saw each party's {what}."
-        case "server sees the sum":
-            if max(answers) == 1:
-                return f"The server saw {what} of the only party that answered: a sum over one hides nothing."
-            over = " to ".join(map(str, sorted({min(answers), max(answers)})))
-            said = f"The server saw only sums of {what}, each over {over} parties."
-            if "ids" in fields:
-                said = (
-                    f"The server saw each party's ids, and for each id only the sum of {_summed(fields)}, over those "
-                )
-                said += f"of {over} parties that have it; the sum of fewer than the method's least is not opened."
-            if 1 in answers:
-                said += f" Sums over one party alone, and so its own: {answers.count(1)}."
-            hidden = "The summands were not hidden from whoever operates the server."
-        case "parties see the sum":
-            said = f"Only the parties saw sums of {_summed(fields)}; the server's side of the method saw nothing of it"
-            said += " but which ids each party has and asks for." if "ids" in fields else "."
-            hidden = "The summands were not hidden from whoever operates the server."
-        case "the addressed party":
-            said = f"Only the addressed party saw {what}; the server's side of the method learned sizes alone."
-            hidden = "The messages were not sealed against whoever operates the server."
-        case other:
-            return f"Seen by: {other or 'not recorded'}: {what}."
-    return f"{said} {hidden}" if bare else f"{said} Protected by {entry['protection']}."
 
 
 def _failures(findings: Findings) -> str:
