@@ -12,6 +12,7 @@ import inspect
 import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,8 @@ from isthmus.papers.kept import values_of
 from isthmus.papers.plan import Cell, Table
 from isthmus.papers.shelf import Entry, entries
 from isthmus.papers.shown import verdicts
-from isthmus.study.seen import fields_in, in_plain_words
+from isthmus.study.plain import Deed, Share, in_plain_words, sentence, spans
+from isthmus.study.seen import fields_in
 from isthmus.testing import Subject, small_parties
 
 HERE = Path(__file__).parent
@@ -87,26 +89,26 @@ def _leaves(kind: type[Method]) -> str:
     level = kind.levels[0]
     parties = overlapping_parties() if kind.name in GUIDES["overlap.md"] else small_parties(level)
     subject = Subject(kind(rounds=ROUNDS), parties, Encoder.named(kind.encoder)(hidden=8))
-    calls: dict[tuple[str, ...], dict[str, Any]] = {}
-    answered: dict[tuple[Any, ...], int] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for each in subject.run().go().ledger.rows():
         if each["action"].endswith(": delivery"):
             continue  # the same messages, where they arrive
-        kept = calls.setdefault(tuple(each[key] for key in ("action", "verb", "eyes", "protection")), {})
-        kept.setdefault("rounds", set()).add(each["round"])
-        kept.setdefault("fields", {})[each["fields"]] = None
-        of = kept.setdefault("of", (each["action"], each["eyes"]))
-        answered[of, each["call"]] = answered.get((of, each["call"]), 0) + 1
+        groups.setdefault(tuple(each[key] for key in ("action", "verb", "eyes", "protection")), []).append(each)
     rows = []
-    for (action, verb, eyes, protection), kept in calls.items():
-        counts = [count for (of, _), count in answered.items() if of == kept["of"]]
-        fields = fields_in(kept["fields"])
-        said = in_plain_words({"eyes": eyes, "protection": protection, "answers": counts}, fields)
-        rows.append((_when(kept["rounds"]), code(action), verb, said))
+    for (action, verb, eyes, protection), of in groups.items():
+        answers = list(Counter(each["call"] for each in of).values())
+        deed = Deed(action, eyes, protection, list(fields_in(each["fields"] for each in of)), answers, _shares(of))
+        rows.append((_when({each["round"] for each in of}), code(action), verb, sentence(in_plain_words(deed))))
     if not rows:
         return "Nothing."
     told = f"The ledger of a small run: four parties of generated {level}s, {ROUNDS} rounds, default options."
     return f"{told}\n\n{table(('when', 'action', 'verb', 'who saw what'), rows)}"
+
+
+def _shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, Share]:
+    times = Counter(each["party"] for each in rows)
+    held = spans((each["party"], (each["rows"], each["rows"])) for each in rows)
+    return {party: Share((count, count), held[party]) for party, count in times.items()}
 
 
 def overlapping_parties() -> list[Party]:

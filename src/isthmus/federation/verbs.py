@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from isthmus.nn.draws import generator
 from isthmus.nn.per_party import FirstLayer
 
 log = logging.getLogger(__name__)
+
+_IDS = re.compile(r"(?:^|, )ids\[([0-9]{1,12})\]")
+"""The field that has a row's ids, as `wire.describe` tells it."""
 
 
 @dataclass(frozen=True)
@@ -427,7 +431,10 @@ def _rows_sent(reply: Reply) -> dict[str, int]:
 
 
 def _rows(payload: Any) -> int:
-    """How many rows by id a message has; none where it is sealed."""
+    """How many rows by id a message has; of one that is sealed what its sender says."""
+    if isinstance(payload, wire.Sealed):
+        told = _IDS.search(payload.fields)
+        return int(told[1]) if told else 0
     ids = payload.get("ids") if isinstance(payload, Mapping) else None
     return len(ids) if isinstance(ids, Tensor) and ids.dim() else 0
 

@@ -86,6 +86,15 @@ def in_plain_words(deed: Deed) -> str:
     return f"{said} {hidden}" if bare else f"{said} Protected by {deed.protection}."
 
 
+def sentence(text: str) -> str:
+    """As it stands at the beginning of a line: names of parties keep their first letter.
+
+    >>> sentence("each of 2 parties: once"), sentence("bank-a: once")
+    ('Each of 2 parties: once', 'bank-a: once')
+    """
+    return f"E{text[1:]}" if text.startswith("each of ") else text
+
+
 def _answers(deed: Deed) -> str:
     return _told(deed, f"the server saw its {deed.what}")
 

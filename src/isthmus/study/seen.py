@@ -10,7 +10,7 @@ from typing import Any
 
 from isthmus.study import page, words
 from isthmus.study.findings import Findings
-from isthmus.study.plain import Deed, Share, Span, in_plain_words, spans
+from isthmus.study.plain import Deed, Share, Span, in_plain_words, sentence, spans
 
 _EXPOSURE = {
     "server sees each answer": "each",
@@ -123,13 +123,8 @@ def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
         f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
         f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
         f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
-        f"{_said(_sentence(in_plain_words(deed)))}"
+        f"{_said(sentence(in_plain_words(deed)))}"
     )
-
-
-def _sentence(text: str) -> str:
-    """As it stands at the beginning of a line: names of parties keep their first letter."""
-    return f"E{text[1:]}" if text.startswith("each of ") else text
 
 
 def _said(text: str) -> str:
