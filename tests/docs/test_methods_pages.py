@@ -43,9 +43,13 @@ def test_every_method_has_a_page_in_the_menu_that_says_all(made: dict[str, str])
 
 
 def test_what_leaves_a_party_is_what_the_ledger_says(made: dict[str, str]) -> None:
-    assert "| before the first round | `known` | ask | The server saw each party's ids. |" in made["fedgl"]
-    assert "`propagate` | exchange | Only the addressed party saw ids and rows" in made["fedcog"]
-    assert "sums of weights" not in made["local"]
+    assert (
+        "| before the first round | `known` | ask | Each of 4 parties: the server saw its ids, once, " in made["fedgl"]
+    )
+    told = made["fedcog"].partition("`propagate` | exchange | ")[2].partition(" |")[0]
+    assert "only the addressed party saw its ids and propagated features" in told
+    assert "rows each time" in told
+    assert "sum of model weights" not in made["local"]
 
 
 @pytest.mark.parametrize("method", ["fedcog", "fedgl", "fgcl", "fclg", "fedgc"])
