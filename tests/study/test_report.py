@@ -24,6 +24,7 @@ from result_folders import (
     of_another_task,
     run,
     said_over,
+    summary,
     write_folder,
 )
 
@@ -42,7 +43,7 @@ def test_headline_names_the_study_and_its_best_method(build: Build) -> None:
     page = Page(write_report([build()]))
     mean = 100 * sum(run("fedsage", seed)["metrics"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
     assert "cora across 4 parties" in page.text
-    assert f"fedsage reached {mean:.1f} ± 0.4 % test accuracy" in page.text
+    assert f"fedsage reached {mean:.1f} ± 0.4 % test accuracy at the round that validation chose;" in page.text
     assert "centralized (all data pooled)" in page.text
     assert "gcn (hidden 64)" in page.text
     assert "over 3 seeds" in page.text
@@ -55,6 +56,48 @@ def test_a_lead_within_the_spread_is_called_so(build: Build) -> None:
 
     assert "is within one standard deviation" in Page(write_report([build(change=closer)])).text
     assert "within one standard deviation" not in Page(write_report([build("clear")])).text
+
+
+@pytest.mark.parametrize(("gap", "word"), [(0.02, "is more than luck would explain"), (0.0004, "may be luck")])
+def test_the_headline_says_of_a_lead_what_the_paired_test_says(build: Build, gap: float, word: str) -> None:
+    wide, gains = (0.0, 0.1, 0.3), (0.9, 1.0, 1.3) if gap > 0.01 else (-9.0, 1.0, 11.0)
+
+    def near(parts: dict[str, Any]) -> None:
+        for each in parts["results"]["runs"]:
+            lead = gap * gains[each["seed"]] * (each["method"] == "fedsage")
+            each["metrics"]["test_accuracy"] = 0.5 + wide[each["seed"]] + lead
+        parts["results"]["summary"] = summary(parts["results"]["runs"])
+
+    text = Page(write_report([build(methods=("fedavg", "fedsage"), change=near)])).text
+    found = re.search(rf"The lead of fedsage over fedavg {word} \(paired over 3 seeds, p = ([\d.]+)\)", text)
+    assert found
+    assert f" {found[1]} 3 " in text.partition("more than luck?")[2], "the table has the same p"
+    assert "within one standard deviation" not in text
+
+
+def test_a_study_that_keeps_the_last_round_is_said_to(build: Build) -> None:
+    def last(parts: dict[str, Any]) -> None:
+        for each in parts["results"]["runs"]:
+            each["chosen_round"] = each["rounds"]
+        for method in parts["results"]["study"]["methods"]:
+            method["select"] = "last"
+
+    assert "test accuracy at the last round;" in Page(write_report([build(change=last)])).text
+
+    def chosen(parts: dict[str, Any]) -> None:
+        last(parts)
+        for method in parts["results"]["study"]["methods"]:
+            method["select"] = "validation"
+
+    text = Page(write_report([build("chosen", change=chosen)])).text
+    assert "test accuracy at the round that validation chose;" in text
+    assert "Every run reports its last round" not in text
+
+    def unlabelled(parts: dict[str, Any]) -> None:
+        chosen(parts)
+        parts["results"]["study"]["task"] = {"name": "graph-clustering"}
+
+    assert "test accuracy at the last round;" in Page(write_report([build("un", change=unlabelled)])).text
 
 
 def test_means_that_are_equal_are_no_lead(build: Build) -> None:
@@ -372,7 +415,7 @@ def test_settings_that_other_metrics_judge_are_told_each_by_its_own(build: Build
     assert "No metric was recorded" not in page.text
     mean = 100 * sum(run("fedsage", seed)["metrics"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
     for name, metric in (("first", "accuracy"), ("mol", "ROC AUC"), ("motif", "accuracy")):
-        assert f"{name} fedsage reached {mean:.1f} ± 0.4 % test {metric};" in page.text
+        assert f"{name} fedsage reached {mean:.1f} ± 0.4 % test {metric} at the round" in page.text
         assert f"Gain of fedsage ({name})" in page.text
         assert [row[1:3] for row in page.rows if row[0].startswith(f"fedavg ({name})")].count(["4", "0"]) == 1, "gains"
     titles = [title for chart in page.charts if "a dot per seed" in (title := chart.findtext("title") or "")]

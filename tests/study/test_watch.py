@@ -87,6 +87,7 @@ def test_what_is_known_from_the_start_is_told_and_what_is_not_is_left_out(live: 
         assert "unnamed" not in page
     assert "No round has been evaluated yet" in begun
     assert "<dt>Rounds</dt><dd>3 so far</dd>" in during
+    assert "test accuracy so far" in during
     assert "Every run reports its last round" not in during
     assert "chosen on validation data; test data chose nothing. One that is under way shows its last" in during
     assert "0.0 s" not in during

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean
@@ -33,6 +33,11 @@ class Difference:
     low: float
     high: float
     p: float | None
+
+    @property
+    def p_said(self) -> str:
+        """In three digits; a dash where there is no test."""
+        return "–" if self.p is None else "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
 
 
 @dataclass(frozen=True)
@@ -79,15 +84,15 @@ def compared(findings: Findings, contests: Sequence[Contest]) -> str:
 
 def _table(findings: Findings, contest: Contest) -> str:
     metric, (best, *others) = contest.metric, contest.methods
-    found = list(_differences(findings, metric, best, others))
+    found = differences(findings, metric, best, others)
     title = f"<h4>{escape(contest.setting)}</h4>" if contest.setting else ""
     if not found:
         return f"{title}<p class=note>That takes {FEWEST} seeds at least which two methods have in common.</p>"
     scale, unit = (100.0, " points") if words.percent(metric) else (1.0, "")
     rows = []
-    for method, each in found:
+    for method, each in found.items():
         span = f"{scale * each.low:+.3g} to {scale * each.high:+.3g}"
-        p = "–" if each.p is None else "< 0.001" if each.p < 0.001 else f"{each.p:.3f}"
+        p = each.p_said.removeprefix("p ").removeprefix("= ")
         rows.append(
             f"<tr><th scope=row>{escape(method)}</th><td class=n>{scale * each.mean:+.3g}</td><td class=n>{span}</td>"
             f"<td class=n>{p}</td><td class=n>{each.seeds}</td></tr>"
@@ -102,12 +107,11 @@ def _table(findings: Findings, contest: Contest) -> str:
     return f"{title}{page.table(head, ''.join(rows), note)}"
 
 
-def _differences(findings: Findings, metric: str, best: str, others: Sequence[str]) -> Iterator[tuple[str, Difference]]:
+def differences(findings: Findings, metric: str, best: str, others: Sequence[str]) -> dict[str, Difference]:
+    """Of the best method to each of the others that has enough seeds in common with it."""
     first, smaller = _by_seed(findings, best, metric), findings.smaller_leads(metric)
-    for method in others:
-        found = difference(first, _by_seed(findings, method, metric), smaller)
-        if found is not None:
-            yield method, found
+    found = {method: difference(first, _by_seed(findings, method, metric), smaller) for method in others}
+    return {method: each for method, each in found.items() if each is not None}
 
 
 def _by_seed(findings: Findings, method: str, metric: str) -> dict[int, float]:

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from isthmus.study import words
+from isthmus.study.compared import LEVEL, Difference, differences
 from isthmus.study.findings import Findings, Setting
 from isthmus.study.words import ALONE, BOUNDS
 
@@ -48,9 +49,18 @@ def _verdict(findings: Findings, setting: Setting) -> str:
     ]
     text = (
         f"<b>{names[best]}</b> reached <b>{findings.figure(best, metric)}</b> {escape(words.metric_name(metric))}"
-        f"{'; ' if said else ''}{', '.join(said)}."
+        f"{_when(findings, ranked)}{'; ' if said else ''}{', '.join(said)}."
     )
     return f"<p class=verdict>{text}</p><p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
+
+
+def _when(findings: Findings, methods: Sequence[str]) -> str:
+    """Which round the figures are of, in a few words."""
+    if any(run.under_way for method in methods for run in findings.runs_of(method)):
+        return " so far"
+    told = {"validation": "at the round that validation chose", "last": "at the last round"}
+    rules = {rule for method in methods if (rule := findings.chosen_by(method)) in told}
+    return f" {' or '.join(told[rule] for rule in sorted(rules, reverse=True))}" if rules else ""
 
 
 def _own_names(findings: Findings, methods: Sequence[str]) -> dict[str, str]:
@@ -67,14 +77,26 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
     if len(lines) > 1:
         first, second = (names[method] for method in ranked[:2])
         lead = abs((lines[0].mean or 0.0) - (lines[1].mean or 0.0))
+        near = lead <= max(words.finite(line.std) or 0.0 for line in lines[:2])
+        found = differences(findings, metric, ranked[0], ranked[1:2]).get(ranked[1])
         if lead < _EQUAL:
             text += f" {first} and {second} are equal."
-        elif seeds != [1] and lead <= max(words.finite(line.std) or 0.0 for line in lines[:2]):
-            text += f" The lead of {first} over {second} is within one standard deviation."
+        elif found is not None and found.p is not None:
+            text += f" The lead of {first} over {second} {_luck(found)}."
+        elif seeds != [1] and near:
+            text += f" The lead of {first} over {second} is within one standard deviation"
+            text += "." if found is None else ", and the same for every seed."
     alone = [method for method in names if BOUNDS.get(findings.methods[method]) == ALONE and method not in ranked]
     if (order := findings.ranked([*alone, ranked[0]], metric)) and order[0] in alone:
         text += f" Parties that train alone are better: {names[order[0]]}."
     return text
+
+
+def _luck(found: Difference) -> str:
+    """What the paired test says of a lead, as the table below the results has it."""
+    if found.p is None or found.mean <= 0 or found.p >= 1 - LEVEL:
+        return f"may be luck (paired over {found.seeds} seeds, {found.p_said})"
+    return f"is more than luck would explain (paired over {found.seeds} seeds, {found.p_said})"
 
 
 def _facts(setting: Setting) -> str:
