@@ -114,6 +114,14 @@ def test_a_scatter_keeps_every_item_within_its_frame() -> None:
     assert dots[0][1] == min(y for _, y in dots), "up is more"
 
 
+def test_classes_are_told_apart_by_shape_too() -> None:
+    groups = charts.clouds([(float(kind), 0.0, kind) for kind in range(-1, 9)])
+    drawn = ET.fromstring(charts.scatter("t", groups))
+    said = {said_over(group): group for group in drawn.iter("g") if said_over(group)}
+    shapes = [next(group.iter("use")).attrib["href"] for group in said.values()]
+    assert len(set(shapes)) == len(groups) == 10, "nine classes and those without"
+
+
 def test_items_at_one_place_are_drawn_too() -> None:
     assert "nan" not in charts.scatter("t", [charts.Cloud("a", 0, [(1.0, 1.0)] * 3)])
 

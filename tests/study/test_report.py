@@ -340,6 +340,15 @@ def test_embeddings_are_drawn_for_the_first_seed(build: Build) -> None:
     assert set(clouds) == {text.text for text in chart.iter("text")} - {"fedavg, seed 0, round 1"}
 
 
+def test_what_pictures_show_stands_in_a_table(build: Build) -> None:
+    page = Page(write_report([build(change=drawn)]))
+    values = [f"{100 * (curve('fedavg', 0, round_) - 0.01):.1f}" for round_ in (1, 10)]
+    counts = "no label: 1, class 0: 1, class 1: 2"
+    rows = [row for row in page.rows if row[-1:] == [counts]]
+    assert [row[:2] for row in rows[:2]] == [["1", values[0]], ["10", values[1]]]
+    assert len(rows) == 3
+
+
 def test_nothing_is_said_of_embeddings_that_were_not_drawn(build: Build) -> None:
     assert "t-SNE" not in Page(write_report([build()])).text
 

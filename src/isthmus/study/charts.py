@@ -30,6 +30,9 @@ _NAMED = (2, 6, 10)
 _LETTER = 8.6
 """Width of a letter, on the generous side."""
 
+_MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+"""Of clouds: colour alone does not tell them apart for everybody."""
+
 _DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 """Of curves that share a colour."""
 
@@ -215,12 +218,12 @@ def clouds(items: Iterable[tuple[float, float, int]]) -> list[Cloud]:
     points: dict[int, list[tuple[float, float]]] = {}
     for x, y, kind in items:
         points.setdefault(int(kind), []).append((x, y))
-    return [Cloud("no label" if kind < 0 else f"class {kind}", kind % 8, at) for kind, at in sorted(points.items())]
+    return [Cloud("no label" if kind < 0 else f"class {kind}", kind, at) for kind, at in sorted(points.items())]
 
 
 @house_style()
 def scatter(title: str, groups: Sequence[Cloud]) -> str:
-    """A dot for each item, a colour for each group; a legend says how many there are in each."""
+    """A mark for each item, of a colour and a shape for each group; a legend says how many there are in each."""
     counted = [f"{group.name}: {len(group.points):,}" for group in groups]
     canvas = _Canvas(title, 420, 440 + 18 * math.ceil(len(groups) / 3))
     canvas.axes.set(xticks=[], yticks=[])
@@ -234,9 +237,10 @@ def scatter(title: str, groups: Sequence[Cloud]) -> str:
             "clip_on": False,
             "label": text,
         }
-        canvas.over(text, *canvas.axes.plot(*zip(*group.points, strict=True), "o", markersize=4, **drawn))
+        marker = _MARKERS[group.style % len(_MARKERS)]
+        canvas.over(text, *canvas.axes.plot(*zip(*group.points, strict=True), marker, markersize=6, **drawn))
     canvas.key(3)
-    return canvas.svg(f"One dot per item. {', '.join(counted)}.")
+    return canvas.svg(f"One mark per item. {', '.join(counted)}.")
 
 
 def value_range(curves: Sequence[Curve]) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from isthmus.study.findings import Findings, read_folders
 from isthmus.study.headline import facts, headline, title
 from isthmus.study.made import what_was_made
 from isthmus.study.parties import who_holds_what
+from isthmus.study.places import where_items_stand
 from isthmus.study.rounds import round_by_round
 from isthmus.study.scores import how_methods_did, row_head
 from isthmus.study.seen import who_saw_what
@@ -63,7 +64,7 @@ def _page(findings: Findings) -> str:
         ("results", "Results", how_methods_did(findings)),
         ("parties", "Parties", who_holds_what(findings)),
         ("curves", "Learning curves", round_by_round(findings)),
-        ("places", "Embeddings", _places(findings)),
+        ("places", "Embeddings", where_items_stand(findings)),
         ("made", "Graphs made", what_was_made(findings.made)),
         ("traffic", "Traffic", _traffic(findings)),
         ("ledger", "Who saw what", who_saw_what(findings)),
@@ -73,27 +74,6 @@ def _page(findings: Findings) -> str:
     ]
     made = sorted({f"Isthmus {s.results.isthmus}, results of {s.results.created}" for s in findings.sources})
     return page.document(name, headline(findings), [section for section in sections if section[2]], made)
-
-
-def _places(findings: Findings) -> str:
-    """Where items stand after some rounds, of each method's first seed; nothing where nothing was drawn."""
-    pictures: dict[tuple[str, int, int], list[tuple[float, float, int]]] = {}
-    for row in findings.places.to_pylist():
-        key = row["method"], row["seed"], row["round"]
-        pictures.setdefault(key, []).append((row["x"], row["y"], row["class"]))
-    parts = []
-    for method in findings.methods:
-        seeds = [seed for name, seed, _ in pictures if name == method]
-        mine = sorted(key for key in pictures if key[:2] == (method, min(seeds, default=0)))
-        drawn = {f"{method}, seed {key[1]}, round {key[2]}": charts.clouds(pictures[key]) for key in mine}
-        figures = [f"<figure>{charts.scatter(name, clouds)}</figure>" for name, clouds in drawn.items()]
-        if figures:
-            parts.append(f"<div class=three>{''.join(figures)}</div>")
-    note = (
-        "Embeddings of all items by the server's model, in two dimensions by t-SNE, which keeps neighbours together; "
-    )
-    note += "how far apart groups are, and how large, says little. Labels only colour the dots."
-    return f"{''.join(parts)}<p class=note>{escape(note)}</p>" if parts else ""
 
 
 def _traffic(findings: Findings) -> str:
