@@ -96,3 +96,12 @@ def test_a_server_that_is_none_is_named_in_a_line(server: str) -> None:
     with pytest.raises(IsthmusError, match=f"MLflow at {server}: ") as raised:
         MlFlow(PLAN, server)
     assert "\n" not in str(raised.value)
+
+
+def test_a_long_message_ends_at_a_word() -> None:
+    from isthmus.study.tracking import _line
+
+    told = _line(OSError("HTTPConnectionPool could not reach " * 20))
+    assert len(told) <= 200
+    assert told.endswith((" could …", " not …", " reach …", "Pool …"))
+    assert _line(OSError("refused\nand more")) == "refused"

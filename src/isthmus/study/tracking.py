@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from types import TracebackType
 from typing import Any, Self
 
@@ -136,4 +137,5 @@ class MlFlow(Tracker):
 
 
 def _line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+    """Its first line, to the end of a word where it is long."""
+    return shorten(next(iter(str(error).splitlines()), type(error).__name__), 200, placeholder=" …")
