@@ -113,3 +113,20 @@ def test_bytes_are_in_the_units_of_networks(count: float, text: str) -> None:
 )
 def test_metrics_are_spelled_as_people_write_them(metric: str, title: str) -> None:
     assert words.titled(metric) == title
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "metric", "text"),
+    [
+        (0.003, 0.000692, "test_loss", "0.003 ± 0.001"),
+        (0.0004, 0.01, "test_loss", "0.0004 ± 0.0100"),
+        (0.7654, 0.0123, "test_accuracy", "76.5 ± 1.2"),
+        (0.7654, None, "test_accuracy", "76.5"),
+        (1e9, 2e7, "test_mse", "1e+09 ± 2e+07"),
+        (None, 0.1, "test_loss", "–"),
+    ],
+)
+def test_a_mean_and_its_deviation_have_as_many_digits(
+    mean: float | None, std: float | None, metric: str, text: str
+) -> None:
+    assert words.spread(mean, std, metric) == text

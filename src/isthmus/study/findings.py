@@ -57,9 +57,7 @@ class Line(BaseModel):
     @property
     def said(self) -> str:
         """The mean, and the deviation where there are several seeds."""
-        alone = self.seeds < 2 or words.finite(self.std) is None
-        mean = words.number(self.mean, self.metric)
-        return mean if alone else f"{mean} ± {words.number(self.std, self.metric)}"
+        return words.spread(self.mean, self.std if self.seeds > 1 else None, self.metric)
 
 
 class Cut(BaseModel):

@@ -142,6 +142,22 @@ def number(value: float | None, metric: str) -> str:
     return f"{known:.3f}" if 0.001 <= abs(known) < 1000 or known == 0 else f"{known:.3g}"
 
 
+def spread(mean: float | None, std: float | None, metric: str) -> str:
+    """A mean and its deviation, if there is one, with as many digits after the point.
+
+    >>> spread(0.003, 0.000692, "test_loss"), spread(0.5, None, "test_accuracy"), spread(0.0004, 0.01, "test_loss")
+    ('0.003 ± 0.001', '50.0', '0.0004 ± 0.0100')
+    """
+    known, deviation = finite(mean), finite(std)
+    text = number(known, metric)
+    if known is None or deviation is None:
+        return text
+    if "e" in text:
+        return f"{text} ± {number(deviation, metric)}"
+    scaled, digits = 100 * deviation if percent(metric) else deviation, len(text.partition(".")[2])
+    return f"{text} ± {scaled:.{digits}f}"
+
+
 def size(count: float) -> str:
     """Bytes in the decimal units that networks are sold in."""
     size, unit = float(count), "B"
