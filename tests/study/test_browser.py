@@ -160,6 +160,16 @@ def test_several_studies_fit_on_one_page(browser: Any, folders: list[Path], tmp_
     page.close()
 
 
+def test_a_phone_shows_what_left_the_parties_and_all_dots(browser: Any, folder: Path) -> None:
+    page = Opened(browser, write_report([folder]).as_uri(), **READERS["phone"])
+    widths = page.evaluate("[...document.querySelectorAll('td.fields')].map(e => e.getBoundingClientRect().width)")
+    assert min(widths) > 150, "words need not be broken into letters"
+    charts = page.evaluate("[...document.querySelectorAll('svg.dots')].map(e => e.parentNode.scrollWidth)")
+    assert len(charts) == 2
+    assert max(charts) <= READERS["phone"]["width"], "nothing scrolls"
+    page.close()
+
+
 def test_figures_are_those_of_the_results(browser: Any, folder: Path) -> None:
     page = Opened(browser, write_report([folder]).as_uri())
     summary = json.loads((folder / "results.json").read_text())["summary"]

@@ -135,12 +135,12 @@ def bar_chart(title: str, columns: Sequence[str], groups: Sequence[Bars], show: 
 @house_style()
 def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float], str]) -> str:
     """One line per row with a dot per value and a stroke at the mean; `what` says what a dot is."""
-    canvas = _Canvas(title, 1120, 62 + 26 * len(rows))
-    canvas.rows([(row.name, _colour(row.style)) for row in rows], 24, 1, [row.text for row in rows])
+    canvas = _Canvas(title, 560, 62 + 26 * len(rows))
+    canvas.rows([(row.name, _colour(row.style)) for row in rows], 18, 1, [row.text for row in rows])
     axes = canvas.axes
     axes.grid(axis="x", clip_on=False)
     axes.spines[:].set_visible(False)
-    axes.xaxis.set_major_locator(_round_numbers(8))
+    axes.xaxis.set_major_locator(_round_numbers(4))
     axes.xaxis.set_major_formatter(lambda value, _: show(value))
     for at, row in enumerate(rows):
         drawn: dict[str, Any] = {"color": _colour(row.style), "clip_on": False}
@@ -149,7 +149,7 @@ def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float
         canvas.over([f"{row.name}, {label}: {show(value)}" for label, value in row.points], dots)
         (mean,) = axes.plot(row.mean, at, "|", markersize=16, markeredgewidth=3, **drawn)
         canvas.over(f"{row.name}: {row.text}", mean)
-    return canvas.svg(f"{what} {'; '.join(f'{row.name}: {row.text}' for row in rows)}.", "chart wide")
+    return canvas.svg(f"{what} {'; '.join(f'{row.name}: {row.text}' for row in rows)}.", "chart dots")
 
 
 @house_style()

@@ -99,7 +99,7 @@ pre{margin:8px 0;padding:16px;overflow-x:auto;background:var(--tint);border:1px 
 font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,monospace}
 footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
 @media screen and (max-width:760px){body{padding:24px 16px}h1{font-size:28px}.verdict{font-size:19px}
-.pair{grid-template-columns:1fr}}
+.pair{grid-template-columns:1fr}.fields{min-width:13rem}}
 @media print{@page{margin:14mm}
 .facts{background:none;gap:0}.facts div{border:1px solid var(--line);margin:0 -1px -1px 0}
 body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}

@@ -232,7 +232,7 @@ def _party_chart(findings: Findings, means: Means, metric: str) -> str:
         lowest, highest = (words.number(each(of.values()), metric) for each in (min, max))
         text = f"{lowest} to {highest}{' %' if words.percent(metric) else ''}"
         rows.append(charts.Dots(method, findings.style(method), list(of.items()), fmean(of.values()), text))
-    title = f"{words.titled(metric)}: a dot per party (mean over seeds), a stroke at the parties' mean"
+    title = f"{words.titled(metric)}: a dot per party, a stroke at their mean"
     return f"<figure>{charts.dot_chart(title, 'Results per party.', rows, show)}</figure>"
 
 
