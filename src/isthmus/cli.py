@@ -126,7 +126,7 @@ def describe_command(
 
     whole = _study(study, set_ or [], data=data, partition=partition, parties=parties)
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
-    described = describe(loaded.parties, loaded.classes, loaded.note)
+    described = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:
         typer.echo(json.dumps(described.to_dict()))
         return

@@ -29,8 +29,11 @@ from result_folders import (
 )
 
 from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
 from isthmus.study.graphs import write_graph
 from isthmus.study.report import write_report
+from isthmus.study.run import run_study
+from party_folders import two_drafts
 
 
 @pytest.fixture
@@ -358,6 +361,18 @@ def test_a_broken_file_of_places_is_named(build: Build) -> None:
     (folder / "places.parquet").write_bytes(b"PAR1")
     with pytest.raises(IsthmusError, match=r"cannot read '.*places.parquet'"):
         write_report([folder])
+
+
+def test_party_folders_are_called_by_their_folder_and_their_labels(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "fraud" / draft.settings["name"])
+    plan = {"data": {"name": "folder", "path": str(tmp_path / "fraud")}, "methods": [{"name": "local", "rounds": 1}]}
+    run_study(Study.of(plan), tmp_path / "out")
+    page = Page(write_report([tmp_path / "out"]))
+    assert "<h1>fraud across 2 parties</h1>" in page.source
+    assert ["Party", "low", "high"] in [[row[0], *row[-2:]] for row in page.rows if row]
+    assert {"low", "high"} <= {text.text for text in page.chart("Labels of each party").iter("text")}
+    assert "class 0" not in page.text
 
 
 def test_the_page_stands_alone(build: Build) -> None:

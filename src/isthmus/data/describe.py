@@ -61,6 +61,7 @@ class CutDescription:
         emd: the earth mover's distance of the parties' labels from those of all (see `earth_movers`), of several tasks
             the mean over them; none of measured values, and where nothing is labelled.
         note: a sentence about the data.
+        labels: names of the classes, or of the tasks, where they have any.
     """
 
     level: Level
@@ -71,6 +72,11 @@ class CutDescription:
     cross: int
     emd: float | None = None
     note: str = ""
+    labels: tuple[str, ...] = ()
+
+    def label(self, at: int) -> str:
+        """What a class, or a task, is called."""
+        return self.labels[at] if at < len(self.labels) else f"{'class' if self.kind == 'class' else 'task'} {at}"
 
     @property
     def crossing(self) -> float:
@@ -80,17 +86,22 @@ class CutDescription:
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON: without what is empty, and with the share of crossing edges."""
         whole = {**asdict(self), "crossing": self.crossing}
+        if not self.labels:
+            del whole["labels"]
         parties = [{key: value for key, value in party.items() if value != ()} for party in whole.pop("parties")]
         return {**whole, "parties": parties}
 
 
-def describe(parties: Sequence[Party], classes: int | None = None, note: str = "") -> CutDescription:
+def describe(
+    parties: Sequence[Party], classes: int | None = None, note: str = "", labels: tuple[str, ...] = ()
+) -> CutDescription:
     """Count what each party of a cut holds.
 
     Arguments:
         parties: all of them.
         classes: how many classes there are, where the parties' labels do not show the last of them.
         note: a sentence about the data, as a `Pool` has it.
+        labels: names of the classes or tasks, likewise.
 
     >>> from isthmus.data.datasets.banks import Banks
     >>> from isthmus.data.partition.labels import Random
@@ -101,7 +112,7 @@ def describe(parties: Sequence[Party], classes: int | None = None, note: str = "
     check_alike(parties)
     items = [party.items for party in parties]
     y = torch.cat([party.graph.y for party in parties])
-    labels = _of_tasks(y, items) if y.is_floating_point() or y.dim() > 1 else _of_classes(y, items, classes)
+    told = _of_tasks(y, items) if y.is_floating_point() or y.dim() > 1 else _of_classes(y, items, classes)
     shared, nodes = _ids(parties)
     columns = {
         "items": items,
@@ -110,14 +121,14 @@ def describe(parties: Sequence[Party], classes: int | None = None, note: str = "
         "cross": [0 if party.border is None else len(party.border) for party in parties],
         "shared": shared.tolist(),
         **{split: _sums(torch.cat([getattr(party, split) for party in parties]), items).tolist() for split in SPLITS},
-        **labels.columns,
+        **told.columns,
     }
     described = tuple(
         PartyDescription(party.name, **{key: column[at] for key, column in columns.items()})
         for at, party in enumerate(parties)
     )
     edges, cross = sum(columns["edges"]), sum(columns["cross"])
-    return CutDescription(parties[0].level, labels.kind, described, nodes, edges, cross, labels.emd, note)
+    return CutDescription(parties[0].level, told.kind, described, nodes, edges, cross, told.emd, note, labels)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,7 @@ class Pool:
         smiles: molecules as they were written, for cuts that look at their build.
         parties: where the data come as parties, these; `whole` then is none, and put together when it is asked for.
         note: a sentence about the data for the reader of a report.
+        labels: names of the classes, or of the tasks, where the data have names for them.
     """
 
     whole: Party | None
@@ -42,6 +43,7 @@ class Pool:
     smiles: tuple[str, ...] | None = None
     parties: tuple[Party, ...] | None = None
     note: str = ""
+    labels: tuple[str, ...] = ()
 
     @cached_property
     def party(self) -> Party:

@@ -213,12 +213,12 @@ def heat_map(
     return canvas.svg(said, "chart wide")
 
 
-def clouds(items: Iterable[tuple[float, float, int]]) -> list[Cloud]:
-    """A cloud for each class of items `(x, y, class)`; a class below 0 is none."""
+def clouds(items: Iterable[tuple[float, float, int]], called: Callable[[int], str] = "class {}".format) -> list[Cloud]:
+    """A cloud for each class of items `(x, y, class)`, by what it is called; a class below 0 is none."""
     points: dict[int, list[tuple[float, float]]] = {}
     for x, y, kind in items:
         points.setdefault(int(kind), []).append((x, y))
-    return [Cloud("no label" if kind < 0 else f"class {kind}", kind, at) for kind, at in sorted(points.items())]
+    return [Cloud("no label" if kind < 0 else called(kind), kind, at) for kind, at in sorted(points.items())]
 
 
 @house_style()

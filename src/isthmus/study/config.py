@@ -30,13 +30,15 @@ from isthmus.tasks.base import Task
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a run works on: parties, the number of classes (or of tasks), the cut that made them, and a named task."""
+    """What a run works on: parties, the number of classes (or of tasks) and their names where they have any, the cut
+    that made them, and a named task."""
 
     parties: list[Party]
     classes: int
     cut: Partition
     note: str = ""
     named: Task | None = None
+    labels: tuple[str, ...] = ()
 
     @property
     def task(self) -> Task:
@@ -159,8 +161,9 @@ class Study(Options):
             return cut.cut(pool, number, draw, kept=cache_root() / "cuts")
 
         parties = take_apart(pool) if task is None else task.pose(pool, take_apart, draw)
-        classes = 2 if parties[0].level == "pair" else pool.classes
-        return Loaded(parties, classes, cut, pool.note, task)
+        if parties[0].level == "pair":
+            return Loaded(parties, 2, cut, pool.note, task)
+        return Loaded(parties, pool.classes, cut, pool.note, task, pool.labels)
 
     def torch_device(self) -> torch.device:
         return device_named(self.device)

@@ -18,7 +18,7 @@ _EQUAL = 1e-9
 def title(studies: Iterable[Mapping[str, Any]]) -> str:
     """What was studied, as text."""
     known = list(studies)
-    data = words.listed(list(dict.fromkeys(words.described(study.get("data"), brief=True) for study in known)))
+    data = words.listed(list(dict.fromkeys(words.data_name(study.get("data")) for study in known)))
     parties = " or ".join(dict.fromkeys(str(study["parties"]) for study in known if study.get("parties")))
     return f"{data} across {parties} {'party' if parties == '1' else 'parties'}" if parties else data
 

@@ -58,14 +58,14 @@ def _stacks(cut: CutDescription, classes: int) -> str:
     bars = [("all", whole), *((party.name, party.labels) for party in cut.parties)]
     title = f"Labels of each party: shares of the classes, and how many of its {cut.level}s are labelled"
     rows = [charts.Stack(name, counts, f"{sum(counts):,}") for name, counts in bars]
-    return charts.stack_chart(title, [f"class {at}" for at in range(classes)], rows)
+    return charts.stack_chart(title, [cut.label(at) for at in range(classes)], rows)
 
 
 def _heat_map(cut: CutDescription, width: int) -> str:
     """Parties by classes, or by tasks; the longer side lies along the page."""
     of_tasks = cut.kind == "yes-no"
     parties = [party.name for party in cut.parties]
-    kinds = [f"{'task' if of_tasks else 'class'} {at}" for at in range(width)]
+    kinds = [cut.label(at) for at in range(width)]
     shares = [_shares(party) for party in cut.parties]
     what = "share of yes among its labels of each task" if of_tasks else "share of each class among its labels"
     sides = (parties, kinds, shares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from isthmus.study import charts, page, words
@@ -25,7 +25,8 @@ def where_items_stand(findings: Findings) -> str:
     parts = []
     for method in findings.methods:
         first = min((seed for name, seed, _ in pictures if name == method), default=0)
-        mine = {key: charts.clouds(pictures[key]) for key in sorted(pictures) if key[:2] == (method, first)}
+        called = _called(findings, method)
+        mine = {key: charts.clouds(pictures[key], called) for key in sorted(pictures) if key[:2] == (method, first)}
         titles = {f"{method}, seed {first}, round {at}": clouds for (_, _, at), clouds in mine.items()}
         figures = [f"<figure>{charts.scatter(title, clouds)}</figure>" for title, clouds in titles.items()]
         if figures:
@@ -35,6 +36,12 @@ def where_items_stand(findings: Findings) -> str:
         "how far apart groups are, and how large, says little. Labels only choose the colours and the shapes of marks."
     )
     return f"{''.join(parts)}<p class=note>{escape(note)}</p>" if parts else ""
+
+
+def _called(findings: Findings, method: str) -> Callable[[int], str]:
+    """What the classes of a method's data are called."""
+    cuts = [cut for source in findings.sources if method in source.methods for cut in source.results.cuts]
+    return cuts[0].described.label if cuts else "class {}".format
 
 
 def _metrics(findings: Findings) -> dict[Picture, dict[str, float]]:

@@ -132,7 +132,7 @@ def _all(
     cuts: dict[int, CutDescription] = {}
     for seed in study.seeds:
         loaded = first if seed == study.seeds[0] else study.load(seed)
-        cuts[seed] = describe(loaded.parties, loaded.classes, loaded.note)
+        cuts[seed] = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
         watcher.cut_made(seed, cuts[seed])
         for method in methods:
             done = None if out is None else out / STATE / f"{method.name}-{seed}.run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import PurePath
 from statistics import fmean, stdev
 from typing import Any
 
@@ -197,6 +198,17 @@ def natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
+def data_name(data: Any) -> str:
+    """What data are called: party folders by the folder that they are in.
+
+    >>> data_name({"name": "cora"}), data_name({"name": "folder", "path": "/data/fraud"}), data_name({"name": "folder"})
+    ('cora', 'fraud', 'party folders')
+    """
+    if isinstance(data, Mapping) and data.get("name") == "folder":
+        return PurePath(str(data.get("path") or "")).name or "party folders"
+    return described(data, brief=True)
+
+
 def described(part: Any, brief: bool = False) -> str:
     """A part of the study in words: its name first, then its options.
 
@@ -254,8 +266,9 @@ def label_columns(cut: CutDescription) -> tuple[list[str], list[list[str]]]:
         return [], [[] for _ in cut.parties]
     if width > COLUMNS_SHOWN:
         return ["labels"], [[_labels_said(cut, party)] for party in cut.parties]
-    heads = [f"class {at}" if cut.kind == "class" else f"task {at}" for at in range(width)]
-    return heads, [[_label_said(cut, party, at) for at in range(width)] for party in cut.parties]
+    return [cut.label(at) for at in range(width)], [
+        [_label_said(cut, party, at) for at in range(width)] for party in cut.parties
+    ]
 
 
 def _label_said(cut: CutDescription, party: PartyDescription, at: int) -> str:
@@ -274,7 +287,7 @@ def _labels_said(cut: CutDescription, party: PartyDescription) -> str:
         return f"{sum(party.labelled):,} values"
     known = {at: count for at, count in enumerate(party.labels) if count}
     most = sorted(known, key=lambda at: -known[at])[:3]
-    said = [f"class {at} {100 * known[at] / sum(party.labels):.0f} %" for at in most]
+    said = [f"{cut.label(at)} {100 * known[at] / sum(party.labels):.0f} %" for at in most]
     return ", ".join([*said, *([f"{len(known) - 3} others"] if len(known) > 3 else [])]) or "none"
 
 

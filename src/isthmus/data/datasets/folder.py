@@ -29,7 +29,9 @@ class PartyFolders(DataSet):
         key = None if self.key is None else read_key(_expanded(self.key))
         contents, note = read_folders(_expanded(self.path), key)
         parties = parties_of(contents, seed=seed, train=self.train, val=self.val, key=key)
-        return Pool(None, contents[0].settings.outcomes, parties=tuple(parties), note=note)
+        settings = contents[0].settings
+        labels = tuple(settings.labels or settings.tasks or ())
+        return Pool(None, settings.outcomes, parties=tuple(parties), note=note, labels=labels)
 
 
 def _expanded(path: str) -> Path:
