@@ -108,6 +108,8 @@ BROKEN_NUMBERS = """() => [...document.querySelectorAll('td.n')].filter(cell => 
   return lines > cell.textContent.trim().split(/\\s+/).length;
 }).map(cell => cell.textContent)"""
 
+BROKEN_HEADS = BROKEN_NUMBERS.replace("td.n", "thead th:not(.name)")
+
 PALE = """() => {
   const part = value => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   const light = colour => {
@@ -157,6 +159,7 @@ def test_several_studies_fit_on_one_page(browser: Any, folders: list[Path], tmp_
         assert len(tables) > 12
         assert max(tables) <= READERS[reader]["width"], "nothing scrolls on paper"
         assert page.evaluate(BROKEN_NUMBERS) == []
+        assert page.evaluate(BROKEN_HEADS) == []
     page.close()
 
 
@@ -167,6 +170,19 @@ def test_a_phone_shows_what_left_the_parties_and_all_dots(browser: Any, folder: 
     charts = page.evaluate("[...document.querySelectorAll('svg.dots')].map(e => e.parentNode.scrollWidth)")
     assert len(charts) == 2
     assert max(charts) <= READERS["phone"]["width"], "nothing scrolls"
+    page.close()
+
+
+def test_long_names_of_classes_are_not_cut_off(browser: Any, tmp_path: Path) -> None:
+    def called(parts: dict[str, Any]) -> None:
+        full(parts)
+        names = [f"a class of accounts with a long name {at}" for at in range(3)]
+        parts["results"]["cuts"][0]["labels"] = names
+
+    page = Opened(browser, write_report([write_folder(tmp_path, "named", change=called)]).as_uri(), **READERS["paper"])
+    assert "a class of accounts" in page.locator("#places svg").first.inner_html()
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.close()
 
 

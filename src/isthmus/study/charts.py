@@ -300,9 +300,12 @@ class _Canvas:
         self.axes.set_ylim(places[-1] + step / 2, -step / 2)
 
     def key(self, columns: int = 8) -> None:
-        """What the colours stand for."""
+        """What the colours stand for, in as many columns as there is room for."""
         handles, labels = self.axes.get_legend_handles_labels()
-        self.figure.legend(handles, [shown(label) for label in labels], loc="outside lower left", ncols=columns)
+        fitting = _fitting(labels, 36)
+        room = 72 * self.figure.get_figwidth() // (_LETTER * max(map(len, fitting), default=1) + 60)
+        columns = max(1, min(columns, int(room)))
+        self.figure.legend(handles, fitting, loc="outside lower left", ncols=columns)
 
     def over(self, text: str | Sequence[str], *artists: Artist) -> None:
         """Shows a text over artists; over markers, one for each."""

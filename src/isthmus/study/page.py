@@ -31,7 +31,7 @@ def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]]
 
 
 def head(text: str, kind: str = "") -> str:
-    """A column's head; the kind `n` is for numbers."""
+    """A column's head; the kind `n` is for numbers, `name` for what others named, which may be broken anywhere."""
     return f'<th scope=col class="{kind}">{escape(text)}</th>'
 
 
@@ -105,7 +105,7 @@ footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:v
 body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}
 h2,h3,h4,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}
 table{font-size:8pt}small{font-size:7pt}th,td{padding-right:6px}
-th:not(.whole),td:not(.n){overflow-wrap:anywhere}tbody th,.n,.whole{white-space:normal}
+tbody th,.name{overflow-wrap:anywhere}tbody th,.n,.whole{white-space:normal}
 pre{white-space:pre-wrap}
 section>details::details-content{content-visibility:visible;block-size:auto}
 *{print-color-adjust:exact}}

@@ -98,7 +98,7 @@ def _table(cut: CutDescription) -> str:
     for at, party in enumerate(cut.parties):
         cells = [*(f"{of[at]:,}" for of in counts.values()), *labels[at]]
         rows.append(_row(party.name, cells))
-    head = "".join(page.head(name, "n") for name in (*counts, *heads))
+    head = "".join(page.head(name, "n") for name in counts) + "".join(page.head(name, "n name") for name in heads)
     table = page.table(f"<tr>{page.head('Party')}{head}</tr>", "".join(rows), note)
     if len(cut.parties) <= _OPEN:
         return table

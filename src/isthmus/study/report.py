@@ -136,10 +136,10 @@ def _reproduce(findings: Findings) -> str:
     rows.append(("results of", [source.results.created for source in sources]))
     rows.append(("seeds", [source.results.seeds for source in sources]))
     body = "".join(
-        f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td>{escape(each)}</td>' for each in values)}</tr>"
+        f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td class=name>{escape(each)}</td>' for each in values)}</tr>"
         for name, values in rows
     )
-    head = f"<tr>{page.head('')}{''.join(page.head(source.name) for source in sources)}</tr>"
+    head = f"<tr>{page.head('')}{''.join(page.head(source.name, 'name') for source in sources)}</tr>"
     studies = "".join(
         f"<h3>{escape(source.name)}/study.toml</h3><pre><code>{escape(source.toml)}</code></pre>" for source in sources
     )

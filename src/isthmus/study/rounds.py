@@ -91,7 +91,7 @@ def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) 
         f'<th scope=colgroup colspan="{len(drawn[metric])}">{escape(words.titled(metric) + words.unit(metric))}</th>'
         for metric in metrics
     )
-    names = "".join(page.head(name, "n") for _, name in means)
+    names = "".join(page.head(name, "n name") for _, name in means)
     head = f"<tr><td></td>{over}</tr><tr>{page.head('Round')}{names}</tr>"
     note = "Mean over seeds" + ("." if len(told) == len(every) else f", in {len(told)} of {len(every)} rounds.")
     return page.table(head, "".join(rows), note)

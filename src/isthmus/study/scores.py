@@ -104,7 +104,7 @@ def _head(metrics: Sequence[str], runs: bool) -> str:
     )
     if runs:
         over += "<th scope=colgroup colspan=3>Runs</th>"
-        names += page.head("Seeds", "whole") + page.head("Round reported") + page.head("Time per run", "n")
+        names += page.head("Seeds") + page.head("Round reported") + page.head("Time per run", "n")
     return f"<tr><td></td>{over}</tr><tr>{page.head('Method')}{names}</tr>"
 
 
@@ -244,6 +244,6 @@ def _party_table(means: Means, metric: str) -> str:
     for party in parties:
         cells = "".join(f"<td class=n>{words.number(of.get(party), metric)}</td>" for of in means.values())
         rows.append(f"<tr><th scope=row>{escape(party)}</th>{cells}</tr>")
-    head = f"<tr>{page.head('Party')}{''.join(page.head(method, 'n') for method in means)}</tr>"
+    head = f"<tr>{page.head('Party')}{''.join(page.head(method, 'n name') for method in means)}</tr>"
     note = f"{words.titled(metric)}{words.unit(metric)} of every party, mean over seeds."
     return page.folded("The figures, party by party", page.table(head, "".join(rows), note))
