@@ -140,8 +140,11 @@ def test_curves_are_kept_where_they_are_asked_for(at_once: None, tmp_path: Path)
     assert [at for at, _ in run["curves"]["test_accuracy"]] == [1, 2, 3]
     page = drawn_page(plan, kept)
     assert page.count("<svg") == 1
-    assert "120, test_accuracy" in page
+    assert "size: 120" in page
+    assert "test_accuracy" not in page
     assert "fedavg ends at" in page
+    told = "".join(f"<td class=n>{value:.3g}</td>" for _, value in run["curves"]["test_accuracy"])
+    assert f"<tr><th scope=row>fedavg</th>{told}</tr>" in page
     assert drawn_page(table(tmp_path / "without"), kept) == ""
 
 

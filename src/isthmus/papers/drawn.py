@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from statistics import fmean
 
 from isthmus.papers.kept import Kept, Runs
 from isthmus.papers.plan import Table
-from isthmus.study import page
+from isthmus.study import page, words
 from isthmus.study.charts import Curve, clouds, line_chart, scatter
 
 ABOUT_CURVES = "Lines: mean over seeds. Bands: lowest to highest seed."
+ROUNDS_TOLD = 6
+"""Rounds of a chart that stand in its table."""
 ABOUT_PICTURES = (
     "Embeddings in two dimensions by t-SNE, which keeps neighbours together, of the first seed. How far apart groups "
     "are, and how large, says little. Labels only colour the dots."
@@ -21,7 +23,7 @@ ABOUT_PICTURES = (
 def drawn_page(table: Table, kept: Kept) -> str:
     """A chart for each curve and each combination of all axes but the last, whose values are its lines; and the
     same of pictures; nothing where no run has either."""
-    curves = [(title, f"<figure>{chart}</figure>") for title, chart in _charts(table, kept)]
+    curves = list(_charts(table, kept))
     pictures = list(_pictures(table, kept))
     if not curves and not pictures:
         return ""
@@ -55,14 +57,40 @@ def _charts(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:
         if runs := [run for run in kept.runs(cell) if run.get("curves")]:
             groups.setdefault(tuple(first), {})[last] = runs
     for key, lines in groups.items():
-        for name in dict.fromkeys(name for runs in lines.values() for run in runs for name in run["curves"]):
-            title = ", ".join([*key, name])
-            drawn = [
-                _curve(at, value, [dict(map(tuple, run["curves"][name])) for run in runs if name in run["curves"]])
-                for at, (value, runs) in enumerate(lines.items())
-                if any(name in run["curves"] for run in runs)
-            ]
-            yield title, line_chart(title, drawn, "{:.3g}".format)
+        where = ", ".join(f"{axis.name}: {value}" for axis, value in zip(table.axes, key, strict=False)) or table.title
+        names = dict.fromkeys(name for runs in lines.values() for run in runs for name in run["curves"])
+        drawn = [(_title(table, name), _curves(lines, name)) for name in names]
+        figures = "".join(f"<figure>{line_chart(title, curves, '{:.3g}'.format)}</figure>" for title, curves in drawn)
+        tables = "".join(_in_figures(title, curves) for title, curves in drawn)
+        yield where, f"<div class=pair>{figures}</div>{page.folded('The figures, by round', tables)}"
+
+
+def _title(table: Table, curve: str) -> str:
+    """What a curve is called: as the figure that the table tells of it, where there is one."""
+    named = (figure.title for figure in table.figures.values() if figure.metric == curve)
+    return next(named, "") or words.titled(curve)
+
+
+def _curves(lines: Mapping[str, Runs], name: str) -> list[Curve]:
+    return [
+        _curve(at, value, [dict(map(tuple, run["curves"][name])) for run in runs if name in run["curves"]])
+        for at, (value, runs) in enumerate(lines.items())
+        if any(name in run["curves"] for run in runs)
+    ]
+
+
+def _in_figures(title: str, curves: Sequence[Curve]) -> str:
+    """Means at some rounds, the first and the last among them."""
+    rounds = sorted({at for curve in curves for at in curve.rounds})
+    steps = min(ROUNDS_TOLD, len(rounds)) - 1
+    told = [rounds[round(step * (len(rounds) - 1) / max(steps, 1))] for step in range(steps + 1)]
+    rows = []
+    for curve in curves:
+        means = dict(zip(curve.rounds, curve.mean, strict=True))
+        cells = "".join(f"<td class=n>{means[at]:.3g}</td>" if at in means else "<td class=n>–</td>" for at in told)
+        rows.append(f"<tr><th scope=row>{escape(curve.name)}</th>{cells}</tr>")
+    head = f"<tr>{page.head(title)}{''.join(page.head(f'round {at}', 'n') for at in told)}</tr>"
+    return page.table(head, "".join(rows), "Means over seeds.")
 
 
 def _curve(style: int, value: str, points: Sequence[dict[int, float]]) -> Curve:
