@@ -83,7 +83,10 @@ class Spoiler:
 
     def file(self) -> Path:
         files = sorted(each for each in self.folder().rglob("*") if each.is_file())
-        return self.draw.choice(files) if files else self.folder() / NODES
+        if files:
+            return self.draw.choice(files)
+        folder = self.folder()
+        return next(folder / name for name in (NODES, EDGES, "gone.parquet") if not (folder / name).is_dir())
 
     # tables
 
@@ -393,6 +396,9 @@ FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, He
 @example("graph", [], 0, False)
 @example("coupled", [], 0, True)
 @example("pile", [], 0, False)
+@example("graph", ["folder_for_file", "remove", "remove", "remove"], 6, False)
+@example("graph", ["folder_for_file", "remove", "remove", "cut_file"], 6, False)
+@example("graph", ["folder_for_file", "folder_for_file", "folder_for_file", "remove"], 3, False)
 def test_whatever_is_done_to_a_folder_it_ends_in_a_report(tmp_path_factory, base, steps, seed, keyed):
     root = tmp_path_factory.mktemp("spoilt")
     spoil(root / "all", base, steps, seed)
