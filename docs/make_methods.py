@@ -29,7 +29,7 @@ from isthmus.papers.claims import Claim, Verdict
 from isthmus.papers.kept import values_of
 from isthmus.papers.plan import Cell, Table
 from isthmus.papers.shelf import Entry, entries
-from isthmus.papers.shown import verdicts
+from isthmus.papers.shown import signed, verdicts
 from isthmus.study.plain import Deed, Share, in_plain_words, sentence, spans
 from isthmus.study.seen import fields_in
 from isthmus.testing import Subject, small_parties
@@ -212,7 +212,7 @@ def _setting(cell: Cell, among: Sequence[Cell]) -> str:
 def _alone(one: Measured, digits: int) -> tuple[str, ...]:
     spread = f" ± {statistics.stdev(one.ours):.{digits}f}" if len(one.ours) > 1 else ""
     paper = "" if one.paper is None else f"{one.paper:.{digits}f}"
-    above = "" if one.above is None else _signed(one.above, digits)
+    above = "" if one.above is None else signed(one.above, digits)
     return one.setting, str(len(one.ours)), f"{one.mean:.{digits}f}{spread}", paper, above
 
 
@@ -226,16 +226,12 @@ def _together(found: Sequence[Measured], digits: int) -> tuple[str, ...]:
         _range([len(one.ours) for one in found], 0),
         f"{statistics.fmean(ours):.{digits}f}" + (f" ({_range(ours, digits)})" if len(ours) > 1 else ""),
         f"{statistics.fmean(paper):.{digits}f}" if paper else "",
-        f"{_signed(statistics.fmean(above), digits)} ({_range(above, digits, signed=True)})" if above else "",
+        f"{signed(statistics.fmean(above), digits)} ({_range(above, digits, gains=True)})" if above else "",
     )
 
 
-def _signed(value: float, digits: int) -> str:
-    return f"{round(value, digits) + 0.0:+.{digits}f}"  # the sum makes of -0 a 0
-
-
-def _range(values: Sequence[float], digits: int, *, signed: bool = False) -> str:
-    told = [_signed(each, digits) if signed else f"{each:.{digits}f}" for each in (min(values), max(values))]
+def _range(values: Sequence[float], digits: int, *, gains: bool = False) -> str:
+    told = [signed(each, digits) if gains else f"{each:.{digits}f}" for each in (min(values), max(values))]
     return " to ".join(dict.fromkeys(told))
 
 
@@ -257,7 +253,7 @@ def _margin(verdict: Verdict, digits: int) -> str:
     for each in verdict.places:
         steps = [high - low for high, low in zip(each.means, each.means[1:], strict=False)]
         gains.append(-max(steps) if verdict.claim.lower else min(steps))
-    return f"by {_range(gains, digits, signed=True)}"
+    return f"by {_range(gains, digits, gains=True)}"
 
 
 def _subjects(plan: Table, claim: Claim) -> set[str]:

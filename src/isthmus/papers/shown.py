@@ -141,11 +141,19 @@ def _beside(
         place = {axis.name: value for axis, value in zip(table.axes, (*key, *column.value), strict=True)}
         number, digits = table.paper(column.figure, place), table.figures[column.figure].digits
         paper.append("" if number is None else f"{number:.{digits}f}")
-        higher = None if number is None or not values else round(statistics.fmean(values) - number, digits)
-        above.append("" if higher is None else f"{higher + 0.0:+.{digits}f}")  # the sum makes of -0 a 0
+        above.append("" if number is None or not values else signed(statistics.fmean(values) - number, digits))
     for name, told in (("paper", paper), ("difference", above)):
         if any(told):
             yield f"| {' | '.join([f'*{name}*', *[''] * len(key), *told])} |"
+
+
+def signed(value: float, digits: int) -> str:
+    """A difference, with a plus where it is one.
+
+    >>> signed(1.25, 1), signed(-0.04, 1)
+    ('+1.2', '+0.0')
+    """
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # the sum makes of -0 a 0
 
 
 def _told(table: Table, values: Sequence[float], figure: str) -> str:
