@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -95,7 +96,9 @@ def _named_subclasses(base: type[Kind]) -> Iterator[type[Kind]]:
         yield from _named_subclasses(each)
 
 
+@cache
 def _import_all(home: str) -> None:
+    """Once: names are looked up by the thousand where tables of studies are read."""
     package = importlib.import_module(home)
     for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
         importlib.import_module(f"{home}.{module.name}")

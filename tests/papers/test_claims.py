@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from tests.papers.a_paper import TABLE1, written
 
+from isthmus.errors import IsthmusError
 from isthmus.papers.claims import Claim, Verdict
+from isthmus.papers.kept import Kept
+from isthmus.papers.plan import Table
+from isthmus.papers.shown import verdicts
 
 AXES = {"data": ["a", "b", "c"], "method": ["x", "y", "z"]}
 OURS = {
@@ -87,3 +93,20 @@ def test_values_may_be_claimed_to_be_alike() -> None:
 def test_a_claim_says_one_thing(claim: Mapping[str, object]) -> None:
     with pytest.raises(ValidationError):
         Claim.model_validate({"says": "", **claim})
+
+
+def test_figures_of_one_cell_may_be_compared(tmp_path: Path) -> None:
+    claim = '[[claims]]\nsays = "Test is above validation"\nalong = "figures"\norder = ["test", "val"]\nat.size = ["120"]\n'
+    table = Table.of_file(written(tmp_path, table1=TABLE1 + claim) / "mine" / "table1.toml")
+    kept = Kept()
+    for cell, (test, val) in zip(table.cells(), [(0.01, 0.9), (0.009, 0.9), (0.01, 0.9)], strict=False):
+        kept.add(cell, {"seed": 0, "figures": {"test": test, "val": val}})
+    verdict = verdicts(table, kept)[-1]
+    assert [(each.place, each.holds) for each in verdict.places] == [("120, fedavg", True), ("120, fedprox", False)]
+    assert verdict.places[0].means == (1.0, 0.9)
+
+
+def test_an_unknown_figure_is_named(tmp_path: Path) -> None:
+    claim = '[[claims]]\nsays = "?"\nalong = "figures"\norder = ["test", "vall"]\n'
+    with pytest.raises(IsthmusError, match="axis 'figures' has no 'vall'"):
+        Table.of_file(written(tmp_path, table1=TABLE1 + claim) / "mine" / "table1.toml")

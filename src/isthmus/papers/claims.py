@@ -16,6 +16,9 @@ from isthmus.options import Options
 Ours = Callable[[Mapping[str, str]], Mapping[int, float]]
 """What was measured at a place, by seed; nothing where nothing was run."""
 
+FIGURES = "figures"
+"""Beside a table's axes: its figures."""
+
 Published = Callable[[Mapping[str, str]], float | None]
 """A paper's number for a place, where there is one."""
 
@@ -28,7 +31,7 @@ class Claim(Options):
     figure: str = ""
     """The figure it is about; the first one without."""
     along: str = ""
-    """The axis whose values are compared."""
+    """The axis whose values are compared; `figures` compares those of one cell."""
     order: list[str | list[str]] = Field(default=[])
     """Its values from best to worst; several at one place are all better than all at the next."""
     by: float = 0.0
@@ -59,6 +62,7 @@ class Claim(Options):
 
     def check(self, axes: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Any]) -> None:
         """That it is about what there is."""
+        axes = {**axes, FIGURES: figures} if self.along == FIGURES else axes
         if self.figure and self.figure not in figures:
             raise IsthmusError(f"claims: there is no figure '{self.figure}': {nearest(self.figure, figures)}")
         if self.along and self.along not in axes:

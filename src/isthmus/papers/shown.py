@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from isthmus import store
 from isthmus.errors import IsthmusError
-from isthmus.papers.claims import Verdict
+from isthmus.papers.claims import FIGURES, Verdict
 from isthmus.papers.kept import Kept, by_seed, counted, values_of
 from isthmus.papers.plan import Place, Table
 from isthmus.papers.running import Standing
@@ -64,14 +64,16 @@ def verdicts(table: Table, kept: Kept) -> list[Verdict]:
     found = []
     for claim in table.claims:
         figure = claim.figure or next(iter(table.figures))
-        ours = partial(_at, table, runs[figure])
-        found.append(claim.judged(axes, ours, partial(table.paper, figure)))
+        over = {**axes, FIGURES: list(runs)} if claim.along == FIGURES else axes
+        found.append(claim.judged(over, partial(_at, table, runs, figure), partial(table.paper, figure)))
     return found
 
 
-def _at(table: Table, found: Mapping[tuple[str, ...], Mapping[int, float]], place: Place) -> Mapping[int, float]:
-    """What there is at a place, whatever the order of its axes."""
-    return found.get(tuple(place[axis.name] for axis in table.axes), {})
+def _at(
+    table: Table, runs: Mapping[str, Mapping[tuple[str, ...], Mapping[int, float]]], figure: str, place: Place
+) -> Mapping[int, float]:
+    """What there is at a place, whatever the order of its axes, of the figure that the place names or of this one."""
+    return runs[place.get(FIGURES, figure)].get(tuple(place[axis.name] for axis in table.axes), {})
 
 
 def said(verdict: Verdict) -> str:
