@@ -96,7 +96,7 @@ def test_a_claim_says_one_thing(claim: Mapping[str, object]) -> None:
 
 
 def test_figures_of_one_cell_may_be_compared(tmp_path: Path) -> None:
-    claim = '[[claims]]\nsays = "Test is above validation"\nalong = "figures"\norder = ["test", "val"]\nat.size = ["120"]\n'
+    claim = '[[claims]]\nsays = "Test is above"\nalong = "figures"\norder = ["test", "val"]\nat.size = ["120"]\n'
     table = Table.of_file(written(tmp_path, table1=TABLE1 + claim) / "mine" / "table1.toml")
     kept = Kept()
     for cell, (test, val) in zip(table.cells(), [(0.01, 0.9), (0.009, 0.9), (0.01, 0.9)], strict=False):

@@ -163,12 +163,12 @@ def test_several_studies_fit_on_one_page(browser: Any, folders: list[Path], tmp_
     page.close()
 
 
-def test_a_phone_shows_what_left_the_parties_and_all_dots(browser: Any, folder: Path) -> None:
+def test_a_phone_shows_what_left_the_parties_all_dots_and_all_labels(browser: Any, folder: Path) -> None:
     page = Opened(browser, write_report([folder]).as_uri(), **READERS["phone"])
     widths = page.evaluate("[...document.querySelectorAll('td.fields')].map(e => e.getBoundingClientRect().width)")
     assert min(widths) > 150, "words need not be broken into letters"
-    charts = page.evaluate("[...document.querySelectorAll('svg.dots')].map(e => e.parentNode.scrollWidth)")
-    assert len(charts) == 2
+    charts = page.evaluate("[...document.querySelectorAll('svg.narrow')].map(e => e.parentNode.scrollWidth)")
+    assert len(charts) == 3, "parties beside the mean, single runs, labels"
     assert max(charts) <= READERS["phone"]["width"], "nothing scrolls"
     page.close()
 

@@ -149,14 +149,14 @@ def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float
         canvas.over([f"{row.name}, {label}: {show(value)}" for label, value in row.points], dots)
         (mean,) = axes.plot(row.mean, at, "|", markersize=16, markeredgewidth=3, **drawn)
         canvas.over(f"{row.name}: {row.text}", mean)
-    return canvas.svg(f"{what} {'; '.join(f'{row.name}: {row.text}' for row in rows)}.", "chart dots")
+    return canvas.svg(f"{what} {'; '.join(f'{row.name}: {row.text}' for row in rows)}.", "chart narrow")
 
 
 @house_style()
 def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
     """One bar of the same length per row, cut by the shares of its parts, each with its number where there is room."""
-    canvas = _Canvas(title, 1120, 66 + 25 * len(rows))
-    canvas.rows([(row.name, INK) for row in rows], 24, 1, [row.text for row in rows])
+    canvas = _Canvas(title, 560, 66 + 25 * len(rows))
+    canvas.rows([(row.name, INK) for row in rows], 16, 1, [row.text for row in rows])
     axes = canvas.axes
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
@@ -172,14 +172,14 @@ def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
             "label": part,
         }
         bars = axes.barh(range(len(rows)), shares, 0.78, start, **drawn)
-        inside = [f"{100 * share:.0f} %" if share > 0.05 else "" for share in shares]
+        inside = [f"{100 * share:.0f} %" if share > 0.09 else "" for share in shares]
         axes.bar_label(bars, inside, label_type="center", color=PAPER, fontsize=12)
         for row, share, bar in zip(rows, shares, bars, strict=True):
             canvas.over(f"{row.name}, {part}: {row.values[order]:,g} ({100 * share:.1f} %)", bar)
         start = [before + share for before, share in zip(start, shares, strict=True)]
     canvas.key()
     said = "; ".join(f"{row.name}: {_shares_said(row, parts)}" for row in rows)
-    return canvas.svg(f"{said}.", "chart wide")
+    return canvas.svg(f"{said}.", "chart narrow")
 
 
 @house_style()

@@ -29,7 +29,7 @@ STYLE = f"""
 {"".join(f".s{at}{{--c:var(--s{at})}}" for at in range(len(SERIES)))}
 svg.chart{{display:block;width:100%;height:auto;font:13px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
 font-variant-numeric:tabular-nums;stroke-linejoin:round}}
-svg.dots{{max-width:680px}}@media screen{{svg.wide{{min-width:760px}}}}
+svg.narrow{{max-width:680px}}@media screen{{svg.wide{{min-width:760px}}}}
 """
 
 _VARIABLES = {colour: f"var(--s{at})" for at, colour in enumerate(SERIES)} | {

@@ -56,7 +56,7 @@ def _chart(cut: CutDescription) -> str:
 def _stacks(cut: CutDescription, classes: int) -> str:
     whole = [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
     bars = [("all", whole), *((party.name, party.labels) for party in cut.parties)]
-    title = f"Labels of each party: shares of the classes, and how many of its {cut.level}s are labelled"
+    title = f"Labels of each party: labelled {cut.level}s, and shares of the classes"
     rows = [charts.Stack(name, counts, f"{sum(counts):,}") for name, counts in bars]
     return charts.stack_chart(title, [cut.label(at) for at in range(classes)], rows)
 
