@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import typer
+
+from isthmus import cli
 
 RUN = re.compile(r"(\w+), seed (\d+): (\d+) rounds in \d+\.\d s")
 """The line on standard error that a run ends with."""
@@ -23,3 +27,17 @@ class Done(NamedTuple):
 
 
 Isthmus = Callable[..., Done]
+
+
+def called(words: Sequence[str]) -> dict[str, Any]:
+    """What a command line after `isthmus` sets; it is parsed, and nothing runs."""
+
+    def blank(command: Any) -> None:
+        for each in getattr(command, "commands", {}).values():
+            blank(each)
+            each.callback = lambda **options: options
+
+    group = typer.main.get_command(cli.app)
+    blank(group)
+    options: dict[str, Any] = group.main(args=list(words), prog_name="isthmus", standalone_mode=False)
+    return options

@@ -18,16 +18,16 @@ from typing import Any
 import check_jsonschema
 import kubernetes_validate
 import pytest
-import typer
 import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.command_line import called
 from tests.docs.test_blocks import blocks, commands
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
-from isthmus import __version__, cli
+from isthmus import __version__
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -99,20 +99,6 @@ def kubernetes_schema(document: Any) -> Iterator[str]:
             kubernetes_validate.validate(document, each, strict=True)
         except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
             yield f"schema of {each}: {error}"
-
-
-def called(words: Sequence[str]) -> dict[str, Any]:
-    """What a command line after `isthmus` sets; it is parsed, and nothing runs."""
-
-    def blank(command: Any) -> None:
-        for each in getattr(command, "commands", {}).values():
-            blank(each)
-            each.callback = lambda **options: options
-
-    group = typer.main.get_command(cli.app)
-    blank(group)
-    options: dict[str, Any] = group.main(args=list(words), prog_name="isthmus", standalone_mode=False)
-    return options
 
 
 # ---- rules

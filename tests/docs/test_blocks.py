@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.command_line import called
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+OTHERS = ["CHANGELOG.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("[bde]*/**/README.md")))]
+COMMAND = re.compile(r"^(?: {4})?(isthmus .*)$|`(isthmus [^`]+)`", re.MULTILINE)
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 SLOW = ("isthmus demo", "isthmus federation", "isthmus report runs/fraud", "isthmus host", "isthmus run many.toml")
@@ -57,6 +60,19 @@ def test_pages_have_only_known_kinds_of_blocks() -> None:
     for page in PAGES:
         for block in blocks(page):
             assert block.language in ("python", "console", "toml", "text"), f"{page}:{block.line}: {block.language}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS])
+def test_commands_that_are_only_read_are_accepted(page: str) -> None:
+    """In prose, in blocks marked `text`, in pages without blocks that run: a name alone may lack its arguments."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in COMMAND.findall(text):
+        words = shlex.split(next(filter(None, line)).replace("\n", " "), comments=True)
+        try:
+            called(words[1:])
+        except Exception as error:  # typer has a click of its own, and its errors are not in its interface
+            if type(error).__name__ not in ("MissingParameter", "BadOptionUsage"):
+                raise
 
 
 @pytest.mark.parametrize("half", [0, 1])

@@ -27,6 +27,8 @@ from isthmus.papers.running import Runner, Standing
 from isthmus.study.run import run_study
 
 NEVER = Path("never")
+THREADS = 4
+"""Of a process that computes: its own, that which looks after its parent, and two of its queues."""
 
 
 @pytest.fixture
@@ -314,34 +316,29 @@ def test_runs_of_other_versions_are_told_apart(tmp_path: Path, monkeypatch: pyte
     assert again.versions[1] == {"torch": "9"}
 
 
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
 @pytest.mark.slow
-@pytest.mark.processes
 def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isthmus) -> None:
-    words = (
-        "papers",
-        "run",
-        "mine/table1",
-        "--folder",
-        str(folder),
-        "--only",
-        "size=120",
-        "--seeds",
-        "1",
-        "--jobs",
-        "1",
-    )
+    only = ("--only", "size=120", "--seeds", "1", "--jobs", "2")
+    words = ("papers", "run", "mine/table1", "--folder", str(folder), *only)
     text = (folder / "mine" / "table1.toml").read_text()
-    (folder / "mine" / "table1.toml").write_text(text.replace("method.rounds = 3", "method.rounds = 1500"))
+    (folder / "mine" / "table1.toml").write_text(text.replace("method.rounds = 3", "method.rounds = 400"))
     results = folder / "mine" / "results" / "table1.json"
     state = results.parent / ".state" / "table1"
     process = subprocess.Popen([sys.executable, "-m", "isthmus", *words], stderr=subprocess.DEVNULL)
     try:
-        until("a checkpoint", lambda: any(state.glob("*.checkpoint")) or process.poll() is not None, 120)
-        (own,) = children(process.pid)
+        until("two checkpoints", lambda: len(list(state.glob("*.checkpoint"))) == 2 or process.poll() is not None, 120)
+        own = children(process.pid)
+        counts = [threads(each) for each in own]
     finally:
         process.kill()
+    assert len(own) == 2
+    assert max(counts) <= THREADS, "they compute with one thread each"
     assert process.wait() == -signal.SIGKILL
-    until("the end of its process", lambda: not Path(f"/proc/{own}").exists(), 30)
+    until("the end of its processes", lambda: not any(Path(f"/proc/{each}").exists() for each in own), 30)
     assert any(state.glob("*.checkpoint"))
     plan = Table.of_file(folder / "mine" / "table1.toml")
     before = Kept.read(results)

@@ -231,6 +231,22 @@ def test_hostile_names_stay_text(browser: Any, tmp_path: Path) -> None:
     page.close()
 
 
+UNSEEN = """() => [...document.querySelectorAll('main details > :not(summary)')]
+  .filter(each => !each.closest('td') && !each.checkVisibility()).length"""
+
+
+def test_what_is_folded_is_open_on_paper(browser: Any, folder: Path) -> None:
+    """Of itself, as nobody clicks there; within a table the summary is what is printed."""
+    address = write_report([folder]).as_uri()
+    for media, unseen in (("screen", True), ("print", False)):
+        page = browser.new_page()
+        page.emulate_media(media=media)
+        page.goto(address)
+        assert page.query_selector_all("main section details")
+        assert bool(page.evaluate(UNSEEN)) is unseen
+        page.close()
+
+
 def test_it_prints(browser: Any, folder: Path, tmp_path: Path) -> None:
     page = Opened(browser, write_report([folder]).as_uri())
     printed = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)

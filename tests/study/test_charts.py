@@ -93,7 +93,14 @@ def test_shares_fill_the_bar() -> None:
     (left, middle), (again, right) = ((min(x for x, _ in box), max(x for x, _ in box)) for box in boxes)
     assert middle == again
     assert (middle - left) / (right - left) == pytest.approx(0.75, abs=1e-3)
-    assert {"75 %", "25 %"} <= {text.text for text in ET.fromstring(drawn).iter("text")}
+    assert {"a 75 %", "b 25 %"} <= {text.text for text in ET.fromstring(drawn).iter("text")}
+
+
+def test_parts_are_told_without_colour() -> None:
+    """Letters inside are those of the legend, also where there is no room for the share; a sliver has neither."""
+    drawn = charts.stack_chart("t", ["fraud", "other", "rare"], [charts.Stack("bank", (88, 10, 2), "100")])
+    texts = [text.text for text in ET.fromstring(drawn).iter("text")]
+    assert texts == ["bank  100", "a 88 %", "b", "t", "a: fraud", "b: other", "c: rare"]
 
 
 def test_fields_of_a_heat_map_are_as_dark_as_their_values() -> None:

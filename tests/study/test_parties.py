@@ -69,7 +69,7 @@ def test_section_has_a_row_and_a_bar_for_each_party(build: Build) -> None:
         "all": [22, 13, 13],
         **{f"party-{at}": [1 + 9 * (at % 3 == c) for c in range(3)] for at in range(PARTIES)},
     }
-    assert {"all  48", "party-0  12", "class 0"} <= {
+    assert {"all  48", "party-0  12", "a: class 0"} <= {
         text.text for text in page.chart("Labels of each party").iter("text")
     }
 

@@ -118,7 +118,7 @@ class Table(Options):
     columns: Literal["axis", "figures"] = "axis"
     """What is side by side: values of the last axis, in one table for each figure, or all figures."""
     spread: Literal["std", "range"] = "std"
-    """What is told of the seeds beside their mean."""
+    """What is told of the seeds beside their mean: their deviation, or their lowest and highest value too."""
     published: dict[str, Any] = Field(default={})
     """The paper's numbers: by figure, then by the values of the axes in order."""
     claims: list[Claim] = Field(default=[])
@@ -132,7 +132,7 @@ class Table(Options):
         values = read_toml(path)
         if isinstance(like := values.get("like"), str):
             base = read_toml(path.with_name(f"{like}.toml"))
-            values = merged({key: base[key] for key in base if key not in OWN}, values)
+            values = merged({key: base[key] for key in base if key not in OWN}, {"setting": f"As {like}.", **values})
         table = cls.read(values, str(path))
         try:
             table._check()

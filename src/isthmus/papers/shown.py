@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from isthmus import store
 from isthmus.errors import IsthmusError
-from isthmus.papers.claims import FIGURES, Verdict
+from isthmus.papers.claims import FIGURES, Judged, Verdict
 from isthmus.papers.kept import Kept, by_seed, counted, values_of
 from isthmus.papers.plan import Place, Table
 from isthmus.papers.running import Standing
@@ -26,13 +26,13 @@ NAMED = 6
 
 
 def markdown(table: Table, kept: Kept) -> str:
-    """All figures, the claims below them."""
-    parts = []
+    """The setting, all figures, the claims below them."""
+    parts = [" ".join(table.setting.split())]
     for title, columns in _tables(table):
         if lines := list(_lines(table, kept, columns)):
             parts += [f"{title}:"] if title else []
             parts.append("\n".join(lines))
-    parts.append(left(table, kept) if parts else "Not run yet.")
+    parts.append(left(table, kept) if counted(table, kept)[0] else "Not run yet.")
     if judged := verdicts(table, kept):
         parts.append("\n".join(f"- {said(each)}" for each in judged))
     return "\n\n".join(part for part in parts if part)
@@ -77,12 +77,17 @@ def _at(
 
 
 def said(verdict: Verdict) -> str:
-    """A claim and what our numbers say of it, the places where they say otherwise by name."""
-    against = [f"{each.place} ({' / '.join(f'{mean:.4g}' for mean in each.means)})"
-               for each in verdict.places if not each.holds]  # fmt: skip
+    """A claim and what our numbers say of it: of one place the means, of several those that say otherwise."""
+    against = [f"{each.place} ({_means(each)})" for each in verdict.places if not each.holds]
     where = f": not {', '.join(against)}" if 0 < len(against) < len(verdict.places) else ""
+    if len(verdict.places) == 1:
+        where = f": {_means(verdict.places[0])}"
     rests = f" ({verdict.rests})" if verdict.places else ""
     return f"{verdict.claim.says}: **{verdict.word}**{where}{rests}"
+
+
+def _means(judged: Judged) -> str:
+    return " / ".join(f"{mean:.4g}" for mean in judged.means)
 
 
 @dataclass(frozen=True)
@@ -165,9 +170,10 @@ def _told(table: Table, values: Sequence[float], figure: str) -> str:
     mean = f"{statistics.fmean(values):.{digits}f}"
     if len(values) == 1:
         return mean
+    around = f"{mean} ± {statistics.stdev(values):.{digits}f}"
     if table.spread == "range":
-        return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}"
+        return f"{around} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return around
 
 
 def marks(name: str) -> tuple[str, str]:

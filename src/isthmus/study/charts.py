@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from isthmus.study.inlined import INK, LINE, PAPER, SERIES, house_style, inlined, shown
@@ -154,7 +155,10 @@ def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float
 
 @house_style()
 def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
-    """One bar of the same length per row, cut by the shares of its parts, each with its number where there is room."""
+    """One bar of the same length per row, cut by the shares of its parts.
+
+    Where there is room a part says its letter in the legend, for whom colours do not tell it, and its share.
+    """
     canvas = _Canvas(title, 560, 66 + 25 * len(rows))
     canvas.rows([(row.name, INK) for row in rows], 16, 1, [row.text for row in rows])
     axes = canvas.axes
@@ -169,10 +173,10 @@ def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
             "edgecolor": PAPER,
             "linewidth": 1,
             "clip_on": False,
-            "label": part,
+            "label": f"{ascii_lowercase[order]}: {part}",
         }
         bars = axes.barh(range(len(rows)), shares, 0.78, start, **drawn)
-        inside = [f"{100 * share:.0f} %" if share > 0.09 else "" for share in shares]
+        inside = [_inside(ascii_lowercase[order], share) for share in shares]
         axes.bar_label(bars, inside, label_type="center", color=PAPER, fontsize=12)
         for row, share, bar in zip(rows, shares, bars, strict=True):
             canvas.over(f"{row.name}, {part}: {row.values[order]:,g} ({100 * share:.1f} %)", bar)
@@ -351,6 +355,10 @@ def _colour(style: int) -> str:
 
 def _pale(style: int) -> dict[str, Any]:
     return {"facecolor": (_colour(style), 0.22), "edgecolor": _colour(style), "linewidth": 1}
+
+
+def _inside(letter: str, share: float) -> str:
+    return f"{letter} {100 * share:.0f} %" if share > 0.14 else letter if share > 0.03 else ""
 
 
 def _shares_said(row: Stack, parts: Sequence[str]) -> str:
