@@ -169,7 +169,9 @@ def report(
 
 @app.command()
 def advise(
-    folders: Annotated[list[Path], typer.Argument(help="Party folders, or folders of them.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Party folders, folders of them, or files of isthmus party totals.")
+    ],
     key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -178,17 +180,19 @@ def advise(
 
     from isthmus.data.folder.loading import folders_in, read_folders
     from isthmus.data.ids import read_key
-    from isthmus.study.advice import Situation, advised, flags
+    from isthmus.study.advice import Situation, advised, flags, shared_nodes
+    from isthmus.study.totals import Totals
 
-    shared = None if key is None else read_key(key)
-    found_in = dict.fromkeys(each.resolve() for folder in folders for each in folders_in(folder))
-    contents = [each for folder in found_in for each in read_folders(folder, shared)[0]]
-    if len({each.settings.level for each in contents}) > 1:
-        raise IsthmusError("some parties hold nodes and others graphs: advise them by kind")
-    situation = Situation.of(contents)
+    common = None if key is None else read_key(key)
+    files = [each for each in folders if each.is_file()]
+    found_in = dict.fromkeys(each.resolve() for folder in folders if folder not in files for each in folders_in(folder))
+    contents = [each for folder in found_in for each in read_folders(folder, common)[0]]
+    told = [*map(Totals.of, contents), *(each for file in files for each in Totals.of_file(file))]
+    totals = [each for at, each in enumerate(told) if each not in told[:at]]  # who is named twice counts once
+    situation = Situation.of(totals, None if files else shared_nodes(contents))
     found = list(advised(situation))
     if as_json:
-        told = [
+        answers = [
             {
                 "methods": advice.methods,
                 "flags": {name: flags(name) for name in advice.methods},
@@ -197,7 +201,7 @@ def advise(
             }
             for advice, why in found
         ]
-        typer.echo(json.dumps({"situation": asdict(situation), "advice": told}))
+        typer.echo(json.dumps({"situation": asdict(situation), "advice": answers}))
         return
     typer.echo(situation.said())
     for advice, why in found:

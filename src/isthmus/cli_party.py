@@ -1,4 +1,4 @@
-"""The command line of party folders: new, check, export, key."""
+"""The command line of party folders: check, totals, new, export, key."""
 
 from __future__ import annotations
 
@@ -42,6 +42,24 @@ def check(
     if not as_json:
         for each in contents:
             typer.echo(f"{each.settings.name}: {each.summary()}")
+
+
+@app.command()
+def totals(
+    folder: Folder,
+    out: Annotated[Path | None, typer.Option(help="File to write; standard output if left out.")] = None,
+) -> None:
+    """Count what party folders hold, as JSON for isthmus advise: read it before it is handed on."""
+    from isthmus import store
+    from isthmus.data.folder.loading import read_folders
+    from isthmus.study.totals import Totals, written
+
+    told = written([Totals.of(each) for each in read_folders(folder)[0]])
+    if out is None:
+        typer.echo(told)
+        return
+    store.write(out, f"{told}\n")
+    typer.echo(f"totals in {out}")
 
 
 @app.command()

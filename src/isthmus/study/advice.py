@@ -10,7 +10,9 @@ import torch
 from isthmus.data.folder.reading import Contents
 from isthmus.data.party import Level
 from isthmus.data.skew import earth_movers
+from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
+from isthmus.study.totals import Totals
 
 UNLIKE = 0.5
 """The earth mover's distance of parties' labels, below 2, from which on they are called unlike."""
@@ -24,7 +26,7 @@ class Situation:
         items: what is learned about: nodes, or graphs.
         labelled: items with a label.
         crossing: edges to nodes of other parties.
-        shared: nodes that several of these parties hold.
+        shared: nodes that several of these parties hold; none where it is not known.
         classes: whether an item's label is one class, and not labels of several tasks.
         emd: the earth mover's distance of their labels; none where they are not one class each.
     """
@@ -34,25 +36,29 @@ class Situation:
     items: int
     labelled: int
     crossing: int
-    shared: int
+    shared: int | None
     classes: bool
     emd: float | None
 
     @classmethod
-    def of(cls, contents: Sequence[Contents]) -> Situation:
-        """Of the files of some parties."""
-        counts = torch.zeros(0, dtype=torch.long)
-        if ids := [each.ids for each in contents if each.ids is not None]:
-            counts = torch.cat(ids).unique(return_counts=True)[1]
+    def of(cls, totals: Sequence[Totals], shared: int | None = None) -> Situation:
+        """Of some parties' totals, and of how many nodes they have in common."""
+        if not totals:
+            raise IsthmusError("there are no parties: give party folders, or files of isthmus party totals")
+        if len({each.level for each in totals}) > 1:
+            raise IsthmusError("some parties hold nodes and others graphs: advise them by kind")
+        names = [each.party for each in totals]
+        if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
+            raise IsthmusError(f"two parties are called '{twice}' and have other totals: give each its own name")
         return cls(
-            parties=len(contents),
-            level=contents[0].settings.level,
-            items=sum(each.items for each in contents),
-            labelled=sum(int(each.labelled.sum()) for each in contents),
-            crossing=sum(len(each.border) for each in contents if each.border is not None),
-            shared=int((counts > 1).sum()),
-            classes=not contents[0].settings.tasks,
-            emd=_distance(contents),
+            parties=len(totals),
+            level=totals[0].level,
+            items=sum(each.items for each in totals),
+            labelled=sum(each.labelled for each in totals),
+            crossing=sum(each.crossing for each in totals),
+            shared=shared,
+            classes=totals[0].classes,
+            emd=_distance([each.labels for each in totals if each.labels]),
         )
 
     def said(self) -> str:
@@ -62,19 +68,28 @@ class Situation:
         told.append(f"{self.labelled:,} labelled")
         if self.level == "node":
             told.append(f"{self.crossing:,} edges to nodes of others")
-            told.append("nodes in common unknown" if one else f"{self.shared:,} nodes at several of them")
+            told.append(
+                "nodes in common unknown" if self.shared is None else f"{self.shared:,} nodes at several of them"
+            )
         if self.emd is not None and not one:
             told.append(f"labels unlike by {self.emd:.2f} of 2")
         return ", ".join(told)
 
 
-def _distance(contents: Sequence[Contents]) -> float | None:
-    """Of the parties that have labels of one class each."""
-    labels = [each.y[each.labelled] for each in contents if bool(each.labelled.any())]
-    if not labels or any(y.dim() > 1 or y.is_floating_point() for y in labels):
+def shared_nodes(contents: Sequence[Contents]) -> int | None:
+    """How many nodes several parties hold, by their ids; one party alone cannot know."""
+    if len(contents) < 2:
         return None
-    classes = 1 + max(int(y.max()) for y in labels)
-    return earth_movers(torch.stack([torch.bincount(y, minlength=classes) for y in labels]))
+    ids = [each.ids for each in contents if each.ids is not None]
+    return int((torch.cat(ids).unique(return_counts=True)[1] > 1).sum()) if ids else 0
+
+
+def _distance(counts: Sequence[Sequence[int]]) -> float | None:
+    """Of the parties that have labels of one class each."""
+    if not counts:
+        return None
+    classes = max(map(len, counts))
+    return earth_movers(torch.tensor([[*of, *[0] * (classes - len(of))] for of in counts]))
 
 
 @dataclass(frozen=True)
@@ -122,7 +137,7 @@ ADVICE = (
         "overlap",
         lambda s: _where(
             bool(s.shared) and bool(s.labelled) and s.classes,
-            f"{s.shared:,} nodes are with several parties, and what each knows of them can be put together",
+            f"{s.shared or 0:,} nodes are with several parties, and what each knows of them can be put together",
         ),
     ),
     Advice(

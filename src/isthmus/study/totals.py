@@ -1,0 +1,75 @@
+"""What one party has, in totals: no row of it, and few enough figures to be read before they are handed on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from isthmus.data.folder.reading import Contents
+from isthmus.data.party import Level
+from isthmus.errors import IsthmusError
+from isthmus.options import Options
+
+
+class Totals(Options):
+    """Counts of one party, as `isthmus party totals` prints them and `isthmus advise` reads them.
+
+    >>> Totals(party="bank-a", level="node", items=5, labelled=3, labels=[2, 1]).labels
+    [2, 1]
+    """
+
+    party: str = Field(min_length=1)
+    """Its name."""
+    level: Level
+    """What is learned about."""
+    items: int = Field(ge=0)
+    """Nodes, or graphs."""
+    labelled: int = Field(ge=0)
+    """Items with a label."""
+    crossing: int = Field(0, ge=0)
+    """Edges to nodes of other parties."""
+    classes: bool = True
+    """Whether an item's label is one class, and not labels of several tasks."""
+    labels: list[int] = Field(default=[])
+    """Labelled items of each class; empty where labels are not one class each, or none is there."""
+
+    @classmethod
+    def of(cls, contents: Contents) -> Totals:
+        """Of a party's files."""
+        counts: list[int] = []
+        if bool(contents.labelled.any()):
+            y = contents.y[contents.labelled]
+            counts = [] if y.dim() > 1 or y.is_floating_point() else torch.bincount(y).tolist()
+        return cls(
+            party=contents.settings.name,
+            level=contents.settings.level,
+            items=contents.items,
+            labelled=int(contents.labelled.sum()),
+            crossing=0 if contents.border is None else len(contents.border),
+            classes=not contents.settings.tasks,
+            labels=counts,
+        )
+
+    @classmethod
+    def of_file(cls, path: Path) -> list[Totals]:
+        """What `isthmus party totals` wrote of one party or of several."""
+        try:
+            told: Any = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise IsthmusError(f"cannot read {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise IsthmusError(f"{path} is no JSON: write it with isthmus party totals") from error
+        if not isinstance(told, list) or not all(isinstance(each, dict) for each in told):
+            raise IsthmusError(f"{path} holds no totals of parties: write it with isthmus party totals")
+        return [cls.read(each, str(path)) for each in told]
+
+
+def written(totals: Sequence[Totals]) -> str:
+    """As JSON, a line for each party."""
+    lines = ",\n".join(f" {json.dumps(each.model_dump())}" for each in totals)
+    return f"[\n{lines}\n]"
