@@ -25,7 +25,7 @@ from isthmus.data.party import Party
 from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.papers.claims import Claim, Verdict
+from isthmus.papers.claims import FIGURES, Claim, Verdict
 from isthmus.papers.kept import values_of
 from isthmus.papers.plan import Cell, Table
 from isthmus.papers.shelf import Entry, entries
@@ -154,7 +154,7 @@ def _beside(kind: type[Method], shelf: Sequence[Entry]) -> Iterator[str]:
         yield (
             "In its default setting, or what of a table is nearest to that: means over seeds ± their deviation, in "
             "brackets the range over settings. Where no number of the paper's stands, it draws a curve or has none. "
-            f"All figures, variants and settings: {folders}."
+            f"All figures, variants and settings, and what explains differences: {folders}."
         )
         yield table(("table", "setting", "seeds", "ours", "paper", "difference"), lines)
     if claims := [line for each in shelf for line in _claims(kind, each, of=_subjects)]:
@@ -239,7 +239,8 @@ def _claims(kind: type[Method], each: Entry, of: Any) -> Iterator[str]:
     """What became of the claims that were run and are about a method: `of` says which methods that are."""
     for verdict in verdicts(each.plan, each.kept):
         if verdict.places and kind.name in of(each.plan, verdict.claim):
-            figure = verdict.claim.figure or next(iter(each.plan.figures))
+            compared = verdict.claim.groups[0] if verdict.claim.along == FIGURES else each.plan.figures
+            figure = verdict.claim.figure or next(iter(compared))
             by = _margin(verdict, each.plan.figures[figure].digits)
             yield f"- {verdict.claim.says}: **{verdict.word}**, {by}, {verdict.rests} (`{each.name}`)"
 
@@ -257,9 +258,10 @@ def _margin(verdict: Verdict, digits: int) -> str:
 
 
 def _subjects(plan: Table, claim: Claim) -> set[str]:
-    """The methods that a claim is about: of an order those at its head."""
+    """The methods that a claim is about: of an order of cells those at its head."""
     cells = [cell for cell in plan.cells() if claim.covers(cell.place)]
-    return {_method(cell.study) for cell in cells if not claim.order or cell.place[claim.along] in claim.groups[0]}
+    heads = [cell for cell in cells if claim.order and cell.place.get(claim.along) in claim.groups[0]]
+    return {_method(cell.study) for cell in heads or cells}
 
 
 def _compared(plan: Table, claim: Claim) -> set[str]:

@@ -74,7 +74,8 @@ class Claim(Options):
     def covers(self, place: Mapping[str, str]) -> bool:
         """Whether a cell at this place is among those that it is about."""
         inside = all(place[axis] in values for axis, values in self.at.items())
-        return inside and (not self.order or place[self.along] in itertools.chain(*self.groups))
+        compared = not self.order or self.along == FIGURES or place[self.along] in itertools.chain(*self.groups)
+        return inside and compared
 
     def judged(
         self, axes: Mapping[str, Sequence[str]], ours: Ours, paper: Callable[[Mapping[str, str]], float | None]
