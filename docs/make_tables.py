@@ -19,8 +19,10 @@ from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
-from isthmus.papers.kept import means
+from isthmus.papers.kept import counted, means
 from isthmus.papers.shelf import Entry, entry
+from isthmus.papers.shelf import entries as listed
+from isthmus.papers.shown import verdicts
 from isthmus.study.advice import ADVICE
 from isthmus.tasks.base import Task
 
@@ -35,6 +37,7 @@ KINDS: dict[str, tuple[str, type[Registered]]] = {
     "partitions": ("partitions.md", Partition),
 }
 """Marker: the page it is on, and what the table lists."""
+CLAIMS = {"holds": "hold", "holds in part": "hold in part", "fails": "fail", "not run": "not run"}
 
 
 def entries(base: type[Registered]) -> list[dict[str, Any]]:
@@ -83,7 +86,7 @@ def _sized(listed: Sequence[Mapping[str, Any]]) -> list[str]:
 def parts() -> dict[str, tuple[str, Callable[[], str]]]:
     """By marker the page it is on, and what makes the text there."""
     made = {marker: (page, partial(tables, base)) for marker, (page, base) in KINDS.items()}
-    return {**made, "advice": ("which.md", advice)}
+    return {**made, "advice": ("which.md", advice), "papers": ("papers.md", papers)}
 
 
 def written(text: str, page: str) -> str:
@@ -109,6 +112,17 @@ def advice() -> str:
     return table(
         ("what parties have", "methods", "what leaves beside weights of models, in sums", "what was found"), rows
     )
+
+
+def papers() -> str:
+    """Of every table how much was run, and what became of its claims."""
+    rows = []
+    for each in listed(GUIDE):
+        runs, of = counted(each.plan, each.kept)
+        judged = ["holds in part" if " at " in one.word else one.word for one in verdicts(each.plan, each.kept)]
+        words = [f"{judged.count(word)} {said}" for word, said in CLAIMS.items() if word in judged]
+        rows.append((f"`{each.name}`", each.plan.title, f"{runs:,} of {of:,}", ", ".join(words)))
+    return table(("table", "what it shows", "runs", "claims"), rows)
 
 
 def _found(study: Entry, figure: str) -> str:
