@@ -98,5 +98,5 @@ class PostProcessing(Options):
         counts = torch.tensor(pairs.counts)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(order.numel()) - (counts.cumsum(0) - counts)[graph[order]]
-        allowed = (torch.tensor(pairs.sizes) * self.degree / 2).round().long()
+        allowed = (torch.tensor(pairs.sizes, dtype=torch.float64) * self.degree / 2).round().long()
         return rank < allowed[graph]
