@@ -170,7 +170,7 @@ def report(
 @app.command()
 def advise(
     folders: Annotated[
-        list[Path], typer.Argument(help="Party folders, folders of them, or files of isthmus party totals.")
+        list[Path], typer.Argument(help="Party folders, folders of them, or files of isthmus party counts.")
     ],
     key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
     as_json: Json = False,
@@ -181,15 +181,15 @@ def advise(
     from isthmus.data.folder.loading import folders_in, read_folders
     from isthmus.data.ids import read_key
     from isthmus.study.advice import Situation, advised, flags, shared_nodes
-    from isthmus.study.totals import Totals
+    from isthmus.study.counts import Counts
 
     common = None if key is None else read_key(key)
     files = [each for each in folders if each.is_file()]
     found_in = dict.fromkeys(each.resolve() for folder in folders if folder not in files for each in folders_in(folder))
     contents = [each for folder in found_in for each in read_folders(folder, common)[0]]
-    told = [*map(Totals.of, contents), *(each for file in files for each in Totals.of_file(file))]
-    totals = [each for at, each in enumerate(told) if each not in told[:at]]  # who is named twice counts once
-    situation = Situation.of(totals, None if files else shared_nodes(contents))
+    told = [*map(Counts.of, contents), *(each for file in files for each in Counts.of_file(file))]
+    counts = [each for at, each in enumerate(told) if each not in told[:at]]  # who is named twice counts once
+    situation = Situation.of(counts, None if files else shared_nodes(contents))
     found = list(advised(situation))
     if as_json:
         answers = [

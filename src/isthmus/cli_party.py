@@ -1,4 +1,4 @@
-"""The command line of party folders: check, totals, new, export, key."""
+"""The command line of party folders: check, counts, new, export, key."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def check(
 
 
 @app.command()
-def totals(
+def counts(
     folder: Folder,
     out: Annotated[Path | None, typer.Option(help="File to write; standard output if left out.")] = None,
 ) -> None:
     """Count what party folders hold, as JSON for isthmus advise: read it before it is handed on."""
     from isthmus import store
     from isthmus.data.folder.loading import read_folders
-    from isthmus.study.totals import Totals, written
+    from isthmus.study.counts import Counts, written
 
-    told = written([Totals.of(each) for each in read_folders(folder)[0]])
+    told = written([Counts.of(each) for each in read_folders(folder)[0]])
     if out is None:
         typer.echo(told)
         return
     store.write(out, f"{told}\n")
-    typer.echo(f"totals in {out}")
+    typer.echo(f"counts in {out}")
 
 
 @app.command()

@@ -19,7 +19,7 @@ from isthmus.data.folder.writing import write_parties
 from isthmus.methods.base import Method
 from isthmus.study.advice import ADVICE, Situation, advised, flags, shared_nodes
 from isthmus.study.config import Study
-from isthmus.study.totals import Totals
+from isthmus.study.counts import Counts
 
 NODES = Situation(parties=4, level="node", items=100, labelled=50, crossing=0, shared=0, classes=True, emd=0.1)
 GRAPHS = replace(NODES, level="graph")
@@ -120,7 +120,7 @@ def test_counts_are_those_of_the_cut(data: str, tmp_path: Path) -> None:
     cut = Study.of({"data": {"name": data}}).cut_data(0)
     write_parties(tmp_path, cut.parties, cut.classes)
     contents = read_folders(tmp_path)[0]
-    found = Situation.of([Totals.of(each) for each in contents], shared_nodes(contents))
+    found = Situation.of([Counts.of(each) for each in contents], shared_nodes(contents))
     due = describe(cut.parties, cut.classes)
     assert (found.parties, found.level) == (len(cut.parties), due.level)
     assert found.items == sum(party.items for party in due.parties)
@@ -153,16 +153,16 @@ def test_nodes_and_graphs_are_not_advised_together(isthmus: Isthmus) -> None:
     assert "some parties hold nodes and others graphs" in done.err
 
 
-TOTALS = '{"party": "a", "level": "node", "items": %s, "labelled": 0}'
+COUNTED = '{"party": "a", "level": "node", "items": %s, "labelled": 0}'
 
 
-def test_totals_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tmp_path: Path) -> None:
+def test_counts_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tmp_path: Path) -> None:
     """Each party hands on its own file; what is in it are counts."""
     isthmus("party", "export", "p", "--data", "banks", "--set", "data.nodes=120")
     files = []
     for folder in sorted((tmp_path / "p").iterdir()):
         files.append(f"{folder.name}.json")
-        assert isthmus("party", "totals", folder, "--out", files[-1]).out == f"totals in {files[-1]}\n"
+        assert isthmus("party", "counts", folder, "--out", files[-1]).out == f"counts in {files[-1]}\n"
     (told,) = json.loads((tmp_path / files[0]).read_text())
     assert set(told) == {"party", "level", "items", "labelled", "crossing", "classes", "labels"}
     assert sum(told["labels"]) == told["labelled"] <= told["items"]
@@ -172,7 +172,7 @@ def test_totals_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tm
     assert found["advice"] == whole["advice"]
     assert "nodes in common unknown" in isthmus("advise", "p", files[0]).out
     assert (
-        isthmus("party", "totals", "p").out
+        isthmus("party", "counts", "p").out
         == "[\n" + ",\n".join((tmp_path / file).read_text().splitlines()[1] for file in files) + "\n]\n"
     )
 
@@ -180,15 +180,15 @@ def test_totals_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tm
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "a.json is no JSON: write it with isthmus party totals"),
-        ("3", "a.json holds no totals of parties"),
+        ("{", "a.json is no JSON: write it with isthmus party counts"),
+        ("3", "a.json holds no counts of parties"),
         ("[]", "there are no parties"),
         ('[{"party": "a"}]', "level"),
-        (f"[{TOTALS % 1}, {TOTALS % 2}]", "two parties are called 'a'"),
+        (f"[{COUNTED % 1}, {COUNTED % 2}]", "two parties are called 'a'"),
         ('[{"party": "a", "level": "node", "items": -1, "labelled": 0}]', "items"),
     ],
 )
-def test_what_is_no_file_of_totals_is_named(text: str, says: str, isthmus: Isthmus, tmp_path: Path) -> None:
+def test_what_is_no_file_of_counts_is_named(text: str, says: str, isthmus: Isthmus, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     done = isthmus("advise", "a.json")
     assert (done.code, done.err.count("\n")) == (2, 1)

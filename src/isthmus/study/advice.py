@@ -12,7 +12,7 @@ from isthmus.data.party import Level
 from isthmus.data.skew import earth_movers
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
-from isthmus.study.totals import Totals
+from isthmus.study.counts import Counts
 
 UNLIKE = 0.5
 """The earth mover's distance of parties' labels, below 2, from which on they are called unlike."""
@@ -41,24 +41,24 @@ class Situation:
     emd: float | None
 
     @classmethod
-    def of(cls, totals: Sequence[Totals], shared: int | None = None) -> Situation:
-        """Of some parties' totals, and of how many nodes they have in common."""
-        if not totals:
-            raise IsthmusError("there are no parties: give party folders, or files of isthmus party totals")
-        if len({each.level for each in totals}) > 1:
+    def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
+        """Of some parties' counts, and of how many nodes they have in common."""
+        if not counts:
+            raise IsthmusError("there are no parties: give party folders, or files of isthmus party counts")
+        if len({each.level for each in counts}) > 1:
             raise IsthmusError("some parties hold nodes and others graphs: advise them by kind")
-        names = [each.party for each in totals]
+        names = [each.party for each in counts]
         if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
-            raise IsthmusError(f"two parties are called '{twice}' and have other totals: give each its own name")
+            raise IsthmusError(f"two parties are called '{twice}' and have other counts: give each its own name")
         return cls(
-            parties=len(totals),
-            level=totals[0].level,
-            items=sum(each.items for each in totals),
-            labelled=sum(each.labelled for each in totals),
-            crossing=sum(each.crossing for each in totals),
+            parties=len(counts),
+            level=counts[0].level,
+            items=sum(each.items for each in counts),
+            labelled=sum(each.labelled for each in counts),
+            crossing=sum(each.crossing for each in counts),
             shared=shared,
-            classes=totals[0].classes,
-            emd=_distance([each.labels for each in totals if each.labels]),
+            classes=counts[0].classes,
+            emd=_distance([each.labels for each in counts if each.labels]),
         )
 
     def said(self) -> str:

@@ -1,4 +1,4 @@
-"""What one party has, in totals: no row of it, and few enough figures to be read before they are handed on."""
+"""What one party has, in counts: no row of it, and few enough figures to be read before they are handed on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from isthmus.data.folder.reading import Contents
 from isthmus.data.party import Level
@@ -16,10 +16,10 @@ from isthmus.errors import IsthmusError
 from isthmus.options import Options
 
 
-class Totals(Options):
-    """Counts of one party, as `isthmus party totals` prints them and `isthmus advise` reads them.
+class Counts(Options):
+    """Counts of one party, as `isthmus party counts` prints them and `isthmus advise` reads them.
 
-    >>> Totals(party="bank-a", level="node", items=5, labelled=3, labels=[2, 1]).labels
+    >>> Counts(party="bank-a", level="node", items=5, labelled=3, labels=[2, 1]).labels
     [2, 1]
     """
 
@@ -35,16 +35,16 @@ class Totals(Options):
     """Edges to nodes of other parties."""
     classes: bool = True
     """Whether an item's label is one class, and not labels of several tasks."""
-    labels: list[int] = Field(default=[])
+    labels: list[NonNegativeInt] = Field(default=[])
     """Labelled items of each class; empty where labels are not one class each, or none is there."""
 
     @classmethod
-    def of(cls, contents: Contents) -> Totals:
+    def of(cls, contents: Contents) -> Counts:
         """Of a party's files."""
-        counts: list[int] = []
+        labels: list[int] = []
         if bool(contents.labelled.any()):
             y = contents.y[contents.labelled]
-            counts = [] if y.dim() > 1 or y.is_floating_point() else torch.bincount(y).tolist()
+            labels = [] if y.dim() > 1 or y.is_floating_point() else torch.bincount(y).tolist()
         return cls(
             party=contents.settings.name,
             level=contents.settings.level,
@@ -52,24 +52,24 @@ class Totals(Options):
             labelled=int(contents.labelled.sum()),
             crossing=0 if contents.border is None else len(contents.border),
             classes=not contents.settings.tasks,
-            labels=counts,
+            labels=labels,
         )
 
     @classmethod
-    def of_file(cls, path: Path) -> list[Totals]:
-        """What `isthmus party totals` wrote of one party or of several."""
+    def of_file(cls, path: Path) -> list[Counts]:
+        """What `isthmus party counts` wrote of one party or of several."""
         try:
             told: Any = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise IsthmusError(f"cannot read {path}: {error.strerror or error}") from error
         except ValueError as error:
-            raise IsthmusError(f"{path} is no JSON: write it with isthmus party totals") from error
+            raise IsthmusError(f"{path} is no JSON: write it with isthmus party counts") from error
         if not isinstance(told, list) or not all(isinstance(each, dict) for each in told):
-            raise IsthmusError(f"{path} holds no totals of parties: write it with isthmus party totals")
+            raise IsthmusError(f"{path} holds no counts of parties: write it with isthmus party counts")
         return [cls.read(each, str(path)) for each in told]
 
 
-def written(totals: Sequence[Totals]) -> str:
+def written(counts: Sequence[Counts]) -> str:
     """As JSON, a line for each party."""
-    lines = ",\n".join(f" {json.dumps(each.model_dump())}" for each in totals)
+    lines = ",\n".join(f" {json.dumps(each.model_dump())}" for each in counts)
     return f"[\n{lines}\n]"
