@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.command_line import called
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -65,6 +64,8 @@ def test_pages_have_only_known_kinds_of_blocks() -> None:
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS])
 def test_commands_that_are_only_read_are_accepted(page: str) -> None:
     """In prose, in blocks marked `text`, in pages without blocks that run: a name alone may lack its arguments."""
+    from tests.command_line import called  # this file is run as a script too, which knows no `tests`
+
     text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
     for line in COMMAND.findall(text):
         words = shlex.split(next(filter(None, line)).replace("\n", " "), comments=True)

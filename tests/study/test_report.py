@@ -371,7 +371,7 @@ def test_party_folders_are_called_by_their_folder_and_their_labels(tmp_path: Pat
     page = Page(write_report([tmp_path / "out"]))
     assert "<h1>fraud across 2 parties</h1>" in page.source
     assert ["Party", "low", "high"] in [[row[0], *row[-2:]] for row in page.rows if row]
-    assert {"low", "high"} <= {text.text for text in page.chart("Labels of each party").iter("text")}
+    assert {"a: low", "b: high"} <= {text.text for text in page.chart("Labels of each party").iter("text")}
     assert "class 0" not in page.text
 
 
