@@ -19,9 +19,9 @@ from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
+from isthmus.papers import shelf
 from isthmus.papers.kept import counted, means
-from isthmus.papers.shelf import Entry, entry
-from isthmus.papers.shelf import entries as listed
+from isthmus.papers.shelf import Entry
 from isthmus.papers.shown import verdicts
 from isthmus.study.advice import ADVICE
 from isthmus.tasks.base import Task
@@ -104,7 +104,7 @@ def advice() -> str:
     """What parties may have, the methods for it, and what the guide's studies on generated data have found."""
     rows = []
     for each in ADVICE:
-        study = entry(GUIDE, f"guide/{each.study}")
+        study = shelf.entry(GUIDE, f"guide/{each.study}")
         figure = next(iter(study.plan.figures))
         rows.append(
             (each.has, code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {_found(study, figure)}")
@@ -117,7 +117,7 @@ def advice() -> str:
 def papers() -> str:
     """Of every table how much was run, and what became of its claims."""
     rows = []
-    for each in listed(GUIDE):
+    for each in shelf.entries(GUIDE):
         runs, of = counted(each.plan, each.kept)
         judged = ["holds in part" if " at " in one.word else one.word for one in verdicts(each.plan, each.kept)]
         words = [f"{judged.count(word)} {said}" for word, said in CLAIMS.items() if word in judged]
