@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from isthmus import store
+from isthmus import __version__, store
 from isthmus.errors import IsthmusError
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool)
@@ -161,5 +161,32 @@ def test_folder_that_cannot_be_is_an_error_of_one_line(tmp_path: Path) -> None:
 def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, damage: Any) -> None:
     file = tmp_path / "file"
     store.write(file, damage(store.pack({"a": torch.ones(9)})))
-    with pytest.raises(IsthmusError, match=rf"^cannot read {file}: .*delete it"):
-        store.read(file)
+    with pytest.raises(IsthmusError, match=rf"^cannot read {file}: .*delete the file"):
+        store.load(file)
+
+
+def test_saved_value_is_loaded_back(tmp_path: Path) -> None:
+    value = {"a": [1, torch.ones(2)], "format": 7}
+    store.save(tmp_path / "file", value, private=True)
+    assert same(store.load(tmp_path / "file"), value)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("content", "found", "writer"),
+    [
+        ({"format": 2, "isthmus": "0.9.0", "value": 1}, "format 2", " (isthmus 0.9.0)"),
+        ({"format": 0, "value": 1}, "format 0", ""),
+        ({"state": {}}, "no format number", ""),
+        ([1], "no format number", ""),
+    ],
+)
+def test_another_format_is_an_error_that_says_what_to_do(tmp_path: Path, content: Any, found: str, writer: str) -> None:
+    file = tmp_path / "file"
+    store.write(file, store.pack(content))
+    with pytest.raises(IsthmusError) as caught:
+        store.load(file)
+    assert str(caught.value) == (
+        f"cannot read {file}: it has {found}, and isthmus {__version__} reads format {store.FORMAT}; "
+        f"run the study again with --force, or install the version that wrote it{writer}"
+    )

@@ -10,12 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
+from isthmus import __version__
 from isthmus.errors import IsthmusError
+
+FORMAT = 1
+"""Format number of saved values (checkpoints, finished runs). Raise it when older files can no longer be read."""
 
 
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
@@ -103,12 +106,12 @@ def pack(value: Any) -> bytes:
         raise IsthmusError(f"a {type(value).__name__} cannot be saved: keep tensors, numbers, texts and groups of them")
 
     tree = json.dumps(plain(value)).encode()
-    return save({**tensors, "tree": torch.frombuffer(bytearray(tree), dtype=torch.uint8)})
+    return safetensors.torch.save({**tensors, "tree": torch.frombuffer(bytearray(tree), dtype=torch.uint8)})
 
 
 def unpack(data: bytes) -> Any:
     """The way back from `pack`."""
-    tensors = load(data)
+    tensors = safetensors.torch.load(data)
     tree = json.loads(bytes(tensors.pop("tree").numpy()).decode())
 
     def whole(value: Any) -> Any:
@@ -128,9 +131,32 @@ def _marked(key: Any) -> str:
     return f"${key}" if key.startswith("$") else key
 
 
-def read(path: Path) -> Any:
-    """What `write(path, pack(value))` wrote."""
+def save(path: Path, value: Any, *, private: bool = False) -> None:
+    """Write a value to a file that `load` reads back, with its format number and the version that wrote it."""
+    write(path, pack({"format": FORMAT, "isthmus": __version__, "value": value}), private=private)
+
+
+def load(path: Path) -> Any:
+    """Read a value that `save` wrote; another format number, or none, is an error."""
     try:
-        return unpack(path.read_bytes())
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise IsthmusError(f"cannot read {path}: {type(error).__name__}; delete it to start that run anew") from error
+        content = unpack(path.read_bytes())
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise IsthmusError(
+            f"cannot read {path}: {type(error).__name__}; delete the file to start that run again"
+        ) from error
+    check_format(path, content, FORMAT)
+    return content["value"]
+
+
+def check_format(path: Path, content: Any, expected: int) -> None:
+    """Raise an error that says what to do unless `content`, read from `path`, has the expected format number."""
+    header = content if isinstance(content, Mapping) else {}
+    found = header.get("format")
+    if found == expected:
+        return
+    number = "no format number" if found is None else f"format {found}"
+    writer = f" (isthmus {header['isthmus']})" if "isthmus" in header else ""
+    raise IsthmusError(
+        f"cannot read {path}: it has {number}, and isthmus {__version__} reads format {expected}; "
+        f"run the study again with --force, or install the version that wrote it{writer}"
+    )

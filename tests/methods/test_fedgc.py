@@ -237,7 +237,7 @@ def test_a_run_that_stops_while_models_teach_goes_on(parties, steps, tmp_path):
     rounds = stopped._rounds()
     for _ in range(steps):
         next(rounds)
-    store.write(tmp_path / "checkpoint", store.pack(stopped._save()))
+    store.save(tmp_path / "checkpoint", stopped._save())
     found = run_of(method, parties, checkpoint=tmp_path / "checkpoint").go()
     assert torch.equal(found.graph["x"], due.graph["x"])
     assert found.metrics == due.metrics

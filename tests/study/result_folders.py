@@ -117,6 +117,7 @@ def write_folder(
         "results": {
             "isthmus": "0.1.0",
             "created": "2026-01-02T03:04:05Z",
+            "format": 1,
             "versions": {"python": "3.11.9", "torch": "2.13.0"},
             "study": {
                 "data": {"name": "cora"},

@@ -34,11 +34,11 @@ def damage_json(folder: Path) -> None:
 
 
 def damage_shape(folder: Path) -> None:
-    (folder / "results.json").write_text('{"study": {}, "runs": 3, "summary": []}', encoding="utf-8")
+    (folder / "results.json").write_text('{"format": 1, "study": {}, "runs": 3, "summary": []}', encoding="utf-8")
 
 
 def damage_runs(folder: Path) -> None:
-    (folder / "results.json").write_text('{"study": {}, "runs": [], "summary": []}', encoding="utf-8")
+    (folder / "results.json").write_text('{"format": 1, "study": {}, "runs": [], "summary": []}', encoding="utf-8")
 
 
 def damage_text(folder: Path) -> None:

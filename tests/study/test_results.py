@@ -7,6 +7,7 @@ import math
 import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,6 +115,17 @@ plain = st.recursive(
 @given(plain)
 def test_readable_json_is_json(value: object) -> None:
     assert json.loads(_readable(value)) == value
+
+
+@pytest.mark.parametrize(("change", "found"), [({"format": 2}, "format 2"), ({}, "no format number")])
+def test_another_format_is_an_error_that_says_what_to_do(tmp_path: Path, change: dict[str, Any], found: str) -> None:
+    Results({"data": {}}, [result(x=1.0)]).save(tmp_path)
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content.pop("format") == 1
+    (tmp_path / "results.json").write_text(json.dumps({**content, **change}))
+    with pytest.raises(IsthmusError, match=rf"^cannot read {tmp_path / 'results.json'}: it has {found}, .* --force, "):
+        load_summary(tmp_path)
+    assert load_summary(tmp_path, any_format=True)["runs"] == content["runs"]
 
 
 def test_versions_name_what_the_figures_depend_on() -> None:

@@ -283,7 +283,7 @@ def test_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, kill
     kill(out, "fedavg", 5)
     file = out / STATE / "fedavg-0.checkpoint"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(IsthmusError, match=rf"cannot read {file}: .*delete it to start that run anew"):
+    with pytest.raises(IsthmusError, match=rf"cannot read {file}: .*delete the file to start that run again"):
         run_study(LONG, out, resume=True)
 
 
@@ -333,7 +333,16 @@ def test_results_are_not_overwritten_without_force(finished: Path) -> None:
     assert outline(finished) == before
 
 
-@pytest.mark.parametrize("which", ["finished", "started"])
+@pytest.fixture
+def older(finished: Path) -> Path:
+    """A finished study of a version that wrote no format number."""
+    content = json.loads((finished / "results.json").read_text())
+    del content["format"]
+    (finished / "results.json").write_text(json.dumps(content))
+    return finished
+
+
+@pytest.mark.parametrize("which", ["finished", "started", "older"])
 def test_force_starts_anew_and_leaves_other_files(which: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     out = request.getfixturevalue(which)
     (out / "notes.txt").write_text("mine")

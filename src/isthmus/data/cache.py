@@ -67,7 +67,7 @@ def cached(folder: Path, key: str, make: Callable[[], dict[str, Tensor]]) -> dic
         return found
     made = make()
     with suppress(IsthmusError, OSError):
-        store.write(path, store.pack({"made": made, "check": digest(made)}))
+        store.save(path, {"made": made, "check": digest(made)})
         for old in sorted(folder.glob("*.kept"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
             old.unlink(missing_ok=True)
     return made
@@ -75,7 +75,7 @@ def cached(folder: Path, key: str, make: Callable[[], dict[str, Tensor]]) -> dic
 
 def _found(path: Path) -> dict[str, Tensor] | None:
     with suppress(Exception):  # what a damaged file raises is up to the libraries below
-        kept = store.read(path)
+        kept = store.load(path)
         if digest(kept["made"]) == kept["check"]:
             return dict(kept["made"])
     return None

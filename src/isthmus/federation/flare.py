@@ -474,7 +474,7 @@ class Coordinator(FLComponent):
         except Exception as error:
             log.exception("the study failed")
             outcome = {"wrong": f"{type(error).__name__}: the log at the coordinator says more"}
-        store.write(Path(workspace.get_run_dir(collab.fl_ctx.get_job_id())) / OUTCOME, store.pack(outcome))
+        store.save(Path(workspace.get_run_dir(collab.fl_ctx.get_job_id())) / OUTCOME, outcome)
         if "runs" in outcome:
             shutil.rmtree(state, ignore_errors=True)
 
@@ -619,7 +619,7 @@ class Admin:
             found = next(place.rglob(OUTCOME), None)
             if found is None:
                 raise IsthmusError("it was stopped, and left no result: the log at the server says more")
-            outcome: dict[str, Any] = store.read(found)
+            outcome: dict[str, Any] = store.load(found)
             return outcome
 
     def _said(self, command: str, *words: Any, tries: int = AGAIN, **options: Any) -> Any:

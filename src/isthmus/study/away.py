@@ -67,7 +67,7 @@ def run_away(
     place = out / STATE / "job"
     watcher = watcher or Watcher()
     watcher.study_started(resolved)
-    begun = store.read(place) if resume and place.exists() else {"run": uuid4().hex, "job": ""}
+    begun = store.load(place) if resume and place.exists() else {"run": uuid4().hex, "job": ""}
     told: dict[tuple[str, int], int] = {}
 
     def watched() -> dict[str, Any]:
@@ -79,7 +79,7 @@ def run_away(
     if "wrong" in outcome:  # never begun, or ended before its end: from its last checkpoint on
         _all_here(admin, wait, pause, waiting)
         begun["job"] = admin.submit(resolved, begun["run"])
-        store.write(place, store.pack(begun))
+        store.save(place, begun)
         outcome = watched()
     if "wrong" in outcome:
         raise IsthmusError(f"{outcome['wrong']} (isthmus federation run --resume goes on when that is mended)")

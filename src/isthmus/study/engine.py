@@ -142,14 +142,14 @@ class Run:
     def go(self) -> RunResult:
         """Run to the end, from the checkpoint if there is one."""
         if self.checkpoint is not None and self.checkpoint.exists():
-            self._restore(store.read(self.checkpoint))
+            self._restore(store.load(self.checkpoint))
         began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
         pause = self.save_every
         for _ in self._rounds():
             now = time.perf_counter()
             self.progress["seconds"] = now - began
             if self.checkpoint is not None and now - saved_at >= pause:
-                store.write(self.checkpoint, store.pack(self._save()))
+                store.save(self.checkpoint, self._save())
                 saved_at = time.perf_counter()
                 if self.save_every:
                     pause = max(self.save_every, (1 / SAVING - 1) * (saved_at - now))

@@ -81,7 +81,7 @@ def coordinate(
         for method in study.method_list():
             done = state / f"{method.name}-{seed}.run"
             if done.exists():
-                runs.append(RunResult.of_dump(store.read(done)))
+                runs.append(RunResult.of_dump(store.load(done)))
                 continue
             watcher.run_started(method, seed)
             plan = plan_of(study, method, task, joined, f"{name}/{method.name}-{seed}", seed)
@@ -91,7 +91,7 @@ def coordinate(
             except IsthmusError as error:
                 kind = TooFewAnswers if isinstance(error, TooFewAnswers) else IsthmusError
                 raise kind(f"{method.name}, seed {seed}: {error}") from error
-            store.write(done, store.pack(result.dump()))
+            store.save(done, result.dump())
             watcher.run_done(result)
             runs.append(result)
     return Outcome(runs, federation.ledger)
@@ -227,7 +227,7 @@ class Member(PartySide):
         return Introduction(self.contents, self.key)
 
     def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
-        store.write(self._file(run, mark), store.pack(saved), private=True)
+        store.save(self._file(run, mark), saved, private=True)
         others = sorted(self._files(run), key=lambda file: file.stat().st_mtime_ns)
         for file in others[:-2]:  # the server may not have written down the last one
             file.unlink(missing_ok=True)
@@ -236,7 +236,7 @@ class Member(PartySide):
         path = self._file(run, mark)
         if not path.exists():
             raise IsthmusError(f"party '{self.name}' has kept no such state of this run")
-        found: Mapping[str, Any] = store.read(path)
+        found: Mapping[str, Any] = store.load(path)
         return found
 
     def choose(self, run: str, weights: wire.Payload) -> None:

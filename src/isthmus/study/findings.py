@@ -16,7 +16,7 @@ from isthmus.errors import IsthmusError
 from isthmus.study import words
 from isthmus.study.audited import Audited, read_audits
 from isthmus.study.made import Made, read_made
-from isthmus.study.results import PLACES
+from isthmus.study.results import PLACES, load_summary
 
 HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
 """Columns of history.parquet, with their types."""
@@ -243,7 +243,7 @@ def read_folder(folder: Path) -> Source:
     for name in ("study.toml", "results.json", "history.parquet", "ledger.parquet"):
         if not (folder / name).is_file():
             raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
-    results = _read_results(folder / "results.json")
+    results = _read_results(folder)
     toml = _read_text(folder / "study.toml")
     graphs = {(run.method, run.seed): folder / "graphs" / f"{run.method}-{run.seed}" for run in results.runs}
     return Source(
@@ -266,15 +266,14 @@ def _read_text(path: Path) -> str:
         raise _unreadable(path, error) from error
 
 
-def _read_results(path: Path) -> ResultsFile:
+def _read_results(folder: Path) -> ResultsFile:
+    path = folder / "results.json"
     try:
-        results = ResultsFile.model_validate(json.loads(_read_text(path)))
+        results = ResultsFile.model_validate(load_summary(folder))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise _unreadable(path, f"{where}: {first['msg']}") from error
-    except ValueError as error:
-        raise _unreadable(path, error) from error
     if not results.runs:
         raise _unreadable(path, "it holds no run")
     return results

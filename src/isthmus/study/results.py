@@ -23,6 +23,9 @@ from isthmus.federation import ledger, wire
 from isthmus.study.engine import RunResult
 from isthmus.study.graphs import write_graph
 
+FORMAT = 1
+"""Format number of a result folder. Raise it when reports can no longer read older folders."""
+
 
 @dataclass
 class Results:
@@ -93,8 +96,9 @@ class Results:
             store.write_with(folder / f"{name}.parquet", partial(parquet.write_table, table))
         store.write(folder / "study.toml", toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        head = {"isthmus": __version__, "created": created, "versions": versions(), "study": self.study}
-        store.write(folder / "results.json", _readable({**head, **self.to_dict()}) + "\n")
+        head = {"format": FORMAT, "isthmus": __version__, "created": created, "versions": versions()}
+        content = {**head, "study": self.study, **self.to_dict()}
+        store.write(folder / "results.json", _readable(content) + "\n")
 
     def _history(self) -> Iterator[dict[str, Any]]:
         for run in self.runs:
@@ -167,12 +171,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def load_summary(folder: Path) -> dict[str, Any]:
-    """`results.json` of a folder."""
+def load_summary(folder: Path, *, any_format: bool = False) -> dict[str, Any]:
+    """Read `results.json` of a folder; another format number is an error, unless `any_format` is set."""
+    path = folder / "results.json"
     try:
-        return dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise IsthmusError(f"no readable results.json in {folder}: give a folder that isthmus run wrote") from error
+    if not any_format:
+        store.check_format(path, content, FORMAT)
+    return content
 
 
 def ordered(runs: Sequence[RunResult], methods: Sequence[str]) -> list[RunResult]:

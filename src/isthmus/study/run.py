@@ -137,13 +137,13 @@ def _all(
         for method in methods:
             done = None if out is None else out / STATE / f"{method.name}-{seed}.run"
             if done is not None and done.exists():
-                runs.append(RunResult.of_dump(store.read(done)))
+                runs.append(RunResult.of_dump(store.load(done)))
                 watcher.run_restored(runs[-1])
                 continue
             watcher.run_started(method, seed)
             result = _one(study, method, seed, loaded, out, watcher, save_every, hosts)
             if done is not None:
-                store.write(done, store.pack(result.dump()))
+                store.save(done, result.dump())
                 done.with_suffix(".checkpoint").unlink(missing_ok=True)
             watcher.run_done(result)
             runs.append(result)
@@ -186,7 +186,7 @@ def prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool
             raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use --force to run it anew")
         if not mark.exists():
             raise IsthmusError(f"{out} holds no started study: run it without --resume first")
-        if store.read(mark) != _plain(resolved):
+        if store.load(mark) != _plain(resolved):
             raise IsthmusError(f"{out} was started with another study: resume it with the same options")
         return
     if out.exists() and not out.is_dir():
@@ -212,7 +212,7 @@ def prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     there_before = out.exists()
     try:
-        store.write(mark, store.pack(_plain(resolved)))
+        store.save(mark, _plain(resolved))
     except IsthmusError:
         shutil.rmtree(out / STATE if there_before else out, ignore_errors=True)
         raise
@@ -227,7 +227,7 @@ def _forget(out: Path, there_before: bool) -> None:
 def _holds_results(out: Path) -> bool:
     """Whether a study wrote what is in the folder: others have files called results.json and weights too."""
     try:
-        return "isthmus" in load_summary(out)
+        return "isthmus" in load_summary(out, any_format=True)
     except IsthmusError:
         return False
 
