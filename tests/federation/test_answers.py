@@ -15,7 +15,8 @@ from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
 from isthmus.federation.answers import Answer, Answers, IdUnion, Mail, PlainTotal, Reply, Total
 from isthmus.nn.encoders import Gcn
-from isthmus.nn.per_party import FirstLayer, per_party
+from isthmus.nn.per_party import per_party
+from isthmus.nn.stacks import FirstLayer
 
 SPLITS = {
     "one site": [[0, 1, 2, 3]],

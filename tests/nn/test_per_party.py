@@ -444,21 +444,6 @@ def test_a_first_layer_kept_by_touched_rows_is_the_whole_one(options, trains, pu
     assert torch.equal(unused, start[model.first_layer][:, UNTOUCHED]) == (not moves_alike)
 
 
-@pytest.mark.parametrize("touched", [False, True])
-def test_slices_of_a_first_layer_are_those_of_its_stack(touched):
-    cohort = Cohort(make_parties("node", sparse=True))
-    model, _ = fitted(
-        cohort, (True, False, True, True), touched, LocalTraining(optimizer="adam", weight_decay=0.1), False
-    )
-    layer = model.weights()[model.first_layer]
-    stack = layer.stack()
-    assert stack.shape == (4, HIDDEN, FEATURES)
-    assert layer.outline().shape == (HIDDEN, FEATURES)
-    for at, each in enumerate(layer.slices()):
-        assert torch.equal(each, stack[at])
-        assert torch.equal(layer.slice(at), stack[at])
-
-
 def test_a_first_layer_is_kept_by_touched_rows_only_from_one_slice_for_all():
     module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=True))
     model, start = per_party(module, 4), apart(module, 4)

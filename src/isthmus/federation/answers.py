@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeGuard
@@ -13,11 +12,7 @@ from torch import Tensor
 
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, nearest
 from isthmus.federation import wire
-from isthmus.nn.per_party import FirstLayer
-
-Column: TypeAlias = Tensor | FirstLayer | Sequence[Any]
-"""One field of several parties: a stack (leading party dimension), or a list where parties differ in shape."""
-
+from isthmus.nn.stacks import Column, is_stack, length, not_finite, outline, pick, slice_of, slices
 
 Letters: TypeAlias = Mapping[str, Any]
 """By addressee a payload, which may be sealed (`wire.Sealed`)."""
@@ -85,18 +80,14 @@ class Reply:
         """Bytes of every party's answer."""
         count = len(self.parties)
         stacks = [*self.columns.values(), *self.weights.values()]
-        if count and all(isinstance(stack, Tensor | FirstLayer) for stack in stacks):
+        if count and all(map(is_stack, stacks)):
             return (wire.size(self._outline(0)),) * count
         return tuple(wire.size(self._outline(at)) for at in range(count))
 
     def _outline(self, at: int) -> dict[str, Any]:
         """As `payload`, shapes without data where a slice would have to be put together."""
         named = {**self.columns, **{f"weight of/{name or 'all'}": column for name, column in self.weights.items()}}
-        fields = {
-            name: column.outline() if isinstance(column, FirstLayer) else slice_of(column, at)
-            for name, column in named.items()
-        }
-        return wire.unflatten(fields)
+        return wire.unflatten({name: outline(column, at) for name, column in named.items()})
 
     def describe(self) -> str:
         return wire.describe(self._outline(0)) if self.parties and self.columns else ""
@@ -104,16 +95,10 @@ class Reply:
     def keep(self, positions: Sequence[int]) -> Reply:
         """The answers of some of the parties."""
         at = list(positions)
-
-        def pick(column: Column) -> Column:
-            if isinstance(column, FirstLayer):
-                return column.stack()[at]
-            return column[at] if isinstance(column, Tensor) else [column[i] for i in at]
-
         return Reply(
             tuple(self.parties[i] for i in at),
-            {name: pick(column) for name, column in self.columns.items()},
-            {name: pick(column) for name, column in self.weights.items()},
+            {name: pick(column, at) for name, column in self.columns.items()},
+            {name: pick(column, at) for name, column in self.weights.items()},
             [self.letters[i] for i in at] if self.letters else (),
             dict(self.failures),
         )
@@ -133,31 +118,13 @@ class Reply:
         return bad
 
 
-def slice_of(column: Column, at: int) -> Any:
-    """One party's value of a field."""
-    if isinstance(column, FirstLayer):
-        return column.slice(at)
-    value = column[at]
-    return value.detach() if isinstance(value, Tensor) else value
-
-
-def each(column: Column) -> Iterator[Any]:
-    """Every party's value of a field, in party order; use each before asking for the next."""
-    yield from column.slices() if isinstance(column, FirstLayer) else column
-
-
 def _check_length(what: str, values: Any, parties: int) -> None:
     """Refuse what is not one value for each party."""
-    if isinstance(values, FirstLayer):
-        count = len(values.trains)
-    elif isinstance(values, Tensor):
-        count = values.size(0) if values.dim() else -1
-    else:
-        count = len(values) if isinstance(values, Sequence) and not isinstance(values, str | bytes) else -1
-        if what.startswith("field") and count >= 0 and any(isinstance(value, Mapping) for value in values):
-            raise PayloadError(f"{what} is a list of groups: answer a group of lists")
+    count = length(values)
+    if what.startswith("field") and count and not is_stack(values) and any(isinstance(v, Mapping) for v in values):
+        raise PayloadError(f"{what} is a list of groups: answer a group of lists")
     if count != parties:
-        had = f"{count} values" if count >= 0 else f"one {type(values).__name__}"
+        had = f"one {type(values).__name__}" if count is None else f"{count} values"
         raise PayloadError(f"{what} has {had}, the parties asked are {parties}: answer a stack or a list")
 
 
@@ -170,21 +137,10 @@ def _refused(payload: wire.Payload | wire.Sealed) -> str:
     return ""
 
 
-def _suspects(column: Column) -> Iterator[int]:
-    """Parties whose value may not be fit to travel; a stack of finite numbers is told fit as a whole."""
-    if isinstance(column, FirstLayer):
-        if bool(torch.isfinite(column.kept.detach().sum() + column.rest.detach().sum())):
-            return
-        rest = [bool(torch.isfinite(part).all()) for part in column.rest.detach()]
-        for at, part in enumerate(column.kept.detach().split(column.columns.sizes)):
-            if not rest[int(column.trains[at])] or not bool(torch.isfinite(part.sum())):
-                yield at
-    elif isinstance(column, Tensor) and column.layout == torch.strided and column.dtype in wire.DTYPES:
-        # a sum is finite only if every term is
-        flat = column.detach().reshape(column.size(0), math.prod(column.shape[1:]))
-        yield from torch.isfinite(flat.sum(1)).logical_not().nonzero().flatten().tolist()
-    else:
-        yield from range(len(column))
+def _suspects(column: Column) -> Sequence[int]:
+    """Positions of parties whose value may not be fit to travel."""
+    strange = isinstance(column, Tensor) and (column.layout != torch.strided or column.dtype not in wire.DTYPES)
+    return not_finite(column) if is_stack(column) and not strange else range(length(column) or 0)
 
 
 def _on_cpu(payload: wire.Payload) -> dict[str, Any]:
@@ -354,7 +310,7 @@ class PlainTotal(Total):
             if not places and isinstance(column, Tensor) and len(positions) == column.size(0) and _one_each(weights):
                 self._add_stack(path, column, weights, reply)
                 continue
-            values.setdefault(id(reply), each(column))
+            values.setdefault(id(reply), slices(column))
             for at in positions:
                 value = _number(path, next(values[id(reply)]))
                 weight: Any = None if weights is None else slice_of(weights, at)

@@ -14,12 +14,12 @@ from typing import Any
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
-from isthmus.federation.answers import Column, Reply
+from isthmus.federation.answers import Reply
 from isthmus.federation.ledger import Verb
 from isthmus.federation.remote import Message, Post
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Each, Transport, without
-from isthmus.nn.per_party import FirstLayer
+from isthmus.nn.stacks import Column, dense, is_stack
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class HostSide(ABC):
 
 
 def _stacks(columns: Mapping[str, Column]) -> dict[str, Any]:
-    return {name: each.stack() if isinstance(each, FirstLayer) else each for name, each in columns.items()}
+    return {name: dense(each) if is_stack(each) else each for name, each in columns.items()}
 
 
 def _reply(said: Message) -> Reply:

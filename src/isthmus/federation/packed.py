@@ -8,8 +8,9 @@ from typing import Any
 
 from isthmus.errors import PayloadError
 from isthmus.federation import wire
-from isthmus.federation.answers import Column, Letters, Reply
+from isthmus.federation.answers import Letters, Reply
 from isthmus.federation.verbs import Each
+from isthmus.nn.stacks import Column
 
 _WEIGHT_OF = "weight of"
 """The group in which an answer has its weights, beside its fields."""

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
-from isthmus.federation.answers import Reply, Total, slice_of
+from isthmus.federation.answers import Reply, Total
 from isthmus.federation.ledger import Verb
 from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
 from isthmus.federation.rules import Rules
 from isthmus.federation.verbs import Each, Transport, not_due
+from isthmus.nn.stacks import slice_of
 from isthmus.protect.options import Protect
 
 if TYPE_CHECKING:

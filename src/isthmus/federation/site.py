@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from isthmus.data.party import SPLITS, Cohort, Party
 from isthmus.errors import IsthmusError, PartyFailed, nearest
 from isthmus.federation import wire
-from isthmus.federation.answers import Answer, Mail, Reply, slice_of
+from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.verbs import Each
 from isthmus.nn.draws import generator
 from isthmus.nn.per_party import PerParty
+from isthmus.nn.stacks import slice_of
 from isthmus.tasks.base import Step, Task
 
 log = logging.getLogger(__name__)

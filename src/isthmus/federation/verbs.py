@@ -15,10 +15,10 @@ from torch import Tensor
 
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, nearest
 from isthmus.federation import wire
-from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total, slice_of
+from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
 from isthmus.federation.ledger import Call, Eyes, Ledger, Verb
 from isthmus.nn.draws import generator
-from isthmus.nn.per_party import FirstLayer
+from isthmus.nn.stacks import is_stack, outline, slice_of
 
 log = logging.getLogger(__name__)
 
@@ -466,13 +466,13 @@ def not_due(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
         if not isinstance(like, torch.Tensor):
             continue
         for at in range(len(reply.parties)):
-            value = column.outline() if isinstance(column, FirstLayer) else slice_of(column, at)
+            value = outline(column, at)
             if not isinstance(value, torch.Tensor) or value.shape != like.shape or value.dtype != like.dtype:
                 tensor = isinstance(value, torch.Tensor)
                 got = f"{value.dtype} {list(value.shape)}" if tensor else f"a {type(value).__name__}"
                 faulty.setdefault(at, f"field '{name}' is {got}, due is {like.dtype} {list(like.shape)}")
-            elif isinstance(column, torch.Tensor):
-                break  # the slices of a stack are alike
+            elif is_stack(column):
+                break  # all slices have one shape and type
     return faulty
 
 

@@ -21,6 +21,7 @@ from isthmus.data.party import Block
 from isthmus.errors import IsthmusError
 from isthmus.nn.draws import Draws, NotSideBySide, sizes_of
 from isthmus.nn.products import Columns, Features, Propagations, grouped_linear, per_row
+from isthmus.nn.stacks import FirstLayer, Stack, dense
 
 Weights: TypeAlias = dict[str, Tensor]
 """Named tensors of one model; with a leading party dimension where they are a stack."""
@@ -45,54 +46,6 @@ class Leaf:
     def parts(self, of: Tensor) -> tuple[Tensor, ...]:
         """`of` (shaped like the leaf) as one view per party."""
         return tuple(of.split(self.sizes))
-
-
-@dataclass
-class FirstLayer:
-    """A stack of first-layer weights `[out, in]` for sparse features, kept as the rows `[in, out]` that matter.
-
-    Rows of the weight that a party's features never touch get no gradient from its data, so what moves them (weight
-    decay, a pull to the global weights) moves them alike at all parties that train: they are kept once, as `rest[1]`,
-    and `rest[0]` is what the parties hold that do not train. Measured on Cora with 100 parties: a quarter of the
-    memory and of the optimiser's work.
-    """
-
-    columns: Columns
-    kept: Tensor
-    rest: Tensor
-    trains: tuple[bool, ...]
-
-    def slices(self) -> Iterator[Tensor]:
-        """Every party's whole weight `[out, in]`, one after another, in one buffer: valid until the next is asked."""
-        rests = self.rest.detach().unbind(0)
-        buffers = [rest.clone() for rest in rests]
-        parts = zip(
-            self.columns.index.split(self.columns.sizes), self.kept.detach().split(self.columns.sizes), strict=True
-        )
-        for (index, kept), trains in zip(parts, self.trains, strict=True):
-            buffer, rest = buffers[int(trains)], rests[int(trains)]
-            buffer.index_copy_(0, index, kept)
-            yield buffer.t()
-            buffer.index_copy_(0, index, rest.index_select(0, index))
-
-    def outline(self) -> Tensor:
-        """A tensor of one slice's shape, its data left out."""
-        return self.rest.new_empty(1).expand(self.rest.size(2), self.rest.size(1))
-
-    def slice(self, at: int) -> Tensor:
-        """The whole weight `[out, in]` of the party at this position."""
-        start = sum(self.columns.sizes[:at])
-        size = self.columns.sizes[at]
-        whole = self.rest.detach()[int(self.trains[at])].clone()
-        whole[self.columns.index[start : start + size]] = self.kept.detach()[start : start + size]
-        return whole.t()
-
-    def stack(self) -> Tensor:
-        """All slices, `[parties, out, in]`."""
-        return torch.stack([each.contiguous() for each in self.slices()])
-
-
-Stack: TypeAlias = Tensor | FirstLayer
 
 
 class PerParty:
@@ -157,7 +110,7 @@ class PerParty:
 
     def stacks(self) -> Weights:
         """As `weights`, every stack a plain tensor."""
-        return {name: s if isinstance(s, Tensor) else s.stack() for name, s in self.weights().items()}
+        return {name: dense(stack) for name, stack in self.weights().items()}
 
     def start_training(self, block: Block, trains: Sequence[bool], *, touched: bool) -> list[Leaf]:
         """Make the weights trainable, a slice per party, and hand out the leaves that an optimiser moves.
@@ -183,7 +136,7 @@ class PerParty:
                     leaves.append(Leaf(f"{name}#rest", layer.rest, (1, 1), everyone=True))
                 self._stacks[name] = layer
                 continue
-            full = (stack if isinstance(stack, Tensor) else stack.stack()).clone(memory_format=torch.contiguous_format)
+            full = dense(stack).clone(memory_format=torch.contiguous_format)
             self._stacks[name] = full
             if name in trainable:
                 leaves.append(Leaf(name, full.requires_grad_(), (1,) * self.parties))
@@ -197,7 +150,7 @@ class PerParty:
             by_input = stack.t().contiguous()
             kept, rest = by_input.index_select(0, columns.index), torch.stack([by_input, by_input])
         else:
-            full = stack if isinstance(stack, Tensor) else stack.stack()
+            full = dense(stack)
             kept = full.transpose(1, 2).reshape(-1, full.size(1)).contiguous()
             rest = full.new_zeros(2, full.size(2), full.size(1))
         return FirstLayer(columns, kept.requires_grad_(), rest, tuple(trains))
@@ -307,7 +260,7 @@ class PerParty:
         if self._shared is not None:
             yield from (self._shared for _ in range(self.parties))
             return
-        full = {name: s if isinstance(s, Tensor) else s.stack() for name, s in self._stacks.items()}
+        full = {name: dense(stack) for name, stack in self._stacks.items()}
         for at in range(self.parties):
             yield {name: stack[at] for name, stack in full.items()}
 

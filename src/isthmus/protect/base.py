@@ -20,9 +20,10 @@ from torch import Tensor
 
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors, slice_of
+from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors
 from isthmus.federation.packed import packed_request
 from isthmus.federation.verbs import Each, Made, Sums, Wanted
+from isthmus.nn.stacks import slice_of
 from isthmus.protect.parts import Form, Part, form_of, form_read, form_text, totals
 from isthmus.protect.sealing import Channel
 
