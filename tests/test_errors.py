@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswers, missing_extra, nearest
+from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswers, did_you_mean, missing_extra
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswer
     ],
 )
 def test_hint_is_the_nearest_name_or_all_of_them(name: str, known: list[str], hint: str) -> None:
-    assert nearest(name, known) == hint
+    assert did_you_mean(name, known) == hint
 
 
 @pytest.mark.parametrize("kind", [PayloadError, PartyFailed, TooFewAnswers])

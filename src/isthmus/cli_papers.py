@@ -80,7 +80,7 @@ def run_command(
     with ExitStack() as stack:
         passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if not quick:  # two that write the same file would lose what the other one found
-            stack.enter_context(store.held(which.lock, which.name))
+            stack.enter_context(store.lock(which.lock, which.name))
         table, kept, keep = _begun(which, quick=quick, anew=resume or force)
         bar = stack.enter_context(Bar(_console(error=True)))
         state = passing if quick else which.state

@@ -27,10 +27,10 @@ class TooFewAnswers(IsthmusError):  # noqa: N818
     """Fewer parties answered than the method needs."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint for a mistyped name: the nearest known one, or all of them.
 
-    >>> nearest("fedavgg", ["fedavg", "local"])
+    >>> did_you_mean("fedavgg", ["fedavg", "local"])
     "did you mean 'fedavg'?"
     """
     names = sorted(known)

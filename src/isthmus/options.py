@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 
 LONGEST = 200
 """Characters of a wrong value that a message shows."""
@@ -58,14 +58,14 @@ class Registered(Options):
     name: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     """What one of these is called in messages: method, data set, partition, ..."""
-    home: ClassVar[str] = ""
+    built_in_module: ClassVar[str] = ""
     """The module that holds the built-in ones, or a package: then every module in it is imported before a look-up."""
 
     @classmethod
     def known(cls) -> dict[str, type[Self]]:
         """All registered subclasses by name, in alphabetical order."""
-        if cls.home:
-            _import_all(cls.home)
+        if cls.built_in_module:
+            _import_all(cls.built_in_module)
         return {each.name: each for each in sorted(_named_subclasses(cls), key=lambda each: each.name)}
 
     @classmethod
@@ -73,7 +73,7 @@ class Registered(Options):
         """The subclass called `name`, or an error with the nearest right name."""
         known = cls.known()
         if name.lower() not in known:
-            raise IsthmusError(f"unknown {cls.kind} '{name}': {nearest(name, known)}")
+            raise IsthmusError(f"unknown {cls.kind} '{name}': {did_you_mean(name, known)}")
         return known[name.lower()]
 
     @classmethod
@@ -146,7 +146,7 @@ def _one_line(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
             kinds = (field.annotation, *get_args(field.annotation)) if field else ()
             owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
         known = getattr(owner, "model_fields", {})
-        return f"{where}: unknown option '{key}': {nearest(path[-1], known)}"
+        return f"{where}: unknown option '{key}': {did_you_mean(path[-1], known)}"
     if error["type"] == "missing":
         return f"{where}: option '{key}' is required"
     why = error["msg"].removeprefix("Value error, ")

@@ -56,7 +56,7 @@ def write_with(path: Path, fill: Callable[[Path], object]) -> None:
 
 
 @contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
+def lock(path: Path, what: str) -> Iterator[None]:
     """Hold a file as long as the `with` lasts; an error where another process does.
 
     Arguments:

@@ -19,7 +19,7 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, WeightedSage
 from isthmus.nn.per_party import initial_weights, per_party
 
-NAMES = [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.home]
+NAMES = [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.built_in_module]
 VARIANTS = [
     *((name, {}) for name in NAMES),
     ("gcn", {"layers": 3}),

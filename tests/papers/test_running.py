@@ -297,7 +297,7 @@ def test_only_some_cells_are_started_anew(at_once: None, folder: Path, isthmus: 
 
 
 def test_a_table_is_run_by_one_process(at_once: None, folder: Path, isthmus: Isthmus) -> None:
-    with store.held(folder / "mine" / "results" / ".table1.lock", "mine/table1"):
+    with store.lock(folder / "mine" / "results" / ".table1.lock", "mine/table1"):
         done = isthmus("papers", "run", "mine/table1", "--folder", str(folder))
     assert (done.code, done.err) == (
         2, "isthmus: mine/table1 is in use: another process works with it, stop that first\n"

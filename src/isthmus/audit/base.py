@@ -19,7 +19,7 @@ class Audit(Registered):
     """A check of what a method gives away, by an attack that uses nothing but what its attackers have."""
 
     kind: ClassVar[str] = "audit"
-    home: ClassVar[str] = "isthmus.audit"
+    built_in_module: ClassVar[str] = "isthmus.audit"
     attacked: ClassVar[str] = ""
     """The method that it is of; none where it is of any."""
 

@@ -69,7 +69,7 @@ class DataSet(Registered):
     """A source of data. A subclass names itself, documents its options and says how it is loaded."""
 
     kind: ClassVar[str] = "data set"
-    home: ClassVar[str] = "isthmus.data.datasets"
+    built_in_module: ClassVar[str] = "isthmus.data.datasets"
 
     @abstractmethod
     def load(self, seed: int) -> Pool:

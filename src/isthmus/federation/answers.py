@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, nearest
+from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.nn.stacks import Column, is_stack, length, not_finite, outline, pick, slice_of, slices
 
@@ -65,7 +65,7 @@ class Reply:
             _check_length(f"field '{name}'", column, len(parties))
         for name, column in weights.items():
             if name and name not in answer.fields:
-                raise PayloadError(f"a weight for '{name}', which is no field: {nearest(name, answer.fields)}")
+                raise PayloadError(f"a weight for '{name}', which is no field: {did_you_mean(name, answer.fields)}")
             _check_length(f"the weight of '{name or 'all'}'", column, len(parties))
         return cls(tuple(parties), columns, weights)
 

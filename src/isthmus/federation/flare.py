@@ -235,7 +235,7 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
         ready: called when all that can be checked beforehand is right.
     """
     kit = Kit.read(folder, "server")
-    with store.held(kit.folder / HOLDER, str(kit.folder)):
+    with store.lock(kit.folder / HOLDER, str(kit.folder)):
         address = _address(kit, bind)
         _settle(kit)
         _bind(address)
@@ -255,7 +255,7 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
     _check_dates(kit.folder / "startup" / "client.crt")
     shared = None if key is None else read_key(key)
     # two processes of one kit would push each other out of the federation again and again
-    with store.held(kit.folder / HOLDER, str(kit.folder)):
+    with store.lock(kit.folder / HOLDER, str(kit.folder)):
         member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # what is wrong there shows at once
         if member.limits.least > len(kit.parties):
             raise IsthmusError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.data.party import SPLITS, Cohort, Party
-from isthmus.errors import IsthmusError, PartyFailed, nearest
+from isthmus.errors import IsthmusError, PartyFailed, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.verbs import Each
@@ -265,7 +265,7 @@ class Site:
         positions = tuple(at for at, party in enumerate(self.hosted.names) if party in asked)
         actions = self.actions()
         if name not in actions:
-            raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {nearest(name, actions)}")
+            raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {did_you_mean(name, actions)}")
         before = self.kept.copy(), list(self.answered)
         try:
             return self._answer(actions[name], request, positions)

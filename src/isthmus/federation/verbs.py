@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, nearest
+from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
 from isthmus.federation.ledger import Call, Eyes, Ledger, Verb
@@ -223,7 +223,7 @@ class Federation:
                     if addressee not in known:
                         raise PayloadError(
                             f"party '{sender}', action '{action}': a message to '{addressee}', "
-                            f"who is not in the federation: {nearest(addressee, self.parties)}"
+                            f"who is not in the federation: {did_you_mean(addressee, self.parties)}"
                         )
                     inboxes.setdefault(addressee, {})[sender] = payload
                     sizes[sender, addressee] = wire.size(payload)
@@ -309,7 +309,7 @@ class Federation:
         known = set(self.parties)
         for party in asked:
             if party not in known:
-                raise IsthmusError(f"action '{action}': unknown party '{party}': {nearest(party, known)}")
+                raise IsthmusError(f"action '{action}': unknown party '{party}': {did_you_mean(party, known)}")
             if isinstance(request, Each) and party not in request.payloads:
                 raise IsthmusError(f"action '{action}': no request for party '{party}'")
         if len(set(asked)) < len(asked) or not asked:

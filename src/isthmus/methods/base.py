@@ -96,7 +96,7 @@ class Method(Registered):
     """
 
     kind: ClassVar[str] = "method"
-    home: ClassVar[str] = "isthmus.methods"
+    built_in_module: ClassVar[str] = "isthmus.methods"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "pair")
     """Levels of tasks that it is for."""
     pooled: ClassVar[bool] = False

@@ -27,7 +27,7 @@ class Encoder(Registered):
     """A graph model by name: `build` makes the module that classifies nodes or whole graphs."""
 
     kind: ClassVar[str] = "encoder"
-    home: ClassVar[str] = "isthmus.nn.encoders"
+    built_in_module: ClassVar[str] = "isthmus.nn.encoders"
 
     hidden: int = Field(64, ge=1)
     """Width of the hidden layers."""

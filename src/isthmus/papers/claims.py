@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.options import Options
 
 Ours = Callable[[Mapping[str, str]], Mapping[int, float]]
@@ -64,12 +64,14 @@ class Claim(Options):
         """That it is about what there is."""
         axes = {**axes, FIGURES: figures} if self.along == FIGURES else axes
         if self.figure and self.figure not in figures:
-            raise IsthmusError(f"claims: there is no figure '{self.figure}': {nearest(self.figure, figures)}")
+            raise IsthmusError(f"claims: there is no figure '{self.figure}': {did_you_mean(self.figure, figures)}")
         if self.along and self.along not in axes:
-            raise IsthmusError(f"claims: there is no axis '{self.along}': {nearest(self.along, axes)}")
+            raise IsthmusError(f"claims: there is no axis '{self.along}': {did_you_mean(self.along, axes)}")
         for value in itertools.chain(*self.groups):
             if value not in axes[self.along]:
-                raise IsthmusError(f"claims: axis '{self.along}' has no '{value}': {nearest(value, axes[self.along])}")
+                raise IsthmusError(
+                    f"claims: axis '{self.along}' has no '{value}': {did_you_mean(value, axes[self.along])}"
+                )
 
     def covers(self, place: Mapping[str, str]) -> bool:
         """Whether a cell at this place is among those that it is about."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.options import Options
 from isthmus.papers.claims import Claim
 from isthmus.papers.measures import Measure
@@ -145,15 +145,15 @@ class Table(Options):
         for each in [*(w.at for w in self.where), *(c.at for c in self.claims)]:
             for axis, values in each.items():
                 if axis not in by_name:
-                    raise IsthmusError(f"there is no axis '{axis}': {nearest(axis, by_name)}")
+                    raise IsthmusError(f"there is no axis '{axis}': {did_you_mean(axis, by_name)}")
                 for value in values:
                     if value not in by_name[axis]:
-                        raise IsthmusError(f"axis '{axis}' has no '{value}': {nearest(value, by_name[axis])}")
+                        raise IsthmusError(f"axis '{axis}' has no '{value}': {did_you_mean(value, by_name[axis])}")
         for claim in self.claims:
             claim.check(by_name, self.figures)
         for figure, numbers in self.published.items():
             if figure not in self.figures:
-                raise IsthmusError(f"published: there is no figure '{figure}': {nearest(figure, self.figures)}")
+                raise IsthmusError(f"published: there is no figure '{figure}': {did_you_mean(figure, self.figures)}")
             _check_published(numbers, [list(values) for values in by_name.values()], f"published.{figure}")
         for cell in self.cells():
             cell.how()
@@ -201,7 +201,7 @@ def _check_published(numbers: Any, values: list[list[str]], where: str) -> None:
         raise IsthmusError(f"{where} is {numbers!r}: give a table with values of the axes, in their order")
     for name, inner in numbers.items():
         if name not in values[0]:
-            raise IsthmusError(f"{where}: the axis has no '{name}': {nearest(name, values[0])}")
+            raise IsthmusError(f"{where}: the axis has no '{name}': {did_you_mean(name, values[0])}")
         _check_published(inner, values[1:], f"{where}.{name}")
 
 

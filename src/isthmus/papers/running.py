@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.papers.kept import Kept
 from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
@@ -91,10 +91,12 @@ class Runner:
         axes = {axis.name: list(axis.changes()) for axis in self.table.axes}
         for axis, values in self.only.items():
             if axis not in axes:
-                raise IsthmusError(f"--only {axis}: there is no such axis: {nearest(axis, axes)}")
+                raise IsthmusError(f"--only {axis}: there is no such axis: {did_you_mean(axis, axes)}")
             for value in values:
                 if value not in axes[axis]:
-                    raise IsthmusError(f"--only {axis}={value}: there is no such value: {nearest(value, axes[axis])}")
+                    raise IsthmusError(
+                        f"--only {axis}={value}: there is no such value: {did_you_mean(value, axes[axis])}"
+                    )
         self.cells = [
             cell for cell in self.table.cells() if all(cell.place[axis] in found for axis, found in self.only.items())
         ]
@@ -222,7 +224,7 @@ def run_job(job: Job) -> dict[str, Any]:
     found = job.measure.of(job.cell.planned(job.seed, nested(job.options)), job.seed, job.checkpoint)
     missing = [metric for metric in job.metrics.values() if metric not in found.metrics]
     if len(missing) == len(job.metrics):
-        raise IsthmusError(f"no metric '{missing[0]}': {nearest(missing[0], found.metrics)}")
+        raise IsthmusError(f"no metric '{missing[0]}': {did_you_mean(missing[0], found.metrics)}")
     figures = {name: found.metrics[metric] for name, metric in job.metrics.items() if metric in found.metrics}
     job.checkpoint.unlink(missing_ok=True)
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.papers.kept import Kept
 from isthmus.papers.plan import Table
 
@@ -71,7 +71,7 @@ def entry(folder: Path, name: str) -> Entry:
     """The table with this name: `fedgl/table2`."""
     by_name = {each.name: each for each in entries(folder)}
     if name not in by_name:
-        raise IsthmusError(f"there is no table '{name}': {nearest(name, by_name)}")
+        raise IsthmusError(f"there is no table '{name}': {did_you_mean(name, by_name)}")
     return by_name[name]
 
 

@@ -32,7 +32,7 @@ class Mechanism(Registered):
     """
 
     kind: ClassVar[str] = "mechanism"
-    home: ClassVar[str] = "isthmus.privacy.mechanisms"
+    built_in_module: ClassVar[str] = "isthmus.privacy.mechanisms"
 
     epsilon: float = Field(1.0, gt=0, le=1e6)
     """Privacy budget of one release."""

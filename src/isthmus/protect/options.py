@@ -17,7 +17,7 @@ class Protection(Registered):
     """How totals are protected from the server."""
 
     kind: ClassVar[str] = "protection of totals"
-    home: ClassVar[str] = "isthmus.protect.options"
+    built_in_module: ClassVar[str] = "isthmus.protect.options"
 
     def sums(self, lines: Lines, wrong: Check, tries: int) -> ClosedSums | None:
         """The server's side; None where it adds up summands that come to it as they are."""

@@ -18,7 +18,7 @@ from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
@@ -136,7 +136,7 @@ class Study(Options):
         for key in self.training:
             if key not in used:
                 known = {name for method in found for name in type(method).model_fields}
-                raise IsthmusError(f"training: no method has an option '{key}': {nearest(key, known)}")
+                raise IsthmusError(f"training: no method has an option '{key}': {did_you_mean(key, known)}")
         return found
 
     def load(self, seed: int) -> Loaded:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from isthmus import store
 from isthmus.data.party import Party, check_alike, pool
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.federation.answers import PlainTotal, Reply
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
@@ -398,7 +398,7 @@ def device_named(name: str) -> torch.device:
     ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     kind = name.split(":")[0]
     if kind not in ready:
-        raise IsthmusError(f"unknown device '{name}': {nearest(kind, ready)}")
+        raise IsthmusError(f"unknown device '{name}': {did_you_mean(kind, ready)}")
     if not ready[kind]:
         raise IsthmusError(f"device '{name}' is not at hand on this machine: use cpu")
     return torch.device(name)

@@ -12,7 +12,7 @@ from torch import nn
 from isthmus import store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_once, merged
@@ -341,7 +341,7 @@ def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -
     known = {name for kind in kinds for name in kind.model_fields}
     for name in options:
         if name not in known:
-            raise IsthmusError(f"run: no method has an option '{name}': {nearest(name, known)}")
+            raise IsthmusError(f"run: no method has an option '{name}': {did_you_mean(name, known)}")
     chosen = []
     for each, kind in zip(methods, kinds, strict=True):
         given = {name: value for name, value in options.items() if name in kind.model_fields}

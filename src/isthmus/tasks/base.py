@@ -51,7 +51,7 @@ class Task(Registered):
     """A task by name."""
 
     kind: ClassVar[str] = "task"
-    home: ClassVar[str] = "isthmus.tasks"
+    built_in_module: ClassVar[str] = "isthmus.tasks"
     level: ClassVar[Level]
     select_by: ClassVar[str] = "accuracy"
     """The metric that chooses the round, on validation data."""

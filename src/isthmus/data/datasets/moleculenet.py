@@ -22,7 +22,7 @@ from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, downlo
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool, Share, draws, split_by_share
 from isthmus.data.smiles import AtomFeatures, graphs_of, scaffolds_of, structural_columns
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 
 ROWS_NAMED = 20
 """Unreadable rows that a note names; the others it counts."""
@@ -96,7 +96,9 @@ class MolecularGraphs(PublicDataSet):
 
         names: dict[str, tuple[str, str, str, int, int | slice]] = MoleculeNet.names
         if self.key() not in names:
-            raise IsthmusError(f"data set '{self.name}': unknown title '{self.title}': {nearest(self.title, names)}")
+            raise IsthmusError(
+                f"data set '{self.name}': unknown title '{self.title}': {did_you_mean(self.title, names)}"
+            )
         return names[self.key()]
 
     def _table(self) -> tuple[list[str], Tensor]:

@@ -51,7 +51,7 @@ class Column(Registered):
     """A feature column of `nodes.parquet` and how it is encoded."""
 
     kind: ClassVar[str] = "kind of column"
-    home: ClassVar[str] = "isthmus.data.folder.columns"
+    built_in_module: ClassVar[str] = "isthmus.data.folder.columns"
 
     structural: StrictBool | list[Annotated[int, Field(strict=True, ge=0)]] = False
     """Whether the column follows from the edges, as a degree does; or which of its features do, counted from 0."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.options import Options
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Limits(Options):
         known = Method.known() if told.field_name == "methods" else Protection.known()
         for name in names or ():
             if name not in known:
-                raise ValueError(f"there is no '{name}': {nearest(name, known)}")
+                raise ValueError(f"there is no '{name}': {did_you_mean(name, known)}")
         return names
 
     @field_validator("actions")
@@ -55,7 +55,7 @@ class Limits(Options):
         for name in names or ():
             verb, colon, action = name.rpartition(":")
             if action not in known or (colon and verb not in get_args(Verb)):
-                raise ValueError(f"there is no action '{name}': {nearest(action, known)}")
+                raise ValueError(f"there is no action '{name}': {did_you_mean(action, known)}")
         return names
 
     def permit_method(self, method: Method, protect: Protect) -> None:

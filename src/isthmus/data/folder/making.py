@@ -32,7 +32,7 @@ from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected, read_ta
 from isthmus.data.folder.settings import FILE, MOST_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.writing import MOLECULES, written_aside
 from isthmus.data.party import NAMES
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
 """Columns of ids in each file; a node's graph only where there are graphs."""
@@ -129,7 +129,7 @@ def _tables(source: Source, tasks: Sequence[str]) -> tuple[dict[str, Any], list[
         tables[file] = table.select(meant)
     for column in source.ignore:
         if column not in seen:
-            raise _refused(f"--ignore {column}: no table has such a column: {nearest(column, seen)}")
+            raise _refused(f"--ignore {column}: no table has such a column: {did_you_mean(column, seen)}")
     return _with_ids_of_one_type(tables), notes
 
 

@@ -32,7 +32,7 @@ class Partition(Registered):
     """
 
     kind: ClassVar[str] = "partition"
-    home: ClassVar[str] = "isthmus.data.partition"
+    built_in_module: ClassVar[str] = "isthmus.data.partition"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     """What it can cut: one graph by its nodes, a pile of graphs, or both."""
 

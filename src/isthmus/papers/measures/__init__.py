@@ -34,7 +34,7 @@ class Measure(Registered):
     """What is done with the study of a cell."""
 
     kind: ClassVar[str] = "measure"
-    home: ClassVar[str] = "isthmus.papers.measures"
+    built_in_module: ClassVar[str] = "isthmus.papers.measures"
 
     @abstractmethod
     def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
