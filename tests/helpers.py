@@ -14,9 +14,9 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
 from isthmus.data.partition.given import Given
-from isthmus.data.party import Cohort, Party, pool
+from isthmus.data.party import Cohort, Party, pool_parties
 from isthmus.data.pool import Pool
-from isthmus.data.rows import dense
+from isthmus.data.rows import to_dense
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.draws import generator
 from isthmus.nn.per_party import Leaf, PerParty, Weights, initial_weights, per_party
@@ -186,7 +186,7 @@ def assert_law(module: nn.Module, parties: Sequence[Party], options: LocalTraini
 
 def plain_output(module: nn.Module, graph: Data) -> Tensor:
     offered = {
-        "x": dense(graph.x),
+        "x": to_dense(graph.x),
         "edge_index": graph.edge_index,
         "edge_weight": graph.get("edge_weight"),
         "batch": graph.get("batch"),
@@ -247,6 +247,6 @@ def assert_sound_links(whole: Pool, parties: int, seed: int) -> None:
     assert len(pairs) == edge_index.size(1)
     assert {(b, a) for a, b in pairs} == pairs
     assert all(a != b for a, b in pairs)
-    again = pool(Given().cut(whole, parties, seed))
+    again = pool_parties(Given().cut(whole, parties, seed))
     assert set(zip(*again.graph.edge_index.tolist(), strict=True)) == pairs
     assert torch.equal(again.graph.x, whole.party.graph.x)

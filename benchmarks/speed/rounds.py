@@ -128,7 +128,7 @@ class PlainParty:
 
     def __init__(self, party: Party, model: nn.Module, device: torch.device) -> None:
         self.model = model.to(device)
-        self.x = rows.dense(party.graph.x).to(device)
+        self.x = rows.to_dense(party.graph.x).to(device)
         self.edge_index, self.y = party.graph.edge_index.to(device), party.graph.y.to(device)
         self.train, self.val, self.test = (each.to(device) for each in (party.train, party.val, party.test))
         self.count = int(party.train.sum())

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.data.partition import Partition
-from isthmus.data.party import Level, Party, pool
+from isthmus.data.party import Level, Party, pool_parties
 from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
@@ -311,7 +311,7 @@ def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _site(subject: Subject, method: Method, parties: Sequence[Party]) -> Site:
-    held = [pool(parties)] if method.pooled else list(parties)
+    held = [pool_parties(parties)] if method.pooled else list(parties)
     return method.site(held, subject.task, _module(subject, method, parties), seed=subject.seed)
 
 

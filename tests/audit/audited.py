@@ -13,7 +13,7 @@ from isthmus.audit.reconstruction import propagated
 from isthmus.data import matrices
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
-from isthmus.data.pool import Pool, held_by
+from isthmus.data.pool import Pool, items_per_party
 from isthmus.methods.fedcog import FedCog, diffusion_of
 from isthmus.nn.encoders import Encoder
 from isthmus.study.engine import module_for, task_for
@@ -58,7 +58,7 @@ def cut(edges, owner, x, *, weight=None, more=0) -> list[Party]:
     whole = Party.of_graph("pooled", graph, ids=torch.arange(len(owner)) + 100)
     owner = torch.tensor(owner)
     parties = int(owner.max()) + 1
-    return Given().cut(Pool(whole, 2, held_by(owner, parties)), parties, seed=0)
+    return Given().cut(Pool(whole, 2, items_per_party(owner, parties)), parties, seed=0)
 
 
 def propagating(parties, encoder="sgc", **options):
@@ -104,7 +104,7 @@ def assert_row(row, x) -> None:
 
 
 def dense(party) -> torch.Tensor:
-    return torch.from_numpy(csr_array(matrices.of_tensor(party.graph.x)).toarray())
+    return torch.from_numpy(csr_array(matrices.from_tensor(party.graph.x)).toarray())
 
 
 @some.composite

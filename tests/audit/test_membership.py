@@ -8,7 +8,7 @@ import torch
 
 from isthmus.audit import membership
 from isthmus.audit.membership import Membership, Risk, Seen
-from isthmus.data.party import pool
+from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
@@ -85,7 +85,7 @@ def test_members_others_and_shadow_items_are_apart(parties):
     task = task_for(parties)
     module = module_for(Encoder.named("gcn")(hidden=8), parties, task, 0)
     attacker = membership._Attacker(AUDIT, parties, task, module, 0)
-    whole = pool(parties)
+    whole = pool_parties(parties)
     assert bool((attacker.guessed | ~whole.train).all())
     assert not bool((attacker.guessed & ~whole.train & ~whole.test).any())
     own = torch.cat([party.train for party in parties])

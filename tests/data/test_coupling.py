@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from isthmus.data.coupling import decoupled, exposed, without_inner_neighbours
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
-from isthmus.data.pool import Pool, held_by
+from isthmus.data.pool import Pool, items_per_party
 
 
 def parties():
@@ -18,7 +18,7 @@ def parties():
     graph = Data(x=torch.rand(7, 4), edge_index=torch.cat([edges, edges.flip(0)], dim=1), y=torch.zeros(7).long())
     whole = Party.of_graph("pooled", graph, ids=torch.arange(7) + 10)
     owner = torch.tensor([0, 0, 1, 1, 2, 0, 0])  # 6 has no edge at all
-    return Given().cut(Pool(whole, 2, held_by(owner, 3)), 3, seed=0)
+    return Given().cut(Pool(whole, 2, items_per_party(owner, 3)), 3, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from torch_geometric.data import Data
 from isthmus.data.pairs import absent, held_out, posed
 from isthmus.data.partition.cut import parties_of
 from isthmus.data.partition.given import Given
-from isthmus.data.party import SPLITS, Cohort, Pairs, Party, pool
-from isthmus.data.pool import Pool, draws, held_by
+from isthmus.data.party import SPLITS, Cohort, Pairs, Party, pool_parties
+from isthmus.data.pool import Pool, items_per_party, numpy_generator
 from isthmus.errors import IsthmusError
 
 
@@ -47,7 +47,7 @@ def studies(draw, shared=False):
     owner = torch.tensor(
         [*range(parties), *draw(st.lists(st.integers(0, parties - 1), min_size=nodes, max_size=nodes))]
     )
-    members = list(held_by(owner[:nodes], parties))
+    members = list(items_per_party(owner[:nodes], parties))
     if shared:
         also = draw(st.lists(st.integers(0, nodes - 1), max_size=6))
         members = [torch.cat([held, torch.tensor(also, dtype=torch.long)]).unique() for held in members]
@@ -109,7 +109,7 @@ def test_a_pair_is_with_the_holder_of_its_first_node_and_both_ends_are_known(stu
         owners = [party.name if at < 0 else pairs.owners[at] for at in pairs.owner.tolist()]
         assert owners == [holder[node] for node in pairs.second.tolist()]
         own = [train and name == party.name for train, name in zip(party.train.tolist(), owners, strict=True)]
-        assert party.learns.tolist() == own
+        assert party.training_mask.tolist() == own
         trained = [pair for pair, on in zip(pairs_of(party), own, strict=True) if on]
         count = sum(link for _, link in trained)
         nodes = set(party.ids.tolist())
@@ -131,28 +131,28 @@ def test_what_a_party_lends_is_what_others_need(study):
     assert sum(ids.numel() for ids in borrowed) == sum(party.pairs.lent.numel() for party in parties)
     ids = torch.cat([*(party.ids for party in parties), *borrowed])
     due = torch.cat([torch.stack([p.ids[p.pairs.first], p.pairs.second], dim=1) for p in parties])
-    read = torch.cat([party.learns | party.val | party.test for party in parties])
+    read = torch.cat([party.training_mask | party.val | party.test for party in parties])
     assert torch.equal(ids[cohort.ends][read], due[read])
     assert bool((cohort.ends[~read, 1] == -1).all())
     for at, party in enumerate(parties):  # alone it reads the same pairs
         alone = Cohort((party,))
-        assert torch.equal(torch.cat([party.ids, *alone.borrowed[0].values()])[alone.ends[:, 1]][party.learns],
-                           party.pairs.second[party.learns])  # fmt: skip
-        assert cohort.counts("train")[at] == alone.counts("train")[0] == party.learns.sum()
+        assert torch.equal(torch.cat([party.ids, *alone.borrowed[0].values()])[alone.ends[:, 1]][party.training_mask],
+                           party.pairs.second[party.training_mask])  # fmt: skip
+        assert cohort.counts("train")[at] == alone.counts("train")[0] == party.training_mask.sum()
 
 
 @given(st.booleans().flatmap(lambda shared: studies(shared=shared)))
 @settings(max_examples=30)
 def test_pooled_parties_hold_the_same_graph_and_the_same_pairs(study):
     _, held, parties = study
-    whole = pool(parties)
+    whole = pool_parties(parties)
     assert linked(whole) == linked(held.pool.party)
     assert whole.pairs.owners == ()
     for split in SPLITS:
         assert sorted(map(str, pairs_of(whole, split))) == sorted(
             str(pair) for party in parties for pair in pairs_of(party, split)
         )
-    assert bool((whole.learns == whole.train).all())
+    assert bool((whole.training_mask == whole.train).all())
     assert torch.equal(whole.graph.x[:, 0].long(), whole.ids)
 
 
@@ -175,14 +175,14 @@ def test_absent_pairs_are_any_of_those_not_taken(nodes, seed, data):
     every = nodes * (nodes - 1) // 2
     taken = sorted(data.draw(st.sets(st.integers(0, max(0, every - 1)), max_size=every)) if every else [])
     count = data.draw(st.integers(0, every + 2))
-    found = absent(nodes, torch.tensor(taken, dtype=torch.long), count, draws(seed, "test")).tolist()
+    found = absent(nodes, torch.tensor(taken, dtype=torch.long), count, numpy_generator(seed, "test")).tolist()
     assert found == sorted(set(found))
     assert len(found) == min(count, every - len(taken))
     assert set(found) <= set(range(every)) - set(taken)
 
 
 def test_absent_pairs_are_drawn_evenly():
-    draw, taken = draws(0, "test"), torch.tensor([0, 4, 5, 9])
+    draw, taken = numpy_generator(0, "test"), torch.tensor([0, 4, 5, 9])
     found = torch.cat([absent(5, taken, 2, draw) for _ in range(3000)]).bincount(minlength=10)
     free = [1, 2, 3, 6, 7, 8]
     assert found[taken].sum() == 0
@@ -204,7 +204,7 @@ def test_the_same_seed_holds_out_the_same_and_another_other_links():
     assert torch.equal(first.test, again.test)
     assert torch.equal(first.val, again.val)
     assert not torch.equal(first.test, other.test)
-    parties = take_apart(first.pool, held_by(torch.arange(40) % 3, 3))
+    parties = take_apart(first.pool, items_per_party(torch.arange(40) % 3, 3))
     once, twice, else_ = (posed(parties, first, train=0.7, seed=seed) for seed in (0, 0, 1))
     assert [pairs_of(party) for party in once] == [pairs_of(party) for party in twice]
     assert [pairs_of(party, "train") for party in once] != [pairs_of(party, "train") for party in else_]
@@ -214,11 +214,11 @@ def test_the_same_seed_holds_out_the_same_and_another_other_links():
 def test_a_share_of_the_links_left_is_trained_on_and_all_of_them_stay():
     whole = make_pool(0, 40, 80)
     held = held_out(whole, val=0.1, test=0.2, seed=0)
-    parties = posed(take_apart(held.pool, held_by(torch.arange(40) % 3, 3)), held, train=0.5, seed=0)
+    parties = posed(take_apart(held.pool, items_per_party(torch.arange(40) % 3, 3)), held, train=0.5, seed=0)
     left = linked(held.pool.party)
     trained = [pair for party in parties for pair, link in pairs_of(party, "train") if link]
     assert len(trained) == round(0.5 * len(left))
-    assert linked(pool(parties)) == left
+    assert linked(pool_parties(parties)) == left
 
 
 def test_links_leave_data_that_come_as_parties_with_shared_nodes():
@@ -230,8 +230,9 @@ def test_links_leave_data_that_come_as_parties_with_shared_nodes():
     asked = {pair for party in parties for split in ("val", "test") for pair, _ in pairs_of(party, split)}
     assert asked
     assert not any(linked(party) & asked for party in parties)
-    assert not linked(pool(parties)) & asked
-    assert linked(pool(parties)) | {pair for pair in asked if pair in linked(whole.party)} == linked(pool(came.parties))
+    assert not linked(pool_parties(parties)) & asked
+    asked_links = asked & linked(whole.party)
+    assert linked(pool_parties(parties)) | asked_links == linked(pool_parties(came.parties))
 
 
 def test_pairs_that_end_at_nodes_of_nobody_are_left_out():
@@ -246,7 +247,7 @@ def test_pairs_that_end_at_nodes_of_nobody_are_left_out():
 def test_edges_that_are_dropped_by_the_cut_are_trained_on_by_nobody():
     whole = make_pool(0, 30, 60)
     held = held_out(whole, val=0.0, test=0.2, seed=0)
-    broken = parties_of(held.pool.party, held_by(torch.arange(30) % 3, 3), names_of(3), coupled=False)
+    broken = parties_of(held.pool.party, items_per_party(torch.arange(30) % 3, 3), names_of(3), coupled=False)
     parties = posed(broken, held, train=1.0, seed=0)
     assert {pair for party in parties for pair, link in pairs_of(party, "train") if link} == {
         pair for party in broken for pair in linked(party)
@@ -298,8 +299,8 @@ def test_parties_of_pairs_are_checked():
 
 def test_some_of_the_parties_pooled_hold_the_pairs_between_them():
     held = held_out(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
-    parties = posed(take_apart(held.pool, held_by(torch.arange(30) % 3, 3)), held, train=1.0, seed=0)
-    some = pool(parties[:2])
+    parties = posed(take_apart(held.pool, items_per_party(torch.arange(30) % 3, 3)), held, train=1.0, seed=0)
+    some = pool_parties(parties[:2])
     there = set(some.ids.tolist())
     due = [pair for party in parties[:2] for pair in pairs_of(party) if pair[0] <= there]
     assert sorted(map(str, pairs_of(some))) == sorted(map(str, due))

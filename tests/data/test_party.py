@@ -9,7 +9,7 @@ from torch_geometric.data import Batch, Data
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data import rows
 from isthmus.data.partition.cut import parties_of
-from isthmus.data.party import SPLITS, Border, Cohort, Party, check_alike, pool
+from isthmus.data.party import SPLITS, Border, Cohort, Party, check_compatible, pool_parties
 from isthmus.errors import IsthmusError
 
 FEATURES = 3
@@ -62,7 +62,7 @@ def cohorts():
 
 def assert_same_block(left, right):
     assert (left.sizes, left.graphs) == (right.sizes, right.graphs)
-    assert torch.equal(rows.dense(left.x), rows.dense(right.x))
+    assert torch.equal(rows.to_dense(left.x), rows.to_dense(right.x))
     assert rows.is_sparse(left.x) == rows.is_sparse(right.x)
     assert torch.equal(left.edge_index, right.edge_index)
     for key in ("edge_weight", "batch"):
@@ -77,7 +77,7 @@ def test_block_slices_are_each_party_s_own_tensors(cohort):
     for at, party in enumerate(cohort.parties):
         nodes, items = slice(node, node + party.nodes), slice(item, item + party.items)
         edges = slice(edge, edge + party.edges)
-        assert torch.equal(rows.dense(cohort.block.x)[nodes], rows.dense(party.graph.x))
+        assert torch.equal(rows.to_dense(cohort.block.x)[nodes], rows.to_dense(party.graph.x))
         assert torch.equal(cohort.block.edge_index[:, edges] - node, party.graph.edge_index)
         assert torch.equal(cohort.y[items], party.graph.y)
         assert (cohort.party[items] == at).all()
@@ -95,7 +95,7 @@ def test_alone_is_the_block_of_that_party(cohort):
     weighted = cohort.block.edge_weight is not None
     for at, party in enumerate(cohort.parties):
         own = Cohort((party,)).block
-        alone = cohort.block.alone(at)
+        alone = cohort.block.for_party(at)
         if weighted and own.edge_weight is None:  # beside weighted parties an unweighted edge weighs 1
             assert (alone.edge_weight == 1).all()
             alone = type(alone)(**{**vars(alone), "edge_weight": None})
@@ -119,7 +119,7 @@ def test_block_of_keeps_every_place_and_the_active_parties_rows(cohort, data):
     block = cohort.block_of(active)
     for at, on in enumerate(active):
         if on:
-            assert_same_block(block.alone(at), cohort.block.alone(at))
+            assert_same_block(block.for_party(at), cohort.block.for_party(at))
         else:
             assert block.sizes[at] == 0
     assert block.nodes == block.x.size(0)
@@ -149,7 +149,7 @@ def test_graphs_of_is_a_cohort_of_those_graphs(cohort, data):
     for new, old in enumerate(chosen):
         first_old, first_new = (cohort.block.batch < old).sum(), (block.batch < new).sum()
         assert torch.equal(
-            rows.dense(block.x)[block.batch == new], rows.dense(cohort.block.x)[cohort.block.batch == old]
+            rows.to_dense(block.x)[block.batch == new], rows.to_dense(cohort.block.x)[cohort.block.batch == old]
         )
         was, now = (cohort.block.batch[cohort.block.edge_index[0]] == old), block.batch[block.edge_index[0]] == new
         assert torch.equal(block.edge_index[:, now] - first_new, cohort.block.edge_index[:, was] - first_old)
@@ -231,19 +231,19 @@ def test_a_party_that_does_not_fit_together_is_refused():
 def test_parties_that_are_not_alike_are_refused():
     node, pile = Party.of_graph("a", make_graph(0, 3)), Party.of_graphs("b", [make_graph(0, 3, labels=1)])
     with pytest.raises(IsthmusError, match="no parties"):
-        check_alike([])
+        check_compatible([])
     with pytest.raises(IsthmusError, match="party 'b' holds graphs, party 'a' nodes"):
-        check_alike([node, pile])
+        check_compatible([node, pile])
     with pytest.raises(IsthmusError, match="two parties are called 'a'"):
-        check_alike([node, node])
+        check_compatible([node, node])
     wide = make_graph(0, 3)
     wide.x = torch.zeros(3, FEATURES + 1)
     with pytest.raises(IsthmusError, match="agree on one encoding"):
-        check_alike([node, Party.of_graph("b", wide)])
+        check_compatible([node, Party.of_graph("b", wide)])
     tasks = make_graph(0, 3)
     tasks.y = torch.zeros(3, 2)
     with pytest.raises(IsthmusError, match="labels of different shapes"):
-        check_alike([node, Party.of_graph("b", tasks)])
+        check_compatible([node, Party.of_graph("b", tasks)])
 
 
 def two_banks():
@@ -260,7 +260,7 @@ def two_banks():
 
 
 def test_pool_joins_shared_nodes_and_border_edges():
-    whole = pool(two_banks())
+    whole = pool_parties(two_banks())
     assert whole.ids.tolist() == [10, 20, 30]
     assert whole.graph.x.flatten().tolist() == [1, 2, 3]
     assert whole.graph.y.tolist() == [0, 1, 2]
@@ -270,20 +270,20 @@ def test_pool_joins_shared_nodes_and_border_edges():
 
 
 def test_pool_leaves_out_border_edges_from_parties_that_are_not_there():
-    assert pool(two_banks()[:1]).edges == 1
+    assert pool_parties(two_banks()[:1]).edges == 1
 
 
 def test_pool_without_ids_puts_graphs_side_by_side():
     parties = [Party.of_graph(name, make_graph(0, 3)) for name in "ab"]
-    whole = pool(parties, name="both")
+    whole = pool_parties(parties, name="both")
     assert (whole.name, whole.nodes, whole.edges) == ("both", 6, 12)
 
 
 @given(graph_cohorts())
 def test_pool_of_piles_is_one_pile(cohort):
-    whole = pool(cohort.parties)
+    whole = pool_parties(cohort.parties)
     assert (whole.level, whole.items, whole.nodes) == ("graph", sum(cohort.items), cohort.block.nodes)
-    assert_same_block(Cohort((whole,)).block.alone(0), Cohort((whole,)).block)
+    assert_same_block(Cohort((whole,)).block.for_party(0), Cohort((whole,)).block)
     assert torch.equal(whole.graph.batch, cohort.block.batch)
 
 
@@ -318,7 +318,7 @@ def test_of_batch_gives_what_of_graphs_gives(sizes, weighted, tasks, seed):
         torch.testing.assert_close(one.graph[key], other.graph[key], equal_nan=True, rtol=0, atol=0)
     assert all(torch.equal(getattr(one, split), getattr(other, split)) for split in SPLITS)
     assert (one.items, one.nodes, one.level) == (other.items, other.nodes, other.level)
-    assert torch.equal(pool([other]).graph.edge_index, one.graph.edge_index)
+    assert torch.equal(pool_parties([other]).graph.edge_index, one.graph.edge_index)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_an_edge_from_one_graph_to_another_is_refused():
 @pytest.mark.parametrize("make", [make_node_parties, make_graph_parties])
 def test_structural_columns_stay_known_when_parties_are_pooled_and_cut(make):
     columns = torch.tensor([0, 2])
-    whole = pool([replace(party, structural=columns) for party in make()])
+    whole = pool_parties([replace(party, structural=columns) for party in make()])
     parts = parties_of(whole, [torch.tensor([0, 1]), torch.tensor([2])], ["a", "b"], coupled=True)
     assert all(torch.equal(each.structural, columns) for each in (whole, *parts))
 

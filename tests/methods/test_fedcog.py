@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from isthmus.data.coupling import decoupled
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Border, Party
-from isthmus.data.pool import Pool, held_by
+from isthmus.data.pool import Pool, items_per_party
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog import FedCog
@@ -58,7 +58,7 @@ def coupled(draw, most=24):
     whole = Party.of_graph("pooled", graph, ids=torch.randperm(nodes, generator=source) + 100)
     owner = torch.cat([torch.arange(parties), torch.randint(parties, (nodes - parties,), generator=source)])
     owner = owner[torch.randperm(nodes, generator=source)]
-    pool = Pool(whole, 3, held_by(owner, parties))
+    pool = Pool(whole, 3, items_per_party(owner, parties))
     return whole, Given().cut(pool, parties, seed=0)
 
 
@@ -140,7 +140,7 @@ def small(cross=True):
     graph = Data(x=torch.eye(6) + 0.1, edge_index=torch.cat([edges, edges.flip(0)], dim=1), y=torch.arange(6) % 2)
     graph.train_mask, graph.test_mask = torch.arange(6) < 4, torch.arange(6) >= 4
     whole = Party.of_graph("pooled", graph, ids=torch.arange(6))
-    pool = Pool(whole, 2, held_by(torch.tensor([0, 0, 0, 1, 1, 1]), 2), names=("a", "b"))
+    pool = Pool(whole, 2, items_per_party(torch.tensor([0, 0, 0, 1, 1, 1]), 2), names=("a", "b"))
     return whole, Given().cut(pool, 2, seed=0)
 
 
@@ -299,7 +299,7 @@ def test_the_gcn_form_counts_labels_where_some_are_missing():
     graph.train_mask = torch.arange(12) < 9
     graph.test_mask = ~graph.train_mask
     whole = Party.of_graph("pooled", graph, ids=torch.arange(12))
-    parties = Given().cut(Pool(whole, 3, held_by(torch.arange(12) % 3, 3)), 3, seed=0)
+    parties = Given().cut(Pool(whole, 3, items_per_party(torch.arange(12) % 3, 3)), 3, seed=0)
     run, module = started(FedCogGcn(rounds=3, lnnc=False), parties, Encoder.named("gcn")(hidden=4, dropout=0.0))
     found = run.go().weights
     optimizer, known = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=5e-4), ~graph.y.isnan()

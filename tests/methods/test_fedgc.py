@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import isthmus
 from isthmus import store
-from isthmus.data.party import pool
+from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
@@ -81,7 +81,7 @@ def test_one_round_is_that_of_the_paper_written_out(parties):
 
 def literal_goal(parties, theta):
     """(9) on features that were propagated twice over the whole graph and then within each party."""
-    whole = pool(parties)
+    whole = pool_parties(parties)
     summed = Diffusion(hops=2).of(whole.graph.x.to_dense(), whole.graph.edge_index, whole.graph.edge_weight)
     goal, total = torch.zeros(theta.size(0), *theta.shape), torch.zeros(theta.size(0))
     for party in parties:
@@ -125,7 +125,7 @@ def test_sums_over_neighbours_are_those_of_the_whole_graph(parties):
     server, site, _, _ = server_of(method, parties)
     next(server)
     next(server)
-    whole = pool(parties)
+    whole = pool_parties(parties)
     due = Diffusion(hops=2).of(whole.graph.x.to_dense(), whole.graph.edge_index, whole.graph.edge_weight)
     made = site.cohort_of(range(len(parties))).parties
     for party, own in zip(parties, made, strict=True):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.partition.given import Given
-from isthmus.data.party import pool
+from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Total
 from isthmus.federation.site import action
@@ -404,7 +404,7 @@ def test_the_graph_of_all_is_evaluated_as_it_is(joined):
     found = ran.go()
     assert "ends" in ran.state
     ran.module.load_state_dict(found.weights)
-    whole = pool(parties)
+    whole = pool_parties(parties)
     with torch.no_grad():
         right = ran.module(whole.graph.x, whole.graph.edge_index).argmax(1) == whole.graph.y
     assert found.metrics["pooled_test_accuracy"] == pytest.approx(float(right[whole.test].float().mean()))

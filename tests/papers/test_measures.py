@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import silhouette_score
 
-from isthmus.data.party import pool
+from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Sgc
 from isthmus.papers.measures.costs import MB, Costs
@@ -95,7 +95,7 @@ def test_test_nodes_of_parties_that_overlap_are_drawn_by_the_released_model() ->
     plan = Study.of({**overlap, "model": {"encoder": "sgc"}, "methods": [{"name": "fedavg", "rounds": 3, "every": 1}]})
     found = Embeddings().of(plan, 0, None)
     (run,) = run_study(plan).runs
-    whole = pool(plan.load(0).parties)
+    whole = pool_parties(plan.load(0).parties)
     module = Sgc().build(whole.features, 4, "node")
     module.load_state_dict(run.weights)
     z = module.eval()(whole.graph.x, whole.graph.edge_index).detach().numpy()[whole.test]

@@ -17,7 +17,7 @@ from torch_geometric.nn import GCNConv
 
 from helpers import make_graph_parties, make_node_parties
 from isthmus import store
-from isthmus.data.party import Party, pool
+from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import Site, action
@@ -362,7 +362,7 @@ def test_parties_that_share_nodes_are_evaluated_on_the_whole_as_well():
     task = task_for(parties)
     module = module_for(Encoder.named("gcn")(), parties, task, 0)
     result = Run(Method.named("fedavg")(rounds=2), parties, task, module).go()
-    whole = pool(parties)
+    whole = pool_parties(parties)
     module.load_state_dict(result.weights)
     module.eval()
     guess = module(whole.graph.x, whole.graph.edge_index).argmax(1)

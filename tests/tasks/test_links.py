@@ -10,8 +10,8 @@ import isthmus
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.folder.writing import write_parties
 from isthmus.data.partition.labels import Random
-from isthmus.data.party import Cohort, pool
-from isthmus.data.rows import dense
+from isthmus.data.party import Cohort, pool_parties
+from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
@@ -105,11 +105,11 @@ def test_pairs_across_parties_score_what_the_pooled_model_says(name, encoder, op
     method = Method.named(name)(rounds=3, select="last", **options)
     result = run(method, parties, task, encoder).go()
     assert sum(int((p.pairs.owner >= 0)[p.test].sum()) for p in parties) > 5
-    whole = pool(parties)
+    whole = pool_parties(parties)
     module = module_for(Encoder.named(encoder)(hidden=8), parties, TASK, 0).eval()
     module.load_state_dict(result.weights)
     with torch.no_grad():
-        z = module(dense(whole.graph.x), whole.graph.edge_index)
+        z = module(to_dense(whole.graph.x), whole.graph.edge_index)
     ends = torch.stack([whole.pairs.first, torch.searchsorted(whole.ids, whole.pairs.second)], dim=1)
     scores = z[ends].prod(1).sum(1)
     asked = (whole.val | whole.test).nonzero().flatten().tolist()
@@ -130,7 +130,7 @@ def test_of_a_federation_the_other_end_is_the_owners_own_embedding():
     with torch.no_grad():
         for party in parties:
             module.load_state_dict(result.weights[party.name])
-            rows = module(dense(party.graph.x), party.graph.edge_index)
+            rows = module(to_dense(party.graph.x), party.graph.edge_index)
             z |= {(party.name, node): row for node, row in zip(party.ids.tolist(), rows, strict=True)}
     checked = 0
     for party in parties:
@@ -180,7 +180,7 @@ def test_only_pairs_within_a_party_are_trained_on_and_only_the_pooled_reference_
 
     clean = trained(parties)
     across = trained(flipped(parties, lambda party: party.train & (party.pairs.owner >= 0)))
-    within = trained(flipped(parties, lambda party: party.learns))
+    within = trained(flipped(parties, lambda party: party.training_mask))
     asked = trained(flipped(parties, lambda party: party.val | party.test))
     same = [all(map(torch.equal, clean, other)) for other in (across, within, asked)]
     assert same == [name != "centralized", False, True]

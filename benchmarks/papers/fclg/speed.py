@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from isthmus.data.party import pool
+from isthmus.data.party import pool_parties
 from isthmus.federation.site import Site
 from isthmus.nn.per_party import initial_weights
 from isthmus.study.engine import extended, module_for
@@ -57,7 +57,7 @@ def sites(data: str, row: str) -> tuple[Site, Site]:
     loaded = plan.load(0)
     (method,) = plan.method_list()
     module = extended(method, module_for(plan.encoder(), loaded.parties, loaded.task, 0), 0)
-    both = (loaded.parties, [pool(loaded.parties)])
+    both = (loaded.parties, [pool_parties(loaded.parties)])
     six, one = (method.site(parties, loaded.task, module) for parties in both)
     return six, one
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from isthmus.data.party import pool
+from isthmus.data.party import pool_parties
 from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL
@@ -50,7 +50,7 @@ def sites(data: str, batch_size: int, negatives: int) -> tuple[Site, Site]:
     (cell,) = (each for each in TABLE.cells() if each.name == f"gcn, {data}, fgcl 1")
     plan = cell.planned(0, {"method": {"negatives": negatives, "local": local}})
     loaded = plan.load(0)
-    parties = [pool(loaded.parties)]
+    parties = [pool_parties(loaded.parties)]
     module = module_for(plan.encoder(), parties, loaded.task, 0)
     (method,) = plan.method_list()
     assert isinstance(method, FGCL)

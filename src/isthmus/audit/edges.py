@@ -194,7 +194,7 @@ def guessed_from_release(method: FGCL, transport: LocalTransport, released: Coll
         site.kept.now = tuple(range(len(site.hosted)))
         for party, pairs, views in zip(site.hosted.parties, site.pairs, site.kept.each("prepared"), strict=True):
             if party.name in released:
-                trains = party.train[rows.owners(pairs.counts, party.train.device)]
+                trains = party.train[rows.party_of_rows(pairs.counts, party.train.device)]
                 weights = [views[str(view)].cpu().double() for view in range(len(views))]
                 evidence = [each.evidence(weight) for each, weight in zip(method.mechanisms(), weights, strict=True)]
                 scores.append(torch.stack(evidence).sum(0)[trains])
@@ -248,7 +248,7 @@ def _losses(
         there: pairs that are joined, by position.
         asked: of these all and then others.
     """
-    x, losses = rows.dense(block.x), []
+    x, losses = rows.to_dense(block.x), []
     for part in torch.arange(-1, asked.numel()).split(max(1, NODES // block.nodes)):  # -1: as it is
         copies = part.numel()
         without = part.unsqueeze(1) == torch.arange(there.numel())

@@ -183,7 +183,7 @@ def mail_of(letters: Iterable[Letter], action: str = "propagate") -> Mail:
     mail: dict[tuple[str, str], list[tuple[Ints, Any]]] = defaultdict(list)
     for letter in letters:
         if letter.action == action:
-            sums = csr_array(matrices.of_tensor(matrices.uncarried(letter.payload))).astype(np.float64)
+            sums = csr_array(matrices.from_tensor(matrices.unpack(letter.payload))).astype(np.float64)
             mail[letter.sender, letter.addressee].append((letter.payload["ids"].numpy(), sums))
     return mail
 
@@ -256,7 +256,7 @@ def _heard(border: _Border, sent: Sequence[tuple[Ints, Any]] | None) -> Reals:
 
 def law_of(party: Party) -> Law:
     """The law of a party's own features."""
-    return Law.of(csr_array(matrices.of_tensor(party.graph.x)))
+    return Law.of(csr_array(matrices.from_tensor(party.graph.x)))
 
 
 def _places(among: Ints, ids: Ints) -> tuple[Ints, NDArray[np.bool_]]:

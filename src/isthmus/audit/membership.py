@@ -18,7 +18,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 
 from isthmus.audit.base import Audit, Shown
-from isthmus.data.party import Party, pool
+from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
@@ -318,7 +318,7 @@ class _Attacker:
 
 def _whole(parties: Sequence[Party]) -> tuple[Party, Tensor]:
     """All parties put together, and where the items of one after another stand in it."""
-    whole = pool(parties)
+    whole = pool_parties(parties)
     if whole.ids is None:
         return whole, torch.arange(whole.items)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])

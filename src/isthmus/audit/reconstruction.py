@@ -230,7 +230,7 @@ class _Truth:
     def __init__(self, parties: Sequence[Party], coupling: Coupling) -> None:
         self.parties, self.inner = parties, coupling.inner
         self.first = np.cumsum([0, *coupling.sizes])
-        self.x = csr_array(matrices.below([csr_array(matrices.of_tensor(party.graph.x)) for party in parties]))
+        self.x = csr_array(matrices.concat_rows([csr_array(matrices.from_tensor(party.graph.x)) for party in parties]))
         self.x.eliminate_zeros()
         self.at = {party.name: at for at, party in enumerate(parties)}
         self.order = [

@@ -130,7 +130,7 @@ def nearest_neighbours(party: Party, within: Any) -> Any:
     alone = without_inner_neighbours(party)
     if party.nodes < 2 or not alone.size:
         return csr_array(within.shape)
-    x = _unit_rows(matrices.of_tensor(party.graph.x))
+    x = _unit_rows(matrices.from_tensor(party.graph.x))
     nearest = np.empty(alone.size, dtype=np.int64)
     for start in range(0, alone.size, 1024):  # not all similarities at once
         part = alone[start : start + 1024]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.party import SPLITS, Level, Party, check_alike
+from isthmus.data.party import SPLITS, Level, Party, check_compatible
 from isthmus.data.skew import earth_movers
 
 LabelKind = Literal["class", "yes-no", "value"]
@@ -109,7 +109,7 @@ def describe(
     >>> cut.nodes, [party.items for party in cut.parties]
     (100, [34, 33, 33])
     """
-    check_alike(parties)
+    check_compatible(parties)
     items = [party.items for party in parties]
     y = torch.cat([party.graph.y for party in parties])
     told = _of_tasks(y, items) if y.is_floating_point() or y.dim() > 1 else _of_classes(y, items, classes)
@@ -142,7 +142,7 @@ class _Labels:
 
 def _of_classes(y: Tensor, items: Sequence[int], classes: int | None) -> _Labels:
     width = max(classes or 0, int(y.max()) + 1)
-    party, known = rows.owners(items, y.device), y >= 0
+    party, known = rows.party_of_rows(items, y.device), y >= 0
     counts = torch.bincount(party[known] * width + y[known], minlength=len(items) * width).view(len(items), width)
     unlabelled = (torch.tensor(items) - counts.sum(1)).tolist()
     emd = earth_movers(counts) if bool(known.any()) else None
@@ -156,9 +156,9 @@ def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
     labelled = _sums(known, items)
     columns = {"labelled": _tuples(labelled), "unlabelled": _sums(~known.any(1), items).tolist()}
     if not bool(((y == 0) | (y == 1)).all()):
-        means = rows.summed(y, items) / labelled
+        means = rows.sum_per_party(y, items) / labelled
         return _Labels("value", {**columns, "means": [tuple(map(_finite, row)) for row in means.tolist()]}, None)
-    yes = rows.summed(y, items).long()
+    yes = rows.sum_per_party(y, items).long()
     told = [task for task, count in enumerate(labelled.sum(0).tolist()) if count]
     moved = [earth_movers(torch.stack([labelled[:, task] - yes[:, task], yes[:, task]], 1)) for task in told]
     return _Labels("yes-no", {**columns, "labels": _tuples(yes)}, fmean(moved) if moved else None)
@@ -176,7 +176,7 @@ def _ids(parties: Sequence[Party]) -> tuple[Tensor, int]:
 
 
 def _sums(mask: Tensor, sizes: Sequence[int]) -> Tensor:
-    return rows.summed(mask.long(), sizes)
+    return rows.sum_per_party(mask.long(), sizes)
 
 
 def _tuples(counts: Tensor) -> list[tuple[int, ...]]:

@@ -21,7 +21,7 @@ LENGTH = 32
 _POSITIVE = (1 << 63) - 1
 
 
-def hashed(values: Iterable[object], key: bytes | None) -> Tensor:
+def hash_ids(values: Iterable[object], key: bytes | None) -> Tensor:
     """63 bits of HMAC-SHA256 of each value's text, `[values]`; equal values give equal numbers at all parties.
 
     Parties share the key and the server lacks it, so a number tells the server nothing, not even to somebody who tries
@@ -29,9 +29,9 @@ def hashed(values: Iterable[object], key: bytes | None) -> Tensor:
 
     Of a billion values two share a number with a chance of about one in twenty; of a million, one in twenty million.
 
-    >>> hashed(["a", "b"], b"secret").equal(hashed(["a", "b"], b"secret"))
+    >>> hash_ids(["a", "b"], b"secret").equal(hash_ids(["a", "b"], b"secret"))
     True
-    >>> hashed([17], b"secret").equal(hashed(["17"], b"secret"))
+    >>> hash_ids([17], b"secret").equal(hash_ids(["17"], b"secret"))
     True
     """
     texts = (str(value).encode() for value in values)

@@ -20,7 +20,7 @@ DENSE = 0.25
 """Share of entries that are not zero from which on a sparse matrix is slower than a dense one."""
 
 
-def of_tensor(x: Tensor) -> Any:
+def from_tensor(x: Tensor) -> Any:
     """A tensor as a matrix: CSR where it is sparse."""
     if not rows.is_sparse(x):
         return x.numpy()
@@ -28,7 +28,7 @@ def of_tensor(x: Tensor) -> Any:
     return csr_array(arrays, shape=tuple(x.shape))
 
 
-def tensor_of(matrix: Any) -> Tensor:
+def to_tensor(matrix: Any) -> Tensor:
     """The way back, of a sparse matrix."""
     crow, col = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).long()
     return rows.csr(crow, col, torch.from_numpy(matrix.data), matrix.shape)
@@ -38,36 +38,36 @@ def is_sparse(h: Any) -> bool:
     return isinstance(h, csr_array)
 
 
-def dense(h: Any) -> Any:
+def to_dense(h: Any) -> Any:
     return h.toarray() if is_sparse(h) else h
 
 
-def fitting(h: Any) -> Any:
+def dense_if_faster(h: Any) -> Any:
     """Dense where that is quicker."""
-    return dense(h) if is_sparse(h) and h.nnz > DENSE * h.shape[0] * h.shape[1] else h
+    return to_dense(h) if is_sparse(h) and h.nnz > DENSE * h.shape[0] * h.shape[1] else h
 
 
-def alike(parts: Sequence[Any]) -> list[Any]:
+def same_layout(parts: Sequence[Any]) -> list[Any]:
     """All sparse, or all dense."""
     if all(map(is_sparse, parts)):
         return list(parts)
-    return [dense(part) for part in parts]
+    return [to_dense(part) for part in parts]
 
 
-def below(parts: Sequence[Any]) -> Any:
+def concat_rows(parts: Sequence[Any]) -> Any:
     """One below the other."""
-    parts = alike(parts)
+    parts = same_layout(parts)
     if len(parts) == 1:
         return parts[0]
     return csr_array(vstack(parts, format="csr")) if is_sparse(parts[0]) else np.concatenate(parts)
 
 
-def beside(parts: Sequence[Any]) -> Any:
+def concat_columns(parts: Sequence[Any]) -> Any:
     """Side by side."""
     return csr_array(hstack(parts, format="csr")) if is_sparse(parts[0]) else np.concatenate(parts, axis=1)
 
 
-def scaled(h: Any, by: Any) -> Any:
+def scale_rows(h: Any, by: Any) -> Any:
     """Rows times a number each."""
     by = by.astype(h.dtype)
     if not is_sparse(h):
@@ -75,13 +75,13 @@ def scaled(h: Any, by: Any) -> Any:
     return csr_array((h.data * np.repeat(by, np.diff(h.indptr)), h.indices, h.indptr), shape=h.shape)
 
 
-def pieces(h: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def pack_per_party(h: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Every party's rows as tensors."""
     ends = np.cumsum([0, *sizes]).tolist()
-    return list(carried(h, itertools.starmap(slice, itertools.pairwise(ends))))
+    return list(pack(h, itertools.starmap(slice, itertools.pairwise(ends))))
 
 
-def carried(h: Any, rows: Iterable[slice]) -> Iterator[dict[str, Any]]:
+def pack(h: Any, rows: Iterable[slice]) -> Iterator[dict[str, Any]]:
     """Parts of a matrix as the tensors that travel; columns in as few bytes as they need."""
     if not is_sparse(h):
         yield from ({"rows": torch.from_numpy(np.ascontiguousarray(h[at]))} for at in rows)
@@ -93,10 +93,10 @@ def carried(h: Any, rows: Iterable[slice]) -> Iterator[dict[str, Any]]:
         yield {"counts": counts[at], "columns": columns[entries], "values": values[entries], "width": h.shape[1]}
 
 
-def gathered(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
+def unpack_all(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Matrices that travelled, in their order: all of them in one where all are sparse."""
     if not parts or not all("columns" in part for part in parts):
-        return [of_tensor(uncarried(part)) for part in parts]
+        return [from_tensor(unpack(part)) for part in parts]
     counts, columns, values = (
         torch.cat([part[name].cpu() for part in parts]).numpy() for name in ("counts", "columns", "values")
     )
@@ -104,8 +104,8 @@ def gathered(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [csr_array((values, columns.astype(np.int32), indptr), shape=(counts.size, int(parts[0]["width"])))]
 
 
-def uncarried(fields: Mapping[str, Any]) -> Tensor:
-    """The way back from `carried`, of one part."""
+def unpack(fields: Mapping[str, Any]) -> Tensor:
+    """The way back from `pack`, of one part."""
     if "rows" in fields:
         return fields["rows"].cpu()
     counts = fields["counts"].cpu().long()

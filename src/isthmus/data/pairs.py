@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus.data import rows
 from isthmus.data.party import SPLITS, Border, Pairs, Party
-from isthmus.data.pool import Pool, draws, held_by
+from isthmus.data.pool import Pool, items_per_party, numpy_generator
 from isthmus.errors import IsthmusError
 
 
@@ -58,7 +58,7 @@ def held_out(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut:
     ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids.sort().values
     links = _links_of(whole, ids)
     counts = [round(share * links.numel()) for share in (val, test)]
-    draw = draws(seed, "pairs")
+    draw = numpy_generator(seed, "pairs")
     chosen = _some(links, sum(counts), draw)
     without = absent(ids.numel(), links, sum(counts), draw)
     if without.numel() < chosen.numel():
@@ -92,7 +92,7 @@ def posed(parties: Sequence[Party], held: HeldOut, *, train: float, seed: int) -
     for party in reversed(range(len(own))):
         holder[own[party]] = party
     gone = torch.cat([pairs[0, pairs[1] == 1] for pairs in (held.val, held.test)])
-    draw = draws(seed, "training pairs")
+    draw = numpy_generator(seed, "training pairs")
     known = torch.cat([_links_of(party, held.ids) for party in parties]).unique()
     if bool(torch.isin(gone, known).any()):
         raise IsthmusError("a party still has links that are held out: cut the pool that is without them")
@@ -110,7 +110,7 @@ def absent(nodes: int, taken: Tensor, count: int, draw: np.random.Generator) -> 
     Arguments:
         taken: pairs that are not to be drawn, ascending.
 
-    >>> absent(4, torch.tensor([0, 2, 3]), 9, draws(0, "example")).tolist()
+    >>> absent(4, torch.tensor([0, 2, 3]), 9, numpy_generator(0, "example")).tolist()
     [1, 4, 5]
     """
     free = nodes * (nodes - 1) // 2 - taken.numel()
@@ -154,7 +154,7 @@ def _without_edge(links: _Table, held: HeldOut, holder: Tensor, draw: np.random.
     within = torch.bincount(links.party[~links.across], minlength=len(homes)).tolist()
     found = []
     for place, home, count in zip(_places(homes, holder.numel()), homes, within, strict=True):
-        near = rows.runs(start[home], arriving[home])
+        near = rows.concat_ranges(start[home], arriving[home])
         inside = near[place[low[near]] >= 0]
         own = _codes(place[low[inside]], place[high[inside]]).sort().values
         found.append(_codes(*(home[end] for end in _ends(absent(home.numel(), own, count, draw)))))
@@ -259,7 +259,7 @@ def _places(groups: Sequence[Tensor], nodes: int) -> Iterator[Tensor]:
 
 def _turns(owner: Tensor, parties: int) -> tuple[Tensor, ...]:
     """What each party has, from an owner for every item, -1 for nobody."""
-    return held_by(owner + 1, parties + 1)[1:]
+    return items_per_party(owner + 1, parties + 1)[1:]
 
 
 def _some(codes: Tensor, count: int, draw: np.random.Generator) -> Tensor:

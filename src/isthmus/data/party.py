@@ -236,7 +236,7 @@ class Party:
         return self.nodes if self.level == "node" else int(self.graph.num_graphs)
 
     @property
-    def learns(self) -> Tensor:
+    def training_mask(self) -> Tensor:
         """Mask of the items that the party trains on: of pairs those whose ends are both its own, `[items]`."""
         return self.train if self.pairs is None else self.train & (self.pairs.owner < 0)
 
@@ -269,14 +269,14 @@ class Block:
     def nodes(self) -> int:
         return sum(self.sizes)
 
-    def alone(self, at: int) -> Block:
+    def for_party(self, at: int) -> Block:
         """The part of the party at position `at`, as a block of its own."""
         start = sum(self.sizes[:at])
         stop = start + self.sizes[at]
         edges = slice(self._edge_ends[at], self._edge_ends[at + 1])
         first = sum(self.graphs[:at])
         return Block(
-            x=rows.between(self.x, start, stop),
+            x=rows.slice_rows(self.x, start, stop),
             edge_index=self.edge_index[:, edges] - start,
             sizes=(self.sizes[at],),
             edge_weight=None if self.edge_weight is None else self.edge_weight[edges],
@@ -324,21 +324,21 @@ class Cohort:
 
     def __post_init__(self) -> None:
         self.parties = tuple(self.parties)
-        check_alike(self.parties)
+        check_compatible(self.parties)
         self.level: Level = self.parties[0].level
         self.names = tuple(party.name for party in self.parties)
         self.sizes = tuple(party.nodes for party in self.parties)
         self.items = tuple(party.items for party in self.parties)
         block = self._block()
         if self.device.type == "mps":  # it has no sparse matrices
-            block = replace(block, x=rows.dense(block.x))
+            block = replace(block, x=rows.to_dense(block.x))
         self.block = block.to(self.device)
         self.y = torch.cat([party.graph.y for party in self.parties]).to(self.device)
         self.party = self.per_item(torch.arange(len(self.parties), device=self.device))
         self.masks = {
             split: torch.cat([getattr(party, split) for party in self.parties]).to(self.device) for split in SPLITS
         }
-        self.masks["train"] = torch.cat([party.learns for party in self.parties]).to(self.device)
+        self.masks["train"] = torch.cat([party.training_mask for party in self.parties]).to(self.device)
         ends, self.borrowed = _ends(self.parties)
         self.ends = None if ends is None else ends.to(self.device)
         self._edges: tuple[Tensor, Tensor] | None = None
@@ -440,7 +440,7 @@ class Cohort:
             raise IsthmusError("only parties with many graphs can be cut into batches of graphs")
         nodes_of = torch.bincount(block.batch, minlength=sum(self.items))
         order, edges_of = self._edges_by_graph()
-        node_at, edge_at = rows.ranges(nodes_of, chosen), order[rows.ranges(edges_of, chosen)]
+        node_at, edge_at = rows.chosen_ranges(nodes_of, chosen), order[rows.chosen_ranges(edges_of, chosen)]
         first, sizes_of = nodes_of.cumsum(0) - nodes_of, nodes_of[chosen]
         moved = (sizes_of.cumsum(0) - sizes_of - first[chosen]).repeat_interleave(edges_of[chosen])
         whose = self.party[chosen]
@@ -471,7 +471,7 @@ class Cohort:
             firsts = torch.tensor((0, *self.items[:-1])).cumsum(0).tolist()
             batch = torch.cat([p.graph.batch + first for p, first in zip(self.parties, firsts, strict=True)])
         return Block(
-            x=rows.stacked([party.graph.x for party in self.parties]),
+            x=rows.concat([party.graph.x for party in self.parties]),
             edge_index=torch.cat(edges, dim=1),
             sizes=self.sizes,
             edge_weight=_weights(weights, [edge.size(1) for edge in edges]),
@@ -480,7 +480,7 @@ class Cohort:
         )
 
 
-def check_alike(parties: Sequence[Party]) -> None:
+def check_compatible(parties: Sequence[Party]) -> None:
     """Parties that train together agree in level, feature width and label shape, and have names of their own."""
     if not parties:
         raise IsthmusError("there are no parties: a federation needs at least one")
@@ -510,14 +510,14 @@ def _listed(columns: Tensor | None) -> list[int]:
     return [] if columns is None else columns.tolist()
 
 
-def pool(parties: Sequence[Party], name: str = "pooled") -> Party:
+def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     """All parties put together: the reference that federated learning may not have.
 
     Nodes with the same id are one node (it is in a split where any of its holders has it there; training comes
     before validation before test), border edges join their two ends, repeated edges count once. Pairs of all parties
     stand one after another, without those that end at a node of nobody.
     """
-    check_alike(parties)
+    check_compatible(parties)
     cohort = Cohort(tuple(parties))
     if cohort.level == "graph" or any(party.ids is None for party in parties):
         graph = Data(x=cohort.block.x, edge_index=cohort.block.edge_index, y=cohort.y)

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.data.party import SPLITS, Party, pool
+from isthmus.data.party import SPLITS, Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
@@ -52,13 +52,13 @@ class Pool:
             return self.whole
         if not self.parties:
             raise IsthmusError("a pool needs either its whole or its parties: give one of them")
-        return pool(self.parties)
+        return pool_parties(self.parties)
 
 
-def held_by(owner: Tensor, parties: int) -> tuple[Tensor, ...]:
+def items_per_party(owner: Tensor, parties: int) -> tuple[Tensor, ...]:
     """What each party holds, from an owner for every item.
 
-    >>> [held.tolist() for held in held_by(torch.tensor([0, 1, 0]), 3)]
+    >>> [held.tolist() for held in items_per_party(torch.tensor([0, 1, 0]), 3)]
     [[0, 2], [1], []]
     """
     counts = torch.bincount(owner, minlength=parties)
@@ -76,10 +76,10 @@ class DataSet(Registered):
         """The whole data set; the same seed gives the same splits (and, where data are generated, the same data)."""
 
 
-def draws(seed: int, purpose: str) -> np.random.Generator:
+def numpy_generator(seed: int, purpose: str) -> np.random.Generator:
     """A generator of its own for every purpose: two uses of one seed must not draw the same permutation.
 
-    >>> bool(draws(0, "split").random() == draws(0, "partition").random())
+    >>> bool(numpy_generator(0, "split").random() == numpy_generator(0, "partition").random())
     False
     """
     return np.random.default_rng((seed, zlib.crc32(purpose.encode())))
@@ -89,7 +89,7 @@ def rank_within(group: Tensor, generator: np.random.Generator) -> Tensor:
     """For every item its place, from 0, in a random order of its group's items, `[items]`.
 
     >>> group = torch.tensor([0, 1, 0, 0])
-    >>> rank_within(group, draws(0, "example"))[group == 0].sort().values.tolist()
+    >>> rank_within(group, numpy_generator(0, "example"))[group == 0].sort().values.tolist()
     [0, 1, 2]
     """
     order = torch.from_numpy(generator.permutation(group.numel()))
@@ -103,7 +103,7 @@ def rank_within(group: Tensor, generator: np.random.Generator) -> Tensor:
 def split_by_share(group: Tensor, train: float, val: float, generator: np.random.Generator) -> dict[str, Tensor]:
     """Masks `train_mask`, `val_mask` and (the rest) `test_mask`, each with its share of every group.
 
-    >>> masks = split_by_share(torch.zeros(10, dtype=torch.long), 0.5, 0.2, draws(0, "example"))
+    >>> masks = split_by_share(torch.zeros(10, dtype=torch.long), 0.5, 0.2, numpy_generator(0, "example"))
     >>> [int(mask.sum()) for mask in masks.values()]
     [5, 2, 3]
     """

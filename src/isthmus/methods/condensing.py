@@ -186,7 +186,7 @@ class Condensing(Method):
             """Numbers of nodes, classes and nodes that are condensed; the sum of these nodes' squared features."""
             nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
             at = self.condensed_nodes()
-            x = rows.dense(rows.take(self.cohort.block.x, at))
+            x = rows.to_dense(rows.take(self.cohort.block.x, at))
             square = x.new_zeros(len(self.cohort), x.size(1)).index_add(0, self.cohort.party[at], x.square())
             classes, items = torch.full_like(nodes, self.task.outputs), self.per_class(at).sum(1)
             return Answer({"nodes": nodes, "classes": classes, "items": items, "square": square})
@@ -196,7 +196,7 @@ class Condensing(Method):
             """Condensed nodes of each class; for a start at classes the sum of their features."""
             at = self.condensed_nodes()
             group, items = self.groups(at), self.per_class(at)
-            x = rows.dense(rows.take(self.cohort.block.x, at))
+            x = rows.to_dense(rows.take(self.cohort.block.x, at))
             if self.method.start == "random":
                 x = x[:, :0]
             sums = x.new_zeros(items.numel(), x.size(1)).index_add(0, group, x).view(*items.shape, x.size(1))
@@ -333,6 +333,6 @@ class Matching(Condensing):
             """Features after K propagations within each party, `[nodes, features]`."""
             block = self.cohort.block
             if self._reached is None or self._reached[0] is not block:
-                x = rows.dense(block.x)
+                x = rows.to_dense(block.x)
                 self._reached = block, Diffusion(self.method.hops_matched).of(x, block.edge_index, block.edge_weight)
             return self._reached[1]

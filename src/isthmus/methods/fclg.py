@@ -86,13 +86,13 @@ class FCLG(TwoViews):
                 now, at, sizes = u[:, 0], step.items, step.sizes
             else:
                 now, at, sizes = h[:, 0], self._nodes_of(step.items), self.block.sizes
-            apart = rows.mean(self.apart(now, [each[at] for each in self.remembered]), sizes)
+            apart = rows.mean_per_party(self.apart(now, [each[at] for each in self.remembered]), sizes)
             return loss + self.learned.inter_weight * apart
 
         def _nodes_of(self, graphs: Tensor) -> Tensor:
             batch = self.cohort.block.batch
             assert batch is not None
-            return rows.ranges(torch.bincount(batch, minlength=sum(self.cohort.items)), graphs)
+            return rows.chosen_ranges(torch.bincount(batch, minlength=sum(self.cohort.items)), graphs)
 
         def apart(self, now: Tensor, before: Sequence[Tensor]) -> Tensor:
             """How far embeddings are from what they are to be near, `[rows]`: (7), (8), (2) or (3)."""

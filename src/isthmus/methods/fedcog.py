@@ -93,7 +93,7 @@ class FedCog(Composed):
         def propagate(self, request: Payload) -> Mail:
             """Lines 5 to 8: the hop before is finished, own nodes are summed up, what is others' goes to them."""
             across, coupling = self._sum_up(request), self.way.coupling
-            sums = matrices.carried(across, (at for own in coupling.slots for at in own.values()))
+            sums = matrices.pack(across, (at for own in coupling.slots for at in own.values()))
             return Mail(
                 [
                     {owner: {"ids": torch.from_numpy(coupling.ids[at]), **next(sums)} for owner, at in own.items()}
@@ -109,7 +109,7 @@ class FedCog(Composed):
         @action
         def propagate_total(self, request: Payload) -> Answer:
             """Lines 5 to 8 likewise, but what is others' is added up by the nodes' ids on its way to them."""
-            across, outer = matrices.dense(self._sum_up(request)), self._outer()
+            across, outer = matrices.to_dense(self._sum_up(request)), self._outer()
             sums = torch.from_numpy(across).split([ids.numel() for ids in outer])
             parts = [torch.ones_like(ids) for ids in outer]
             return Answer({"ids": outer, "sum": list(sums), "parts": parts, "wants": self._inner()})
@@ -118,13 +118,13 @@ class FedCog(Composed):
         def settle(self, request: Payload) -> Answer:
             """Line 9 for the last time; from here on the parties train on what the hops come to."""
             self._border()
-            result = self.diffusion.result(matrices.alike(self.way.hops), matrices.beside)
-            self.kept["prepared"] = matrices.pieces(result, self.way.coupling.sizes)
+            result = self.diffusion.result(matrices.same_layout(self.way.hops), matrices.concat_columns)
+            self.kept["prepared"] = matrices.pack_per_party(result, self.way.coupling.sizes)
             self._way = None
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
-            x = rows.sparsified(matrices.uncarried(prepared))
+            x = rows.sparsify(matrices.unpack(prepared))
             graph = Data(x=x, edge_index=torch.empty(2, 0, dtype=torch.long), y=party.graph.y, num_nodes=party.nodes)
             return replace(party, graph=graph, border=None)
 
@@ -139,7 +139,7 @@ class FedCog(Composed):
             """Of own nodes, for every node of others that they are joined to."""
             if int(request["hop"]) == 1:  # lines 2 and 3
                 coupling = decoupled(self.cohort.parties, lnnc=self.lnnc, least=self.least)
-                self._way = _Way(coupling, self.diffusion, matrices.of_tensor(self.cohort.block.x.cpu()))
+                self._way = _Way(coupling, self.diffusion, matrices.from_tensor(self.cohort.block.x.cpu()))
             else:
                 self._border()
             return self.way.sum_up()
@@ -151,7 +151,7 @@ class FedCog(Composed):
                 places += [first + at for at, _ in came]
                 parts += [part for _, part in came]
                 first += party.nodes
-            self.way.add_up(places, matrices.gathered(parts))
+            self.way.add_up(places, matrices.unpack_all(parts))
             self.inbox.clear()  # what came may be larger than all that the parties hold
 
         def _came(self) -> list[list[tuple[Ints, Payload]]]:
@@ -213,7 +213,7 @@ class _Way:
     def sum_up(self) -> Any:
         """Internal propagation (13): the sums for others' nodes; those for own nodes stay here."""
         self._half = self._inner @ self.hops[-1]
-        return matrices.fitting(self._outer @ self.hops[-1])
+        return matrices.dense_if_faster(self._outer @ self.hops[-1])
 
     def add_up(self, places: Sequence[Any], parts: Sequence[Any]) -> None:
         """Border propagation (14), with restart (15), of the own sums and of those that came for nodes here.
@@ -224,19 +224,19 @@ class _Way:
         """
         h, self._half = self._half, None
         if any(not matrices.is_sparse(each) for each in (h, *parts)):
-            h = matrices.dense(h)
+            h = matrices.to_dense(h)
             for at, part in zip(places, parts, strict=True):  # within a letter no node is named twice
-                h[at] += self._gamma[at, None] * matrices.dense(part)
+                h[at] += self._gamma[at, None] * matrices.to_dense(part)
         elif parts:
             at = np.concatenate(places)
             which = csr_array((self._gamma[at], (at, np.arange(at.size))), (h.shape[0], at.size))
             h = h + which @ parts[0]
         if restart := self.diffusion.restart:
-            h, start = matrices.alike([h, self._start])
+            h, start = matrices.same_layout([h, self._start])
             h = (1 - restart) * h + restart * start
         if not self.diffusion.keeps_all:
             self.hops.clear()
-        self.hops.append(matrices.fitting(h))
+        self.hops.append(matrices.dense_if_faster(h))
 
 
 def diffusion_of(module: nn.Module) -> Diffusion:

@@ -266,7 +266,7 @@ class _Product:
 
     def __init__(self, matrix: Any, device: torch.device, dtype: torch.dtype) -> None:
         self._matrix, self._transpose = (
-            matrices.tensor_of(each).to(device, dtype) for each in (matrix, matrix.T.tocsr())
+            matrices.to_tensor(each).to(device, dtype) for each in (matrix, matrix.T.tocsr())
         )
 
     def __matmul__(self, h: Tensor) -> Tensor:

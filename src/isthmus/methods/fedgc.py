@@ -246,5 +246,5 @@ class _Best:
     def see(self, z: Tensor, right: Tensor) -> None:
         better = right >= self.right
         self.right = torch.where(better, right, self.right)
-        mine = better.to(z.device)[rows.owners(self.sizes, z.device)].unsqueeze(1)
+        mine = better.to(z.device)[rows.party_of_rows(self.sizes, z.device)].unsqueeze(1)
         self.z = torch.where(mine, z, self.z) if self.z.numel() else z

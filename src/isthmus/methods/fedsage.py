@@ -354,7 +354,7 @@ def similar_nodes(x: Tensor, least: int, source: torch.Generator) -> Tensor:
     first = 0
     for part in parts:
         part = part.sort().values
-        own = _similar(rows.dense(rows.take(x, part)), least)
+        own = _similar(rows.to_dense(rows.take(x, part)), least)
         groups[part] = first + own
         first += int(own.max()) + 1
     return groups
@@ -507,7 +507,7 @@ def mended(party: Party, missing: Tensor, x: Tensor) -> Party:
         return replace(party, border=None)
     ends = torch.stack([torch.arange(party.nodes).repeat_interleave(missing), party.nodes + torch.arange(made)])
     whole = Data(edge_index=torch.cat([graph.edge_index, ends, ends.flip(0)], dim=1), y=graph.y)
-    whole.x, whole.num_nodes = torch.cat([rows.dense(graph.x), x.to(graph.x.dtype)]), party.nodes + made
+    whole.x, whole.num_nodes = torch.cat([rows.to_dense(graph.x), x.to(graph.x.dtype)]), party.nodes + made
     if (weight := getattr(graph, "edge_weight", None)) is not None:
         whole.edge_weight = torch.cat([weight, weight.new_ones(2 * made)])
     masks = {split: getattr(party, split) for split in SPLITS}

@@ -293,7 +293,7 @@ def safe(party: Party) -> Party:
     if party.structural is None or not party.structural.numel():
         return party
     graph = copy(party.graph)
-    graph.x = rows.blanked(graph.x, party.structural)
+    graph.x = rows.zero_columns(graph.x, party.structural)
     if not bool((graph.x.values() if rows.is_sparse(graph.x) else graph.x).any()):
         raise PartyFailed(
             party.name, "all its features follow from its edges: give others, or set features = 'all' and claim nothing"

@@ -48,7 +48,7 @@ class NeighbourSums(Prepared):
         nodes, slots = np.cumsum([0, *coupling.sizes]), np.cumsum([0, *map(len, outer_ids)])
         for at, party in enumerate(self.cohort.parties):
             own, across = slice(*nodes[at : at + 2]), slice(*slots[at : at + 2])
-            x = matrices.of_tensor(rows.dense(party.graph.x)) * scaled[own].unsqueeze(1).numpy()
+            x = matrices.from_tensor(rows.to_dense(party.graph.x)) * scaled[own].unsqueeze(1).numpy()
             sums = [matrix[part][:, own] @ x for matrix, part in ((coupling.inner, own), (coupling.outer, across))]
             degree = np.concatenate([coupling.degree[own], np.zeros(len(outer_ids[at]))])
             answer["ids"].append(torch.cat([own_ids[at], outer_ids[at]]))

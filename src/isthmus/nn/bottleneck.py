@@ -41,4 +41,4 @@ def divergence(mean: Tensor, spread: Tensor, sizes: Sequence[int]) -> Tensor:
     """
     tiny = torch.finfo(spread.dtype).tiny  # softplus of a very small number is 0
     each = 0.5 * (mean.square() + spread.square() - 1 - 2 * spread.clamp(min=tiny).log()).sum(1)
-    return rows.mean(each, sizes)
+    return rows.mean_per_party(each, sizes)

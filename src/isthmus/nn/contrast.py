@@ -58,7 +58,7 @@ def between_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor
     itself = torch.eye(z.size(1), dtype=torch.bool, device=z.device)
     others = score.masked_fill(itself | ~there.unsqueeze(1), -torch.inf).logsumexp(2)[there]
     own = (unit[:, 0] * unit[:, 1]).sum(1) / temperature
-    return rows.mean(others.view(-1, 2).mean(1) - own, sizes)
+    return rows.mean_per_party(others.view(-1, 2).mean(1) - own, sizes)
 
 
 def mutual_information(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int], graphs: Sequence[int]) -> Tensor:
@@ -75,7 +75,7 @@ def mutual_information(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int]
     """
     own = (h * u[graph]).sum(1)
     score = padded(h, nodes)[0] @ padded(u, graphs)[0].mT  # [parties, most nodes, most graphs], 0 where none is
-    inside = rows.summed(F.softplus(own) - math.log(2), nodes)
+    inside = rows.sum_per_party(F.softplus(own) - math.log(2), nodes)
     outside = (F.softplus(score) - math.log(2)).sum((1, 2)) - inside
     count = torch.tensor([n * (g - 1) for n, g in zip(nodes, graphs, strict=True)], device=h.device)
-    return outside / count.clamp(min=1) + rows.mean(F.softplus(-own) - math.log(2), nodes)
+    return outside / count.clamp(min=1) + rows.mean_per_party(F.softplus(-own) - math.log(2), nodes)

@@ -231,7 +231,7 @@ class PerParty:
         assert self._twin is not None
         self._twin.train(self.training)
         sparse = rows.is_sparse(block.x) and self.first_layer is not None
-        x = self._features_of(block.x) if sparse else rows.dense(block.x)
+        x = self._features_of(block.x) if sparse else rows.to_dense(block.x)
         try:
             with Draws(generators, bank.layouts) if self.training and generators is not None else nullcontext():
                 return self._twin(**self._call(block, x))
@@ -244,8 +244,8 @@ class PerParty:
         for at, weights in enumerate(self._every_slice()):
             if block.sizes[at] == 0:
                 continue
-            part = block.alone(at) if self.parties > 1 else block
-            arguments = self._call(part, rows.dense(part.x))
+            part = block.for_party(at) if self.parties > 1 else block
+            arguments = self._call(part, rows.to_dense(part.x))
             counters = {name: counter.clone() for name, counter in self._counters.items()}
             if not self.training or generators is None:
                 outputs.append(functional_call(self.module, weights | counters, kwargs=arguments))
@@ -279,12 +279,12 @@ class PerParty:
     def _probe(self, block: Block) -> None:
         """Compare both ways once, on some rows of the two parties with most edges, each with weights of its own."""
         self._probed = True
-        alone = [block.alone(at) for at, size in enumerate(block.sizes) if size]
+        alone = [block.for_party(at) for at, size in enumerate(block.sizes) if size]
         if not self.side_by_side or not alone:
             return
         alone.sort(key=lambda each: (each.edge_index.size(1), each.nodes))
         samples = [_some_rows(each) for each in (alone[-1], alone[-2:][0])]
-        pair = _side_by_side([replace(sample, x=rows.dense(sample.x)) for sample in samples])
+        pair = _side_by_side([replace(sample, x=rows.to_dense(sample.x)) for sample in samples])
         if pair.edge_weight is not None:  # PyG normalises weights below 0 in another way, see `normalised_edges`
             pair = replace(pair, edge_weight=pair.edge_weight.abs())
         trial = PerParty(self.module, 2, self.device)
@@ -527,9 +527,9 @@ def _batch_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
     out: Tensor
     if use_batch:
         count = torch.tensor(sizes, dtype=x.dtype, device=x.device).clamp(min=1).unsqueeze(1)
-        mean = rows.summed(x, sizes) / count
+        mean = rows.sum_per_party(x, sizes) / count
         centred = x - per_row(mean, sizes)
-        var = rows.summed(centred * centred, sizes) / count
+        var = rows.sum_per_party(centred * centred, sizes) / count
         _move_statistics(layer, bank, names[:2], mean.detach(), var.detach(), sizes)
         out = centred * per_row((var + layer.eps).rsqrt(), sizes)
     else:
@@ -618,7 +618,7 @@ def _side_by_side(blocks: Sequence[Block]) -> Block:
         nodes, graphs = nodes + block.nodes, graphs + sum(block.graphs)
     weights = [block.edge_weight for block in blocks if block.edge_weight is not None]
     return Block(
-        x=rows.stacked([block.x for block in blocks]),
+        x=rows.concat([block.x for block in blocks]),
         edge_index=torch.cat(edges, dim=1),
         sizes=tuple(size for block in blocks for size in block.sizes),
         edge_weight=torch.cat(weights) if weights else None,

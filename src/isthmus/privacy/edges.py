@@ -92,7 +92,7 @@ class PostProcessing(Options):
     def _largest(self, values: Tensor, pairs: Pairs) -> Tensor:
         """A mask of the largest values of each graph."""
         assert self.degree is not None
-        graph = rows.owners(pairs.counts, values.device)
+        graph = rows.party_of_rows(pairs.counts, values.device)
         order = torch.argsort(values, descending=True, stable=True)
         order = order[torch.argsort(graph[order], stable=True)]  # by graph, within a graph from the largest
         counts = torch.tensor(pairs.counts)

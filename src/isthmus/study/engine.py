@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import store
-from isthmus.data.party import Party, check_alike, pool
+from isthmus.data.party import Party, check_compatible, pool_parties
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.federation.answers import PlainTotal, Reply
 from isthmus.federation.ledger import Ledger
@@ -121,10 +121,10 @@ class Run:
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
         self.whole = None
         if parties and task.unsupervised:
-            self.whole = method.site([pool(parties)], task, module, device=device)
+            self.whole = method.site([pool_parties(parties)], task, module, device=device)
         elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
-        parties = [pool(parties)] if method.pooled and len(parties) > 1 else list(parties)
+        parties = [pool_parties(parties)] if method.pooled and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
         self.transport = transport or LocalTransport(
             [method.site(group, task, module, seed=seed, device=device) for group in groups], wire=wire
@@ -284,7 +284,7 @@ def whole_of(parties: Sequence[Party]) -> Party | None:
     Metrics summed over such parties count a node as often as it is held (FedGL's local goal); on the whole every node
     counts once (its global goal). Only a study can measure it: no federation has the whole.
     """
-    return pool(parties) if parties[0].level == "node" and shared_nodes(parties) else None
+    return pool_parties(parties) if parties[0].level == "node" and shared_nodes(parties) else None
 
 
 def shared_nodes(parties: Sequence[Party]) -> int:
@@ -297,7 +297,7 @@ def shared_nodes(parties: Sequence[Party]) -> int:
 
 def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.Module) -> None:
     """Errors that show before anything runs."""
-    check_alike(parties)
+    check_compatible(parties)
     level = parties[0].level
     if task.level != level:
         remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
@@ -308,7 +308,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
             f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
             "cut them apart, or use a method for graphs that overlap"
         )
-    if not any(bool((party.train if method.pooled else party.learns).any()) for party in parties):
+    if not any(bool((party.train if method.pooled else party.training_mask).any()) for party in parties):
         if level == "pair":
             raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")
         raise IsthmusError("no party has a training label: give at least one party items to train on")
@@ -332,7 +332,7 @@ def check_task(method: Method, task: Task) -> None:
 
 def check_labelled(parties: Sequence[Party]) -> None:
     """Refuse parties without training labels, which would take part without learning anything of their own."""
-    idle = [party.name for party in parties if not bool(party.learns.any())]
+    idle = [party.name for party in parties if not bool(party.training_mask.any())]
     if idle:
         raise IsthmusError(
             f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
@@ -350,7 +350,7 @@ def task_for(parties: Sequence[Party], classes: int | None = None) -> Task:
     Arguments:
         classes: how many classes there are, where the labels do not show it; of several tasks, how many tasks.
     """
-    check_alike(parties)
+    check_compatible(parties)
     if parties[0].level == "pair":
         return Task.named("link-prediction")()
     y = torch.cat([party.graph.y for party in parties])

@@ -205,7 +205,7 @@ class Member(PartySide):
         totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
         party = party_of(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
         (party,) = task.taken_by([party])
-        if told["unlabelled"] == "error" and not bool(party.learns.any()):
+        if told["unlabelled"] == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some, or let such parties be idle: unlabelled = 'idle'")
         self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]
         module = module_of(_named(Encoder, told["model"], "encoder"), party.features, task, told["seed"])

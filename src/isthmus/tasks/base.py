@@ -40,11 +40,11 @@ class Step:
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of a value per item over each party's items, `[parties]`; 0 for a party without."""
-        return rows.mean(values, self.sizes)
+        return rows.mean_per_party(values, self.sizes)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of a value (or row) per item over each party's items, `[parties, ...]`."""
-        return rows.summed(values, self.sizes)
+        return rows.sum_per_party(values, self.sizes)
 
 
 class Task(Registered):

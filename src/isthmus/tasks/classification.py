@@ -45,7 +45,7 @@ class Classification(Task):
     def counts(self, step: Step) -> dict[str, Tensor]:
         self._check(step)
         guess = step.output.argmax(dim=1)
-        party = rows.owners(step.sizes, guess.device)
+        party = rows.party_of_rows(step.sizes, guess.device)
         cell = (party * self.classes + step.y) * self.classes + guess
         confusion = torch.bincount(cell, minlength=len(step.sizes) * self.classes**2)
         loss = F.cross_entropy(step.output, step.y, reduction="none").cpu()  # some devices have no doubles

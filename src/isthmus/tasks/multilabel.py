@@ -53,7 +53,7 @@ class MultiLabel(SeveralTasks):
         y, known = self.labels(step)
         item, task = known.nonzero(as_tuple=True)
         scores, positive = step.output[known], y[known].long()
-        cell = (rows.owners(step.sizes, scores.device)[item] * self.tasks + task) * 2 + positive
+        cell = (rows.party_of_rows(step.sizes, scores.device)[item] * self.tasks + task) * 2 + positive
         counts = torch.zeros(len(step.sizes), self.tasks, 2, BINS, dtype=torch.int32, device=scores.device)
         counts.view(-1).index_add_(0, cell * BINS + _bins(scores), torch.ones_like(cell, dtype=torch.int32))
         losses = self.entry_loss(step.output, y).masked_fill(~known, 0.0).cpu()  # some devices have no doubles

@@ -28,7 +28,7 @@ def masks(pool):
 
 def same_graph(graph, other):
     """Features (sparse or not), edges in their order and labels are the same bit for bit."""
-    assert torch.equal(rows.dense(graph.x), rows.dense(other.x))
+    assert torch.equal(rows.to_dense(graph.x), rows.to_dense(other.x))
     assert torch.equal(graph.edge_index, other.edge_index)
     assert torch.equal(graph.y, other.y)
 

@@ -26,7 +26,7 @@ def write_amgcn(folder, kind, labels=LABELS):
 
 def check(pool, words):
     graph = pool.party.graph
-    assert torch.equal(rows.dense(graph.x), torch.from_numpy(words).float())
+    assert torch.equal(rows.to_dense(graph.x), torch.from_numpy(words).float())
     assert graph.edge_index.tolist() == [[0, 0, 1, 2, 4, 5], [1, 5, 0, 4, 2, 0]]
     assert graph.y.tolist() == LABELS
     assert pool.classes == 3

@@ -56,7 +56,7 @@ def test_splits_are_drawn_by_seed(empty_root):
 
 def test_features_are_divided_by_their_sum_on_demand(empty_root):
     write(CoauthorCs)
-    plain, normal = (rows.dense(CoauthorCs(normalize=on, **SMALL).load(0).party.graph.x) for on in (False, True))
+    plain, normal = (rows.to_dense(CoauthorCs(normalize=on, **SMALL).load(0).party.graph.x) for on in (False, True))
     assert set(plain.unique().tolist()) == {0.0, 1.0}
     empty = plain.sum(1) == 0
     assert empty.any()
@@ -69,7 +69,7 @@ def test_many_words_are_dense_few_are_sparse_and_the_same():
     assert not rows.is_sparse(features(words))
     wide = matrix(sparse_parts("", np.eye(30)[:4]), "")
     assert rows.is_sparse(features(wide))
-    assert torch.equal(rows.dense(features(wide)), torch.eye(30)[:4])
+    assert torch.equal(rows.to_dense(features(wide)), torch.eye(30)[:4])
 
 
 def test_edges_are_checked_and_made_to_go_both_ways():

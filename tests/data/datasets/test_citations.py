@@ -38,7 +38,7 @@ def test_a_random_split_is_drawn_by_seed():
 def test_bags_of_words_are_sparse_and_normalised_on_demand():
     normal, plain = real("cora").party.graph.x, real("cora", normalize=False).party.graph.x
     assert rows.is_sparse(normal)
-    torch.testing.assert_close(rows.dense(normal).sum(1), torch.ones(2708))
+    torch.testing.assert_close(rows.to_dense(normal).sum(1), torch.ones(2708))
     assert set(plain.values().tolist()) == {1.0}
 
 

@@ -152,10 +152,10 @@ def test_bonds_change_no_feature_but_structural_ones(nowhere, features, left):
     esol(nowhere, ["CCCCCC", "CC(C)(C)CC", "C1CCCCC1", "c1ccccc1", "C=CC=CC#C"])
     party = AnyMolecules(title="esol", features=features).load(0).party
     assert party.features - party.structural.numel() == left
-    x = rows.dense(rows.blanked(party.graph.x, party.structural))
+    x = rows.to_dense(rows.zero_columns(party.graph.x, party.structural))
     assert x.any()
     assert (x == x[0]).all()
-    assert (features == "no-bonds") == torch.equal(x, rows.dense(party.graph.x))
+    assert (features == "no-bonds") == torch.equal(x, rows.to_dense(party.graph.x))
 
 
 def test_a_molecule_without_a_label_is_in_no_split(nowhere):

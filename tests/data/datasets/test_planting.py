@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.data.datasets.planting import MOTIFS, Pile, clique, cycle, one_hot, path, star, wheel
-from isthmus.data.pool import draws
+from isthmus.data.pool import numpy_generator
 
 SIZE = 5
 
@@ -35,7 +35,7 @@ def graphs_of(pile, edge_index):
     seed=st.integers(0, 99),
 )
 def test_every_graph_is_a_tree_with_its_motifs_tied_to_it(trees, motifs, bend, seed):
-    generator = draws(seed, "test")
+    generator = numpy_generator(seed, "test")
     planted = generator.random((len(trees), motifs)) < 0.5
     pile = Pile(np.array(trees), planted, SIZE)
     shapes = [motif(SIZE) for motif in MOTIFS[:motifs]]
@@ -60,7 +60,7 @@ def test_every_graph_is_a_tree_with_its_motifs_tied_to_it(trees, motifs, bend, s
 
 def test_motifs_hang_on_any_node_of_the_tree():
     pile = Pile(np.full(4000, 4), np.ones((4000, 1), dtype=bool), SIZE)
-    source, target = pile.edges([path(SIZE)], 1.0, draws(0, "test"))
+    source, target = pile.edges([path(SIZE)], 1.0, numpy_generator(0, "test"))
     place = torch.arange(4000 * 9) % 9
     tied = place[source[(place[source] < 4) & (place[target] == 4)]]
     np.testing.assert_allclose(torch.bincount(tied) / 4000, np.full(4, 0.25), atol=0.03)
@@ -69,12 +69,12 @@ def test_motifs_hang_on_any_node_of_the_tree():
 def test_a_tree_grows_from_chain_to_hub():
     def depth(bend):
         pile = Pile(np.full(200, 30), np.zeros((200, 0), dtype=bool), SIZE)
-        graphs = graphs_of(pile, pile.edges([], bend, draws(0, "test")))
+        graphs = graphs_of(pile, pile.edges([], bend, numpy_generator(0, "test")))
         return np.mean([max(networkx.single_source_shortest_path_length(graph, 0).values()) for graph in graphs])
 
     assert depth(0.05) > 20 > 10 > depth(1.0) > 5 > depth(5.0)
     mixed = Pile(np.full(2, 30), np.zeros((2, 0), dtype=bool), SIZE)
-    first, second = graphs_of(mixed, mixed.edges([], np.array([1e-9, 1e9]), draws(0, "test")))
+    first, second = graphs_of(mixed, mixed.edges([], np.array([1e-9, 1e9]), numpy_generator(0, "test")))
     assert networkx.is_isomorphic(first, networkx.path_graph(30))
     assert networkx.is_isomorphic(second, networkx.star_graph(29))
 

@@ -14,7 +14,7 @@ from isthmus.data.datasets.citations import Cora
 from isthmus.data.datasets.large import Flickr, OgbnArxiv, Reddit
 from isthmus.data.datasets.public import OneGraph, PublicDataSet, Sizes, arriving, data_root, node_pool, unpack
 from isthmus.data.datasets.tu import Enzymes, Tu
-from isthmus.data.pool import DataSet, draws
+from isthmus.data.pool import DataSet, numpy_generator
 from isthmus.errors import IsthmusError
 
 PUBLIC = {
@@ -208,15 +208,15 @@ def test_drawn_splits_have_what_was_asked_for(labels, per_class, val, test, seed
     left = len(labels) - labels.count(-1) - sum(due.values())
     if val + test > left:
         with pytest.raises(IsthmusError, match=rf"{left} of {len(labels)} nodes are left beside the training ones"):
-            data.drawn_split(y, draws(seed, "split"))
+            data.drawn_split(y, numpy_generator(seed, "split"))
         return
-    split = data.drawn_split(y, draws(seed, "split"))
+    split = data.drawn_split(y, numpy_generator(seed, "split"))
     train = y[split["train_mask"]].tolist()
     assert {label: train.count(label) for label in set(train)} == due
     assert [int(split[f"{each}_mask"].sum()) for each in ("val", "test")] == [val, test]
     assert int(torch.stack(list(split.values())).sum(0).max()) <= 1
     assert not (y[torch.stack(list(split.values())).any(0)] < 0).any()
-    again = data.drawn_split(y, draws(seed, "split"))
+    again = data.drawn_split(y, numpy_generator(seed, "split"))
     assert all(torch.equal(again[each], mask) for each, mask in split.items())
 
 

@@ -52,7 +52,7 @@ def test_every_set_is_a_party_with_its_own_columns_and_classes():
         assert party.features == 8 + 8 + 3
         own = torch.zeros(party.nodes, 19)
         own[:, column : column + alone.features] = alone.graph.x
-        assert torch.equal(rows.dense(party.graph.x), own)
+        assert torch.equal(rows.to_dense(party.graph.x), own)
         assert torch.equal(party.graph.edge_index, alone.graph.edge_index)
         assert all(torch.equal(getattr(party, split), getattr(alone, split)) for split in ("train", "val", "test"))
 
@@ -166,7 +166,7 @@ def test_columns_stand_side_by_side_sparse_or_not(shapes):
     parts = [torch.rand(height, width) + 0.1 for height, width, _ in shapes]
     given_parts = [part.to_sparse_csr() if sparse else part for part, (*_, sparse) in zip(parts, shapes, strict=True)]
     found = side_by_side(given_parts, [str(at) for at in range(len(parts))])
-    assert torch.equal(rows.dense(rows.stacked(found)), torch.block_diag(*parts))
+    assert torch.equal(rows.to_dense(rows.concat(found)), torch.block_diag(*parts))
     assert len({rows.is_sparse(x) for x in found}) == 1
 
 

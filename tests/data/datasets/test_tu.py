@@ -100,7 +100,7 @@ def test_many_degrees_are_sparse_and_the_same(empty_root, monkeypatch):
     sparse = toy().load(0).party.graph.x
     assert rows.is_sparse(sparse)
     assert not rows.is_sparse(dense)
-    assert torch.equal(rows.dense(sparse), dense)
+    assert torch.equal(rows.to_dense(sparse), dense)
 
 
 def test_any_title_names_a_set_unless_it_could_leave_the_folder():

@@ -7,7 +7,7 @@ import torch
 
 from isthmus.data.folder.columns import WIDE, Bag, Category, Column, Number, Vector
 from isthmus.data.folder.encoding import summed
-from isthmus.data.ids import hashed
+from isthmus.data.ids import hash_ids
 from isthmus.data.rows import is_sparse
 from party_folders import lines
 
@@ -137,7 +137,7 @@ def test_declared_categories_stand_in_their_order(declared, values):
 
 
 def test_undeclared_categories_stand_in_the_order_of_their_keyed_hashes():
-    order = [name for _, name in sorted(zip(hashed(["a", "b", "c"], KEY).tolist(), "abc", strict=True))]
+    order = [name for _, name in sorted(zip(hash_ids(["a", "b", "c"], KEY).tolist(), "abc", strict=True))]
     x = encoded(Category(), KEY, c=["c", None, "a", "b", "c"])
     due = torch.zeros(5, 3)
     for row, name in enumerate(["c", None, "a", "b", "c"]):

@@ -9,8 +9,8 @@ from isthmus.data.folder.columns import Category, Number, Vector
 from isthmus.data.folder.encoding import Encoding, _structural, summed
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.settings import PartyFile
-from isthmus.data.ids import hashed
-from isthmus.data.rows import dense, is_sparse
+from isthmus.data.ids import hash_ids
+from isthmus.data.rows import is_sparse, to_dense
 from isthmus.errors import IsthmusError
 from party_folders import COLUMNS, graph_draft, read
 
@@ -35,7 +35,7 @@ def literally(rows, key):
         if len(set(known)) < 2:
             deviation = 0.0
         features.append([0.0 if r[name] is None or not deviation else (r[name] - mean) / deviation for r in rows])
-    values = sorted({row["c"] for row in rows if row["c"] is not None}, key=lambda value: int(hashed([value], key)))
+    values = sorted({row["c"] for row in rows if row["c"] is not None}, key=lambda value: int(hash_ids([value], key)))
     features += [[float(row["c"] == value) for row in rows] for value in values]
     return torch.tensor(features).t()
 
@@ -49,7 +49,7 @@ def spread(rows, owner, parties):
 def put_together(parts, owner):
     """The rows of all parties in the order in which they stood."""
     order = np.argsort(np.argsort(np.asarray(owner), kind="stable"), kind="stable")
-    return torch.cat([dense(part) for part in parts])[torch.from_numpy(order)]
+    return torch.cat([to_dense(part) for part in parts])[torch.from_numpy(order)]
 
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32).map(lambda value: round(value, 3))
@@ -86,8 +86,8 @@ def test_totals_say_nothing_of_a_row():
 def test_values_of_a_category_are_known_by_their_keyed_hashes_alone():
     table = pa.table({"c": ["north street", "south street"]})
     ids = Category().first_totals("c", table, KEY)["ids"]
-    assert sorted(ids.tolist()) == sorted(hashed(["north street", "south street"], KEY).tolist())
-    assert sorted(ids.tolist()) != sorted(hashed(["north street", "south street"], None).tolist())
+    assert sorted(ids.tolist()) == sorted(hash_ids(["north street", "south street"], KEY).tolist())
+    assert sorted(ids.tolist()) != sorted(hash_ids(["north street", "south street"], None).tolist())
 
 
 def test_parties_agree_on_categories_that_only_one_of_them_has():

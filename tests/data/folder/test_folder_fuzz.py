@@ -25,7 +25,7 @@ from isthmus.data.folder.making import Source, make_folder
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected
 from isthmus.data.folder.settings import FILE
 from isthmus.data.party import Party
-from isthmus.data.rows import dense
+from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
@@ -343,7 +343,7 @@ def examine(root: Path, key: str | None = None) -> str:
 
 
 def check_party(party: Party) -> None:
-    x = dense(party.graph.x)
+    x = to_dense(party.graph.x)
     assert bool(torch.isfinite(x).all())
     assert x.dtype == torch.float32
     assert not bool((party.train & party.val).any() | (party.train & party.test).any() | (party.val & party.test).any())

@@ -5,7 +5,7 @@ import torch
 
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected, read_table
 from isthmus.data.folder.settings import FILE
-from isthmus.data.ids import hashed
+from isthmus.data.ids import hash_ids
 from isthmus.errors import IsthmusError
 from party_folders import Draft, graph_draft, lines, pile_draft, read, report
 
@@ -59,11 +59,11 @@ def test_of_edges_across_the_border_a_directed_party_keeps_those_that_arrive(tmp
 def test_ids_that_are_texts_or_under_a_key_are_hashed(tmp_path):
     draft = graph_draft(ids="n{}".format)
     plain, keyed = read(draft, tmp_path / "a"), read(draft, tmp_path / "b", KEY)
-    assert plain.ids.equal(hashed([f"n{at}" for at in range(8)], None))
-    assert keyed.ids.equal(hashed([f"n{at}" for at in range(8)], KEY))
-    assert keyed.border.outer.equal(hashed(["n100", "n102"], KEY))
+    assert plain.ids.equal(hash_ids([f"n{at}" for at in range(8)], None))
+    assert keyed.ids.equal(hash_ids([f"n{at}" for at in range(8)], KEY))
+    assert keyed.border.outer.equal(hash_ids(["n100", "n102"], KEY))
     assert (plain.hashed, keyed.hashed, read(graph_draft(), tmp_path / "c").hashed) == (True, True, False)
-    assert read(graph_draft(), tmp_path / "d", KEY).ids.equal(hashed(range(8), KEY))
+    assert read(graph_draft(), tmp_path / "d", KEY).ids.equal(hash_ids(range(8), KEY))
 
 
 def test_ids_of_a_partys_own_making_are_told_nobody(tmp_path):
@@ -534,7 +534,7 @@ def test_molecules_are_read_and_those_that_cannot_be_are_left_out(tmp_path):
     assert found.x.size(0) == 10
     assert found.y.tolist() == [1, 0, -1]
     assert {name: mask.tolist() for name, mask in found.splits.items()}["train"] == [True, False, False]
-    assert found.item_ids.equal(hashed(["CCO", "c1ccccc1", "C"], None))
+    assert found.item_ids.equal(hash_ids(["CCO", "c1ccccc1", "C"], None))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from isthmus.data.partition.labels import Iid, LabelDirichlet, QuantityDirichlet
 from isthmus.data.partition.overlap import Overlap
 from isthmus.data.partition.structure import Louvain
 from isthmus.data.party import SPLITS, Party
-from isthmus.data.pool import Pool, held_by
+from isthmus.data.pool import Pool, items_per_party
 
 BLIND_OR_BY_LABEL = [
     Random(),
@@ -74,7 +74,7 @@ def with_holders(pool, parties, seed):
     items, generator = pool.party.items, torch.Generator().manual_seed(seed)
     owner = torch.randint(parties, (items,), generator=generator)
     owner[torch.randperm(items, generator=generator)[:parties]] = torch.arange(parties)
-    return replace(pool, holders=held_by(owner, parties))
+    return replace(pool, holders=items_per_party(owner, parties))
 
 
 @st.composite

@@ -10,8 +10,7 @@ from isthmus.data import rows
 from isthmus.data.partition.cut import parties_of
 from isthmus.data.partition.labels import Random
 from isthmus.data.partition.overlap import Overlap
-from isthmus.data.party import SPLITS
-from isthmus.data.party import pool as put_together
+from isthmus.data.party import SPLITS, pool_parties
 
 
 @settings(max_examples=20)
@@ -27,9 +26,9 @@ def test_a_cut_loses_and_duplicates_no_node(cut):
 @given(cuts("node"))
 def test_coupled_parties_pooled_again_are_the_graph(cut):
     pool, partition, count, seed = cut
-    again, whole = put_together(partition.cut(pool, count, seed)), pool.party
+    again, whole = pool_parties(partition.cut(pool, count, seed)), pool.party
     assert torch.equal(again.ids, whole.ids)
-    assert torch.equal(rows.dense(again.graph.x), rows.dense(whole.graph.x))
+    assert torch.equal(rows.to_dense(again.graph.x), rows.to_dense(whole.graph.x))
     assert rows.is_sparse(again.graph.x) == rows.is_sparse(whole.graph.x)
     assert torch.equal(again.graph.y, whole.graph.y)
     assert edges_of(again) == edges_of(whole)
@@ -43,10 +42,10 @@ def test_overlapping_coupled_parties_find_every_edge_whose_ends_anyone_holds(cut
     pool, partition, count, seed = cut
     parties, whole = partition.cut(pool, count, seed), pool.party
     held = set().union(*members_of(parties))
-    again = put_together(parties)
+    again = pool_parties(parties)
     assert set(again.ids.tolist()) == held
     assert edges_of(again) == {edge for edge in edges_of(whole) if {edge[0], edge[1]} <= held}
-    assert torch.equal(rows.dense(again.graph.x), rows.dense(whole.graph.x)[again.ids])
+    assert torch.equal(rows.to_dense(again.graph.x), rows.to_dense(whole.graph.x)[again.ids])
     assert torch.equal(again.graph.y, whole.graph.y[again.ids])
     for split in SPLITS:
         assert torch.equal(getattr(again, split), getattr(whole, split)[again.ids])
@@ -109,7 +108,7 @@ def test_a_cut_loses_and_duplicates_no_graph(cut):
     assert len(parties) == count
     again = [graph for party in parties for graph in graphs_of(party)]
     assert sorted(again) == sorted(graphs_of(pool.party))
-    assert put_together(parties).items == pool.party.items
+    assert pool_parties(parties).items == pool.party.items
 
 
 @settings(max_examples=20)
@@ -141,7 +140,7 @@ def test_ids_are_those_of_the_whole():
         members = sharing.members(pool, 3, seed=0)
         parties = parties_of(named, members, ["a", "b", "c"], coupled=True)
         assert all(torch.equal(party.ids, ids[held]) for party, held in zip(parties, members, strict=True))
-        assert edges_of(put_together(parties)) == edges_of(named)
+        assert edges_of(pool_parties(parties)) == edges_of(named)
     nameless = parties_of(replace(pool.party, ids=None), members, ["a", "b", "c"], coupled=True)
     assert members_of(nameless) == [held.tolist() for held in members]
 

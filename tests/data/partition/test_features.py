@@ -39,7 +39,7 @@ def test_nodes_with_similar_features_are_together(sparse):
 
 
 def test_sparse_features_stay_sparse(monkeypatch):
-    monkeypatch.setattr(rows, "dense", lambda _: pytest.fail("made dense"))
+    monkeypatch.setattr(rows, "to_dense", lambda _: pytest.fail("made dense"))
     monkeypatch.setattr(torch.Tensor, "to_dense", lambda *_: pytest.fail("made dense"))
     x = (torch.rand(50, 30, generator=torch.Generator().manual_seed(0)) < 0.1).float().to_sparse_csr()
     assert all(rows.is_sparse(party.graph.x) for party in KMeans().cut(with_features(x), 4, seed=0))

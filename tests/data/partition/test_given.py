@@ -5,12 +5,12 @@ import torch
 from pools import make_pool, members_of
 
 from isthmus.data.partition.given import Given
-from isthmus.data.pool import Pool, held_by
+from isthmus.data.pool import Pool, items_per_party
 from isthmus.errors import IsthmusError
 
 
 def test_given_hands_everyone_their_own():
-    pool = replace(make_pool(0, 6), holders=held_by(torch.tensor([2, 0, 1, 0, 2, 2]), 3), names=("a", "b", "c"))
+    pool = replace(make_pool(0, 6), holders=items_per_party(torch.tensor([2, 0, 1, 0, 2, 2]), 3), names=("a", "b", "c"))
     assert Given().natural(pool) == 3
     parties = Given().cut(pool, 3, seed=0)
     assert members_of(parties) == [[1, 3], [2], [0, 4, 5]]
@@ -23,7 +23,7 @@ def test_an_item_may_have_several_holders():
 
 
 def test_parties_that_came_as_parties_are_handed_on():
-    made = tuple(Given().cut(replace(make_pool(0, 20), holders=held_by(torch.arange(20) % 3, 3)), 3, seed=0))
+    made = tuple(Given().cut(replace(make_pool(0, 20), holders=items_per_party(torch.arange(20) % 3, 3)), 3, seed=0))
     pool = Pool(None, 3, parties=made)
     assert Given().natural(pool) == 3
     assert all(one is other for one, other in zip(Given().cut(pool, 3, seed=0), made, strict=True))

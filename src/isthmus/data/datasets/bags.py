@@ -74,15 +74,15 @@ def present(words: csr_matrix) -> csr_matrix:
 
 
 def features(words: csr_matrix) -> Tensor:
-    """A sparse matrix as features: CSR where few entries are there, by the measure of `rows.sparsified`.
+    """A sparse matrix as features: CSR where few entries are there, by the measure of `rows.sparsify`.
 
     >>> rows.is_sparse(features(csr_matrix(np.eye(20)))), rows.is_sparse(features(csr_matrix(np.eye(5))))
     (True, False)
     """
     count, width = words.shape
-    if words.nnz >= rows.SPARSE * count * width:
+    if words.nnz >= rows.SPARSE_BELOW * count * width:
         return torch.from_numpy(words.toarray())
-    return matrices.tensor_of(words)
+    return matrices.to_tensor(words)
 
 
 def edges(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from isthmus.data.datasets import generated
 from isthmus.data.datasets.generated import Ints, Pairs
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, Pool, Share, draws, split_by_share
+from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 
 
@@ -68,17 +68,17 @@ class Banks(DataSet):
             raise IsthmusError(
                 f"data set 'banks': {self.nodes} nodes are too few for {self.parties} parties: ask for more nodes"
             )
-        generator = draws(seed, "banks")
+        generator = numpy_generator(seed, "banks")
         owner = generated.owners(self.nodes, self.parties, generator)
         y = generated.specialised(owner, self.parties, self.classes, self.skew, generator)
         graph = Data(
             x=generated.around_means(y, self.classes, self.features, self.noise, generator),
-            edge_index=self._transfers(owner, y, draws(seed, "communities"), generator),
+            edge_index=self._transfers(owner, y, numpy_generator(seed, "communities"), generator),
             y=torch.from_numpy(y),
         )
-        graph.update(split_by_share(torch.from_numpy(owner), self.train, self.val, draws(seed, "split")))
+        graph.update(split_by_share(torch.from_numpy(owner), self.train, self.val, numpy_generator(seed, "split")))
         party = Party.of_graph("pooled", graph, ids=torch.arange(self.nodes))
-        second = generated.second_holders(owner, self.parties, self.overlap, draws(seed, "overlap"))
+        second = generated.second_holders(owner, self.parties, self.overlap, numpy_generator(seed, "overlap"))
         holders = generated.holders_of(owner, second, self.parties)
         return Pool(party, self.classes, holders, note="Generated accounts and transfers; no real ones.")
 

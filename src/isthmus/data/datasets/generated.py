@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isthmus.data.pool import held_by
+from isthmus.data.pool import items_per_party
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ def holders_of(owner: Ints, second: Ints, parties: int) -> tuple[Tensor, ...]:
     item = np.concatenate([np.arange(owner.size), shared])
     order = np.argsort(item, kind="stable")
     holder = torch.from_numpy(np.concatenate([owner, second[shared]])[order])
-    return tuple(torch.from_numpy(item[order])[copies] for copies in held_by(holder, parties))
+    return tuple(torch.from_numpy(item[order])[copies] for copies in items_per_party(holder, parties))
 
 
 def specialised(owner: Ints, parties: int, kinds: int, skew: float, generator: np.random.Generator) -> Ints:

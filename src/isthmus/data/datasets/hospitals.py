@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from isthmus.data.datasets import generated
 from isthmus.data.datasets.generated import Ints, Pairs
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, Pool, Share, draws, split_by_share
+from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 
 
@@ -64,7 +64,7 @@ class Hospitals(DataSet):
             raise IsthmusError(
                 f"data set 'hospitals': {self.nodes} nodes are too few for {self.parties} parties: ask for more nodes"
             )
-        generator = draws(seed, "hospitals")
+        generator = numpy_generator(seed, "hospitals")
         owner = generated.owners(self.nodes, self.parties, generator)
         second = generated.second_holders(owner, self.parties, self.overlap, generator)
         y = generated.specialised(owner, self.parties, self.classes, self.skew, generator)
@@ -73,7 +73,7 @@ class Hospitals(DataSet):
             edge_index=self._links(owner, second, y, generator),
             y=torch.from_numpy(y),
         )
-        graph.update(split_by_share(torch.from_numpy(owner), self.train, self.val, draws(seed, "split")))
+        graph.update(split_by_share(torch.from_numpy(owner), self.train, self.val, numpy_generator(seed, "split")))
         party = Party.of_graph("pooled", graph, ids=torch.arange(self.nodes))
         holders = generated.holders_of(owner, second, self.parties)
         return Pool(party, self.classes, holders, note="Generated patients and their treatment; no real ones.")

@@ -20,7 +20,7 @@ from isthmus.data.cache import cache_root
 from isthmus.data.checked import labelled
 from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, download
 from isthmus.data.party import SPLITS, Party
-from isthmus.data.pool import Pool, Share, draws, split_by_share
+from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
 from isthmus.data.smiles import AtomFeatures, graphs_of, scaffolds_of, structural_columns
 from isthmus.errors import IsthmusError, did_you_mean
 
@@ -108,7 +108,9 @@ class MolecularGraphs(PublicDataSet):
     def _split(self, smiles: Sequence[str], seed: int, kept: Path) -> dict[str, Tensor]:
         if self.split == "scaffold":
             return scaffold_split(scaffolds_of(smiles, kept=kept), self.train, self.val)
-        masks = split_by_share(torch.zeros(len(smiles), dtype=torch.long), self.train, self.val, draws(seed, "split"))
+        masks = split_by_share(
+            torch.zeros(len(smiles), dtype=torch.long), self.train, self.val, numpy_generator(seed, "split")
+        )
         return {split: masks[f"{split}_mask"] for split in SPLITS}
 
 

@@ -14,7 +14,7 @@ from isthmus.data.datasets import generated
 from isthmus.data.datasets.generated import Bools, Floats, Ints
 from isthmus.data.datasets.planting import MOTIFS, Pile, one_hot
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, Pool, Share, draws, split_by_share
+from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 
 BENDS = (0.2, 0.5, 1.0, 2.0)
@@ -71,13 +71,13 @@ class Molecules(DataSet):
             raise IsthmusError(
                 f"data set 'molecules': {self.graphs} graphs are too few for {self.parties} parties: ask for more"
             )
-        generator = draws(seed, "molecules")
+        generator = numpy_generator(seed, "molecules")
         owner = generated.owners(self.graphs, self.parties, generator)
         second = generated.second_holders(owner, self.parties, self.overlap, generator)
         planted = generator.random((self.graphs, self.tasks)) < self.prevalence
         graph = self._built(planted, owner, generator)
         graph.y = self._measured(planted, owner, generator)
-        masks = split_by_share(torch.from_numpy(owner), self.train, self.val, draws(seed, "split"))
+        masks = split_by_share(torch.from_numpy(owner), self.train, self.val, numpy_generator(seed, "split"))
         splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
         holders = generated.holders_of(owner, second, self.parties)
         party = Party.of_batch("pooled", graph, **splits)

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from isthmus.data.datasets.planting import MOTIFS, Pile, one_hot
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, Pool, Share, draws, split_by_share
+from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 
 
 class Motifs(DataSet):
@@ -41,7 +41,7 @@ class Motifs(DataSet):
         >>> pool.party.level, pool.party.items, pool.party.features
         ('graph', 12, 8)
         """
-        generator = draws(seed, "motifs")
+        generator = numpy_generator(seed, "motifs")
         y = generator.permutation(np.arange(self.graphs) % self.classes)
         trees = generator.integers(self.smallest, 2 * self.smallest + 1, size=self.graphs)
         pile = Pile(trees, y[:, None] == np.arange(self.classes), self.size)
@@ -51,7 +51,7 @@ class Motifs(DataSet):
         kinds = generator.integers(self.features, size=batch.numel())
         labels = torch.from_numpy(y)
         graph = Data(x=one_hot(kinds, self.features), edge_index=edge_index, y=labels, batch=batch)
-        masks = split_by_share(labels, self.train, self.val, draws(seed, "split"))
+        masks = split_by_share(labels, self.train, self.val, numpy_generator(seed, "split"))
         splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
         party = Party.of_batch("pooled", graph, **splits)
         return Pool(party, self.classes, note="Generated trees with planted motifs.")

@@ -23,7 +23,7 @@ from torch_geometric.data import Data
 
 from isthmus.data import rows
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet, Pool, draws, rank_within
+from isthmus.data.pool import DataSet, Pool, numpy_generator, rank_within
 from isthmus.errors import IsthmusError
 
 
@@ -174,7 +174,7 @@ class OneGraph(PublicDataSet):
 
     def load(self, seed: int) -> Pool:
         data = self.graph()
-        data.update(self.drawn_split(data.y, draws(seed, "split")))
+        data.update(self.drawn_split(data.y, numpy_generator(seed, "split")))
         return node_pool(data)
 
     def drawn_split(self, y: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
@@ -210,7 +210,7 @@ def node_pool(data: Data) -> Pool:
     >>> pool.classes, rows.is_sparse(pool.party.graph.x), pool.party.ids.numel()
     (3, True, 20)
     """
-    data.x = rows.sparsified(data.x)
+    data.x = rows.sparsify(data.x)
     party = Party.of_graph("pooled", data, ids=torch.arange(data.x.size(0)))
     return Pool(party, classes=int(data.y.max()) + 1)
 

@@ -20,7 +20,7 @@ from isthmus.data.datasets.bags import edges
 from isthmus.data.datasets.public import PublicDataSet, Sizes, download, unpack
 from isthmus.data.datasets.text import numbers
 from isthmus.data.party import Party
-from isthmus.data.pool import Pool, Share, draws, split_by_share
+from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 
 DENSE = 50_000_000
@@ -63,7 +63,7 @@ class SmallGraphs(PublicDataSet):
 
     def load(self, seed: int) -> Pool:
         graph = self.graphs()
-        source = draws(seed if self.split_seed is None else self.split_seed, "split")
+        source = numpy_generator(seed if self.split_seed is None else self.split_seed, "split")
         masks = split_by_share(graph.y, self.train, self.val, source)
         splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
         party = replace(Party.of_batch("pooled", graph, **splits), structural=self.structural(graph))

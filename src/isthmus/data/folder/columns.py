@@ -35,7 +35,7 @@ from isthmus.data.folder.arrow import (
     there,
 )
 from isthmus.data.folder.problems import Mask, Problem, at_rows
-from isthmus.data.ids import hashed
+from isthmus.data.ids import hash_ids
 from isthmus.options import Registered
 
 Totals = dict[str, Tensor]
@@ -171,7 +171,7 @@ class Category(Column):
         if not self.is_keyed:
             return {}
         counts = pc.value_counts(texts(table.column(column)).drop_null())
-        numbers = hashed(counts.field("values").to_pylist(), key)
+        numbers = hash_ids(counts.field("values").to_pylist(), key)
         return {"ids": numbers, "counts": torch.tensor(counts.field("counts").to_pylist(), dtype=torch.long)}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
@@ -179,7 +179,7 @@ class Category(Column):
         if self.values is not None:
             return _one_hot(torch.from_numpy(found(values, self._declared())), len(self.values))
         own = pc.unique(values.drop_null())
-        place = torch.searchsorted(totals["ids"], hashed(own.to_pylist(), key))
+        place = torch.searchsorted(totals["ids"], hash_ids(own.to_pylist(), key))
         at = torch.from_numpy(found(values, own))
         return _one_hot(torch.cat([place, torch.tensor([-1])])[at], totals["ids"].numel())
 

@@ -94,5 +94,5 @@ def summed(totals: Iterable[Totals]) -> Totals:
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     """Matrices next to each other as one CSR matrix."""
-    blocks = [matrices.of_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
-    return matrices.tensor_of(hstack(blocks, format="csr"))
+    blocks = [matrices.from_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
+    return matrices.to_tensor(hstack(blocks, format="csr"))

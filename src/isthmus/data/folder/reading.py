@@ -28,7 +28,7 @@ from isthmus.data.folder.arrow import (
 )
 from isthmus.data.folder.problems import Mask, Problem, at_rows, listed
 from isthmus.data.folder.settings import FILE, PartyFile, read_settings
-from isthmus.data.ids import hashed
+from isthmus.data.ids import hash_ids
 from isthmus.data.party import SPLITS, Border
 from isthmus.errors import IsthmusError
 
@@ -316,7 +316,7 @@ class _Reader:
     def _numbers_of(self, names: Any) -> Tensor:
         """Ids as the numbers that all parties know them by."""
         if self._hashes(names):
-            return hashed(names.to_pylist(), self.key)
+            return hash_ids(names.to_pylist(), self.key)
         return torch.from_numpy(np.array(names.to_numpy(zero_copy_only=False), dtype=np.int64))
 
     def _check_features(self, table: Any | None) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from isthmus.data import cache
 from isthmus.data.partition.cut import parties_of
 from isthmus.data.party import Level, Party
-from isthmus.data.pool import Pool, held_by
+from isthmus.data.pool import Pool, items_per_party
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
@@ -48,7 +48,7 @@ class Partition(Registered):
 
         A cut whose parties share items, or that leaves some to nobody, says so here.
         """
-        return list(held_by(self.assign(pool, parties, seed), parties))
+        return list(items_per_party(self.assign(pool, parties, seed), parties))
 
     def natural(self, pool: Pool) -> int | None:
         """The number of parties where the cut itself says how many there are."""

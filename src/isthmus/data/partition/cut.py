@@ -61,7 +61,7 @@ class _Edges:
 
     def around(self, held: Tensor, *, coupled: bool) -> tuple[Data, Border | None]:
         """The edges between these nodes as a graph, and those that reach them from other parties' nodes."""
-        arriving = rows.runs(self.first[held], self.arriving[held])
+        arriving = rows.concat_ranges(self.first[held], self.arriving[held])
         edge = self.by_target[arriving].sort().values  # in the order that they have in the whole
         self.place[held] = torch.arange(held.numel())
         source, target = self.place[self.edge_index[:, edge]]
@@ -89,7 +89,7 @@ def _cut_pile(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> 
     order, counts = torch.cat(list(members)), [held.numel() for held in members]
     block = Cohort((whole,)).graphs_of(order)
     assert block.batch is not None
-    whose = rows.owners(counts, torch.device("cpu"))
+    whose = rows.party_of_rows(counts, torch.device("cpu"))
     nodes = torch.bincount(whose[block.batch], minlength=len(names))
     edges = torch.bincount(whose[block.batch[block.edge_index[0]]], minlength=len(names)).tolist()
     starts, firsts = np.cumsum([0, *nodes.tolist()]), np.cumsum([0, *counts])
@@ -103,7 +103,7 @@ def _cut_pile(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> 
     for at, name in enumerate(names):
         graph = Data(y=y[at].clone(), batch=batch[at] - int(firsts[at]))
         graph.update({key: run[at].clone(memory_format=torch.contiguous_format) for key, run in per_edge.items()})
-        graph.x = rows.between(block.x, int(starts[at]), int(starts[at + 1])).clone()
+        graph.x = rows.slice_rows(block.x, int(starts[at]), int(starts[at + 1])).clone()
         graph.num_nodes, graph.num_graphs = int(nodes[at]), counts[at]
         held = {split: run[at].clone() for split, run in masks.items()}
         parties.append(Party(name, graph, "graph", structural=whole.structural, **held))

@@ -15,7 +15,7 @@ from torch import Tensor
 from isthmus.data import rows
 from isthmus.data.partition.base import Partition, nobody_empty
 from isthmus.data.party import Level
-from isthmus.data.pool import Pool, draws, rank_within
+from isthmus.data.pool import Pool, numpy_generator, rank_within
 
 AT_ONCE = 100_000
 """More nodes than this are clustered by k-means on mini-batches, which looks at some of them in every step."""
@@ -36,7 +36,7 @@ class KMeans(Partition):
     """Starts with other centres each time; the clustering with the least spread is taken."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
-        generator = draws(seed, "partition")
+        generator = numpy_generator(seed, "partition")
         x = _matrix(pool.party.graph.x)
         told = np.asarray(abs(x).sum(axis=1)).ravel() > 0
         owner = torch.zeros(x.shape[0], dtype=torch.long)

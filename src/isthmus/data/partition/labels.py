@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isthmus.data import rows
 from isthmus.data.partition.base import Partition, nobody_empty
-from isthmus.data.pool import Pool, draws, rank_within
+from isthmus.data.pool import Pool, numpy_generator, rank_within
 from isthmus.data.skew import earth_movers
 
 
@@ -23,7 +23,7 @@ class Random(Partition):
     name: ClassVar[str] = "random"
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
-        return rank_within(one_group(pool), draws(seed, "partition")) % parties
+        return rank_within(one_group(pool), numpy_generator(seed, "partition")) % parties
 
 
 class QuantityDirichlet(Partition):
@@ -35,7 +35,7 @@ class QuantityDirichlet(Partition):
     """Concentration: small gives few parties nearly all, large gives all equally many."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
-        generator = draws(seed, "partition")
+        generator = numpy_generator(seed, "partition")
         shares = generator.dirichlet(np.full(parties, self.beta), size=1)
         return nobody_empty(spread(one_group(pool), torch.from_numpy(shares), generator), parties)
 
@@ -47,7 +47,7 @@ class Iid(Partition):
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         y, _ = classes_of(self, pool)
-        generator = draws(seed, "partition")
+        generator = numpy_generator(seed, "partition")
         dealt = torch.argsort(y * y.numel() + rank_within(y, generator))
         owner = torch.empty_like(y)
         owner[dealt] = torch.arange(y.numel()) % parties
@@ -64,7 +64,7 @@ class LabelDirichlet(Partition):
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         y, classes = classes_of(self, pool)
-        generator = draws(seed, "partition")
+        generator = numpy_generator(seed, "partition")
         drawn = torch.from_numpy(generator.dirichlet(np.full(parties, self.beta), size=classes))
         unlabelled = torch.full((1, parties), 1 / parties, dtype=drawn.dtype)
         return nobody_empty(spread(y, torch.cat([drawn, unlabelled]), generator), parties)
@@ -86,7 +86,7 @@ class LabelSkew(Partition):
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         y, classes = classes_of(self, pool)
-        generator = draws(seed, "partition")
+        generator = numpy_generator(seed, "partition")
         counts = torch.bincount(y, minlength=classes)
         rank = rank_within(y, generator)
         large_first = torch.argsort(counts[:classes], descending=True, stable=True)
@@ -125,7 +125,7 @@ def _dealt(in_runs: Tensor, parties: int) -> Tensor:
     runs = int(in_runs.sum())
     sizes = [(runs + parties - 1 - at) // parties for at in range(parties)]
     owner = torch.empty_like(in_runs, dtype=torch.long)
-    owner[in_runs] = rows.owners(sizes, in_runs.device)
+    owner[in_runs] = rows.party_of_rows(sizes, in_runs.device)
     owner[~in_runs] = torch.arange(runs, in_runs.numel()) % parties
     return owner
 

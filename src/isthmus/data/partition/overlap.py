@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isthmus.data.partition.base import Partition
 from isthmus.data.party import Party
-from isthmus.data.pool import Pool, draws
+from isthmus.data.pool import Pool, numpy_generator
 
 
 class Overlap(Partition):
@@ -44,7 +44,7 @@ class Overlap(Partition):
         return len(self.proportions)
 
     def members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
-        items, generator = pool.party.items, draws(seed, "partition")
+        items, generator = pool.party.items, numpy_generator(seed, "partition")
         sizes = self._sizes(pool.party, parties)
         if self.shared is None:
             return [torch.from_numpy(generator.choice(items, size, replace=False)).sort().values for size in sizes]

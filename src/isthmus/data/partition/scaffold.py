@@ -11,7 +11,7 @@ from torch import Tensor
 from isthmus.data.cache import cache_root
 from isthmus.data.partition.base import Partition, packed
 from isthmus.data.party import Level
-from isthmus.data.pool import Pool, draws
+from isthmus.data.pool import Pool, numpy_generator
 from isthmus.data.smiles import scaffolds_of
 
 
@@ -37,7 +37,7 @@ class Scaffold(Partition):
         sizes = torch.bincount(group)
         if sizes.numel() < parties:
             raise self.refuse(f"{sizes.numel()} scaffolds are too few for {parties} parties: ask for fewer")
-        ties = draws(seed, "partition").permutation(sizes.numel())
+        ties = numpy_generator(seed, "partition").permutation(sizes.numel())
         order = np.lexsort((ties, -sizes.numpy()))
         members = torch.argsort(group, stable=True).split(sizes.tolist())
         return packed([members[at].tolist() for at in order], parties, group.numel())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus.data.partition.base import Partition, nobody_empty, packed
 from isthmus.data.party import Level, Party
-from isthmus.data.pool import Pool, draws
+from isthmus.data.pool import Pool, numpy_generator
 from isthmus.errors import missing_extra
 
 
@@ -42,7 +42,7 @@ class Louvain(Partition):
         graph.add_nodes_from(range(party.nodes))
         graph.add_edges_from(party.graph.edge_index.t().tolist())
         found = networkx.community.louvain_communities(
-            graph, resolution=self.resolution, seed=int(draws(seed, "partition").integers(2**31))
+            graph, resolution=self.resolution, seed=int(numpy_generator(seed, "partition").integers(2**31))
         )
         near = _neighbours_near(party)  # so that a community that must be split falls apart into connected halves
         return [sorted(community, key=near.__getitem__) for community in found]
@@ -65,7 +65,7 @@ class Metis(Partition):
         apart = source != target  # METIS knows no loops
         ends = np.concatenate([source[apart], target[apart]]), np.concatenate([target[apart], source[apart]])
         adjacency = coo_array((np.ones(ends[0].size, dtype=np.int8), ends), shape=(pool.party.items,) * 2).tocsr()
-        options = pymetis.Options(seed=int(draws(seed, "partition").integers(2**31)))
+        options = pymetis.Options(seed=int(numpy_generator(seed, "partition").integers(2**31)))
         _, owner = pymetis.part_graph(
             parties, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
         )

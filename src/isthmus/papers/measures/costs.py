@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import nn
 
-from isthmus.data.party import Party, pool
+from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.ledger import Ledger
@@ -57,7 +57,11 @@ class Costs(Measure):
         brief = method.model_copy(update={"rounds": 1})  # of the other sides only the set-up is told
         held, task, encoder = loaded.parties, loaded.task, study.encoder()
         module = extended(method, module_for(encoder, held, task, seed), seed)
-        sides = {"set_up": held, "alone": [replace(party, border=None) for party in held], "pooled": [pool(held)]}
+        sides = {
+            "set_up": held,
+            "alone": [replace(party, border=None) for party in held],
+            "pooled": [pool_parties(held)],
+        }
         times: dict[str, list[float]] = {name: [] for name in (*sides, "update")}
         booked: dict[str, float] = {}
         for _ in range(self.repeats):
