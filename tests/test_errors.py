@@ -15,7 +15,7 @@ from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswer
         ("xyz", ["local", "fedavg"], "known: fedavg, local"),
         ("", ["local"], "known: local"),
         ("xyz", ["a, 2", "b"], "known: 'a, 2', 'b'"),
-        ("xyz", [], "none is known"),
+        ("xyz", [], "there are none"),
     ],
 )
 def test_hint_is_the_nearest_name_or_all_of_them(name: str, known: list[str], hint: str) -> None:

@@ -1,4 +1,4 @@
-"""Options are typed fields; a wrong value is one line; kinds are found by name."""
+"""Typed options, the message for a wrong value, and classes found by name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Square(Shape):
 
 
 class BigSquare(Square):
-    """Inherits the name, so it is not the one that is found."""
+    """Inherits its name, so a look-up finds the base class."""
 
     side: int = 2
 
@@ -83,16 +83,32 @@ def test_wrong_option_is_one_line_that_names_it(values: dict[str, Any], text: st
     assert "\n" not in str(caught.value)
 
 
+def test_long_value_is_shortened_in_the_message() -> None:
+    with pytest.raises(IsthmusError, match=r"^example: option 'rounds' is 'x{199}\.\.\.: "):
+        read(rounds="x" * 1000)
+    with pytest.raises(IsthmusError, match="option 'optimizer' is a number too long to show: "):
+        read(optimizer=10**5000)
+
+
+def test_all_problems_are_listed() -> None:
+    assert Example.problems({"name_of_it": "x"}) == []
+    assert Example.problems({"rounds": 0, "inner": {"epoch": 3}}) == [
+        "option 'name_of_it' is required",
+        "option 'rounds' is 0: input should be greater than or equal to 1",
+        "unknown option 'inner.epoch': did you mean 'epochs'?",
+    ]
+
+
 def test_missing_required_option_is_named() -> None:
     with pytest.raises(IsthmusError, match=r"^example: option 'name_of_it' is required$"):
         Example.read({}, "example")
 
 
-def test_table_changes_the_entries_it_names_and_no_other() -> None:
+def test_table_changes_only_the_entries_it_names() -> None:
     assert read(inner={"epochs": 7}).inner == Inner(lr=0.5, epochs=7)
 
 
-def test_options_object_replaces_the_default_as_a_whole() -> None:
+def test_options_object_replaces_the_whole_default() -> None:
     assert read(inner=Inner(epochs=7)).inner == Inner(lr=0.1, epochs=7)
 
 
@@ -101,19 +117,19 @@ def test_options_are_frozen() -> None:
         read().rounds = 3  # type: ignore[misc]
 
 
-def test_reading_leaves_the_values_as_they_were() -> None:
+def test_reading_does_not_change_the_values() -> None:
     values = {"name_of_it": "x", "inner": {"epochs": 7}}
     Example.read(values, "example")
     assert values == {"name_of_it": "x", "inner": {"epochs": 7}}
 
 
-def test_kinds_are_found_by_name_in_any_case() -> None:
+def test_class_is_found_by_name_in_any_case() -> None:
     assert Shape.named("Circle") is Circle
     assert Shape.named("square") is Square
     assert list(Shape.known()) == ["circle", "square"]
 
 
-def test_unknown_kind_names_the_nearest() -> None:
+def test_unknown_name_suggests_a_known_one() -> None:
     with pytest.raises(IsthmusError, match=r"^unknown shape 'cirle': did you mean 'circle'\?$"):
         Shape.named("cirle")
 

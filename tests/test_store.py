@@ -1,4 +1,4 @@
-"""Files are whole or as they were; what is packed comes back to the bit."""
+"""A file is written completely or not at all; packed values come back bit for bit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ trees = st.recursive(
 
 
 def same(a: Any, b: Any) -> bool:
-    """Alike to the bit and in type and order; NaN is like NaN."""
+    """Whether values are equal bit for bit, in type and in order; NaN equals NaN."""
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape and a.tolist() == b.tolist()
     if isinstance(a, Mapping):
@@ -48,7 +48,7 @@ def same(a: Any, b: Any) -> bool:
 
 @settings(deadline=None, derandomize=True)
 @given(trees)
-def test_what_is_packed_comes_back(value: Any) -> None:
+def test_packed_value_is_unpacked(value: Any) -> None:
     assert same(value, store.unpack(store.pack(value)))
 
 
@@ -59,8 +59,8 @@ def test_a_tensor_in_several_places_is_packed_once() -> None:
     assert all(same(each, {"sum": whole, "own": whole[:2]}) for each in store.unpack(data).values())
 
 
-class MadeWhenAsked(Mapping[str, Tensor]):
-    """Its tensors live no longer than somebody looks at them."""
+class CreatedOnAccess(Mapping[str, Tensor]):
+    """A mapping that creates a new tensor on every access."""
 
     def __getitem__(self, key: str) -> Tensor:
         return torch.tensor([float(key)])
@@ -72,20 +72,20 @@ class MadeWhenAsked(Mapping[str, Tensor]):
         return 9
 
 
-def test_tensors_that_are_made_when_asked_for_are_told_apart() -> None:
-    back = store.unpack(store.pack(MadeWhenAsked()))
+def test_short_lived_tensors_are_not_confused() -> None:
+    back = store.unpack(store.pack(CreatedOnAccess()))
     assert {key: value.item() for key, value in back.items()} == {key: float(key) for key in "123456789"}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 5e-324, 0.1 + 0.2])
-def test_number_comes_back_to_the_bit(value: float) -> None:
+def test_number_comes_back_bit_for_bit(value: float) -> None:
     tensor = torch.tensor([value], dtype=torch.float64)
     back = store.unpack(store.pack({"plain": value, "tensor": tensor}))
     assert repr(back["plain"]) == repr(value)
     assert torch.equal(back["tensor"].view(torch.int64), tensor.view(torch.int64))
 
 
-def test_tensors_that_share_memory_come_back_apart() -> None:
+def test_tensors_that_share_memory_come_back_separate() -> None:
     whole = torch.arange(6.0).view(2, 3)
     back = store.unpack(
         store.pack({"row": whole[0], "column": whole[:, 0], "again": whole, "grown": whole[:1].expand(4, 3)})
@@ -102,12 +102,12 @@ def test_tuples_come_back_as_lists() -> None:
 
 @pytest.mark.parametrize("value", [{1, 2}, b"bytes", object(), 1j])
 def test_other_things_are_refused(value: Any) -> None:
-    with pytest.raises(IsthmusError, match=f"a {type(value).__name__} cannot be saved"):
+    with pytest.raises(IsthmusError, match=f"cannot save a {type(value).__name__}: "):
         store.pack({"a": [value]})
 
 
-def test_keys_that_are_no_texts_are_refused() -> None:
-    with pytest.raises(IsthmusError, match="1 is no text"):
+def test_key_that_is_not_a_text_is_refused() -> None:
+    with pytest.raises(IsthmusError, match="cannot save under the key 1: use a text as key"):
         store.pack({"a": {1: 2}})
 
 
@@ -115,12 +115,12 @@ def full(*_: Any, **__: Any) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def half_then_full(aside: Path) -> None:
-    aside.write_bytes(b"ha")
+def half_then_full(temporary: Path) -> None:
+    temporary.write_bytes(b"ha")
     full()
 
 
-def test_write_makes_the_folder_and_leaves_only_the_file(tmp_path: Path) -> None:
+def test_write_creates_the_folder_and_leaves_only_the_file(tmp_path: Path) -> None:
     store.write(tmp_path / "a" / "b" / "file", "text ⟷")
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["file"]
     assert (tmp_path / "a" / "b" / "file").read_text(encoding="utf-8") == "text ⟷"
@@ -140,8 +140,8 @@ def test_full_disk_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("stop", [half_then_full, lambda aside: (aside.write_bytes(b"ha"), 1 / 0)])
-def test_library_that_stops_half_way_leaves_the_old_file(tmp_path: Path, stop: Any) -> None:
+@pytest.mark.parametrize("stop", [half_then_full, lambda temporary: (temporary.write_bytes(b"ha"), 1 / 0)])
+def test_library_that_fails_halfway_leaves_the_old_file(tmp_path: Path, stop: Any) -> None:
     file = tmp_path / "file"
     store.write(file, b"old")
     with pytest.raises((IsthmusError, ZeroDivisionError)):
@@ -150,7 +150,7 @@ def test_library_that_stops_half_way_leaves_the_old_file(tmp_path: Path, stop: A
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_folder_that_cannot_be_is_an_error_of_one_line(tmp_path: Path) -> None:
+def test_impossible_folder_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(IsthmusError, match="cannot write") as caught:
         store.write(tmp_path / "file" / "inside", b"")
@@ -190,3 +190,23 @@ def test_another_format_is_an_error_that_says_what_to_do(tmp_path: Path, content
         f"cannot read {file}: it has {found}, and isthmus {__version__} reads format {store.FORMAT}; "
         f"run the study again with --force, or install the version that wrote it{writer}"
     )
+
+
+def test_locked_file_is_refused_until_it_is_released(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "lock"
+    used = r"^the study is in use by another process: stop that process first$"
+    with store.lock(file, "the study"), pytest.raises(IsthmusError, match=used):
+        store.lock(file, "the study").__enter__()
+    with store.lock(file, "the study"):
+        pass
+
+
+def test_lock_passes_on_the_errors_of_its_block(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone"), store.lock(tmp_path / "lock", "the study"):
+        (tmp_path / "gone").read_bytes()
+
+
+def test_lock_in_an_impossible_folder_is_a_one_line_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(IsthmusError, match=r"^cannot lock .*; make its folder writable$"):
+        store.lock(tmp_path / "file" / "lock", "the study").__enter__()

@@ -1,4 +1,4 @@
-"""What is written as TOML reads back as it was."""
+"""Written TOML reads back unchanged."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "run": "isthmus.study.run",
     "run_study": "isthmus.study.run",
     "write_report": "isthmus.study.report",
@@ -42,7 +42,7 @@ _HOMES = {
     "load_graph": "isthmus.study.graphs",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
     from isthmus.data.partition import Partition as Partition
@@ -74,10 +74,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Names are loaded when they are first used: `import isthmus` alone brings in neither torch nor PyG."""
-    if name not in _HOMES:
+    """Import a public name on first use, so that `import isthmus` alone loads neither torch nor PyG."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'isthmus' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m isthmus` is the command `isthmus`."""
+"""Run the command line with `python -m isthmus`."""
 
 from isthmus.cli import main
 

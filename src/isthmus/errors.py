@@ -1,4 +1,4 @@
-"""Errors are part of the interface: one line that says what, where and what to do."""
+"""Error classes. An error is one line that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class IsthmusError(Exception):
-    """Something the caller can mend. Its text is one line; the command line shows it and exits with code 2."""
+    """An error that the caller can fix. Its text is one line; the command line prints it and exits with code 2."""
 
 
 class PayloadError(IsthmusError):
-    """A payload carries what it must not, or not what it should."""
+    """A payload has a field that is not allowed, or lacks one that is needed."""
 
 
 class PartyFailed(IsthmusError):  # noqa: N818 - reads as what happened
@@ -28,7 +28,7 @@ class TooFewAnswers(IsthmusError):  # noqa: N818
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for a mistyped name: the nearest known one, or all of them.
+    """Return a hint for a mistyped name: the most similar known name, or all known names.
 
     >>> did_you_mean("fedavgg", ["fedavg", "local"])
     "did you mean 'fedavg'?"
@@ -38,9 +38,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     shown = map(repr, names) if any("," in each for each in names) else names
-    return f"known: {', '.join(shown)}" if names else "none is known"
+    return f"known: {', '.join(shown)}" if names else "there are none"
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:
-    """The one sentence for an optional dependency that is not installed."""
+    """Return the error for an optional dependency that is not installed."""
     return IsthmusError(f"{purpose} needs {package}: install it with pip install 'isthmus[{extra}]'")

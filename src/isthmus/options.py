@@ -1,4 +1,4 @@
-"""Typed options and registration by class definition: what the CLI, the TOML file, the docs and the report all read."""
+"""Typed options, and classes registered by name. The command line, TOML files, docs and reports all read them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pydantic_core import ErrorDetails
 
 from isthmus.errors import IsthmusError, did_you_mean
 
-LONGEST = 200
-"""Characters of a wrong value that a message shows."""
+MAX_SHOWN = 200
+"""A message shows at most this many characters of a wrong value."""
 
 
 class Options(BaseModel):
-    """A frozen set of typed fields. A docstring under a field is its documentation everywhere.
+    """A frozen set of typed fields. The docstring under a field documents it in the help text, the docs and the report.
 
     >>> class Example(Options):
     ...     rounds: int = 100
@@ -33,44 +33,44 @@ class Options(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Check `values` against the fields; the first thing wrong becomes one line that names `where`.
+        """Check `values` and return the options; the first problem becomes a one-line error that begins with `where`.
 
-        A table for a field that holds options itself changes the entries it names, not the field's other defaults.
+        A table for a field that holds options itself changes only the entries it names; the others keep their defaults.
         """
         try:
-            return cls.model_validate(_on_defaults(cls, values))
+            return cls.model_validate(_with_defaults(cls, values))
         except ValidationError as error:
-            raise IsthmusError(_one_line(cls, error.errors()[0], where)) from error
+            raise IsthmusError(_message(cls, error.errors()[0], where)) from error
 
     @classmethod
-    def faults(cls, values: Mapping[str, Any]) -> list[str]:
-        """Everything that is wrong with `values`, a line each."""
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """List everything that is wrong with `values`, one line each."""
         try:
-            cls.model_validate(_on_defaults(cls, values))
+            cls.model_validate(_with_defaults(cls, values))
         except ValidationError as error:
-            return [_one_line(cls, each, "").removeprefix(": ") for each in error.errors()]
+            return [_message(cls, each, "").removeprefix(": ") for each in error.errors()]
         return []
 
 
 class Registered(Options):
-    """Options of a kind that is found by name: a subclass that gives itself a `name` is registered by being defined."""
+    """Options with a name. Defining a subclass with a `name` registers it."""
 
     name: ClassVar[str] = ""
     kind: ClassVar[str] = ""
-    """What one of these is called in messages: method, data set, partition, ..."""
+    """The word for one of these in messages: method, data set, partition, ..."""
     built_in_module: ClassVar[str] = ""
-    """The module that holds the built-in ones, or a package: then every module in it is imported before a look-up."""
+    """The module or package that defines the built-in subclasses; it is imported, with all its modules, on look-up."""
 
     @classmethod
     def known(cls) -> dict[str, type[Self]]:
-        """All registered subclasses by name, in alphabetical order."""
+        """Return all registered subclasses by name, in alphabetical order."""
         if cls.built_in_module:
             _import_all(cls.built_in_module)
         return {each.name: each for each in sorted(_named_subclasses(cls), key=lambda each: each.name)}
 
     @classmethod
     def named(cls, name: str) -> type[Self]:
-        """The subclass called `name`, or an error with the nearest right name."""
+        """Return the subclass called `name`; an unknown name is an error that suggests a known one."""
         known = cls.known()
         if name.lower() not in known:
             raise IsthmusError(f"unknown {cls.kind} '{name}': {did_you_mean(name, known)}")
@@ -78,7 +78,7 @@ class Registered(Options):
 
     @classmethod
     def describe(cls) -> dict[str, Any]:
-        """Name, summary and typed options with their defaults, as the CLI lists them and the docs print them."""
+        """Return name, summary and typed options with their defaults, for the command line and the docs."""
         return {
             "name": cls.name,
             "summary": (cls.__doc__ or "").strip().split("\n")[0],
@@ -97,11 +97,11 @@ def _named_subclasses(base: type[Kind]) -> Iterator[type[Kind]]:
 
 
 @cache
-def _import_all(home: str) -> None:
-    """Once: names are looked up by the thousand where tables of studies are read."""
-    package = importlib.import_module(home)
+def _import_all(name: str) -> None:
+    """Import a module and everything directly in it; cached, because reading tables of studies looks up many names."""
+    package = importlib.import_module(name)
     for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
-        importlib.import_module(f"{home}.{module.name}")
+        importlib.import_module(f"{name}.{module.name}")
 
 
 def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
@@ -116,27 +116,27 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
         yield {
             "name": prefix + name,
             "required": field.is_required(),
-            "type": kind.__name__ if isinstance(kind, type) else _spelled(kind),
+            "type": kind.__name__ if isinstance(kind, type) else _type_text(kind),
             "default": None if field.is_required() else field.get_default(call_default_factory=True),
             "help": " ".join((field.description or "").split()),
         }
 
 
-def _spelled(kind: Any) -> str:
-    """A type as people read it, bounds left out."""
+def _type_text(kind: Any) -> str:
+    """Return a type as text, without its bounds."""
     return re.sub(r"Annotated\[(\w+), .*?\)\]", r"\1", str(kind).replace("typing.", ""))
 
 
-def _on_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    whole = dict(values)
+def _with_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
     for name, field in cls.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Options) and isinstance(values.get(name), Mapping):
-            whole[name] = {**default.model_dump(), **_on_defaults(type(default), values[name])}
-    return whole
+            merged[name] = {**default.model_dump(), **_with_defaults(type(default), values[name])}
+    return merged
 
 
-def _one_line(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
+def _message(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
     path = [str(part) for part in error["loc"]]
     key = ".".join(path)
     if error["type"] == "extra_forbidden":
@@ -150,12 +150,12 @@ def _one_line(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
     if error["type"] == "missing":
         return f"{where}: option '{key}' is required"
     why = error["msg"].removeprefix("Value error, ")
-    return f"{where}: option '{key}' is {_shown(error['input'])}: {why[0].lower()}{why[1:]}"
+    return f"{where}: option '{key}' is {_shortened(error['input'])}: {why[0].lower()}{why[1:]}"
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes out
+    except ValueError:  # Python refuses to print an integer with thousands of digits
         return "a number too long to show"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -1,11 +1,11 @@
-"""Files that are whole or not there: written aside, then renamed."""
+"""Files that are written completely or not at all, and values saved in them."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,112 +22,110 @@ FORMAT = 1
 
 
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Write a file that is either whole or as it was; a full disk is an error of one line.
+    """Write a file completely, or leave the old one as it was; a full disk is a one-line error.
 
     Arguments:
-        private: only the user who writes it may read it.
+        private: only the user who writes the file may read it.
     """
     data = data.encode() if isinstance(data, str) else data
 
-    def fill(aside: Path) -> None:
-        with open(aside, "wb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
+    def write_to(temporary: Path) -> None:
+        with open(temporary, "wb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
 
-    write_with(path, fill)
+    write_with(path, write_to)
 
 
-def write_with(path: Path, fill: Callable[[Path], object]) -> None:
-    """As `write`, for libraries that write files themselves: `fill` gets the path of the file aside."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")  # two writers must not share it
+def write_with(path: Path, write_to: Callable[[Path], object]) -> None:
+    """Do what `write` does for a library that writes files itself: `write_to` gets the path of a temporary file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")  # one for each process that writes
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fill(aside)
-        aside.replace(path)
-    except OSError as error:
-        _drop(aside)
-        raise IsthmusError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
-        ) from error
-    except BaseException:
-        _drop(aside)
+        write_to(temporary)
+        temporary.replace(path)
+    except BaseException as error:
+        with suppress(OSError):  # the folder may not exist
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise IsthmusError(
+                f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
+            ) from error
         raise
 
 
 @contextmanager
 def lock(path: Path, what: str) -> Iterator[None]:
-    """Hold a file as long as the `with` lasts; an error where another process does.
+    """Lock a file for the duration of the `with` block; if another process has locked it, raise an error.
 
     Arguments:
-        what: is in use then, for the message.
+        what: the name in the message of what the lock protects.
     """
-    import fcntl  # of POSIX, as what wants it
+    import fcntl  # only on POSIX, as the callers
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError as error:
-        raise IsthmusError(f"{what} is in use: another process works with it, stop that first") from error
-    except OSError as error:
-        if error.filename not in (None, str(path)):
-            raise  # of what is done meanwhile
-        raise IsthmusError(f"cannot hold {path}: {error.strerror or error}; make it a place to write to") from error
-
-
-def _drop(aside: Path) -> None:
-    with suppress(OSError):  # where the folder itself cannot be, there is nothing to take away
-        aside.unlink(missing_ok=True)
+        except BlockingIOError as error:
+            raise IsthmusError(f"{what} is in use by another process: stop that process first") from error
+        except OSError as error:
+            raise IsthmusError(f"cannot lock {path}: {error.strerror or error}; make its folder writable") from error
+        yield
 
 
 def pack(value: Any) -> bytes:
-    """Nested mappings, lists, texts, numbers and tensors as one safetensors blob; a tensor in several places once.
+    """Return nested mappings, lists, texts, numbers and tensors as one safetensors blob.
+
+    A tensor that occurs in several places is stored once.
 
     >>> unpack(pack({"a": [1, 2.5, None], "b": {"w": torch.ones(1)}}))
     {'a': [1, 2.5, None], 'b': {'w': tensor([1.])}}
     """
     tensors: dict[str, Tensor] = {}
-    seen: dict[int, tuple[str, Tensor]] = {}  # the tensor too: while it is held nothing else has its number
+    stored: dict[int, tuple[str, Tensor]] = {}  # holds the tensor too, so that no other object gets its id
 
-    def plain(value: Any) -> Any:
+    def to_json(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if id(value) not in seen:
-                seen[id(value)] = f"t{len(tensors)}", value
+            if id(value) not in stored:
+                stored[id(value)] = f"t{len(tensors)}", value
                 tensors[f"t{len(tensors)}"] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            return {"$tensor": seen[id(value)][0]}
+            return {"$tensor": stored[id(value)][0]}
         if isinstance(value, Mapping):
-            return {_marked(key): plain(inner) for key, inner in value.items()}
+            return {_escaped(key): to_json(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [plain(inner) for inner in value]
+            return [to_json(inner) for inner in value]
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        raise IsthmusError(f"a {type(value).__name__} cannot be saved: keep tensors, numbers, texts and groups of them")
+        raise IsthmusError(
+            f"cannot save a {type(value).__name__}: use tensors, numbers, texts, and lists or mappings of them"
+        )
 
-    tree = json.dumps(plain(value)).encode()
+    tree = json.dumps(to_json(value)).encode()
     return safetensors.torch.save({**tensors, "tree": torch.frombuffer(bytearray(tree), dtype=torch.uint8)})
 
 
 def unpack(data: bytes) -> Any:
-    """The way back from `pack`."""
+    """Return the value that `pack` encoded; tuples come back as lists."""
     tensors = safetensors.torch.load(data)
     tree = json.loads(bytes(tensors.pop("tree").numpy()).decode())
 
-    def whole(value: Any) -> Any:
+    def from_json(value: Any) -> Any:
         if isinstance(value, dict):
             if value.keys() == {"$tensor"}:
                 return tensors[value["$tensor"]]
-            return {key.removeprefix("$"): whole(inner) for key, inner in value.items()}
-        return [whole(inner) for inner in value] if isinstance(value, list) else value
+            return {key.removeprefix("$"): from_json(inner) for key, inner in value.items()}
+        return [from_json(inner) for inner in value] if isinstance(value, list) else value
 
-    return whole(tree)
+    return from_json(tree)
 
 
-def _marked(key: Any) -> str:
-    """A key that stands apart from the one for tensors."""
+def _escaped(key: Any) -> str:
+    """Return a key that cannot be taken for "$tensor"."""
     if not isinstance(key, str):
-        raise IsthmusError(f"{key!r} is no text: what is saved is kept under texts, so that it comes back as it was")
+        raise IsthmusError(f"cannot save under the key {key!r}: use a text as key")
     return f"${key}" if key.startswith("$") else key
 
 

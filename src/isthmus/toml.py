@@ -1,4 +1,4 @@
-"""TOML written by hand: the standard library only reads it, and a study needs no more than tables and lists."""
+"""A small TOML writer: the standard library only reads TOML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def dumps(table: Mapping[str, Any]) -> str:
-    """A nested mapping as TOML; entries that are None are left out.
+    """Return a nested mapping as TOML text, without the entries that are None.
 
     >>> print(dumps({"seeds": [0, 1], "data": {"name": "banks"}}))
     seeds = [0, 1]

@@ -174,7 +174,7 @@ def test_the_server_listens_where_it_is_told_to(tmp_path: Path) -> None:
         assert listening(here) == {"127.0.0.1", "127.0.0.2"}  # within this machine, and for the parties
         again = isthmus("federation", "serve", here.kits / "server")
         assert again.returncode == 2
-        assert "is in use: another process works with it, stop that first" in again.stderr
+        assert "is in use by another process: stop that process first" in again.stderr
         here.processes["server"].send_signal(signal.SIGINT)
         assert here.processes.pop("server").wait(timeout=10) == 130
         assert here.log("server").count("isthmus: stopped") == 1

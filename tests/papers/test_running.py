@@ -300,7 +300,7 @@ def test_a_table_is_run_by_one_process(at_once: None, folder: Path, isthmus: Ist
     with store.lock(folder / "mine" / "results" / ".table1.lock", "mine/table1"):
         done = isthmus("papers", "run", "mine/table1", "--folder", str(folder))
     assert (done.code, done.err) == (
-        2, "isthmus: mine/table1 is in use: another process works with it, stop that first\n"
+        2, "isthmus: mine/table1 is in use by another process: stop that process first\n"
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def read_settings(folder: Path) -> tuple[PartyFile | None, list[Problem]]:
         return None, [Problem(FILE, f"{reason}: a party folder has one; make it with isthmus party new")]
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets in brackets
         return None, [Problem(FILE, f"no TOML: {error}")]
-    faults = PartyFile.faults(values)
+    faults = PartyFile.problems(values)
     if faults:
         return None, [Problem(FILE, fault) for fault in faults]
     settings = PartyFile.read(values, FILE)
@@ -156,7 +156,7 @@ def _wrong_columns(settings: PartyFile) -> list[Problem]:
         except IsthmusError as error:
             found.append(f"{where}: {error}")
             continue
-        faults = kind.faults(options)
+        faults = kind.problems(options)
         found += [f"{where}: {fault}" for fault in faults]
         names = [column] if faults else kind.read(options, where).reads(column)
         found += [f"{where}: '{each}' has another meaning already: rename it" for each in names if each in taken]
