@@ -30,8 +30,8 @@ from isthmus.papers.kept import values_of
 from isthmus.papers.plan import Cell, Table
 from isthmus.papers.shelf import Entry, entries
 from isthmus.papers.shown import signed, verdicts
-from isthmus.study.plain import Deed, Share, in_plain_words, sentence, spans
-from isthmus.study.seen import fields_in
+from isthmus.report.ledger_text import Deed, Share, in_plain_words, sentence, spans
+from isthmus.report.sections.ledger import fields_in
 from isthmus.testing import Subject, small_parties
 
 HERE = Path(__file__).parent

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isthmus.advice.methods import ADVICE
 from isthmus.audit.base import Audit
 from isthmus.data.partition import Partition
 from isthmus.data.pool import DataSet
@@ -23,7 +24,6 @@ from isthmus.papers import shelf
 from isthmus.papers.kept import counted, means
 from isthmus.papers.shelf import Entry
 from isthmus.papers.shown import verdicts
-from isthmus.study.advice import ADVICE
 from isthmus.tasks.base import Task
 
 HERE = Path(__file__).parent

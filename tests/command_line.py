@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from isthmus import cli
+from isthmus.cli import main as cli
 
 RUN = re.compile(r"(\w+), seed (\d+): (\d+) rounds in \d+\.\d s")
 """The line on standard error that a run ends with."""

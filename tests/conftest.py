@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from command_line import Done, Isthmus
 from helpers import make_graph_parties, make_node_parties
-from isthmus import cli
+from isthmus.cli import main as cli
 
 settings.register_profile("suite", deadline=None)  # two test processes on two cores make single examples slow
 settings.load_profile("suite")

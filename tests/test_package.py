@@ -18,8 +18,8 @@ SOURCE = Path(isthmus.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 EXTRAS = {"pymetis", "rdkit", "nvflare", "cryptography", "tenseal"}
 AT_HOME = {
-    "nvflare": ["federation/flare.py"],
-    "cryptography": ["federation/flare.py", "protect/sealing.py", "protect/masks.py"],
+    "nvflare": ["deploy/flare.py"],
+    "cryptography": ["deploy/flare.py", "protect/sealing.py", "protect/masks.py"],
     "tenseal": ["protect/ckks.py"],
 }
 """The files that may import an extra when they are themselves imported."""
@@ -45,7 +45,8 @@ def test_import_is_fast_and_brings_in_nothing_heavy() -> None:
 def test_using_it_imports_no_extra() -> None:
     code = (
         "import sys, json, isthmus; isthmus.run; from isthmus.methods.base import Method; Method.known();"
-        "import isthmus.cli, isthmus.study.run, isthmus.study.show, isthmus.study.preview, isthmus.study.federated;"
+        "import isthmus.cli.main, isthmus.study.run, isthmus.progress.terminal;"
+        "import isthmus.deploy.preview, isthmus.deploy.coordinator;"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     )
     modules = fresh(code)

@@ -27,7 +27,7 @@ from isthmus import __version__
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Gcn
 from isthmus.study.config import Study
-from isthmus.study.engine import Run, module_for, task_for
+from isthmus.study.loop import Run, module_for, task_for
 from isthmus.study.run import run_study
 
 HERE = Path(__file__).parent

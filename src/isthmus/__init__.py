@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "run": "isthmus.study.run",
     "run_study": "isthmus.study.run",
-    "write_report": "isthmus.study.report",
+    "write_report": "isthmus.report.report",
     "check_method": "isthmus.testing",
     "Party": "isthmus.data.party",
     "Border": "isthmus.data.party",
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from isthmus.methods.training import LocalTraining as LocalTraining
     from isthmus.nn.encoders import Encoder as Encoder
     from isthmus.nn.per_party import per_party as per_party
+    from isthmus.report.report import write_report as write_report
     from isthmus.study.config import Study as Study
     from isthmus.study.graphs import load_graph as load_graph
-    from isthmus.study.report import write_report as write_report
     from isthmus.study.results import Results as Results
     from isthmus.study.run import run as run
     from isthmus.study.run import run_study as run_study

@@ -1,6 +1,6 @@
 """Run the command line with `python -m isthmus`."""
 
-from isthmus.cli import main
+from isthmus.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 import pytest
 from tests.benchmarks.conftest import PAPERS
 
-from isthmus.cli_papers import _only
+from isthmus.cli.papers import _only
 from isthmus.papers.drawn import drawn_page
 from isthmus.papers.shelf import entries
 from isthmus.papers.shown import filled, markdown, marks

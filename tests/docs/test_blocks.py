@@ -64,7 +64,7 @@ def test_pages_have_only_known_kinds_of_blocks() -> None:
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS])
 def test_commands_that_are_only_read_are_accepted(page: str) -> None:
     """In prose, in blocks marked `text`, in pages without blocks that run: a name alone may lack its arguments."""
-    from tests.command_line import called  # this file is run as a script too, which knows no `tests`
+    from command_line import called  # this file is run as a script too, which knows no `tests`
 
     text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
     for line in COMMAND.findall(text):
@@ -118,7 +118,7 @@ def run_page(page: str) -> None:
 
 
 def run_command(line: str, where: str) -> None:
-    from isthmus.cli import main
+    from isthmus.cli.main import main
 
     words = shlex.split(line, comments=True)
     if any(word in PUBLIC for word in words) and "ISTHMUS_DATA" not in os.environ:

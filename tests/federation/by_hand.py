@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from isthmus.data.folder.writing import write_parties
+from isthmus.deploy.coordinator import Member
 from isthmus.federation.remote import Message, Nearby, PartySide
 from isthmus.protect.sealing import Keyring, keyrings
 from isthmus.study.config import Study
-from isthmus.study.federated import Member
 
 Meddler = Callable[[str, Message], Message | str | None]
 """Gets the party and a message to it; what it returns is the reply, None lets the party answer."""

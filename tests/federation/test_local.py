@@ -19,7 +19,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Gcn
-from isthmus.study.engine import Run, RunResult
+from isthmus.study.loop import Run, RunResult
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 
 PARTIES = {

@@ -21,7 +21,7 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator
 from isthmus.nn.encoders import Gcn, Gin
 from isthmus.nn.per_party import initial_weights
-from isthmus.study.engine import Run
+from isthmus.study.loop import Run
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 
 pytestmark = pytest.mark.usefixtures("double_precision")

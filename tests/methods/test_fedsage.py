@@ -30,7 +30,7 @@ from isthmus.methods.fedsage import (
     similar_nodes,
 )
 from isthmus.nn.encoders import Encoder
-from isthmus.study.engine import Run, module_for, task_for
+from isthmus.study.loop import Run, module_for, task_for
 
 QUICK = NeighGen(hide=0.5, width=8, epochs=15, rounds=2)
 

@@ -15,12 +15,12 @@ from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.site import action
 from isthmus.methods.fgcl import FGCL, _differ, _drawn
 from isthmus.nn.encoders import Encoder
+from isthmus.progress.terminal import spent
+from isthmus.report.report import write_report
+from isthmus.report.wording import spent_said
 from isthmus.study.config import Study
-from isthmus.study.engine import Run, module_for, task_for
-from isthmus.study.report import write_report
+from isthmus.study.loop import Run, module_for, task_for
 from isthmus.study.run import run_study
-from isthmus.study.show import spent
-from isthmus.study.words import spent_said
 from isthmus.testing import CHECKS, check_method, small_parties
 
 SGD = {"epochs": 1, "batch_size": 1, "optimizer": "sgd", "lr": 0.2, "weight_decay": 0.0}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from a_paper import TABLE1, written
 from pydantic import ValidationError
-from tests.papers.a_paper import TABLE1, written
 
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import Claim, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.papers.a_paper import TABLE1, written
+from a_paper import TABLE1, written
 
 from isthmus.errors import IsthmusError
 from isthmus.papers.plan import Table

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.command_line import Isthmus
-from tests.federation.real import until
-from tests.papers.a_paper import PAGE, TABLE1, written
+from a_paper import PAGE, TABLE1, written
+from tests.deploy.real import until
 
+from command_line import Isthmus
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers import running

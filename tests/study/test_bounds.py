@@ -1,7 +1,7 @@
 """What a report takes for pooled is what is."""
 
 from isthmus.methods.base import Method
-from isthmus.study.words import BOUNDS, POOLED
+from isthmus.report.wording import BOUNDS, POOLED
 
 
 def test_pooled_methods_are_told_apart_in_reports():

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Call, Ledger
-from isthmus.study.engine import RunResult
+from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, _readable, load_summary, ordered, versions
 
 

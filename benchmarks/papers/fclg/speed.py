@@ -28,7 +28,7 @@ import torch
 from isthmus.data.party import pool_parties
 from isthmus.federation.site import Site
 from isthmus.nn.per_party import initial_weights
-from isthmus.study.engine import extended, module_for
+from isthmus.study.loop import extended, module_for
 from isthmus.study.results import versions
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there

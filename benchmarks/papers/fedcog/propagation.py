@@ -41,7 +41,7 @@ from isthmus.methods.fedcog import FedCog
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.encoders import Sgc
 from isthmus.papers.measures.costs import Clocked
-from isthmus.study.engine import module_for
+from isthmus.study.loop import module_for
 from isthmus.study.results import versions
 from isthmus.tasks.classification import NodeClassification
 

@@ -30,7 +30,7 @@ from isthmus.data.party import Party
 from isthmus.data.pool import Pool
 from isthmus.methods.fedgc import FedGC
 from isthmus.nn.encoders import Encoder
-from isthmus.study.engine import Run, module_for, task_for
+from isthmus.study.loop import Run, module_for, task_for
 from isthmus.study.results import versions
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there

@@ -30,7 +30,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL
 from isthmus.nn.per_party import initial_weights
 from isthmus.papers.plan import Table
-from isthmus.study.engine import module_for
+from isthmus.study.loop import module_for
 from isthmus.study.results import versions
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there

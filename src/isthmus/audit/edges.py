@@ -24,7 +24,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL, budgets, safe
 from isthmus.privacy.accounting import Spent
 from isthmus.privacy.edges import Pairs
-from isthmus.study.engine import Run
+from isthmus.study.loop import Run
 from isthmus.tasks.base import Step, Task
 
 NODES = 50_000

@@ -22,13 +22,13 @@ from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
-from isthmus.methods import alone
 from isthmus.methods.base import Method
 from isthmus.methods.fedgc import FedGC
+from isthmus.methods.shared import alone
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator, seed_of
 from isthmus.nn.per_party import redrawn
-from isthmus.study.engine import Run, shared_nodes
+from isthmus.study.loop import Run, shared_nodes
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
 

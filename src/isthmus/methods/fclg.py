@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.party import Block, Cohort, Party
-from isthmus.methods.unsupervised import TwoViews
+from isthmus.methods.shared.unsupervised import TwoViews
 from isthmus.nn.contrast import between_views
 from isthmus.tasks.base import Step
 

@@ -23,7 +23,7 @@ from isthmus.federation.site import Prepared, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Model, State
-from isthmus.methods.composed import Composed
+from isthmus.methods.shared.composed import Composed
 from isthmus.nn.diffusion import Diffusion
 from isthmus.tasks.base import Task
 

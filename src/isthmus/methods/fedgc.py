@@ -18,10 +18,10 @@ from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Model, State
-from isthmus.methods.condensing import Matching
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog import require_all
-from isthmus.methods.neighbour_sums import NeighbourSums
+from isthmus.methods.shared.condensing import Matching
+from isthmus.methods.shared.neighbour_sums import NeighbourSums
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.bottleneck import Bottleneck, divergence
 from isthmus.nn.condensed import Distance

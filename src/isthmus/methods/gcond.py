@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from isthmus.methods.condensing import Matching
+from isthmus.methods.shared.condensing import Matching
 
 
 class DosCond(Matching):

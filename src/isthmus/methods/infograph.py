@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from isthmus.methods.unsupervised import Unsupervised
+from isthmus.methods.shared.unsupervised import Unsupervised
 from isthmus.nn.contrast import Head, mutual_information
 from isthmus.nn.encoders import Embedder
 from isthmus.tasks.base import Step

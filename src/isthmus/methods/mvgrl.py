@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from isthmus.methods.unsupervised import TwoViews
+from isthmus.methods.shared.unsupervised import TwoViews
 from isthmus.nn.contrast import Head, mutual_information
 from isthmus.nn.encoders import Embedder, Views
 from isthmus.tasks.base import Step

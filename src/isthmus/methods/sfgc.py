@@ -16,7 +16,7 @@ from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Model, State
-from isthmus.methods.condensing import Condensing
+from isthmus.methods.shared.condensing import Condensing
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
 from isthmus.nn.per_party import redrawn

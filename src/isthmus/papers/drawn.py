@@ -8,8 +8,8 @@ from statistics import fmean
 
 from isthmus.papers.kept import Kept, Runs
 from isthmus.papers.plan import Table
-from isthmus.study import page, words
-from isthmus.study.charts import Curve, clouds, line_chart, scatter
+from isthmus.report import page, wording
+from isthmus.report.charts import Curve, clouds, line_chart, scatter
 
 ABOUT_CURVES = "Lines: mean over seeds. Bands: lowest to highest seed."
 ROUNDS_TOLD = 6
@@ -68,7 +68,7 @@ def _charts(table: Table, kept: Kept) -> Iterator[tuple[str, str]]:
 def _title(table: Table, curve: str) -> str:
     """What a curve is called: as the figure that the table tells of it, where there is one."""
     named = (figure.title for figure in table.figures.values() if figure.metric == curve)
-    return next(named, "") or words.titled(curve)
+    return next(named, "") or wording.titled(curve)
 
 
 def _curves(lines: Mapping[str, Runs], name: str) -> list[Curve]:

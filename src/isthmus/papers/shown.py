@@ -18,8 +18,8 @@ from isthmus.papers.claims import FIGURES, Judged, Verdict
 from isthmus.papers.kept import Kept, by_seed, counted, values_of
 from isthmus.papers.plan import Place, Table
 from isthmus.papers.running import Standing
-from isthmus.study import words
-from isthmus.study.show import Bars
+from isthmus.progress.terminal import Bars
+from isthmus.report import wording
 
 NAMED = 6
 """Cells without a run that are named one by one."""
@@ -214,7 +214,7 @@ class Bar(Bars):
 
     def told(self, standing: Standing) -> None:
         """Show how far it is."""
-        left = "" if standing.left is None else f"about {words.time_said(standing.left)} left"
+        left = "" if standing.left is None else f"about {wording.time_said(standing.left)} left"
         self._progress.update(self._bar, completed=standing.done, total=standing.total, left=left)
         if standing.line:
             rest = "" if self._console.is_terminal or not left else f" ({standing.done} of {standing.total}, {left})"

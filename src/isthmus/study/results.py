@@ -20,8 +20,8 @@ from isthmus import __version__, store, toml
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
-from isthmus.study.engine import RunResult
 from isthmus.study.graphs import write_graph
+from isthmus.study.loop import RunResult
 
 FORMAT = 1
 """Format number of a result folder. Raise it when reports can no longer read older folders."""

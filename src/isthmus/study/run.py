@@ -16,12 +16,12 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_once, merged
-from isthmus.study.engine import OnRound, Run, RunResult, check_labelled, module_for, task_of
+from isthmus.study.loop import OnRound, Run, RunResult, check_labelled, module_for, task_of
 from isthmus.study.results import Results, load_summary, ordered
 from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:
-    from isthmus.study.hosts import Hosts
+    from isthmus.deploy.hosts import Hosts
 
 STATE = ".state"
 """Folder inside the result folder with what a killed run needs to go on; gone once the study is done."""

@@ -12,7 +12,7 @@ from sklearn.metrics import silhouette_score
 from isthmus.errors import IsthmusError
 from isthmus.papers.measures import Measure, Measured, prepared
 from isthmus.study.config import Study
-from isthmus.study.engine import Run
+from isthmus.study.loop import Run
 from isthmus.tasks.classification import Classification
 from isthmus.tasks.clustering import GraphClustering
 from isthmus.tasks.places import placed

@@ -10,11 +10,11 @@ from torch_geometric.data import Data
 
 from isthmus.federation.answers import PlainTotal
 from isthmus.federation.local import LocalTransport
-from isthmus.methods.condensing import Condensing
+from isthmus.methods.shared.condensing import Condensing
 from isthmus.nn.encoders import Encoder
 from isthmus.papers.measures import Measure, Measured, prepared
 from isthmus.study.config import Study
-from isthmus.study.engine import module_for
+from isthmus.study.loop import module_for
 from isthmus.tasks.classification import Classification
 
 

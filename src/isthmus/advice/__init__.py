@@ -1,0 +1,1 @@
+"""Which method fits the data."""

@@ -1,0 +1,201 @@
+"""The command line of federations: kits, the server, a party, the administrator."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isthmus.errors import IsthmusError
+
+app = typer.Typer(name="federation", help="A study whose parties are on machines of their own.", no_args_is_help=True)
+
+StudyFile = Annotated[Path, typer.Argument(help="A study as TOML.")]
+AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
+
+
+@app.command()
+def new(
+    study: StudyFile,
+    parties: Annotated[str, typer.Option(help="Names of the parties, with commas between.")],
+    server: Annotated[str, typer.Option(help="Where the server will be: HOST:PORT.")],
+    out: Annotated[Path, typer.Option(help="Folder for the kits; it must not be there, or be empty.")],
+    days: Annotated[int, typer.Option(min=1, max=360, help="Days until the certificates expire.")] = 360,
+) -> None:
+    """Make start-up kits, one folder each with keys of its own: hand each to whom it is for."""
+    from isthmus.deploy.coordinator import fit_for_federation
+    from isthmus.deploy.flare import make_kits
+
+    fit_for_federation(_study(study))
+    host, colon, port = server.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+        raise IsthmusError(f"--server is '{server}': give HOST:PORT, such as fed.example.org:8002")
+    name = re.sub(r"[^A-Za-z0-9_]", "_", study.stem) or "federation"
+    kits = make_kits(name, [each.strip() for each in parties.split(",")], host, int(port), out, days=days)
+    for kit in kits:
+        typer.echo(f"{kit.role} {'' if kit.role != 'party' else kit.name + ' '}in {kit.folder}")
+
+
+@app.command()
+def serve(
+    kit: Annotated[Path, typer.Argument(help="The server's kit.")],
+    bind: Annotated[
+        str | None, typer.Option(help="Address of this machine to listen on; without, what the kit's host name means.")
+    ] = None,
+) -> None:
+    """Run the server of a federation until it is stopped."""
+    from isthmus.deploy import flare
+
+    said = flare.Kit.read(kit, "server")
+    line = f"serving {', '.join(said.parties)} at {bind or said.host}:{said.port}; log in {kit / 'log.txt'}"
+    _end_at_once()
+    flare.serve(kit, bind=bind, ready=lambda: typer.echo(line))
+
+
+@app.command()
+def join(
+    kit: Annotated[Path, typer.Argument(help="The party's kit.")],
+    data: Annotated[Path, typer.Option(help="The party folder, which stays where it is.")],
+    key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
+) -> None:
+    """Take part as a party until it is stopped: answer from the party folder, within the limits that it sets."""
+    from isthmus.deploy import flare
+
+    said = flare.Kit.read(kit, "party")
+    line = f"{said.name} takes part at {said.host}:{said.port}; log in {kit / 'log.txt'}"
+    _end_at_once()
+    flare.take_part(kit, data, key, ready=lambda: typer.echo(line))
+
+
+def _end_at_once() -> None:
+    """An interrupt ends the process: FLARE would wait for threads of its own."""
+
+    def end(*signalled: object) -> None:
+        os.write(2, b"isthmus: stopped\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+
+
+@app.command("run")
+def run_command(
+    kit: AdminKit,
+    study: StudyFile,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds until all parties must be there.")] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Run a study in the federation and write the result folder that a study in one process writes."""
+    from rich.console import Console
+
+    _quiet()
+    from isthmus.deploy.flare import Admin
+    from isthmus.deploy.launch import run_away
+    from isthmus.progress.terminal import Live, left_out, show_results
+
+    whole = _study(study)
+
+    def waiting(missing: list[str]) -> None:
+        typer.echo(f"waiting for {', '.join(missing)}", err=True)
+
+    try:
+        with Admin(kit) as admin, Live(Console(stderr=True)) as live:
+            results = run_away(admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting)
+    except KeyboardInterrupt:
+        typer.echo("isthmus: no longer watching, the federation goes on; look again with --resume", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(results.to_dict()))
+        return
+    show_results(results, Console())
+    for line in left_out(results):
+        typer.echo(line)
+    typer.echo(f"results in {out}")
+
+
+@app.command()
+def status(kit: AdminKit, as_json: Json = False) -> None:
+    """Say who is there, and what has been run."""
+    _quiet()
+    from isthmus.deploy.flare import Admin
+
+    with Admin(kit) as admin:
+        here, jobs = admin.present(), admin.jobs()
+        going = {job["job_id"]: admin.progress(job["job_id"]) for job in jobs if job.get("status") == "RUNNING"}
+    parties = [{"party": party, "there": party in here} for party in admin.kit.parties]
+    told = [
+        {
+            "job": job["job_id"],
+            "methods": job.get("job_name", ""),
+            "state": job["status"],
+            "at": job.get("submit_time", ""),
+        }
+        for job in jobs
+    ]
+    if as_json:
+        typer.echo(json.dumps({"parties": parties, "jobs": told, "progress": going}))
+        return
+    for each in parties:
+        typer.echo(f"{each['party']}: {'there' if each['there'] else 'not there'}")
+    for job in told:
+        typer.echo(f"{job['at']}  {job['state']}  {job['methods']}")
+        for line in going.get(job["job"], []):
+            typer.echo(f"  {line['method']}, seed {line['seed']}: round {line['at']} of {line['rounds']}")
+
+
+@app.command()
+def stop(kit: AdminKit) -> None:
+    """End what is running; what it has come to is kept, and run --resume goes on with it."""
+    _quiet()
+    from isthmus.deploy.flare import Admin
+
+    with Admin(kit) as admin:
+        running = [job["job_id"] for job in admin.jobs() if not str(job.get("status")).startswith("FINISHED")]
+        for job in running:
+            admin.stop(job)
+    typer.echo(f"stopped: {len(running)}")
+
+
+@app.command()
+def preview(study: StudyFile, as_json: Json = False) -> None:
+    """Say what each party will disclose, to whom, how often and how large, by a dry run in this process."""
+    from dataclasses import asdict
+
+    from isthmus.deploy.preview import preview as previewed
+    from isthmus.progress.terminal import disclosures
+
+    whole = _study(study)
+    found = previewed(whole)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found]))
+        return
+    from rich.console import Console
+
+    console = Console()
+    for shown in disclosures(found):
+        console.print(shown, soft_wrap=True)
+    parties = max(each.parties for each in found)
+    console.print(
+        f"Sizes are those of '{whole.data_set().name}' at {parties} parties, which stand in for the federation's own; "
+        "names with [n] are arrays, and n follows from what a party holds.",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def _quiet() -> None:
+    """What gRPC has to say goes past Python's streams; the errors that matter are raised as well."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def _study(path: Path) -> Any:
+    from isthmus.study.config import Study, read_toml
+
+    return Study.of(read_toml(path), str(path))

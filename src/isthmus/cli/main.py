@@ -1,0 +1,496 @@
+"""The command line: run, describe, demo, report, and what there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus import __version__
+from isthmus.cli.audit import audit_command, audits_command
+from isthmus.cli.federation import app as federation_commands
+from isthmus.cli.host import app as host_commands
+from isthmus.cli.papers import app as papers_commands
+from isthmus.cli.party import app as party_commands
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from isthmus.deploy.hosts import Hosts
+    from isthmus.study.config import Study
+    from isthmus.study.run import Watcher
+
+app = typer.Typer(
+    name="isthmus",
+    help="Federated graph learning: parties that may not pool their graphs train graph models together.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+app.add_typer(party_commands, name="party")
+app.add_typer(federation_commands, name="federation")
+app.add_typer(host_commands, name="host")
+app.add_typer(papers_commands, name="papers")
+
+Name = Annotated[str | None, typer.Argument(help="One of them, with its options.")]
+StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags go on top of it.")]
+Data = Annotated[str | None, typer.Option(help="Data set, see isthmus datasets; or a folder of party folders.")]
+PartitionName = Annotated[str | None, typer.Option("--partition", help="Cut, see isthmus partitions.")]
+Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"isthmus {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("run")
+def run_command(
+    study: StudyFile = None,
+    data: Data = None,
+    partition: PartitionName = None,
+    parties: Parties = None,
+    method: Annotated[list[str] | None, typer.Option(help="Method, see isthmus methods; may be repeated.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Encoder, see isthmus encoders.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds: 0,1,2")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any option: local.lr=0.1, fedprox.mu=0.1, model.dropout=0, data.cross=0.2, ..."),
+    ] = None,
+    unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.")] = None,
+    wire: Annotated[bool, typer.Option("--wire", help="Send every payload through bytes.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
+    hosts: Annotated[str | None, typer.Option(help="Machines to spread the parties over: HOST:PORT,...")] = None,
+    key: Annotated[Path | None, typer.Option(help="The key of these machines, see isthmus host key.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve the report of what there is so far on this machine, while it runs.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where --watch serves; a free port without.")] = 0,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard, to see curves there.")] = None,
+    mlflow: Annotated[str | None, typer.Option(help="Address of an MLflow server, to keep curves there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a study and print a table."""
+    whole = _study(
+        study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
+        hidden=hidden, rounds=rounds, seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
+    )  # fmt: skip
+    if (hosts is None) != (key is None):
+        raise IsthmusError("--hosts and --key belong together: the machines, and the key that they know")
+    if port and not watch:
+        raise IsthmusError("--port is where --watch serves: say --watch too")
+    with _watched(whole, port if watch else None, tensorboard, mlflow) as told:
+        _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, told=told)
+
+
+@app.command("describe")
+def describe_command(
+    study: StudyFile = None,
+    data: Data = None,
+    partition: PartitionName = None,
+    parties: Parties = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any option: data.cross=0.2, partition.beta=0.1, ...")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the split and the cut; the study's first one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what each party of a cut holds, without training."""
+    from isthmus.data.describe import describe
+    from isthmus.progress.terminal import show_cut
+
+    whole = _study(study, set_ or [], data=data, partition=partition, parties=parties)
+    loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
+    described = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
+    if as_json:
+        typer.echo(json.dumps(described.to_dict()))
+        return
+    show_cut(described, _console())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/demo"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train on a generated federation of banks with several methods and write a report."""
+    from isthmus.study.config import Study
+
+    names = ("local", "fedavg", "fedprox", "scaffold", "centralized")
+    study = Study.of(
+        {
+            "data": {"name": "banks"},
+            "methods": [{"name": name} for name in names],
+            "training": {"rounds": 60},
+            "seeds": [0, 1, 2],
+        }
+    )
+    if not as_json:
+        _console().print("Four banks, one transfer network: who learns what, and what leaves each bank?\n")
+    _run(study, out, resume=resume, force=force, as_json=as_json)
+    _report([out], None, quiet=as_json)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Result folders.")],
+    out: Annotated[Path | None, typer.Option(help="HTML file; report.html in the first folder.")] = None,
+) -> None:
+    """Write a self-contained HTML page on one or more result folders."""
+    _report(folders, out)
+
+
+@app.command()
+def advise(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Party folders, folders of them, or files of isthmus party counts.")
+    ],
+    key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Name methods for what parties have: counts are read, of no row anything is shown."""
+    from dataclasses import asdict
+
+    from isthmus.advice.counts import Counts
+    from isthmus.advice.methods import Situation, advised, flags, shared_nodes
+    from isthmus.data.folder.loading import folders_in, read_folders
+    from isthmus.data.ids import read_key
+
+    common = None if key is None else read_key(key)
+    files = [each for each in folders if each.is_file()]
+    found_in = dict.fromkeys(each.resolve() for folder in folders if folder not in files for each in folders_in(folder))
+    contents = [each for folder in found_in for each in read_folders(folder, common)[0]]
+    told = [*map(Counts.of, contents), *(each for file in files for each in Counts.of_file(file))]
+    counts = [each for at, each in enumerate(told) if each not in told[:at]]  # who is named twice counts once
+    situation = Situation.of(counts, None if files else shared_nodes(contents))
+    found = list(advised(situation))
+    if as_json:
+        answers = [
+            {
+                "methods": advice.methods,
+                "flags": {name: flags(name) for name in advice.methods},
+                "why": why,
+                "leaves": advice.leaves,
+            }
+            for advice, why in found
+        ]
+        typer.echo(json.dumps({"situation": asdict(situation), "advice": answers}))
+        return
+    typer.echo(situation.said())
+    for advice, why in found:
+        names = ", ".join(f"{name} ({more})" if (more := flags(name)) else name for name in advice.methods)
+        typer.echo(f"\n{names}\n  why: {why}\n  what leaves beside models: {advice.leaves}")
+    if not found:
+        typer.echo("\nno method: no item has a label, and what learns without labels is for whole graphs")
+
+
+app.command("audit")(audit_command)
+
+
+@app.command("methods")
+def methods_command(name: Name = None, as_json: Json = False) -> None:
+    """List methods with their options."""
+    from isthmus.methods.base import Method
+
+    _list(Method, name, as_json)
+
+
+@app.command("datasets")
+def datasets_command(name: Name = None, as_json: Json = False) -> None:
+    """List data sets with their options."""
+    from isthmus.data.pool import DataSet
+
+    _list(DataSet, name, as_json)
+
+
+@app.command("partitions")
+def partitions_command(name: Name = None, as_json: Json = False) -> None:
+    """List ways to cut data into parties, with their options."""
+    from isthmus.data.partition import Partition
+
+    _list(Partition, name, as_json)
+
+
+@app.command("tasks")
+def tasks_command(name: Name = None, as_json: Json = False) -> None:
+    """List tasks with their options."""
+    from isthmus.tasks.base import Task
+
+    _list(Task, name, as_json)
+
+
+@app.command("encoders")
+def encoders_command(name: Name = None, as_json: Json = False) -> None:
+    """List encoders with their options."""
+    from isthmus.nn.encoders import Encoder
+
+    _list(Encoder, name, as_json)
+
+
+app.command("audits")(audits_command)
+
+
+def _study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
+    """The study in the file, or the default one, with flags and `--set` on top."""
+    from isthmus.study.config import Study, merged
+
+    base = {} if file is None else _file(file)
+    where = "study" if file is None else str(file)
+    Study.read(base, where)
+    if flags["parties"] is not None and isinstance(base.get("data"), dict):
+        base["data"].pop("parties", None)
+    given = _flags(**flags)
+    for_all = given.pop("training", {})
+    whole = _with_settings(_with_training(merged(base, given), for_all), assignments)
+    return Study.of(whole, where)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """What a study's file holds; a data set's name in its place is answered with how to name one."""
+    from isthmus.data.pool import DataSet
+    from isthmus.study.config import read_toml
+
+    if not path.exists() and str(path).lower() in DataSet.known():
+        raise IsthmusError(f"there is no study file '{path}': to take the data set of that name say --data {path}")
+    return read_toml(path)
+
+
+def _flags(**given: Any) -> dict[str, Any]:
+    """Flags as a study's tables; what was not given stays as it is."""
+    places = {
+        "data": ("data", "name"), "partition": ("partition", "name"), "encoder": ("model", "encoder"),
+        "hidden": ("model", "hidden"), "rounds": ("training", "rounds"),
+    }  # fmt: skip
+    table: dict[str, Any] = {}
+    for flag, value in given.items():
+        if value is None or value == []:
+            continue
+        if flag == "method":
+            names = [name for each in value for name in each.split(",") if name]
+            table["methods"] = [{"name": name} for name in names]
+        elif flag == "seeds":
+            table["seeds"] = _seeds(value)
+        elif flag in places:
+            group, key = places[flag]
+            table.setdefault(group, {})[key] = value
+        else:
+            table[flag] = value
+    return table
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",") if seed.strip()]
+    except ValueError:
+        raise IsthmusError(f"--seeds is '{text}': give whole numbers with commas between, such as 0,1,2") from None
+
+
+def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """`--set` on top: groups of the study by their names, a method's options by its name, the rest for all methods."""
+    from isthmus.methods.base import Method
+    from isthmus.study.config import Study, merged, settings
+
+    options = {name for kind in Method.known().values() for name in kind.model_fields}
+    for key, value in settings(assignments).items():
+        if key == "training" and isinstance(value, dict):
+            study = _with_training(study, value)
+        elif key in Study.model_fields:
+            study = merged({"data": Study().data, "model": Study().model, **study}, {key: value})
+        elif key in Method.known() and key not in options and isinstance(value, dict):
+            methods = study.get("methods", Study().methods)
+            names = [str(each.get("name")).lower() for each in methods]
+            if key not in names:
+                raise IsthmusError(f"--set {key}: method '{key}' is not in this study")
+            study["methods"] = [merged(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
+        else:
+            study = _with_training(study, {key: value})
+    return study
+
+
+def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Options for all methods on top, also of those that a method's own table has."""
+    from isthmus.study.config import merged
+
+    whole = merged(study, {"training": options})
+    if "methods" in study:
+        whole["methods"] = [merged(each, {k: v for k, v in options.items() if k in each}) for each in study["methods"]]
+    return whole
+
+
+def _run(
+    study: Any,
+    out: Path | None,
+    *,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    hosts: str | None = None,
+    key: Path | None = None,
+    told: Sequence[Watcher] = (),
+) -> None:
+    import torch
+
+    from isthmus.progress.terminal import Live, show_results
+    from isthmus.study.run import Several, run_study
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # small kernels: a second thread costs more than it gives
+    if resume and out is None:
+        raise IsthmusError("--resume needs --out: the folder of the run to go on with")
+    try:
+        with _reached(hosts, key) as there, Live(_console(error=True)) as live:
+            watcher = Several(live, *told)
+            results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=there)
+    except KeyboardInterrupt:
+        typer.echo(f"isthmus: stopped{'; go on with --resume' if out else ''}", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(results.to_dict()))
+        return
+    show_results(results, _console())
+    if out is not None:
+        typer.echo(f"results in {out}")
+
+
+@contextmanager
+def _reached(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
+    """The machines that the parties are spread over, where there are any."""
+    if hosts is None or key is None:
+        yield None
+        return
+    from isthmus.deploy.hosts import Hosts
+    from isthmus.federation.tls import TlsPost
+
+    with TlsPost([each.strip() for each in hosts.split(",")], key) as post:
+        yield Hosts(post)
+
+
+@contextmanager
+def _watched(study: Study, port: int | None, tensorboard: Path | None, mlflow: str | None) -> Iterator[list[Watcher]]:
+    """Who is told how the study goes, beside the terminal."""
+    told: list[Watcher] = []
+    with ExitStack() as stack:
+        if tensorboard is not None:
+            from isthmus.progress.tracking import TensorBoard
+
+            told.append(stack.enter_context(TensorBoard(tensorboard)))
+        if mlflow is not None:
+            from isthmus.progress.tracking import MlFlow
+
+            told.append(stack.enter_context(MlFlow(study, mlflow)))
+        if port is not None:
+            from isthmus.progress.live_page import LivePage
+
+            page = stack.enter_context(LivePage(study, port))
+            typer.echo(f"watch it at {page.address}", err=True)
+            told.append(page)
+        yield told
+
+
+def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
+    from isthmus.report.report import write_report
+
+    page = write_report(folders, out)
+    if not quiet:
+        typer.echo(f"report in {page}")
+
+
+def _list(kind: Any, name: str | None, as_json: bool) -> None:
+    """All of a kind, a line each; or one with its options."""
+    chosen = [kind.named(name)] if name else list(kind.known().values())
+    entries = [each.describe() for each in chosen]
+    if as_json:
+        typer.echo(json.dumps(entries, default=str))
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = _console()
+    grid = Table.grid(padding=(0, 2))
+    for entry in entries:
+        grid.add_row(f"[bold]{entry['name']}[/bold]", escape(entry["summary"]))
+    console.print(grid)
+    if not name:
+        console.print(f"\noptions of one: isthmus {console_name(kind)} NAME", highlight=False)
+        return
+    options = Table.grid(padding=(0, 2))
+    for option in entries[0]["options"]:
+        default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
+        options.add_row("   ", option["name"], escape(default), escape(option["help"]))
+    console.print(options)
+
+
+def console_name(kind: Any) -> str:
+    """The command that lists a kind."""
+    return f"{kind.kind.replace(' ', '')}s"
+
+
+def _console(error: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=error)
+
+
+def main() -> None:
+    """Entry point: an error is one line on standard error and exit code 2; `--debug` shows the traceback."""
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    warnings.filterwarnings("ignore", message=".*torch_geometric.distributed.*")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    debug = "--debug" in sys.argv
+    if debug:  # wherever it stands on the line
+        sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
+    try:
+        code = _guarded()
+    except Exception as error:
+        known = isinstance(error, IsthmusError)
+        usage = getattr(error, "format_message", None)  # typer brings a click of its own: known by its shape
+        if debug or not (known or usage):
+            raise
+        text = str(error) if usage is None else f"{usage()} (see isthmus --help)"
+        typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
+        raise SystemExit(2) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _guarded() -> Any:
+    """The command; what standard output does not take, at the latest when it is flushed, is an error like others."""
+    try:
+        code = app(prog_name="isthmus", standalone_mode=False)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in it would fail again at exit
+        raise IsthmusError(f"cannot write to standard output: {error.strerror or error}") from error
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""The command line of papers: their tables are listed, run, shown beside ours, and their claims checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from isthmus.papers.kept import Kept
+    from isthmus.papers.plan import Table
+    from isthmus.papers.shelf import Entry
+
+app = typer.Typer(help="Tables and figures of papers, ours beside theirs.", rich_markup_mode=None)
+
+Folder = Annotated[Path, typer.Option("--folder", help="Where <paper>/<table>.toml are.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
+Some = Annotated[str | None, typer.Argument(help="A paper, or one of its tables: fedgl, fedgl/table2; all without.")]
+HERE = Path("benchmarks/papers")
+
+
+@app.callback(invoke_without_command=True)
+def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = False) -> None:
+    """List all tables: what they show, and how much of them was run."""
+    if context.invoked_subcommand is not None:
+        if folder != HERE:
+            raise IsthmusError(f"say --folder {folder} after '{context.invoked_subcommand}'")
+        return
+    from isthmus.cli.main import _console
+    from isthmus.papers.kept import counted
+    from isthmus.papers.shelf import entries
+
+    found = []
+    for each in entries(folder):
+        runs, of = counted(each.plan, each.kept)
+        found.append({"name": each.name, "title": each.plan.title, "runs": runs, "of": of})
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    console = _console()
+    for line in found:
+        console.print(
+            f"{line['name']:<22} {line['runs']:>5} of {line['of']:>5} runs  {line['title']}",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    console.print("\nrun one: isthmus papers run NAME", markup=False, highlight=False)
+
+
+@app.command("run")
+def run_command(
+    name: Annotated[str, typer.Argument(help="A table, see isthmus papers.")],
+    folder: Folder = HERE,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One seed of few rounds, to see that it runs; nothing is kept.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Add what is not there yet.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start anew: what there is of these cells is gone.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of a cell, at most.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Some values of an axis: data=cora,acm; repeat it.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once; as many as there are cores.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a table, cell by cell, and show it; what ends is kept at once."""
+    from isthmus import store
+    from isthmus.cli.main import _console
+    from isthmus.papers.running import Runner
+    from isthmus.papers.shelf import entry
+    from isthmus.papers.shown import Bar, markdown
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that compute
+    which = entry(folder, name)
+    with ExitStack() as stack:
+        passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if not quick:  # two that write the same file would lose what the other one found
+            stack.enter_context(store.lock(which.lock, which.name))
+        table, kept, keep = _begun(which, quick=quick, anew=resume or force)
+        bar = stack.enter_context(Bar(_console(error=True)))
+        state = passing if quick else which.state
+        runner = Runner(table, kept, state, most=seeds, only=_only(only or [], table), keep=keep, told=bar.told)
+        if force:
+            runner.forget()
+        try:
+            failed = runner.go(jobs or os.cpu_count() or 1)
+        except KeyboardInterrupt:
+            typer.echo(f"isthmus: stopped{'' if quick else '; go on with --resume'}", err=True)
+            raise typer.Exit(130) from None
+    typer.echo(json.dumps(_told(table, kept)) if as_json else markdown(table, kept))
+    if failed:
+        raise IsthmusError(f"{len(failed)} runs failed, the others are kept; the first: {failed[0]}")
+
+
+def _begun(which: Entry, *, quick: bool, anew: bool) -> tuple[Table, Kept, Callable[[Kept], None]]:
+    """The table, what it goes on from, and what keeps what is new."""
+    from isthmus.papers.kept import Kept
+
+    if quick:
+        return which.plan.quickly(), Kept(), lambda kept: None
+    kept = which.kept
+    if kept.cells and not anew:
+        raise IsthmusError(f"{which.results} holds results: use --resume to add what is missing, --force to start anew")
+    return which.plan, kept, lambda now: now.write(which.results)
+
+
+@app.command("show")
+def show_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
+    """Print tables as Markdown, ours with the paper's numbers below."""
+    from isthmus.papers.shelf import chosen_entries
+    from isthmus.papers.shown import markdown
+
+    found = chosen_entries(folder, name)
+    if as_json:
+        typer.echo(json.dumps({each.name: _told(each.plan, each.kept) for each in found}))
+        return
+    for each in found:
+        typer.echo(f"# {each.name}: {each.plan.title}\n\n{markdown(each.plan, each.kept)}\n")
+
+
+@app.command("check")
+def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
+    """Say which claims of the papers our numbers show."""
+    from isthmus.papers.shelf import chosen_entries
+    from isthmus.papers.shown import said, verdicts
+
+    found = {
+        each.name: (verdicts(each.plan, each.kept), each.kept.stale(each.plan)) for each in chosen_entries(folder, name)
+    }
+    if as_json:
+        told = {
+            key: {"claims": [{"says": v.claim.says, "verdict": v.word} for v in judged], "stale": stale}
+            for key, (judged, stale) in found.items()
+        }
+        typer.echo(json.dumps(told))
+        return
+    for key, (judged, stale) in found.items():
+        for verdict in judged:
+            typer.echo(f"{key}: {said(verdict).replace('**', '')}")
+        if not judged:
+            typer.echo(f"{key}: claims nothing")
+        if stale:
+            typer.echo(f"{key}: {len(stale)} cells were run in another setting: run it with --resume ({stale[0]})")
+
+
+@app.command("page")
+def page_command(name: Some = None, folder: Folder = HERE) -> None:
+    """Write tables into the README.md of their papers, between their marks; draw curves and embeddings."""
+    from isthmus import store
+    from isthmus.papers.drawn import drawn_page
+    from isthmus.papers.shelf import chosen_entries
+    from isthmus.papers.shown import markdown, marks, write_page
+
+    by_page: dict[Path, list[tuple[str, str]]] = {}
+    for each in chosen_entries(folder, name):
+        text = markdown(each.plan, each.kept)
+        if drawn := drawn_page(each.plan, each.kept):
+            store.write(each.drawn, drawn)
+        by_page.setdefault(each.page, []).append((each.table, text))
+    for page, texts in by_page.items():
+        missing = write_page(page, texts)
+        typer.echo(f"{len(texts) - len(missing)} tables in {page}")
+        for table in missing:
+            begin, end = marks(table)
+            why = "has no line" if page.exists() else "is not there: make it, with the line"
+            typer.echo(f"  not {table}: the page {why} '{begin}', and below it '{end}'")
+
+
+def _told(table: Table, kept: Kept) -> dict[str, Any]:
+    """All runs and verdicts."""
+    from isthmus.papers.shown import verdicts
+
+    cells = [{"at": dict(cell.place), "runs": kept.runs(cell)} for cell in table.cells()]
+    claims = [{"says": verdict.claim.says, "verdict": verdict.word} for verdict in verdicts(table, kept)]
+    return {"cells": [cell for cell in cells if cell["runs"]], "claims": claims}
+
+
+def _only(texts: Sequence[str], table: Table) -> dict[str, list[str]]:
+    """`data=cora,acm` as the values of an axis; a value may have a comma of its own, `data=cora, 2.6 %`."""
+    found: dict[str, list[str]] = {}
+    known = {value for axis in table.axes for value in axis.changes()}
+    for text in texts:
+        axis, equals, values = text.partition("=")
+        if not equals or not values:
+            raise IsthmusError(f"--only {text}: say which values of which axis, such as data=cora,acm")
+        parts = [values] if values in known else [value.strip() for value in values.split(",")]
+        found.setdefault(axis, []).extend(parts)
+    return found

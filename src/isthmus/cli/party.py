@@ -1,0 +1,155 @@
+"""The command line of party folders: check, counts, new, export, key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from isthmus.data.folder.problems import Problem
+
+app = typer.Typer(name="party", help="A party's own files: make them, check them, write them.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(help="A party folder, or a folder of them.")]
+New = Annotated[Path, typer.Argument(help="The folder to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Put it in the place of party folders that are there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
+
+
+@app.command()
+def check(
+    folder: Folder,
+    key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Report everything that is wrong with party folders at once; the exit code is 1 where one cannot be used."""
+    from isthmus.data.folder.loading import checked_folders
+    from isthmus.data.ids import read_key
+
+    contents, problems = checked_folders(folder, None if key is None else read_key(key))
+    if as_json:
+        typer.echo(json.dumps({str(each): [vars(one) for one in found] for each, found in problems.items()}))
+    else:
+        _print(problems)
+    if any(problem.severe for found in problems.values() for problem in found):
+        raise typer.Exit(1)
+    if not as_json:
+        for each in contents:
+            typer.echo(f"{each.settings.name}: {each.summary()}")
+
+
+@app.command()
+def counts(
+    folder: Folder,
+    out: Annotated[Path | None, typer.Option(help="File to write; standard output if left out.")] = None,
+) -> None:
+    """Count what party folders hold, as JSON for isthmus advise: read it before it is handed on."""
+    from isthmus import store
+    from isthmus.advice.counts import Counts, written
+    from isthmus.data.folder.loading import read_folders
+
+    told = written([Counts.of(each) for each in read_folders(folder)[0]])
+    if out is None:
+        typer.echo(told)
+        return
+    store.write(out, f"{told}\n")
+    typer.echo(f"counts in {out}")
+
+
+@app.command()
+def new(
+    folder: New,
+    nodes: Annotated[Path | None, typer.Option(help="Table of nodes, CSV or Parquet.")] = None,
+    edges: Annotated[Path | None, typer.Option(help="Table of edges, CSV or Parquet.")] = None,
+    graphs: Annotated[Path | None, typer.Option(help="Table of graphs, where whole graphs are classified.")] = None,
+    smiles: Annotated[Path | None, typer.Option(help="CSV of molecules instead of all tables.")] = None,
+    name: Annotated[str, typer.Option(help="What the party is called; the folder's name if left out.")] = "",
+    id_: Annotated[str | None, typer.Option("--id", help="Column of the nodes' ids.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
+    split: Annotated[str | None, typer.Option(help="Column of train, val, test.")] = None,
+    graph: Annotated[str | None, typer.Option(help="Column of a node's graph.")] = None,
+    source: Annotated[str | None, typer.Option(help="Column of an edge's source.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of an edge's target.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of an edge's weight.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Column of the party that holds an edge's other end.")] = None,
+    molecule: Annotated[str | None, typer.Option(help="Column of SMILES.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Column of one task's labels; may be repeated.")] = None,
+    classes: Annotated[int, typer.Option(help="Number of classes, where no item has a label yet.", min=0)] = 0,
+    ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="Another party's folder, whose labels and columns to share.")
+    ] = None,
+    directed: Annotated[
+        bool, typer.Option("--directed", help="Edges run from source to target only, not both ways.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Make a party folder from tables, and check it."""
+    from isthmus.data.folder.making import Source, Unsound, make_folder
+
+    roles = {
+        "id": id_, "label": label, "split": split, "graph": graph, "source": source, "target": target,
+        "weight": weight, "owner": owner, "smiles": molecule,
+    }  # fmt: skip
+    renamed = {role: column for role, column in roles.items() if column is not None}
+    origin = Source(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, classes)
+    try:
+        problems = make_folder(folder, origin, name=name, force=force)
+    except Unsound as unsound:
+        _print({folder: unsound.problems})
+        raise
+    _print({folder: problems})
+    typer.echo(f"party folder in {folder}")
+
+
+@app.command()
+def export(
+    folder: New,
+    data: Annotated[str, typer.Option(help="Data set, see isthmus datasets.")] = "banks",
+    partition: Annotated[str | None, typer.Option(help="Cut, see isthmus partitions.")] = None,
+    parties: Annotated[int | None, typer.Option(help="Number of parties.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split and the cut.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any option: data.split=random, partition.beta=0.1, ...")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write a named data set, cut into parties, as party folders."""
+    from isthmus.data.folder.writing import write_parties
+    from isthmus.study.config import Study, merged, settings
+
+    tables: dict[str, Any] = {"data": {"name": data}}
+    tables |= {} if partition is None else {"partition": {"name": partition}}
+    tables |= {} if parties is None else {"parties": parties}
+    loaded = Study.of(merged(tables, _data_settings(settings(set_ or [])))).cut_data(seed)
+    write_parties(folder, loaded.parties, loaded.classes, force=force)
+    typer.echo(f"{len(loaded.parties)} party folders in {folder}")
+
+
+@app.command()
+def key(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Make a key that the parties share and the server never sees: hand it on by a way of your own."""
+    from isthmus.data.ids import write_key
+
+    write_key(file)
+    typer.echo(f"key in {file}: every party needs it, the server must not have it")
+
+
+def _data_settings(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    for group in table:
+        if group not in ("data", "partition"):
+            raise IsthmusError(f"--set {group}: an export has data.… and partition.… only")
+    return table
+
+
+def _print(problems: Mapping[Path, Sequence[Problem]]) -> None:
+    """Everything that is wrong, on standard error."""
+    for folder, found in problems.items():
+        for each in found:
+            typer.echo(f"{folder}: {'' if each.severe else 'note: '}{each}", err=True)

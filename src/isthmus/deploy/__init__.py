@@ -1,0 +1,1 @@
+"""Federations: settle the set-up, start the processes, preview the ledger."""

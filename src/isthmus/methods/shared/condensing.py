@@ -1,0 +1,338 @@
+"""Graph condensation: what FedGC and the methods it is compared with have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from isthmus.data import rows
+from isthmus.data.party import Level, Party
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Answer, IdUnion
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Method, Model, State
+from isthmus.methods.shared import alone
+from isthmus.methods.training import LocalTraining, moved
+from isthmus.nn.condensed import (
+    DISTANCES,
+    Distance,
+    adjacency,
+    class_slopes,
+    edges_start,
+    party_slopes,
+    propagated,
+    released,
+    shares,
+)
+from isthmus.nn.diffusion import Diffusion
+from isthmus.nn.draws import generator, seed_of
+from isthmus.nn.per_party import initial_weights
+from isthmus.tasks.classification import NodeClassification
+
+
+class Condensing(Method):
+    """Common ground of the methods that learn a synthetic graph G' = (A', X', Y').
+
+    Y' keeps the classes' shares. X' is learned in units of the features' root mean square, so that a learning rate
+    means the same whatever features are. The model that a study names is trained on G' alone and then, where that is
+    asked for, fine-tuned by each party.
+    """
+
+    levels: ClassVar[tuple[Level, ...]] = ("node",)
+
+    rounds: int = Field(200, ge=1)
+    """Rounds of condensation, at most."""
+    every: int = Field(50, ge=1)
+    """Rounds from one evaluation, which trains the model anew, to the next; the last round is always evaluated."""
+    fraction: float = Field(1.0, gt=0, le=1)
+    """Share of the parties drawn in each round."""
+    ratio: float = Field(0.026, gt=0, le=1)
+    """r: synthetic nodes, as a share of all parties' nodes; there is at least one of each class."""
+    start: Literal["classes", "random"] = "classes"
+    """Where X' starts: at each class's mean over all parties, with noise, or at noise."""
+    noise: float = Field(1.0, gt=0)
+    """How wide noise is around a class's mean, as a share of how far features spread."""
+    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.03, weight_decay=0.0)
+    """The server's optimiser of X'; its moments last over the rounds."""
+    target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    """Training of the model on the synthetic graph, from its first weights."""
+    finetune: bool = True
+    """Whether each party trains it further on its own graph before it is evaluated there."""
+    tuning: LocalTraining = LocalTraining(epochs=10, lr=0.001)
+    """This training."""
+    least: int = Field(2, ge=1)
+    """A class is left out that fewer parties have condensed nodes of; 1 is the paper to the letter."""
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        self.require_least(federation)
+        state.start(weights=model.weights())
+        if state.once("count"):
+            self.begin(federation, state)
+            yield state
+        for state.round in state.rounds(self.rounds):
+            self.condense(federation, model, state)
+            if state.round % self.every == 0 or state.round == self.rounds:
+                seed = seed_of(federation.seed, state.round)
+                state.weights = self.trained(model.module, self.graph(state), state.classes, seed)
+            yield state
+
+    def require_least(self, federation: Federation) -> None:
+        """An error before anything is sent where there are too few parties for any sum."""
+        if self.least > (there := len(federation.parties)):
+            why = f"nothing is opened of fewer than {self.least} parties, there are {there}: lower `least`"
+            raise IsthmusError(f"method '{self.name}': {why}")
+
+    @abstractmethod
+    def condense(self, federation: Federation, model: Model, state: State) -> None:
+        """One round: what the parties tell, and one step of the synthetic graph."""
+
+    def begin(self, federation: Federation, state: State) -> None:
+        """How many synthetic nodes of each class there are, and where their features start."""
+        size = federation.total("size", least=self.least)
+        state.classes = round(float(size.sum("classes")) / size.contributors)
+        counted = federation.total("count", rows=self.classes(state), least=self.least)
+        items, sums = counted.sum("items").round(), counted.sum("sum").double()
+        if not bool(items.any()):
+            raise IsthmusError(
+                f"method '{self.name}': no class has training nodes at {self.least} parties: "
+                "lower `least`, or label more"
+            )
+        given = shares(items, round(self.ratio * float(size.sum("nodes"))))
+        state.y = torch.arange(state.classes).repeat_interleave(given)
+        square = size.sum("square").double() / size.sum("items").double()
+        state.scale = float(square.mean().sqrt()) or 1.0
+        x = torch.randn(state.y.numel(), square.numel(), generator=generator(federation.seed, "condensed"))
+        if self.start == "classes":
+            spread = (square - (sums.sum(0) / items.sum()).square()).clamp(min=0).sqrt()
+            mean = sums / items.clamp(min=1).unsqueeze(1)
+            x = ((mean[state.y] + self.noise * spread * x) / state.scale).float()
+        state.graph = {"x": x, **self.more(x, generator(federation.seed, "more"))}
+        state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
+
+    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+        """What is learned beside X', as it starts."""
+        return {}
+
+    def descend(self, state: State, graph: Mapping[str, Tensor], loss: Tensor) -> None:
+        """One step of the optimiser on what the synthetic graph is made of."""
+        slopes = torch.autograd.grad(loss, list(graph.values()), allow_unused=True, materialize_grads=True)
+        told = dict(zip(graph, slopes, strict=True))
+        for options, names in self.optimizers(graph).items():
+            part = {name: told[name] for name in names}
+            state.graph, first, second = moved(options, state.round, state.graph, part, state.first, state.second)
+            state.first, state.second = {**state.first, **first}, {**state.second, **second}
+
+    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[LocalTraining, list[str]]:
+        """By optimiser what it moves."""
+        return {self.optimizer: list(graph)}
+
+    def classes(self, state: State) -> IdUnion:
+        """The rows of sums that are keyed by class."""
+        return IdUnion(torch.arange(state.classes), torch.zeros(0))
+
+    # ---- the synthetic graph, at the server
+
+    def joined(self, graph: Mapping[str, Tensor]) -> Tensor | None:
+        """A', `[nodes, nodes]`; none where synthetic nodes have no edges."""
+        return None
+
+    def graph(self, state: State) -> Data:
+        """G' as it is now."""
+        if wrong := [name for name, value in state.graph.items() if not bool(value.isfinite().all())]:
+            rate = "edge_lr" if wrong[0].startswith("edges/") else "optimizer.lr"
+            why = f"'{wrong[0]}' of the synthetic graph is not finite: lower {rate}"
+            raise IsthmusError(f"method '{self.name}', by round {state.round}: {why}")
+        with torch.no_grad():
+            return released(state.scale * state.graph["x"], state.y, self.joined(state.graph), self.weakest)
+
+    @property
+    def weakest(self) -> float:
+        """The share of the strongest edge that an edge must have to be released."""
+        return 0.0
+
+    def product(self, state: State) -> dict[str, Tensor]:
+        if "graph" not in state:
+            return {}
+        graph = self.graph(state)
+        return {name: graph[name] for name in ("x", "y", "edge_index", "edge_weight")}
+
+    def trained(self, module: nn.Module, graph: Data, classes: int, seed: int) -> dict[str, Tensor]:
+        """A model's weights after training on a synthetic graph alone, from those that it has."""
+        graph = copy(graph)
+        graph.train_mask = torch.ones(int(graph.num_nodes or 0), dtype=torch.bool)
+        task = NodeClassification(classes=classes)
+        party = Party.of_graph("condensed", graph)
+        return alone.trained(module, initial_weights(module), party, task, self.target, seed)[0]
+
+    class AtParty(Site):
+        method: Condensing
+
+        def __init__(self, method: Any, parties: Any, task: Any, module: nn.Module, **where: Any) -> None:
+            if not isinstance(task, NodeClassification):
+                raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes to condense")
+            super().__init__(method, parties, task, module, **where)
+
+        @action
+        def size(self, request: Payload) -> Answer:
+            """Numbers of nodes, classes and nodes that are condensed; the sum of these nodes' squared features."""
+            nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
+            at = self.condensed_nodes()
+            x = rows.to_dense(rows.take(self.cohort.block.x, at))
+            square = x.new_zeros(len(self.cohort), x.size(1)).index_add(0, self.cohort.party[at], x.square())
+            classes, items = torch.full_like(nodes, self.task.outputs), self.per_class(at).sum(1)
+            return Answer({"nodes": nodes, "classes": classes, "items": items, "square": square})
+
+        @action
+        def count(self, request: Payload) -> Answer:
+            """Condensed nodes of each class; for a start at classes the sum of their features."""
+            at = self.condensed_nodes()
+            group, items = self.groups(at), self.per_class(at)
+            x = rows.to_dense(rows.take(self.cohort.block.x, at))
+            if self.method.start == "random":
+                x = x[:, :0]
+            sums = x.new_zeros(items.numel(), x.size(1)).index_add(0, group, x).view(*items.shape, x.size(1))
+            # who has no node of a class adds nothing to it
+            return Answer({"ids": self.class_ids(), "items": items, "sum": sums}, weight=(items > 0).double())
+
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            """As ever, after the party has trained the model further on its own graph."""
+            if not self.method.finetune:
+                return super().evaluate(request)
+            self.model.load(request["weights"])
+            self.method.tuning.fit(self, self.task.loss)
+            return super().evaluate({"weights": self.model.stacks()})
+
+        def condensed_nodes(self) -> Tensor:
+            """Positions of the nodes that are condensed: those of training."""
+            return self.cohort.masks["train"].nonzero().squeeze(1)
+
+        @property
+        def labels(self) -> Tensor:
+            """The class of every node that is condensed, `[nodes]`."""
+            return self.cohort.y
+
+        def groups(self, at: Tensor) -> Tensor:
+            """A number for each party and class, of these nodes."""
+            return self.cohort.party[at] * self.task.outputs + self.labels[at]
+
+        def per_class(self, at: Tensor) -> Tensor:
+            """How many of these nodes each party has of each class, `[parties, classes]`."""
+            shape = len(self.cohort), self.task.outputs
+            return torch.bincount(self.groups(at), minlength=shape[0] * shape[1]).view(shape).to(torch.float32)
+
+        def class_ids(self) -> Tensor:
+            return torch.arange(self.task.outputs).expand(len(self.cohort), -1)
+
+
+class Matching(Condensing):
+    """Gradient matching, (3) to (9).
+
+    Each round the server draws weights theta of an SGC (a linear layer over K propagations), the parties tell the
+    gradient of its loss over their condensed nodes of each class, and X' and the MLP behind A' take a step towards the
+    graph whose gradients are the same.
+    """
+
+    hops_matched: int = Field(2, ge=0)
+    """K: propagations of the SGC whose gradients are matched."""
+    distance: Distance = "mse"
+    """Between gradients: squared differences, or the cosines of (7), output by output."""
+    edges: bool = True
+    """Whether synthetic nodes have edges; without, A' is the identity."""
+    symmetric: bool = True
+    """Whether A' of (8) is the same in both directions."""
+    edge_width: int = Field(128, ge=1)
+    """Hidden width of the MLP that makes A'."""
+    edge_lr: float = Field(1e-3, gt=0)
+    """Learning rate of this MLP: it reads two nodes' features at once, and a large step ends all edges for good."""
+    threshold: float = Field(0.01, ge=0, lt=1)
+    """Edges weaker than this share of the strongest are left out of the graph that is released; all that together weigh
+    less than this share of a node itself are."""
+    renew: int = Field(1, ge=1)
+    """Rounds with the same theta before it is drawn anew; DosCond's and the paper's one, GCond's several."""
+    inner: int = Field(0, ge=0)
+    """Steps that theta is trained on G' from one of these rounds to the next."""
+    lr_inner: float = Field(0.01, gt=0)
+    """Learning rate of these steps."""
+
+    def condense(self, federation: Federation, model: Model, state: State) -> None:
+        if (state.round - 1) % self.renew == 0:
+            state.theta, state.asked = self._drawn(federation, state), False
+        if not state.asked:  # the same theta of other parties would give away who of them said what
+            chosen, classes = federation.sample(self.fraction), self.classes(state)
+            told = federation.total("match", {"theta": state.theta}, of=chosen, rows=classes, least=self.least)
+            state.goal, state.opened, state.asked = told.mean("slopes"), told.opened, self.inner == 0
+        graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
+        ours = class_slopes(self._hidden(state, graph), state.y, state.theta)
+        # of classes that are not opened the gradients are not known
+        self.descend(state, graph, DISTANCES[self.distance](ours, state.goal)[state.opened].sum())
+        if self.inner:
+            state.theta = self._further(state)
+
+    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+        return edges_start(x.size(1), self.edge_width, x.size(0), source) if self.edges else {}
+
+    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[LocalTraining, list[str]]:
+        edges = self.optimizer.model_copy(update={"lr": self.edge_lr})
+        own = [name for name in graph if name.startswith("edges/")]
+        return {self.optimizer: [name for name in graph if name not in own], **({edges: own} if own else {})}
+
+    @property
+    def weakest(self) -> float:
+        return self.threshold
+
+    def joined(self, graph: Mapping[str, Tensor]) -> Tensor | None:
+        return adjacency(graph["x"], graph, symmetric=self.symmetric) if self.edges else None
+
+    def _drawn(self, federation: Federation, state: State) -> Tensor:
+        """Weights of the SGC, as torch draws a Linear layer's: `[classes, features]`."""
+        features = state.graph["x"].size(1)
+        source = generator(federation.seed, "theta", state.round)
+        return (2 * torch.rand(state.classes, features, generator=source) - 1) * float(features) ** -0.5
+
+    def _further(self, state: State) -> Tensor:
+        """theta after some steps of gradient descent on the synthetic graph."""
+        with torch.no_grad():
+            h = self._hidden(state, state.graph)
+        share = torch.bincount(state.y, minlength=state.classes).to(h) / state.y.numel()
+        theta: Tensor = state.theta
+        for _ in range(self.inner):
+            theta = theta - self.lr_inner * torch.einsum("c,cod->od", share, class_slopes(h, state.y, theta))
+        return theta
+
+    def _hidden(self, state: State, graph: Mapping[str, Tensor]) -> Tensor:
+        """What the SGC's linear layer reads."""
+        return propagated(state.scale * graph["x"], self.joined(graph), self.hops_matched)
+
+    class AtParty(Condensing.AtParty):
+        method: Matching
+
+        def __init__(self, *args: Any, **where: Any) -> None:
+            super().__init__(*args, **where)
+            self._reached: tuple[Any, Tensor] | None = None
+
+        @action
+        def match(self, request: Payload) -> Answer:
+            """The gradient of each class, (9), weighted by how many condensed nodes of it there are."""
+            at = self.condensed_nodes()
+            h, y, theta = self.reached[at], self.labels[at], request["theta"]
+            slopes = party_slopes(h, y, self.cohort.party[at], len(self.cohort), theta)
+            return Answer({"ids": self.class_ids(), "slopes": slopes}, weight=self.per_class(at))
+
+        @property
+        def reached(self) -> Tensor:
+            """Features after K propagations within each party, `[nodes, features]`."""
+            block = self.cohort.block
+            if self._reached is None or self._reached[0] is not block:
+                x = rows.to_dense(block.x)
+                self._reached = block, Diffusion(self.method.hops_matched).of(x, block.edge_index, block.edge_weight)
+            return self._reached[1]

@@ -1,0 +1,88 @@
+"""What methods have in common that learn to embed graphs without labels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.data.party import Block, Level, Party
+from isthmus.data.views import diffused
+from isthmus.errors import IsthmusError
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Learning
+from isthmus.methods.shared.composed import Composed
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.encoders import Embedder, weighs_edges
+from isthmus.tasks.base import Step, Task
+
+
+class Unsupervised(Composed):
+    """A method that learns to embed whole graphs without labels: it says on what loss, and `trainer` trains."""
+
+    levels: ClassVar[tuple[Level, ...]] = ("graph",)
+    unsupervised: ClassVar[bool] = True
+
+    rounds: int = Field(20, ge=1)
+    """Communication rounds, at most."""
+    local: LocalTraining = LocalTraining(epochs=5, batch_size=128, lr=1e-3)
+    """Training at the parties."""
+
+    def check(self, module: nn.Module) -> None:
+        if not isinstance(module, Embedder):
+            raise IsthmusError(f"method '{self.name}' trains encoders of Isthmus that embed, not a model of your own")
+        super().check(module)
+        local = getattr(self.training(), "local", self.local)
+        if local.batch_size == 1:
+            raise IsthmusError(
+                f"method '{self.name}': a graph alone is told from no other: set local.batch_size, 0 for all"
+            )
+
+    class AtParty(Learning):
+        def __init__(
+            self, method: Unsupervised, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
+        ) -> None:
+            super().__init__(method.training(), parties, task, module, **where)
+            self.learned = method
+
+        def fit(self, **how: Any) -> Tensor:
+            steps: Tensor = self.method.local.fit(self, self.loss, read=self.read, **how)
+            return steps
+
+        def read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, None]:
+            """The graphs of a step."""
+            self.block = self.cohort.graphs_of(chosen)
+            return self.block, None
+
+        @abstractmethod
+        def loss(self, step: Step) -> Tensor:
+            """Of what the model gives for the graphs of a step, `[parties]`."""
+
+        def _outputs(self, request: Payload) -> Tensor:
+            """Embeddings of graphs, the sum over their views, `[graphs, width]`."""
+            return super()._outputs(request)[1].sum(1)
+
+
+class TwoViews(Unsupervised):
+    """One that sees each graph twice: as it is, and its diffusion by personalised PageRank."""
+
+    restart: float = Field(0.2, gt=0, lt=1)
+    """Restart probability of the diffusion (its alpha)."""
+    least: float = Field(0.02, ge=0)
+    """Entries of the diffusion below it are left out."""
+
+    def check(self, module: nn.Module) -> None:
+        super().check(module)
+        if not weighs_edges(module):
+            raise IsthmusError(
+                f"method '{self.name}' needs an encoder that weighs edges, as a diffusion has them: gcn for one, or "
+                "gin, gat or sage with model.weighted = true"
+            )
+
+    class AtParty(Unsupervised.AtParty):
+        def __init__(self, method: TwoViews, parties: Sequence[Party], *args: Any, **where: Any) -> None:
+            seen = [diffused(party, restart=method.restart, least=method.least) for party in parties]
+            super().__init__(method, seen, *args, **where)

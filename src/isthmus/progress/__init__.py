@@ -1,0 +1,1 @@
+"""Progress of a study: terminal, live page, trackers."""

@@ -1,0 +1,1 @@
+"""The report of a study: reads result files only."""

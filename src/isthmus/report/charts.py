@@ -1,0 +1,394 @@
+"""Charts of the report: lines, bars, dots, shares, a heat map and a scatter plot, drawn by matplotlib.
+
+Every series is labelled where it is drawn; colour and dashes only help the eye along. Text is measured in a wider type
+than the one that pages are shown in, so what fits here fits there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from string import ascii_lowercase
+from typing import TYPE_CHECKING, Any
+
+from isthmus.report.svg import INK, LINE, PAPER, SERIES, house_style, inlined, shown
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.path import Path
+    from matplotlib.ticker import Locator
+
+_SHADES = 10
+"""How many shades a heat map has."""
+
+_NAMED = (2, 6, 10)
+"""Of these the legend says what they stand for."""
+
+_LETTER = 8.6
+"""Width of a letter, on the generous side."""
+
+_MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+"""Of clouds: colour alone does not tell them apart for everybody."""
+
+_DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+"""Of curves that share a colour."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A mean with the lowest and the highest value around it, over rounds."""
+
+    name: str
+    style: int
+    rounds: Sequence[int]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What one name has in each of the chart's columns, first column solid, second one pale."""
+
+    name: str
+    style: int
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Single values of one name on a line, each with its own label, their mean, and a text that says it in figures."""
+
+    name: str
+    style: int
+    points: Sequence[tuple[str, float]]
+    mean: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What one name has of each part, and a text that says how much that is in all."""
+
+    name: str
+    values: Sequence[float]
+    text: str
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Items of one kind, each at its place."""
+
+    name: str
+    style: int
+    points: Sequence[tuple[float, float]]
+
+
+@house_style()
+def line_chart(
+    title: str, curves: Sequence[Curve], show: Callable[[float], str], bounds: tuple[float, float] | None = None
+) -> str:
+    """Curves over rounds, each with a min..max band; `bounds` fixes the value axis, so that charts can be compared."""
+    thin = [_thinned(curve) for curve in curves]
+    height = max(230.0, 19.0 * len(thin))
+    canvas = _Canvas(title, 560, height + 80)
+    axes = canvas.axes
+    axes.grid(axis="y", clip_on=False)
+    axes.spines[["left", "top", "right"]].set_visible(False)
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(_round_numbers(whole=True))
+    first, last = min(curve.rounds[0] for curve in thin), max(curve.rounds[-1] for curve in thin)
+    axes.set_xlim(first, max(last, first + 1))
+    axes.yaxis.set_major_locator(_round_numbers())
+    axes.yaxis.set_major_formatter(lambda value, _: show(value))
+    low, high = axes.set_ylim(axes.yaxis.get_major_locator().view_limits(*(bounds or value_range(thin))))
+    places = spread([(curve.mean[-1] - low) / (high - low) for curve in thin], 17 / height, 0, 1)
+    for curve, place in zip(thin, places, strict=True):
+        canvas.over(curve.name, *_curve(axes, curve, place))
+    ends = "; ".join(f"{c.name} ends at {show(c.mean[-1])} in round {c.rounds[-1]}" for c in thin)
+    return canvas.svg(f"One line per method, mean over seeds, band from lowest to highest. {ends}.")
+
+
+@house_style()
+def bar_chart(title: str, columns: Sequence[str], groups: Sequence[Bars], show: Callable[[float], str]) -> str:
+    """Horizontal bars from zero, one per column in every group, each with its value written at its end."""
+    texts = [[f"{show(value)} {column}" for value, column in zip(g.values, columns, strict=True)] for g in groups]
+    step = len(columns) + 0.7
+    canvas = _Canvas(title, 560, 36 + 15 * step * len(groups))
+    canvas.rows([(group.name, _colour(group.style)) for group in groups], 18, step)
+    canvas.axes.xaxis.set_visible(False)
+    canvas.axes.spines[["top", "right", "bottom"]].set_visible(False)
+    for at, (group, said) in enumerate(zip(groups, texts, strict=True)):
+        for order, (value, text) in enumerate(zip(group.values, said, strict=True)):
+            fill = {"facecolor": _colour(group.style), "linewidth": 0} if not order else _pale(group.style)
+            place = step * at + order - (len(columns) - 1) / 2
+            bar = canvas.axes.barh(place, value, 0.88, clip_on=False, **fill)
+            canvas.axes.bar_label(bar, [text], padding=6, color=INK)
+            canvas.over(f"{group.name}: {', '.join(said)}", *bar)
+    canvas.axes.set_xlim(0, max((value for group in groups for value in group.values), default=0.0) or 1.0)
+    return canvas.svg("; ".join(f"{g.name}: {', '.join(said)}" for g, said in zip(groups, texts, strict=True)) + ".")
+
+
+@house_style()
+def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float], str]) -> str:
+    """One line per row with a dot per value and a stroke at the mean; `what` says what a dot is."""
+    canvas = _Canvas(title, 560, 62 + 26 * len(rows))
+    canvas.rows([(row.name, _colour(row.style)) for row in rows], 18, 1, [row.text for row in rows])
+    axes = canvas.axes
+    axes.grid(axis="x", clip_on=False)
+    axes.spines[:].set_visible(False)
+    axes.xaxis.set_major_locator(_round_numbers(4))
+    axes.xaxis.set_major_formatter(lambda value, _: show(value))
+    for at, row in enumerate(rows):
+        drawn: dict[str, Any] = {"color": _colour(row.style), "clip_on": False}
+        values = [value for _, value in row.points]
+        (dots,) = axes.plot(values, [at] * len(values), "o", markersize=10, markeredgewidth=0, alpha=0.55, **drawn)
+        canvas.over([f"{row.name}, {label}: {show(value)}" for label, value in row.points], dots)
+        (mean,) = axes.plot(row.mean, at, "|", markersize=16, markeredgewidth=3, **drawn)
+        canvas.over(f"{row.name}: {row.text}", mean)
+    return canvas.svg(f"{what} {'; '.join(f'{row.name}: {row.text}' for row in rows)}.", "chart narrow")
+
+
+@house_style()
+def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
+    """One bar of the same length per row, cut by the shares of its parts.
+
+    Where there is room a part says its letter in the legend, for whom colours do not tell it, and its share.
+    """
+    canvas = _Canvas(title, 560, 66 + 25 * len(rows))
+    canvas.rows([(row.name, INK) for row in rows], 16, 1, [row.text for row in rows])
+    axes = canvas.axes
+    axes.xaxis.set_visible(False)
+    axes.spines[:].set_visible(False)
+    axes.set_xlim(0, 1)
+    start = [0.0] * len(rows)
+    for order, part in enumerate(parts):
+        shares = [row.values[order] / (sum(row.values) or 1) for row in rows]
+        drawn: dict[str, Any] = {
+            "facecolor": _colour(order),
+            "edgecolor": PAPER,
+            "linewidth": 1,
+            "clip_on": False,
+            "label": f"{ascii_lowercase[order]}: {part}",
+        }
+        bars = axes.barh(range(len(rows)), shares, 0.78, start, **drawn)
+        inside = [_inside(ascii_lowercase[order], share) for share in shares]
+        axes.bar_label(bars, inside, label_type="center", color=PAPER, fontsize=12)
+        for row, share, bar in zip(rows, shares, bars, strict=True):
+            canvas.over(f"{row.name}, {part}: {row.values[order]:,g} ({100 * share:.1f} %)", bar)
+        start = [before + share for before, share in zip(start, shares, strict=True)]
+    canvas.key()
+    said = "; ".join(f"{row.name}: {_shares_said(row, parts)}" for row in rows)
+    return canvas.svg(f"{said}.", "chart narrow")
+
+
+@house_style()
+def heat_map(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    show: Callable[[float], str],
+) -> str:
+    """A field per row and column, the darker the larger its value, with names along both sides where there is room."""
+    from matplotlib.patches import PathPatch
+
+    down = min(20.0, max(2.0, 640 / len(rows)))
+    canvas = _Canvas(title, 1120, 76 + down * len(rows))
+    every = math.ceil(14 / down)
+    canvas.rows([(name if at % every == 0 else "", INK) for at, name in enumerate(rows)], 24)
+    axes = canvas.axes
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.spines[:].set_edgecolor(LINE)
+    axes.xaxis.tick_top()
+    every = math.ceil(_LETTER * (1 + max(map(len, _fitting(columns, 18)))) / (900 / len(columns)))
+    axes.set_xticks(range(0, len(columns), every), _fitting(columns[::every], 18))
+    most, row, column = max((value, -at, -place) for at, line in enumerate(values) for place, value in enumerate(line))
+    for level, path in sorted(_shades(values, most or 1.0).items()):
+        label = f"{'' if level == _SHADES else 'up to '}{show(most * level / _SHADES)}" if level in _NAMED else None
+        shade = {"facecolor": SERIES[0], "alpha": level / _SHADES, "linewidth": 0, "clip_on": False, "label": label}
+        axes.add_patch(PathPatch(path, **shade))
+    canvas.key()
+    said = f"The darkest field is {rows[-row]}, {columns[-column]}: {show(most)}."
+    return canvas.svg(said, "chart wide")
+
+
+def clouds(items: Iterable[tuple[float, float, int]], called: Callable[[int], str] = "class {}".format) -> list[Cloud]:
+    """A cloud for each class of items `(x, y, class)`, by what it is called; a class below 0 is none."""
+    points: dict[int, list[tuple[float, float]]] = {}
+    for x, y, kind in items:
+        points.setdefault(int(kind), []).append((x, y))
+    return [Cloud("no label" if kind < 0 else called(kind), kind, at) for kind, at in sorted(points.items())]
+
+
+@house_style()
+def scatter(title: str, groups: Sequence[Cloud]) -> str:
+    """A mark for each item, of a colour and a shape for each group; a legend says how many there are in each."""
+    counted = [f"{group.name}: {len(group.points):,}" for group in groups]
+    canvas = _Canvas(title, 420, 440 + 18 * math.ceil(len(groups) / 3))
+    canvas.axes.set(xticks=[], yticks=[])
+    canvas.axes.margins(0.02)
+    canvas.axes.spines[:].set_edgecolor(LINE)
+    for group, text in zip(groups, counted, strict=True):
+        drawn: dict[str, Any] = {
+            "color": _colour(group.style),
+            "markeredgewidth": 0,
+            "alpha": 0.6,
+            "clip_on": False,
+            "label": text,
+        }
+        marker = _MARKERS[group.style % len(_MARKERS)]
+        canvas.over(text, *canvas.axes.plot(*zip(*group.points, strict=True), marker, markersize=6, **drawn))
+    canvas.key(3)
+    return canvas.svg(f"One mark per item. {', '.join(counted)}.")
+
+
+def value_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The lowest and the highest value that any of the curves reaches."""
+    return min(min(curve.low) for curve in curves), max(max(curve.high) for curve in curves)
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Moves positions until neighbours are `gap` apart: a crowd spreads around its middle, the order stays.
+
+    >>> spread([30.0, 30.0, 50.0], 10, 0, 60)
+    [25.0, 35.0, 50.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    blocks: list[tuple[float, int]] = []
+    for index in order:
+        middle, count = wanted[index], 1
+        while blocks and middle - blocks[-1][0] < gap * (count + blocks[-1][1]) / 2:
+            before, others = blocks.pop()
+            middle, count = (middle * count + before * others) / (count + others), count + others
+        blocks.append((middle, count))
+    flat = [middle + gap * (place - (count - 1) / 2) for middle, count in blocks for place in range(count)]
+    last = len(flat) - 1
+    placed = list(wanted)
+    for place, (index, value) in enumerate(zip(order, flat, strict=True)):
+        placed[index] = min(max(value, low + gap * place), high - gap * (last - place))
+    return placed
+
+
+class _Canvas:
+    """A figure with a title and one pair of axes, and what is shown over its parts."""
+
+    def __init__(self, title: str, width: float, height: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.title = title
+        self.figure: Figure = Figure((width / 72, height / 72), layout="constrained")  # an inch is 72 units of SVG
+        self.figure.suptitle(shown(title), x=0, ha="left", fontsize=14, fontweight="bold", color=INK)
+        self.axes: Axes = self.figure.add_subplot()
+        for ground in (self.figure.patch, self.axes.patch):
+            ground.set_visible(False)
+        self.hover: dict[str, str | Sequence[str]] = {}
+
+    def rows(self, names: Sequence[tuple[str, str]], letters: int, step: float = 1, texts: Sequence[str] = ()) -> None:
+        """Names from top to bottom, each in its colour, and texts behind them.
+
+        What is at the left is seen first, and on a narrow screen alone.
+        """
+        places = [step * at for at in range(len(names))]
+        labels = _fitting([name for name, _ in names], letters)
+        if texts:
+            labels = [f"{label}  {shown(text)}" for label, text in zip(labels, texts, strict=True)]
+        self.axes.set_yticks(places, labels)
+        for label, (_, colour) in zip(self.axes.get_yticklabels(), names, strict=True):
+            label.set(color=colour, fontweight="bold")
+        self.axes.tick_params("y", pad=12)
+        self.axes.set_ylim(places[-1] + step / 2, -step / 2)
+
+    def key(self, columns: int = 8) -> None:
+        """What the colours stand for, in as many columns as there is room for."""
+        handles, labels = self.axes.get_legend_handles_labels()
+        fitting = _fitting(labels, 36)
+        room = 72 * self.figure.get_figwidth() // (_LETTER * max(map(len, fitting), default=1) + 60)
+        columns = max(1, min(columns, int(room)))
+        self.figure.legend(handles, fitting, loc="outside lower left", ncols=columns)
+
+    def over(self, text: str | Sequence[str], *artists: Artist) -> None:
+        """Shows a text over artists; over markers, one for each."""
+        for artist in artists:
+            artist.set_gid(f"over-{len(self.hover)}")
+            self.hover[f"over-{len(self.hover)}"] = text
+
+    def svg(self, said: str, kind: str = "chart") -> str:
+        return inlined(self.figure, self.title, said, self.hover, kind)
+
+
+def _curve(axes: Axes, curve: Curve, place: float) -> list[Artist]:
+    """The band, the line with a dot at its end, and its name at a height that is given as a share of the axes'."""
+    colour = _colour(curve.style)
+    band = axes.fill_between(curve.rounds, curve.low, curve.high, color=colour, alpha=0.14, linewidth=0, clip_on=False)
+    drawn: dict[str, Any] = {"color": colour, "clip_on": False}
+    dash = _DASHES[curve.style // 4 % 4]
+    (line,) = axes.plot(curve.rounds, curve.mean, linestyle=dash, linewidth=2, **drawn)
+    (end,) = axes.plot(curve.rounds[-1], curve.mean[-1], "o", markersize=6, markeredgewidth=0, **drawn)
+    name = axes.annotate(
+        _fitting([curve.name], 18)[0],
+        (curve.rounds[-1], curve.mean[-1]),
+        (1.04, place),
+        textcoords="axes fraction",
+        color=colour,
+        fontweight="bold",
+        va="center",
+        annotation_clip=False,
+        arrowprops={"arrowstyle": "-", "color": colour, "alpha": 0.45, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 5},
+    )
+    return [band, line, end, name]
+
+
+def _round_numbers(about: int = 5, whole: bool = False) -> Locator:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(about, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=2)
+
+
+def _colour(style: int) -> str:
+    return SERIES[style % len(SERIES)]
+
+
+def _pale(style: int) -> dict[str, Any]:
+    return {"facecolor": (_colour(style), 0.22), "edgecolor": _colour(style), "linewidth": 1}
+
+
+def _inside(letter: str, share: float) -> str:
+    return f"{letter} {100 * share:.0f} %" if share > 0.14 else letter if share > 0.03 else ""
+
+
+def _shares_said(row: Stack, parts: Sequence[str]) -> str:
+    whole = sum(row.values) or 1.0
+    return ", ".join(f"{part} {100 * value / whole:.0f} %" for part, value in zip(parts, row.values, strict=True))
+
+
+def _shades(values: Sequence[Sequence[float]], most: float) -> dict[int, Path]:
+    """For each shade the outline of all its fields; neighbours of one shade are one rectangle, or pages grow large."""
+    from matplotlib.path import Path
+
+    boxes: dict[int, list[Path]] = {}
+    for at, line in enumerate(values):
+        start = -0.5
+        for level, run in groupby(math.ceil(_SHADES * (value / most)) for value in line):
+            stop = start + len(list(run))
+            if level > 0:
+                corners = [(start, at - 0.5), (stop, at - 0.5), (stop, at + 0.5), (start, at + 0.5), (start, at - 0.5)]
+                boxes.setdefault(level, []).append(Path(corners, closed=True))
+            start = stop
+    return {level: Path.make_compound_path(*each) for level, each in boxes.items()}
+
+
+def _thinned(curve: Curve, most: int = 400) -> Curve:
+    """More points than the chart has pixels only make the file large; the last round always stays."""
+    skip = math.ceil(len(curve.rounds) / most)
+    kept = sorted({*range(0, len(curve.rounds), skip), len(curve.rounds) - 1})
+    columns = ([column[index] for index in kept] for column in (curve.mean, curve.low, curve.high))
+    return Curve(curve.name, curve.style, [curve.rounds[index] for index in kept], *columns)
+
+
+def _fitting(names: Iterable[str], letters: int) -> list[str]:
+    return [shown(name if len(name) <= letters else f"{name[: letters - 1]}…") for name in names]

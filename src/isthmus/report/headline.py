@@ -1,0 +1,122 @@
+"""The head of the report: for every setting a verdict, how sure it is, and the facts of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from isthmus.report import wording
+from isthmus.report.loading import Findings, Setting
+from isthmus.report.sections.comparison import LEVEL, Difference, differences
+from isthmus.report.wording import ALONE, BOUNDS
+
+_EQUAL = 1e-9
+"""Means that are nearer than this are the same."""
+
+
+def title(studies: Iterable[Mapping[str, Any]]) -> str:
+    """What was studied, as text."""
+    known = list(studies)
+    data = wording.listed(list(dict.fromkeys(wording.data_name(study.get("data")) for study in known)))
+    parties = " or ".join(dict.fromkeys(str(study["parties"]) for study in known if study.get("parties")))
+    return f"{data} across {parties} {'party' if parties == '1' else 'parties'}" if parties else data
+
+
+def headline(findings: Findings) -> str:
+    """A verdict and the facts for every setting: figures from different settings do not belong in one sentence."""
+    parts = []
+    for setting in findings.settings:
+        if setting.name:
+            parts.append(f"<h2 class=setting>{escape(setting.name)}</h2>")
+        parts += [_verdict(findings, setting), _facts(setting)]
+    return "".join(parts)
+
+
+def _verdict(findings: Findings, setting: Setting) -> str:
+    metric, methods = setting.main, setting.methods
+    ranked = findings.ranked(methods, metric)
+    if metric is None or not ranked:
+        return "<p class=verdict>No metric was recorded.</p>"
+    federated = findings.federated(ranked)
+    best, *others = federated or ranked
+    marks = [method for method in ranked if method not in (best, *others)]
+    names = _own_names(findings, methods)
+    said = [f"{names[method]} {findings.figure(method, metric)}" for method in others[:3]]
+    said += [f"{len(others) - 3} more methods behind"] if len(others) > 3 else []
+    said += [
+        f"{names[method]} ({BOUNDS[findings.methods[method]]}) {findings.figure(method, metric)}" for method in marks
+    ]
+    text = (
+        f"<b>{names[best]}</b> reached <b>{findings.figure(best, metric)}</b> {escape(wording.metric_name(metric))}"
+        f"{_when(findings, ranked)}{'; ' if said else ''}{', '.join(said)}."
+    )
+    return f"<p class=verdict>{text}</p><p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
+
+
+def _when(findings: Findings, methods: Sequence[str]) -> str:
+    """Which round the figures are of, in a few wording."""
+    if any(run.under_way for method in methods for run in findings.runs_of(method)):
+        return " so far"
+    told = {"validation": "at the round that validation chose", "last": "at the last round"}
+    rules = {rule for method in methods if (rule := findings.chosen_by(method)) in told}
+    return f" {' or '.join(told[rule] for rule in sorted(rules, reverse=True))}" if rules else ""
+
+
+def _own_names(findings: Findings, methods: Sequence[str]) -> dict[str, str]:
+    """Methods without their folder, escaped, where that leaves no two of one name."""
+    own = {method: escape(findings.methods[method]) for method in methods}
+    return own if len(set(own.values())) == len(own) else {method: escape(method) for method in methods}
+
+
+def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapping[str, str]) -> str:
+    lines = [findings.lines[method, metric] for method in ranked]
+    seeds = sorted({line.seeds for line in lines})
+    one = "One seed: how much of this is luck is not known."
+    text = one if seeds == [1] else f"Mean ± standard deviation over {wording.span(seeds)} seeds."
+    if len(lines) > 1:
+        first, second = (names[method] for method in ranked[:2])
+        lead = abs((lines[0].mean or 0.0) - (lines[1].mean or 0.0))
+        near = lead <= max(wording.finite(line.std) or 0.0 for line in lines[:2])
+        found = differences(findings, metric, ranked[0], ranked[1:2]).get(ranked[1])
+        if lead < _EQUAL:
+            text += f" {first} and {second} are equal."
+        elif found is not None and found.p is not None:
+            text += f" The lead of {first} over {second} {_luck(found)}."
+        elif seeds != [1] and near:
+            text += f" The lead of {first} over {second} is within one standard deviation"
+            text += "." if found is None else ", and the same for every seed."
+    alone = [method for method in names if BOUNDS.get(findings.methods[method]) == ALONE and method not in ranked]
+    if (order := findings.ranked([*alone, ranked[0]], metric)) and order[0] in alone:
+        text += f" Parties that train alone are better: {names[order[0]]}."
+    return text
+
+
+def _luck(found: Difference) -> str:
+    """What the paired test says of a lead, as the table below the results has it."""
+    if found.p is None or found.mean <= 0 or found.p >= 1 - LEVEL:
+        return f"may be luck (paired over {found.seeds} seeds, {found.p_said})"
+    return f"is more than luck would explain (paired over {found.seeds} seeds, {found.p_said})"
+
+
+def _facts(setting: Setting) -> str:
+    study, runs = setting.sources[0].results.study, setting.runs
+    planned = [int(seed) for source in setting.sources for seed in source.results.study.get("seeds") or ()]
+    rounds = wording.span(run.rounds for run in runs)
+    going = any(run.under_way for run in runs)
+    return facts(study, sorted({*planned, *(run.seed for run in runs)}), f"{rounds} so far" if going else rounds)
+
+
+def facts(study: Mapping[str, Any], seeds: Iterable[int], rounds: str) -> str:
+    """What is known of a study; what is not is left out."""
+    told = {
+        "Data": wording.described(study.get("data")),
+        "Task": wording.described(study.get("task") or ""),
+        "Partition": wording.described(study.get("partition") or ""),
+        "Parties": str(study.get("parties") or ""),
+        "Model": wording.described(study.get("model")),
+        "Seeds": ", ".join(map(str, seeds)) or "none",
+        "Rounds": rounds,
+    }
+    parts = (f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in told.items() if value)
+    return f"<dl class=facts>{''.join(parts)}</dl>"

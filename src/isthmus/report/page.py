@@ -1,0 +1,112 @@
+"""The pieces that the report's page is made of: its frame, its tables, its style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from isthmus.report import svg, wording
+
+
+def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]], made: Sequence[str]) -> str:
+    """The whole page.
+
+    Arguments:
+        title: as text; all the rest but `made` is HTML.
+        sections: each with its anchor, its heading and its body.
+        made: lines for the foot of the page.
+    """
+    links = " ".join(f'<a href="#{key}">{name}</a>' for key, name, _ in sections)
+    bodies = "".join(f'<section id="{key}"><h2>{name}</h2>{body}</section>' for key, name, body in sections)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{escape(title)} · Isthmus</title><style>{_STYLE}{svg.STYLE}</style></head><body>"
+        f"<header><p class=kicker>Federated graph study</p><h1>{escape(title)}</h1>{headline}"
+        f"<nav aria-label=Sections>{links}</nav></header><main>{bodies}</main>"
+        f"<footer>{'<br>'.join(map(escape, made))}</footer></body></html>\n"
+    )
+
+
+def head(text: str, kind: str = "") -> str:
+    """A column's head; the kind `n` is for numbers, `name` for what others named, which may be broken anywhere."""
+    return f'<th scope=col class="{kind}">{escape(text)}</th>'
+
+
+def table(head: str, body: str, note: str, grouped: bool = False) -> str:
+    """A table from rows of HTML, with a note under it; a grouped body brings its own `tbody`."""
+    rows = body if grouped else f"<tbody>{body}</tbody>"
+    caption = f"<caption><span>{escape(note)}</span></caption>"
+    return f"<div class=scroll><table>{caption}<thead>{head}</thead>{rows}</table></div>"
+
+
+def folded(summary: str, body: str) -> str:
+    """HTML that opens under its summary; on paper it is open."""
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+def amount(count: float) -> str:
+    """Bytes, in words and to the digit."""
+    return f'<data value="{count:.0f}" title="{count:,.0f} bytes">{wording.size(count)}</data>'
+
+
+_STYLE = """
+:root{--paper:#fff;--ink:#16191d;--soft:#5a636d;--line:#dde1e6;--tint:#f5f7f9;--blue:#0067a5;--warm:#a84300;--cool:#00705a}
+@media screen and (prefers-color-scheme:dark){
+:root{--paper:#14171a;--ink:#eceff2;--soft:#a3adb8;--line:#333a42;--tint:#1c2126;--blue:#5cb3f0;--warm:#ff9f66;--cool:#3fcfa4}}
+*{box-sizing:border-box}html{scroll-behavior:smooth}
+body{margin:0 auto;max-width:1120px;padding:40px 24px;background:var(--paper);color:var(--ink);
+font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif}
+.kicker{margin:0;color:var(--soft);font-size:13px;letter-spacing:.08em;text-transform:uppercase}
+h1{margin:4px 0 20px;font-size:36px;line-height:1.15;letter-spacing:-.02em;overflow-wrap:anywhere}
+h2{margin:56px 0 16px;padding-top:14px;border-top:2px solid var(--ink);font-size:23px;letter-spacing:-.01em}
+h2.setting{margin:24px 0 4px;padding:0;border:0;font-size:16px}h3{margin:32px 0 8px;font-size:17px}
+h4{margin:20px 0 4px;font-size:15px}
+.verdict{margin:0 0 6px;max-width:56rem;font-size:22px;line-height:1.4;overflow-wrap:anywhere}
+.caution,.note{margin:0 0 16px;color:var(--soft);font-size:14px}.note{margin-top:12px}
+.facts{display:flex;flex-wrap:wrap;gap:1px;margin:20px 0;
+padding:1px;background:var(--line)}
+.facts div{flex:1 1 150px;padding:10px 14px;background:var(--paper)}dt{color:var(--soft);font-size:13px}
+.facts div:first-child{flex:3 1 260px}dd{margin:0;overflow-wrap:anywhere}
+nav{display:flex;flex-wrap:wrap;gap:6px 22px;font-size:15px}a{color:var(--blue);text-underline-offset:3px}
+figure{margin:8px 0 20px;overflow-x:auto}
+@media screen{figure,.scroll{background:
+linear-gradient(90deg,var(--paper) 30%,transparent) 0 0/40px 100% no-repeat local,
+linear-gradient(270deg,var(--paper) 30%,transparent) 100% 0/40px 100% no-repeat local,
+linear-gradient(90deg,var(--line),transparent) 0 0/10px 100% no-repeat scroll,
+linear-gradient(270deg,var(--line),transparent) 100% 0/10px 100% no-repeat scroll}}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:8px 32px;align-items:start}
+.three{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:8px 24px;align-items:start}
+.scroll{overflow-x:auto;margin:8px 0 16px}table{width:100%;border-collapse:collapse;font-size:14px;line-height:1.4}
+caption{caption-side:bottom;padding-top:10px;color:var(--soft);text-align:left}
+caption span{display:inline-block;position:sticky;left:0;max-width:calc(100vw - 32px)}
+th,td{padding:8px 12px 8px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+th:last-child,td:last-child{padding-right:0}thead th{color:var(--soft);font-weight:500;vertical-align:bottom}
+thead tr:first-child:not(:last-child)>*{padding-bottom:0;border:0}th[scope=colgroup]{color:var(--ink);font-weight:600}
+.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}tbody th{font-weight:600;white-space:nowrap}
+.n+:not(.n){padding-left:12px}.whole{white-space:nowrap}
+th[scope=colgroup]{text-align:center}small{display:block;color:var(--soft);font-size:12px;font-weight:400}
+th i{display:inline-block;width:10px;height:10px;margin-right:8px;border-radius:3px;background:var(--c)}
+th.method{padding-top:22px;font-size:15px}.fields{max-width:18rem;overflow-wrap:anywhere}
+tr:has(+tr>.said)>*{border-bottom:0}.said{padding-top:0;color:var(--soft)}
+.said span{display:inline-block;position:sticky;left:0;max-width:min(1072px,calc(100vw - 32px))}
+.eyes{display:inline-block;padding:1px 9px;border:1px solid;border-radius:9px;font-size:13px}
+.each{color:var(--warm)}.sum{color:var(--blue)}.parties{color:var(--cool)}
+details{margin:6px 0}td details{margin:0}summary{cursor:pointer}main>section>details>summary{color:var(--blue)}
+pre{margin:8px 0;padding:16px;overflow-x:auto;background:var(--tint);border:1px solid var(--line);border-radius:6px;
+font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,monospace}
+footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
+@media screen and (max-width:760px){body{padding:24px 16px}h1{font-size:28px}.verdict{font-size:19px}
+.pair{grid-template-columns:1fr}.fields{min-width:13rem}}
+@media print{@page{margin:14mm}
+.facts{background:none;gap:0}.facts div{border:1px solid var(--line);margin:0 -1px -1px 0}
+body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}
+h2,h3,h4,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}
+table{font-size:8pt}small{font-size:7pt}th,td{padding-right:6px}
+tbody th,.name{overflow-wrap:anywhere}tbody th,.n,.whole{white-space:normal}
+pre{white-space:pre-wrap}
+section>details::details-content{content-visibility:visible;block-size:auto}
+*{print-color-adjust:exact}}
+"""

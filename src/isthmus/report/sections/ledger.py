@@ -1,0 +1,186 @@
+"""The report's section on who saw what: the ledger, action by action, in a table and in plain wording."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from isthmus.report import page, wording
+from isthmus.report.ledger_text import Deed, Share, Span, in_plain_words, sentence, spans
+from isthmus.report.loading import Findings
+
+_EXPOSURE = {
+    "server sees each answer": "each",
+    "server sees the sum": "sum",
+    "parties see the sum": "parties",
+    "the addressed party": "parties",
+}
+"""How the page marks the ledger's eyes; what it does not know it marks as the widest."""
+
+_KEYS = ["method", "action", "verb", "eyes", "protection"]
+"""Columns that tell one action from another."""
+_FAILURES_SHOWN = 100
+
+
+def who_saw_what(findings: Findings) -> str:
+    """The section's HTML."""
+    bodies = []
+    if before := _entries(findings.set_up).get("set-up"):
+        rows = [_entry_rows(entry, len(findings.sources)) for entry in before]
+        bodies.append(_body("Before any method: the set-up", "", rows))
+    entries = _entries(findings.ledger)
+    for method in findings.methods:
+        if findings.is_open(method):
+            bodies.append(_body(method, f"s{findings.style(method) % 8}", [_said("Told when a run has ended.")]))
+            continue
+        runs = len(findings.ended(method)) or 1
+        rows = [_entry_rows(entry, runs) for entry in entries.get(method, [])]
+        if wording.BOUNDS.get(findings.methods[method]) == wording.POOLED:
+            rows.insert(
+                0, _said("All data were pooled before; the ledger does not record that. Here one party holds all.")
+            )
+        elif not rows:
+            rows = [_said("Nothing left any party.")]
+        privacy = [run.privacy for run in findings.runs_of(method) if run.privacy]
+        if privacy:
+            most = max(privacy, key=lambda each: float(each["basic"]["epsilon"]))
+            rows.append(_said(f"What leaves follows from data in which {wording.spent_said(most)}."))
+        bodies.append(_body(method, f"s{findings.style(method) % 8}", rows))
+    names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
+    counts = ("Calls", "Parties", "Sent", "Received")
+    head = f"<tr>{''.join(map(page.head, names))}{''.join(page.head(count, 'n') for count in counts)}</tr>"
+    note = "Calls and bytes are those of one run (mean over seeds), all parties together."
+    return page.table(head, "".join(bodies), note, grouped=True) + _failures(findings)
+
+
+def _body(title: str, style: str, rows: Sequence[str]) -> str:
+    head = f"<tr><th class=method scope=rowgroup colspan=9><i></i>{escape(title)}</th></tr>"
+    return f'<tbody class="{style}">{head}{"".join(rows)}</tbody>'
+
+
+def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
+    """Per method its actions, with the calls, how many parties answered each, and what part each party had."""
+    import pyarrow.compute as pc
+
+    rows = ledger.group_by(_KEYS, use_threads=False).aggregate(
+        [("fields", "distinct"), ("party", "distinct"), ("sent", "sum"), ("received", "sum")]
+    )
+    answered = pc.cast(pc.equal(ledger["status"], "answered"), "int64")
+    calls = ledger.append_column("answered", answered).group_by([*_KEYS, "seed", "round", "call"])
+    answers: dict[tuple[str, ...], list[int]] = {}
+    for call in calls.aggregate([("answered", "sum")]).to_pylist():
+        answers.setdefault(_key(call), []).append(call["answered_sum"] or 0)
+    shares = _shares(ledger.filter(pc.equal(ledger["status"], "answered")))
+    entries: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        row |= {"answers": answers[_key(row)], "shares": shares.get(_key(row), {})}
+        entries.setdefault(row["method"], []).append(row)
+    return entries
+
+
+def _shares(answered: Any) -> dict[tuple[str, ...], dict[str, Share]]:
+    """By action and party how often it answered in a run, and with how many rows each time."""
+    each = answered.group_by([*_KEYS, "party", "seed"], use_threads=False)
+    found = each.aggregate([("call", "count"), ("rows", "min"), ("rows", "max")]).to_pylist()
+    times: dict[tuple[str, ...], list[tuple[str, Span]]] = {}
+    rows: dict[tuple[str, ...], list[tuple[str, Span]]] = {}
+    for row in found:
+        party, count = row["party"] or "unnamed", row["call_count"]
+        times.setdefault(_key(row), []).append((party, (count, count)))
+        rows.setdefault(_key(row), []).append((party, (row["rows_min"] or 0, row["rows_max"] or 0)))
+    shares = {}
+    for key, pairs in times.items():
+        held = spans(rows[key])
+        shares[key] = {party: Share(span, held[party]) for party, span in spans(pairs).items()}
+    return shares
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(row[key] for key in _KEYS)
+
+
+def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
+    fields = fields_in(entry["fields_distinct"])
+    listed = escape(", ".join(_grouped(fields)) or "nothing")
+    if fields:
+        listed = f"<details><summary>{listed}</summary>{escape(_with_shapes(fields))}</details>"
+    eyes, action = entry["eyes"] or "not recorded", entry["action"] or ""
+    counts = [f"{len(entry['answers']) / runs:.4g}", str(len(entry["party_distinct"]))]
+    counts += [page.amount(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
+    deed = Deed(
+        action,
+        entry["eyes"] or "",
+        entry["protection"] or "none",
+        list(fields),
+        entry["answers"],
+        dict(sorted(entry["shares"].items(), key=lambda each: wording.natural(each[0]))),
+    )
+    return (
+        f"<tr><th scope=row>{escape(action)}</th><td>{escape(entry['verb'] or '')}</td>"
+        f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
+        f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
+        f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
+        f"{_said(sentence(in_plain_words(deed)))}"
+    )
+
+
+def _said(text: str) -> str:
+    return f"<tr><td class=said colspan=9><span>{escape(text)}</span></td></tr>"
+
+
+def _failures(findings: Findings) -> str:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ledger = pa.concat_tables([findings.set_up, findings.ledger])
+    failed = ledger.filter(pc.not_equal(pc.fill_null(ledger["status"], "not recorded"), "answered"))
+    if not failed.num_rows:
+        said = f"Every party answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
+        return f"<p class=note>{said}</p>"
+    rows = []
+    for row in failed.slice(0, _FAILURES_SHOWN).to_pylist():
+        cells = "".join(f"<td>{escape(str(row[key] or ''))}</td>" for key in ("action", "party", "status", "note"))
+        rows.append(
+            f"<tr><th scope=row>{escape(row['method'] or '')}</th><td class=n>{row['seed']}</td>"
+            f"<td class=n>{row['round']}</td>{cells}</tr>"
+        )
+    names = ("Method", "Seed", "Round", "Action", "Party", "Status", "Note")
+    head = f"<tr>{''.join(page.head(name, 'n' if name in ('Seed', 'Round') else '') for name in names)}</tr>"
+    note = f"{failed.num_rows:,} of {ledger.num_rows:,} times a party gave no answer."
+    if failed.num_rows > _FAILURES_SHOWN:
+        note += f" The first {_FAILURES_SHOWN} are listed; all are in ledger.parquet."
+    return f"<h3>Failures</h3>{page.table(head, ''.join(rows), note)}"
+
+
+def fields_in(texts: Iterable[str | None]) -> dict[str, list[str]]:
+    """Every field with the shapes it had, from texts such as `weights/conv1.bias[64], count`."""
+    fields: dict[str, list[str]] = {}
+    for text in texts:
+        for part in re.split(r",\s*(?![^\[\]]*\])", text or ""):
+            name, bracket, shape = part.strip().partition("[")
+            shapes = fields.setdefault(name, []) if name else []
+            if bracket + shape not in shapes:
+                shapes.append(bracket + shape)
+    return fields
+
+
+def _with_shapes(fields: Mapping[str, Sequence[str]]) -> str:
+    """All fields with the first few shapes of each: a hundred parties may send a hundred different ones."""
+    return ", ".join(
+        name + ", ".join([*shapes[:3], *(["…"] if len(shapes) > 3 else [])]) for name, shapes in fields.items()
+    )
+
+
+def _grouped(fields: Iterable[str]) -> list[str]:
+    """Fields under one name counted together.
+
+    >>> _grouped(["weights/a", "weights/b", "count"])
+    ['weights (2 fields)', 'count']
+    """
+    groups = Counter(name.partition("/")[0] for name in fields)
+    weighed = groups.pop("weight of", 0)
+    listed = [f"{name} ({count} fields)" if count > 1 else name for name, count in groups.items()]
+    return listed + ["how much each counts"] * bool(weighed)

@@ -1,0 +1,120 @@
+"""The report's section on parties: what each of them holds, and how unlike they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from statistics import median
+
+from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.report import charts, page, wording
+from isthmus.report.loading import Findings
+
+_BARS = 24
+"""Bars in one chart; of more parties, or of more classes than there are colours, it is a heat map."""
+_FIELDS = 50_000
+"""Fields in one heat map; of more there is none."""
+_OPEN = 12
+"""Parties in a table that is not folded."""
+
+_Cuts = tuple[tuple[tuple[int, ...], CutDescription], ...]
+"""Seeds, and what the parties held in the runs with them."""
+
+
+def who_holds_what(findings: Findings) -> str:
+    """The section's HTML; empty where no folder describes its parties. Folders with the same cuts share a part."""
+    folders: dict[_Cuts, list[str]] = {}
+    for source in findings.sources:
+        if source.results.cuts:
+            cuts = tuple((tuple(cut.seeds), cut.described) for cut in source.results.cuts)
+            folders.setdefault(cuts, []).append(source.name)
+    several = len(findings.sources) > 1
+    return "".join(
+        f"{f'<h3>{escape(wording.listed(names))}</h3>' if several else ''}{_of_one(cuts)}"
+        for cuts, names in folders.items()
+    )
+
+
+def _of_one(cuts: _Cuts) -> str:
+    """The first seed's parties one by one, and how much the cuts of all seeds differ."""
+    seeds, cut = cuts[0]
+    said = wording.cut_said([each for seeds, each in cuts for _ in seeds])
+    if len(cuts) > 1:
+        said += f" Each seed has a cut of its own: single parties are shown as seed {seeds[0]} has them."
+    note = f"<p>{escape(cut.note)}</p>" if cut.note else ""
+    return f"{note}<p>{escape(said)}</p>{_chart(cut)}{_table(cut)}"
+
+
+def _chart(cut: CutDescription) -> str:
+    width = max(len(party.labels) for party in cut.parties)
+    if not 0 < width * len(cut.parties) <= _FIELDS:
+        return ""
+    stacked = cut.kind == "class" and width <= wording.COLUMNS_SHOWN and len(cut.parties) <= _BARS
+    return f"<figure>{_stacks(cut, width) if stacked else _heat_map(cut, width)}</figure>"
+
+
+def _stacks(cut: CutDescription, classes: int) -> str:
+    whole = [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
+    bars = [("all", whole), *((party.name, party.labels) for party in cut.parties)]
+    title = f"Labels of each party: labelled {cut.level}s, and shares of the classes"
+    rows = [charts.Stack(name, counts, f"{sum(counts):,}") for name, counts in bars]
+    return charts.stack_chart(title, [cut.label(at) for at in range(classes)], rows)
+
+
+def _heat_map(cut: CutDescription, width: int) -> str:
+    """Parties by classes, or by tasks; the longer side lies along the page."""
+    of_tasks = cut.kind == "yes-no"
+    parties = [party.name for party in cut.parties]
+    kinds = [cut.label(at) for at in range(width)]
+    shares = [_shares(party) for party in cut.parties]
+    what = "share of yes among its labels of each task" if of_tasks else "share of each class among its labels"
+    sides = (parties, kinds, shares)
+    if len(parties) > width:
+        sides = (kinds, parties, [list(line) for line in zip(*shares, strict=True)])
+    return charts.heat_map(f"Labels of each party: {what}", *sides, lambda share: f"{100 * share:.0f} %")
+
+
+def _shares(party: PartyDescription) -> list[float]:
+    known = party.labelled or [sum(party.labels)] * len(party.labels)
+    return [count / max(1, of) for count, of in zip(party.labels, known, strict=True)]
+
+
+def _table(cut: CutDescription) -> str:
+    counts = wording.count_columns(cut)
+    heads, labels = wording.label_columns(cut)
+    note = "Edges are directed, as they are stored: one that runs both ways counts twice. Train, val and test are "
+    note += f"{cut.level}s in each split."
+    if "cross" in counts:
+        note += " Cross edges reach a party's nodes from other parties' nodes; they are not among its edges."
+    if "shared" in counts:
+        note += " Shared nodes are with other parties too."
+    if cut.kind == "yes-no":
+        note += " Labels: how many say yes, of how many."
+    if cut.kind == "value":
+        note += " Labels: their mean."
+    if len(cut.parties) > wording.PARTIES_SHOWN:
+        return _spread(counts, note)
+    rows = []
+    for at, party in enumerate(cut.parties):
+        cells = [*(f"{of[at]:,}" for of in counts.values()), *labels[at]]
+        rows.append(_row(party.name, cells))
+    head = "".join(page.head(name, "n") for name in counts) + "".join(page.head(name, "n name") for name in heads)
+    table = page.table(f"<tr>{page.head('Party')}{head}</tr>", "".join(rows), note)
+    if len(cut.parties) <= _OPEN:
+        return table
+    return page.folded("The figures, party by party", table)
+
+
+def _spread(counts: Mapping[str, Sequence[int]], note: str) -> str:
+    """Fewest, median and most of each count, where there are too many parties for a line each."""
+    rows = [
+        _row(name, [f"{of(each):,.0f}" for each in counts.values()])
+        for name, of in (("fewest", min), ("median", median), ("most", max))
+    ]
+    head = "".join(page.head(name, "n") for name in counts)
+    note = f"{len(next(iter(counts.values()))):,} parties: too many for a line each, all are in results.json. {note}"
+    return page.table(f"<tr>{page.head('Of all parties')}{head}</tr>", "".join(rows), note)
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    return f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td class=n>{escape(cell)}</td>' for cell in cells)}</tr>"

@@ -1,0 +1,99 @@
+"""The report's section on learning curves: how each metric went, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from isthmus.report import charts, page, wording
+from isthmus.report.loading import Findings, Setting
+
+_COLUMNS = 10
+"""Curves that one table tells of."""
+_ROUNDS_SHOWN = 20
+"""That a table has about, at most."""
+
+
+def round_by_round(findings: Findings) -> str:
+    """The section's HTML: in every setting validation beside test for each metric, the first one open."""
+    note = "Lines: mean over seeds. Bands: lowest to highest seed. Test curves are for reading; they choose no round."
+    parts, drawn = [], _curves(findings)
+    for setting in findings.settings:
+        methods = setting.methods
+        own = {metric: [curve for curve in of if curve.name in methods] for metric, of in drawn.items()}
+        parts.append(f"<h3>{escape(setting.name)}</h3>" if setting.name else "")
+        parts.append(_of_one(setting, {metric: of for metric, of in own.items() if of}))
+    known = {curve.name for of in drawn.values() for curve in of}
+    if bare := [method for method in findings.methods if method not in known]:
+        note += f" No value per round was recorded for {wording.listed(bare)}."
+    return f"{''.join(parts)}<p class=note>{escape(note)}</p>"
+
+
+def _of_one(setting: Setting, drawn: Mapping[str, Sequence[charts.Curve]]) -> str:
+    parts: list[str] = []
+    for base in dict.fromkeys(wording.base(metric) for metric in [*setting.metrics, *drawn]):
+        metrics = [metric for metric in (f"val_{base}", f"test_{base}", f"train_{base}", base) if metric in drawn]
+        if not metrics:
+            continue
+        # One value axis for both, so that validation and test can be compared by eye.
+        ranges = [charts.value_range(drawn[metric]) for metric in metrics]
+        bounds = min(low for low, _ in ranges), max(high for _, high in ranges)
+        pair = "".join(
+            f"<figure>{charts.line_chart(wording.titled(m), drawn[m], wording.shown(m), bounds)}</figure>"
+            for m in metrics
+        )
+        shown = f"<div class=pair>{pair}</div>{_tables(drawn, metrics)}"
+        parts.append(page.folded(wording.titled(base), shown) if parts else shown)
+    return "".join(parts)
+
+
+def _curves(findings: Findings) -> dict[str, list[charts.Curve]]:
+    """Curves by metric, in the page's order of methods."""
+    import pyarrow.compute as pc
+
+    known = findings.history.filter(pc.is_finite(findings.history["value"]))
+    spans = known.group_by(["metric", "method", "round"], use_threads=False)
+    spans = spans.aggregate([("value", "mean"), ("value", "min"), ("value", "max")]).sort_by("round")
+    points: dict[tuple[str, str], list[tuple[int, float, float, float]]] = {}
+    for row in spans.to_pylist():
+        point = (row["round"], row["value_mean"], row["value_min"], row["value_max"])
+        points.setdefault((row["metric"], row["method"]), []).append(point)
+    curves: dict[str, list[charts.Curve]] = {}
+    for metric in dict.fromkeys(metric for metric, _ in points):
+        for method in findings.methods:
+            if (metric, method) in points:
+                rounds, *values = zip(*points[metric, method], strict=True)
+                curves.setdefault(metric, []).append(charts.Curve(method, findings.style(method), rounds, *values))
+    return curves
+
+
+def _tables(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) -> str:
+    """The means that the curves are drawn through; of many curves, as paper is narrow, a table for each metric."""
+    if sum(len(drawn[metric]) for metric in metrics) <= _COLUMNS:
+        return page.folded("The figures, round by round", _table(drawn, metrics))
+    return page.folded("The figures, round by round", "".join(_table(drawn, [metric]) for metric in metrics))
+
+
+def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) -> str:
+    """Means in some rounds, a column for each curve."""
+    means = {
+        (metric, curve.name): dict(zip(curve.rounds, curve.mean, strict=True))
+        for metric in metrics
+        for curve in drawn[metric]
+    }
+    every = sorted({at for of in means.values() for at in of})
+    skip = max(1, (len(every) - 1) // _ROUNDS_SHOWN)
+    told = sorted({*every[::skip], every[-1]})
+    rows = []
+    for at in told:
+        cells = (f"<td class=n>{wording.number(of.get(at), metric)}</td>" for (metric, _), of in means.items())
+        rows.append(f"<tr><th scope=row>{at}</th>{''.join(cells)}</tr>")
+    over = "".join(
+        f'<th scope=colgroup colspan="{len(drawn[metric])}">'
+        f"{escape(wording.titled(metric) + wording.unit(metric))}</th>"
+        for metric in metrics
+    )
+    names = "".join(page.head(name, "n name") for _, name in means)
+    head = f"<tr><td></td>{over}</tr><tr>{page.head('Round')}{names}</tr>"
+    note = "Mean over seeds" + ("." if len(told) == len(every) else f", in {len(told)} of {len(every)} rounds.")
+    return page.table(head, "".join(rows), note)

@@ -1,0 +1,195 @@
+"""Methods are named for what parties have, from counts alone."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from command_line import Isthmus
+from isthmus.advice.counts import Counts
+from isthmus.advice.methods import ADVICE, Situation, advised, flags, shared_nodes
+from isthmus.data.describe import describe
+from isthmus.data.folder.loading import read_folders
+from isthmus.data.folder.writing import write_parties
+from isthmus.methods.base import Method
+from isthmus.study.config import Study
+
+NODES = Situation(parties=4, level="node", items=100, labelled=50, crossing=0, shared=0, classes=True, emd=0.1)
+GRAPHS = replace(NODES, level="graph")
+
+
+def first(situation: Situation) -> list[str]:
+    return [advice.methods[0] for advice, _ in advised(situation)]
+
+
+def test_what_fits_comes_in_order_and_fedavg_last() -> None:
+    assert first(NODES) == ["fedgc", "fedavg"]
+    assert first(replace(NODES, crossing=9)) == ["fedcog", "fedgc", "fedavg"]
+    assert first(replace(NODES, crossing=9, emd=0.8)) == ["fedcog", "fedgc", "scaffold", "fedavg"]
+    assert first(replace(NODES, crossing=9, shared=3, emd=0.8)) == ["fedgl", "scaffold", "fedavg"]
+    assert first(GRAPHS) == ["fgcl", "fedavg"]
+    assert first(replace(GRAPHS, labelled=10)) == ["fgcl", "infograph", "fedavg"]
+    assert first(replace(GRAPHS, labelled=0, emd=None)) == ["infograph"]
+    assert first(replace(NODES, labelled=0, emd=None)) == []
+
+
+def test_what_refuses_the_data_is_not_named() -> None:
+    shared = [name for advice, _ in advised(replace(NODES, crossing=9, shared=3)) for name in advice.methods]
+    assert not any(Method.named(name).disjoint for name in shared)
+    several = replace(NODES, crossing=9, shared=3, classes=False, emd=None)  # labels of several tasks
+    assert first(several) == ["fedavg"]
+    assert first(replace(GRAPHS, labelled=10, classes=False, emd=None)) == ["fgcl", "fedavg"]
+
+
+def unlabelled(folder: Path) -> None:
+    """Leaves a third of the graphs their labels."""
+    for path in folder.glob("*/graphs.parquet"):
+        table = pq.read_table(path)
+        kept = [label if at % 3 == 0 else None for at, label in enumerate(table["label"].to_pylist())]
+        at = table.schema.get_field_index("label")
+        table = table.set_column(at, "label", pa.array(kept, table.schema.types[at]))
+        pq.write_table(table.drop_columns(["split"]), path)
+
+
+EXPORTS: dict[str, tuple[str, Callable[[Path], None] | None]] = {
+    "banks": ("--data banks --set data.nodes=120", None),
+    "overlapping banks": ("--data banks --set data.nodes=120 --set data.overlap=0.3", None),
+    "unlike banks": (
+        "--data banks --set data.nodes=160 --partition label-skew --set partition.emd=0.8 --parties 4",
+        None,
+    ),
+    "hospitals": ("--data hospitals --set data.nodes=120", None),
+    "molecules": ("--data molecules --set data.graphs=60", None),
+    "motifs": ("--data motifs --set data.graphs=48", None),
+    "unlabelled motifs": ("--data motifs --set data.graphs=48", unlabelled),
+}
+"""What is exported and changed; together they fit every row of the advice."""
+DRIFT = {"scaffold", "feddyn", "fedadam", "fedprox"}
+NAMED: dict[str, set[str]] = {
+    "banks": {"fedcog", "fedcog-gcn", "fedgcn", "fedgc", "fedavg"},
+    "overlapping banks": {"fedgl", "fedavg"},
+    "unlike banks": {*DRIFT, "fedcog", "fedcog-gcn", "fedgcn", "fedgc", "fedavg"},
+    "hospitals": {"fedgl", "fedavg"},
+    "molecules": {"fgcl", "fedavg"},
+    "motifs": {"fgcl", "fedavg"},
+    "unlabelled motifs": {*DRIFT, "infograph", "mvgrl", "fclg", "fgcl", "fedavg"},  # few labels are unlike by chance
+}
+
+
+@pytest.mark.parametrize("which", EXPORTS)
+def test_every_method_named_runs_on_what_parties_exported(which: str, isthmus: Isthmus, tmp_path: Path) -> None:
+    options, changed = EXPORTS[which]
+    assert isthmus("party", "export", "parties", *shlex.split(options)).code == 0
+    if changed is not None:
+        changed(tmp_path / "parties")
+    advice = json.loads(isthmus("advise", "parties", "--json").out)["advice"]
+    assert {name for each in advice for name in each["methods"]} == NAMED[which]
+    for each in advice:
+        for name, more in each["flags"].items():
+            words = ["--data", "parties/", "--method", name, *shlex.split(more), "--rounds", "2", "--seeds", "0"]
+            done = isthmus("run", *words, "--out", f"runs/{name}")
+            assert done.code == 0, done.err
+
+
+def test_every_row_of_the_advice_is_tried() -> None:
+    assert {name for advice in ADVICE for name in advice.methods} == set().union(*NAMED.values())
+
+
+def test_flags_are_those_that_a_method_cannot_do_without() -> None:
+    assert flags("fedcog") == "--encoder sgc"
+    assert flags("infograph") == "--set task.name=graph-clustering"
+    assert {flags(name) for name in ("fedavg", "fedgl", "fedgc", "fgcl")} == {""}
+
+
+def test_every_method_named_is_one_for_that_level() -> None:
+    for advice in ADVICE:
+        for name in advice.methods:
+            levels = Method.named(name).levels
+            assert "graph" in levels if advice.has.startswith("Many small") else "node" in levels
+
+
+@pytest.mark.parametrize("data", ["banks", "hospitals", "motifs"])
+def test_counts_are_those_of_the_cut(data: str, tmp_path: Path) -> None:
+    cut = Study.of({"data": {"name": data}}).cut_data(0)
+    write_parties(tmp_path, cut.parties, cut.classes)
+    contents = read_folders(tmp_path)[0]
+    found = Situation.of([Counts.of(each) for each in contents], shared_nodes(contents))
+    due = describe(cut.parties, cut.classes)
+    assert (found.parties, found.level) == (len(cut.parties), due.level)
+    assert found.items == sum(party.items for party in due.parties)
+    assert found.labelled == sum(party.items - party.unlabelled for party in due.parties)
+    assert found.crossing == sum(party.cross for party in due.parties)
+    assert found.emd == pytest.approx(due.emd)
+    assert bool(found.shared) == (data == "hospitals")
+
+
+def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Path) -> None:
+    assert isthmus("party", "export", "p", "--data", "hospitals", "--set", "data.nodes=200").code == 0
+    done = isthmus("advise", "p")
+    assert done.code == 0
+    assert "nodes at several of them" in done.out
+    assert "fedgl\n  why: " in done.out
+    one = sorted((tmp_path / "p").iterdir())[0]
+    assert "1 party with" in isthmus("advise", one).out
+    assert "nodes in common unknown" in isthmus("advise", one).out
+    told = json.loads(isthmus("advise", "p", one, "--json").out)  # who is named twice counts once
+    assert told["situation"]["parties"] == len(list((tmp_path / "p").iterdir()))
+    assert told["situation"]["level"] == "node"
+    assert told["advice"][-1]["methods"] == ["fedavg"]
+
+
+def test_nodes_and_graphs_are_not_advised_together(isthmus: Isthmus) -> None:
+    isthmus("party", "export", "a", "--data", "banks", "--set", "data.nodes=100")
+    isthmus("party", "export", "b", "--data", "motifs", "--set", "data.graphs=40")
+    done = isthmus("advise", "a", "b")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "some parties hold nodes and others graphs" in done.err
+
+
+COUNTED = '{"party": "a", "level": "node", "items": %s, "labelled": 0}'
+
+
+def test_counts_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tmp_path: Path) -> None:
+    """Each party hands on its own file; what is in it are counts."""
+    isthmus("party", "export", "p", "--data", "banks", "--set", "data.nodes=120")
+    files = []
+    for folder in sorted((tmp_path / "p").iterdir()):
+        files.append(f"{folder.name}.json")
+        assert isthmus("party", "counts", folder, "--out", files[-1]).out == f"counts in {files[-1]}\n"
+    (told,) = json.loads((tmp_path / files[0]).read_text())
+    assert set(told) == {"party", "level", "items", "labelled", "crossing", "classes", "labels"}
+    assert sum(told["labels"]) == told["labelled"] <= told["items"]
+    whole = json.loads(isthmus("advise", "p", "--json").out)
+    found = json.loads(isthmus("advise", *files, "--json").out)
+    assert found["situation"] == {**whole["situation"], "shared": None}
+    assert found["advice"] == whole["advice"]
+    assert "nodes in common unknown" in isthmus("advise", "p", files[0]).out
+    assert (
+        isthmus("party", "counts", "p").out
+        == "[\n" + ",\n".join((tmp_path / file).read_text().splitlines()[1] for file in files) + "\n]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "a.json is no JSON: write it with isthmus party counts"),
+        ("3", "a.json holds no counts of parties"),
+        ("[]", "there are no parties"),
+        ('[{"party": "a"}]', "level"),
+        (f"[{COUNTED % 1}, {COUNTED % 2}]", "two parties are called 'a'"),
+        ('[{"party": "a", "level": "node", "items": -1, "labelled": 0}]', "items"),
+    ],
+)
+def test_what_is_no_file_of_counts_is_named(text: str, says: str, isthmus: Isthmus, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    done = isthmus("advise", "a.json")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert says in done.err

@@ -1,0 +1,474 @@
+"""Every command does what it says; every mistake is one line on standard error, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from command_line import RUN, Done, Isthmus
+from isthmus import __version__
+from isthmus.cli import main as cli
+from isthmus.data.partition import Partition
+from isthmus.data.pool import DataSet
+from isthmus.errors import IsthmusError
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.options import Registered
+from isthmus.study.loop import Run
+
+SMALL = ("--rounds", "3", "--hidden", "8", "--set", "data.nodes=100")
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def study(folder: Path, text: str) -> Path:
+    """A study in a file."""
+    (folder / "study.toml").write_text(text, encoding="utf-8")
+    return folder / "study.toml"
+
+
+def options_of(folder: Path) -> dict[str, Any]:
+    """The study that a result folder says it holds."""
+    return dict(json.loads((folder / "results.json").read_text())["study"])
+
+
+# ---- run
+
+
+def test_run_prints_a_table_that_fits_80_columns(isthmus: Isthmus, tmp_path: Path) -> None:
+    done = isthmus("run", *SMALL, "--method", "fedavg,local", "--method", "centralized", "--seeds", "0,1")
+    assert done.code == 0
+    assert done.runs == [(name, seed, "3") for seed in "01" for name in ("fedavg", "local", "centralized")]
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert [line.split()[0] for line in done.out.splitlines() if "±" in line] == ["fedavg", "local", "centralized"]
+    assert not files(tmp_path)
+
+
+def test_json_is_all_there_is_on_standard_output(isthmus: Isthmus) -> None:
+    done = isthmus("run", *SMALL, "--method", "fedavg", "--method", "local", "--seeds", "0,4", "--json")
+    assert done.code == 0
+    assert done.runs == [(name, seed, "3") for seed in "04" for name in ("fedavg", "local")]
+    found = json.loads(done.out)
+    assert set(found) == {"runs", "summary", "cuts"}
+    assert [(run["method"], run["seed"]) for run in found["runs"]] == [
+        ("fedavg", 0), ("fedavg", 4), ("local", 0), ("local", 4),
+    ]  # fmt: skip
+    for run in found["runs"]:
+        assert set(run) == {"method", "seed", "rounds", "chosen_round", "seconds", "metrics", "parties"}
+        assert run["rounds"] == 3
+        assert run["seconds"] > 0
+        assert 0 <= run["metrics"]["test_accuracy"] <= 1
+    for line in found["summary"]:
+        assert set(line) == {"method", "metric", "mean", "std", "seeds"}
+        assert line["seeds"] == 2
+    assert [cut["seeds"] for cut in found["cuts"]] == [[0], [4]]
+    assert ("local", "test_accuracy") in {(line["method"], line["metric"]) for line in found["summary"]}
+
+
+def test_out_is_a_folder_that_holds_what_was_printed(isthmus: Isthmus, tmp_path: Path) -> None:
+    done = isthmus("run", *SMALL, "--out", "a/b", "--json")
+    saved = json.loads((tmp_path / "a" / "b" / "results.json").read_text())
+    assert json.loads(done.out) == {part: saved[part] for part in ("runs", "summary", "cuts")}
+
+
+def test_where_results_are_is_one_line_however_long_and_odd(isthmus: Isthmus) -> None:
+    out = "a folder with [brackets] and a name that is longer than the eighty columns of a terminal/x"
+    assert f"\nresults in {out}\n" in isthmus("run", *SMALL, "--out", out).out
+    assert isthmus("report", out).out == f"report in {out}/report.html\n"
+
+
+def test_flags_say_what_is_run(isthmus: Isthmus, tmp_path: Path) -> None:
+    isthmus(
+        "run", "--data", "banks", "--partition", "random", "--parties", 3, "--method", "FedProx", "--encoder", "sage",
+        "--hidden", 4, "--rounds", 2, "--seeds", "5", "--unlabelled", "idle", "--device", "cpu", "--wire",
+        "--set", "fedprox.mu=0.5", "--set", "local.lr=0.2", "--set", "data.nodes=90", "--set", "model.layers=1",
+        "--set", "data_seed=3", "--out", "out",
+    )  # fmt: skip
+    found = options_of(tmp_path / "out")
+    (method,) = found["methods"]
+    assert (found["parties"], found["seeds"], found["data_seed"], found["wire"]) == (3, [5], 3, True)
+    assert (found["data"]["name"], found["data"]["nodes"], found["data"]["parties"]) == ("banks", 90, 3)
+    assert (found["partition"]["name"], found["unlabelled"]) == ("random", "idle")
+    assert (found["model"]["encoder"], found["model"]["hidden"], found["model"]["layers"]) == ("sage", 4, 1)
+    assert (method["name"], method["rounds"], method["mu"], method["local"]["lr"]) == ("fedprox", 2, 0.5, 0.2)
+
+
+def test_flags_go_on_top_of_the_study(isthmus: Isthmus, tmp_path: Path) -> None:
+    text = """
+    seeds = [1]
+    [data]
+    name = "banks"
+    nodes = 100
+    parties = 5
+    [training]
+    rounds = 50
+    [[methods]]
+    name = "fedavg"
+    rounds = 60
+    local = { lr = 0.5, epochs = 2 }
+    [[methods]]
+    name = "local"
+    """
+    flags = ("--rounds", 2, "--parties", 3, "--hidden", 4, "--set", "local.lr=0.25", "--set", "training.patience=7")
+    isthmus("run", study(tmp_path, text), *flags, "--out", "out")
+    found = options_of(tmp_path / "out")
+    fedavg, local = found["methods"]
+    assert (found["parties"], found["seeds"], found["data"]["nodes"]) == (3, [1], 100)
+    assert (fedavg["rounds"], local["rounds"], fedavg["patience"]) == (2, 2, 7)
+    assert (fedavg["local"]["lr"], local["local"]["lr"], fedavg["local"]["epochs"]) == (0.25, 0.25, 2)
+
+
+def test_written_study_runs_again_with_other_rounds(isthmus: Isthmus, tmp_path: Path) -> None:
+    first = isthmus("run", *SMALL, "--json", "--out", "first")
+    again = isthmus("run", "first/study.toml", "--json")
+    assert json.loads(again.out)["summary"] == json.loads(first.out)["summary"]
+    assert json.loads(isthmus("run", "first/study.toml", "--rounds", 2, "--json").out)["runs"][0]["rounds"] == 2
+
+
+def test_force_runs_anew(isthmus: Isthmus, tmp_path: Path) -> None:
+    isthmus("run", *SMALL, "--out", "out")
+    assert isthmus("run", *SMALL, "--seeds", "9", "--out", "out", "--force").code == 0
+    assert options_of(tmp_path / "out")["seeds"] == [9]
+
+
+def test_stopped_run_says_how_to_go_on(isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(self: Run) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "go", stop)
+        assert isthmus("run", *SMALL) == Done(130, "", "isthmus: stopped\n")
+        assert isthmus("run", *SMALL, "--out", "out") == Done(130, "", "isthmus: stopped; go on with --resume\n")
+    assert isthmus("run", *SMALL, "--out", "out", "--resume").code == 0
+    assert not (tmp_path / "out" / ".state").exists()
+
+
+# ---- describe
+
+
+def test_describe_tells_the_cut_of_a_run_without_training(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--parties", 3, "--set", "data.nodes=100", "--partition", "random")
+    found = [json.loads(isthmus("run", *flags, *SMALL, "--seeds", 4, "--json").out)["cuts"][0]]
+    monkeypatch.setattr(Run, "go", lambda self: pytest.fail("describe does not train"))
+    done = isthmus("describe", *flags, "--seed", 4, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert found == [{"seeds": [4], **json.loads(done.out)}]
+    assert json.loads(isthmus("describe", *flags, "--json").out) != json.loads(done.out)
+    assert not files(tmp_path)
+
+
+def test_describe_prints_a_line_for_each_party(isthmus: Isthmus) -> None:
+    done = isthmus("describe", "--set", "data.nodes=100")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith(" party-")] == [
+        "party-0", "party-1", "party-2", "party-3",
+    ]  # fmt: skip
+    assert "\n4 parties hold 100 nodes and " in done.out
+
+
+def test_describe_takes_a_study_with_flags_on_top(isthmus: Isthmus, tmp_path: Path) -> None:
+    text = 'seeds = [7, 8]\nparties = 2\n[data]\nname = "banks"\nnodes = 80\n[partition]\nname = "random"\n'
+    path = study(tmp_path, text)
+    first = json.loads(isthmus("describe", path, "--json").out)
+    assert [party["items"] for party in first["parties"]] == [40, 40]
+    assert first == json.loads(isthmus("describe", path, "--seed", 7, "--json").out)
+    assert first != json.loads(isthmus("describe", path, "--seed", 8, "--json").out)
+    five = json.loads(isthmus("describe", path, "--parties", 5, "--set", "partition.edges=broken", "--json").out)
+    assert (len(five["parties"]), five["cross"]) == (5, 0)
+
+
+def test_describe_tells_what_methods_cannot_train_on(isthmus: Isthmus) -> None:
+    done = isthmus("describe", "--set", "data.train=0", "--json")
+    assert (done.code, {party["train"] for party in json.loads(done.out)["parties"]}) == (0, {0})
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("cora", "there is no study file 'cora': to take the data set of that name say --data cora"),
+        ("--seed -1", "(see isthmus --help)"),
+        ("--method fedavg", "No such option: --method"),
+        ("--parties 2000", "1200 nodes are too few for 2000 parties"),
+        ("--data bank", "unknown data set 'bank': did you mean 'banks'?"),
+        ("--set partition.beta=1", "partition: give a 'name' (a text)"),
+    ],
+)
+def test_wrong_flag_of_describe_is_one_line(isthmus: Isthmus, flags: str, text: str) -> None:
+    assert_is_one_line(isthmus("describe", *flags.split()), text)
+
+
+# ---- the other commands
+
+
+def test_demo_trains_and_writes_a_report(isthmus: Isthmus, tmp_path: Path) -> None:
+    done = isthmus("demo")
+    assert done.code == 0
+    assert len(done.runs) == 5 * 3
+    assert "runs/demo/report.html" in done.out
+    assert "<svg" in (tmp_path / "runs" / "demo" / "report.html").read_text(encoding="utf-8")
+    means = {
+        line["method"]: line["mean"]
+        for line in json.loads((tmp_path / "runs" / "demo" / "results.json").read_text())["summary"]
+        if line["metric"] == "test_accuracy"
+    }
+    assert means["local"] < means["fedavg"] < means["centralized"]
+    assert (isthmus("demo").code, isthmus("demo", "--resume").code) == (2, 2)
+
+
+def test_report_joins_folders(isthmus: Isthmus, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        isthmus("run", *SMALL, "--seeds", seed, "--out", f"run-{seed}")
+    done = isthmus("report", "run-0", "run-1", "--out", "page.html")
+    assert (done.code, done.out) == (0, "report in page.html\n")
+    assert (tmp_path / "page.html").is_file()
+
+
+LISTS = [("methods", Method), ("datasets", DataSet), ("partitions", Partition), ("encoders", Encoder)]
+
+
+@pytest.mark.parametrize(("command", "kind"), LISTS)
+def test_list_as_json_has_every_option(isthmus: Isthmus, command: str, kind: type[Registered]) -> None:
+    done = isthmus(command, "--json")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert [each["name"] for each in found] == list(kind.known())
+    for each in found:
+        names = {option["name"].split(".")[0] for option in each["options"]}
+        assert names == set(kind.named(each["name"]).model_fields)
+
+
+@pytest.mark.parametrize(("command", "kind"), LISTS)
+def test_list_for_people_loses_no_word(isthmus: Isthmus, command: str, kind: type[Registered]) -> None:
+    words = isthmus(command).out.split()
+    for name, each in kind.known().items():
+        assert {name, *each.describe()["summary"].split()} <= set(words)
+        one = isthmus(command, name).out.split()
+        for option in each.describe()["options"]:
+            assert {option["name"], *option["help"].split()} <= set(one)
+
+
+def test_version(isthmus: Isthmus) -> None:
+    assert isthmus("--version") == Done(0, f"isthmus {__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("run", "--help"), ("demo", "--help")])
+def test_help_is_on_standard_output(isthmus: Isthmus, arguments: tuple[str, ...]) -> None:
+    done = isthmus(*arguments)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.lstrip().startswith("Usage: isthmus")
+
+
+# ---- mistakes
+
+TYPOS = {
+    'dat = {name = "banks"}': "unknown option 'dat': did you mean 'data'?",
+    '[data]\nname = "banks"\nnods = 9': "data 'banks': unknown option 'nods': did you mean 'nodes'?",
+    "[model]\nhiden = 9": "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?",
+    "[training]\nronds = 9": "training: no method has an option 'ronds': did you mean 'rounds'?",
+    "[training.local]\nepoch = 9": "method 'fedavg': unknown option 'local.epoch': did you mean 'epochs'?",
+    '[[methods]]\nname = "fedprx"': "unknown method 'fedprx': did you mean 'fedprox'?",
+    '[methods]\nname = "fedprox"': "option 'methods' is {'name': 'fedprox'}: input should be a valid list",
+    "[data": "is no TOML: ",
+}
+
+MISTAKES = {
+    "--method fedavgg": "unknown method 'fedavgg': did you mean 'fedavg'?",
+    "--method fedavg,fedavg": "method 'fedavg' is listed twice",
+    "--method ,": "there is no method",
+    "--data bank": "unknown data set 'bank': did you mean 'banks'?",
+    "--partition louvian": "unknown partition 'louvian': did you mean 'louvain'?",
+    "--partition given --data motifs": "these data have no owners of their own",
+    "--encoder gcnn": "unknown encoder 'gcnn': did you mean 'gcn'?",
+    "--set local.lrr=1": "method 'fedavg': unknown option 'local.lrr': did you mean 'lr'?",
+    "--set local.lr=fast": "option 'local.lr' is 'fast': input should be a valid number",
+    "--set data.nods=9": "data 'banks': unknown option 'nods': did you mean 'nodes'?",
+    "--set fedprox.mu=1": "--set fedprox: method 'fedprox' is not in this study",
+    "--set rounds": "setting 'rounds' is not of the form key=value",
+    "--set data.nodes=3": "3 nodes are too few for 4 parties",
+    "--rounds 0": "option 'rounds' is 0: input should be greater than or equal to 1",
+    "--rounds many": "(see isthmus --help)",
+    "--ronds 3": "No such option: --ronds",
+    "--seeds 0,x": "--seeds is '0,x': give whole numbers with commas between",
+    "--seeds ,": "option 'seeds' is []",
+    "--seeds -1": "option 'seeds.0' is -1: input should be greater than or equal to 0",
+    "--seeds 1,1": "a seed is listed twice",
+    "--parties 0": "option 'parties' is 0: input should be greater than or equal to 1",
+    "--parties -2": "option 'parties' is -2: input should be greater than or equal to 1",
+    "--parties 2000": "1200 nodes are too few for 2000 parties",
+    "--partition random --parties 2000 --set data.parties=4": "1200 nodes are too few for 2000 parties",
+    "--set data.train=0": "party 'party-0' has no training label (4 of 4 have none)",
+    "--set data.train=0 --unlabelled idle": "no party has a training label",
+    "--unlabelled idl": "option 'unlabelled' is 'idl': input should be 'error' or 'idle'",
+    "--device gpu": "unknown device 'gpu'",
+    "--resume": "--resume needs --out: the folder of the run to go on with",
+    "--resume --out new": "holds no started study: run it without --resume first",
+    "cora": "there is no study file 'cora': to take the data set of that name say --data cora",
+    "nowhere": "cannot read the study nowhere: No such file or directory",
+    "nowhere.toml": "cannot read the study nowhere.toml: No such file or directory",
+    ".": "cannot read the study .: Is a directory",
+    "--out taken": "taken is a file: choose a folder",
+    "--out taken/below": "cannot write taken/below",
+}  # fmt: skip
+
+
+def assert_is_one_line(done: Done, text: str) -> None:
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("isthmus: ")
+    assert done.err.count("\n") == 1
+    assert text in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("flags", MISTAKES)
+def test_wrong_flag_is_one_line_and_writes_nothing(isthmus: Isthmus, tmp_path: Path, flags: str) -> None:
+    (tmp_path / "taken").write_text("mine")
+    more = () if "--out" in flags or flags == "--resume" else ("--out", "out")
+    assert_is_one_line(isthmus("run", *flags.split(), *more), MISTAKES[flags])
+    assert files(tmp_path) == {"taken"}
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+@pytest.mark.parametrize("more", [(), ("--rounds", "3", "--set", "patience=3"), ("--parties", "3")])
+@pytest.mark.parametrize("text", TYPOS)
+def test_wrong_study_is_one_line_and_writes_nothing(
+    isthmus: Isthmus, tmp_path: Path, text: str, more: tuple[str, ...]
+) -> None:
+    path = study(tmp_path, text)
+    assert_is_one_line(isthmus("run", path, *more, "--out", "out"), TYPOS[text])
+    assert files(tmp_path) == {"study.toml"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("rum",), "No such command 'rum'"),
+        (("--verbose",), "No such option: --verbose"),
+        (("report",), "Missing argument"),
+        (("report", "nowhere"), "no study.toml in 'nowhere': name a folder"),
+        (("report", "."), "no study.toml in '.': name a folder"),
+        (("methods", "fedavgg"), "unknown method 'fedavgg': did you mean 'fedavg'?"),
+        (("methods", "fedavg", "local"), "unexpected extra argument"),
+    ],
+)
+def test_wrong_command_is_one_line(isthmus: Isthmus, tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
+    assert_is_one_line(isthmus(*arguments), text)
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cora", "enzymes"])
+def test_data_that_cannot_be_had_are_one_line(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def unreachable(*_: Any, **__: Any) -> NoReturn:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setenv("ISTHMUS_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    done = isthmus("run", "--data", name, "--out", "out")
+    assert_is_one_line(done, f"data set '{name}': no ")
+    assert str(tmp_path / "data") in done.err
+    assert "the download failed" in done.err
+    assert not files(tmp_path)
+
+
+def full(*_: Any, **__: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk_is_one_line_and_leaves_nothing(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", full)
+    done = isthmus("run", *SMALL, "--out", "out")
+    assert_is_one_line(done, "No space left on device; make room or choose another folder")
+    assert not list(tmp_path.iterdir())
+
+
+def test_disk_that_fills_up_on_the_way_is_one_line_and_can_be_resumed(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyarrow import parquet
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "write_table", full)
+        done = isthmus("run", *SMALL, "--out", "out")
+    run, _, mistake = done.err.partition("\n")
+    assert RUN.fullmatch(run)
+    assert_is_one_line(done._replace(err=mistake), "cannot write out/history.parquet: No space left on device")
+    assert isthmus("run", *SMALL, "--out", "out", "--resume").code == 0
+    assert "results.json" in files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("arguments", [("--debug", "run", "--method", "x"), ("run", "--method", "x", "--debug")])
+def test_debug_shows_where_it_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["isthmus", *arguments])
+    with pytest.raises(IsthmusError, match="unknown method 'x'"):
+        cli.main()
+
+
+# ---- in a process of its own
+
+COMMAND = (sys.executable, "-m", "isthmus")
+SAVING = """
+from isthmus.cli.main import main
+from isthmus.study.run import run_study
+
+run_study.__kwdefaults__["save_every"] = 0.0
+main()
+"""
+"""The command line, with a checkpoint after every round."""
+
+
+def test_process_prints_json_on_standard_output_and_its_runs_on_standard_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "run", *SMALL, "--json"], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0
+    assert Done(0, done.stdout, done.stderr).runs == [("fedavg", "0", "3")]
+    assert json.loads(done.stdout)["runs"][0]["method"] == "fedavg"
+
+
+def test_killed_process_goes_on_to_the_same_bits(isthmus: Isthmus, tmp_path: Path) -> None:
+    flags = ("run", *SMALL, "--rounds", "600", "--method", "fedavg", "--out")
+    process = subprocess.Popen([sys.executable, "-c", SAVING, *flags, "out"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    checkpoint = tmp_path / "out" / ".state" / "fedavg-0.checkpoint"
+    try:
+        for _ in range(6000):
+            if checkpoint.exists() or process.poll() is not None:
+                break
+            time.sleep(0.01)
+    finally:
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert files(tmp_path / "out") >= {".state/study", ".state/fedavg-0.checkpoint"}
+    assert isthmus(*flags, "out", "--resume").code == 0
+    assert isthmus(*flags, "whole").code == 0
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    assert files(out) == files(whole)
+    for name in files(whole) - {"results.json"}:
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+    found = [json.loads((folder / "results.json").read_text()) for folder in (out, whole)]
+    for each in found:
+        each.pop("created")
+        each["runs"][0].pop("seconds")
+    assert found[0] == found[1]
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "isthmus", "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.lstrip().startswith("Usage: isthmus")

@@ -1,0 +1,295 @@
+"""Federations of real processes over NVIDIA FLARE: a server, three parties, an administrator."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.deploy.real import Federation, free_port, isthmus, parties_in, rows_of, until, written
+from tests.deploy.test_coordinator import FEDGC_BY_SGD, study_of
+from tests.docs.test_blocks import blocks, commands
+from tests.federation.by_hand import at_folders
+from tests.federation.equal import check_equal
+
+from isthmus.study.config import Study
+
+pytest.importorskip("nvflare")
+ROUNDS = 120
+"""Enough for a test to meddle with a run."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+BANKS = Study.of({"data": {"name": "banks", "nodes": 300}, "unlabelled": "idle"})
+
+
+# ---- the way through it
+
+
+def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that differs is the port, which must be free."""
+    monkeypatch.chdir(tmp_path)
+    page = blocks("docs/federation.md")
+    for block in page:
+        if block.title:
+            Path(block.title).write_text(block.text)
+    words = [line.split()[1:] for block in page if block.language == "console" for line in commands(block, all=True)]
+    assert [each[1] for each in words if each[0] == "federation"] == [
+        "preview", "new", "serve", "join", "join", "join", "run", "status"
+    ]  # fmt: skip
+    here = Federation.__new__(Federation)
+    here.base, here.kits, here.processes = tmp_path, tmp_path / "kits", {}
+    try:
+        for each in words:
+            if each[:2] in (["federation", "serve"], ["federation", "join"]):
+                here.begin(Path(each[2]).name, each[1:])
+                continue
+            done = isthmus(*each, seconds=300)
+            assert done.returncode == 0, done.stderr
+            if each[1] == "preview":
+                assert "server sees the sum" in done.stdout
+            if each[1] == "status":
+                assert [f"party-{at}: there" for at in range(3)] == done.stdout.splitlines()[:3]
+        assert listening(here) == {"127.0.0.1"}
+    finally:
+        here.close()
+    study = Study.of({"unlabelled": "idle", "data": {"name": "folder", "path": "data"}, "methods": [
+        {"name": "fedavg", "rounds": 30}
+    ]})  # fmt: skip
+    check_equal(tmp_path / "runs" / "fraud", study)
+    said = {(row["verb"], row["action"]) for row in rows_of(tmp_path / "runs" / "fraud", "set-up")}
+    assert said == {("ask", "introduce"), ("ask", "encode")}
+    assert (tmp_path / "runs" / "fraud" / "report.html").exists()
+
+
+def listening(federation: Federation) -> set[str]:
+    """Addresses that the federation's processes listen on."""
+    inodes = set()
+    for name in federation.processes:
+        for pid in (federation.processes[name].pid, *federation.job_of(name)):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                target = os.readlink(link) if link.exists() else ""
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A" and parts[9] in inodes:
+                raw = bytes.fromhex(parts[1].split(":")[0][-8:])[::-1]  # of a mapped address the last four bytes
+                found.add(".".join(map(str, raw)))
+    return found
+
+
+# ---- one federation for what leaves it as it was
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    base = tmp_path_factory.mktemp("federation")
+    at_folders(BANKS, base / "data")
+    made = Federation(base, written(base / "any.toml"), parties_in(base / "data"))
+    made.start()
+    yield made
+    made.close()
+
+
+EQUAL: Mapping[str, tuple[str, ...]] = {
+    "fedavg": ("fedavg", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
+    "fedcog": ("fedcog",),
+    "fgcl": ("fgcl",),
+    "fclg": ("fclg",),
+}
+"""By a study of tests/study/test_federated.py whose data are taken, the methods that run on them in one job."""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("name", "total"), [(name, total) for total in ("none", "masks", "ckks") for name in EQUAL])
+def test_numbers_and_ledger_are_those_of_the_study(
+    name: str, total: str, federation: Federation, tmp_path: Path
+) -> None:
+    base = study_of(name, rounds=2)
+    fedgc = {"name": "fedgc", "ratio": 0.1} if total == "none" else FEDGC_BY_SGD
+    methods = [fedgc if each == "fedgc" else {"name": each} for each in EQUAL[name]]
+    folder = federation.base / "data"
+    shutil.rmtree(folder)
+    study = at_folders(base.model_copy(update={"methods": methods}), folder)
+    toml = written(tmp_path / "s.toml", **study.resolved(), protect={"total": total, "noise": "study"})
+    done = federation.run(toml, tmp_path / "out")
+    assert done.returncode == 0, done.stderr + federation.log("server")
+    check_equal(tmp_path / "out", study, total)
+    assert_no_key_at(federation.kits / "server", federation)
+
+
+def assert_no_key_at(folder: Path, federation: Federation) -> None:
+    """No file there has a key that a party seals with."""
+    keys = [bytes.fromhex((federation.kits / party / "seal.key").read_text()) for party in federation.data]
+    for file in folder.rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            assert not any(key in data or key.hex().encode() in data for key in keys), file
+
+
+def hostile(job: Path, kind: str, mark: Path) -> Path:
+    """A job that brings code which leaves a mark, or one that has another class loaded than those allowed."""
+    from isthmus.deploy import flare
+
+    flare._write_job(job, {"methods": []}, "x", ["party-0", "party-1", "party-2"])
+    config = job / "app" / "config" / "config_fed_client.json"
+    said = json.loads(config.read_text())
+    if kind == "code":
+        (job / "app" / "custom").mkdir()
+        code = f"class Evil:\n    def __init__(self): open({str(mark)!r}, 'w')\n"
+        (job / "app" / "custom" / "evil.py").write_text(code)
+    path, arguments = ("evil.Evil", {}) if kind == "code" else ("io.FileIO", {"file": str(mark), "mode": "w"})
+    said["components"] += [{"id": "evil", "path": path, "args": arguments}]
+    config.write_text(json.dumps(said))
+    return job
+
+
+@pytest.mark.processes
+def test_code_that_comes_with_a_job_is_refused(federation: Federation, tmp_path: Path) -> None:
+    from isthmus.deploy import flare
+
+    mark = tmp_path / "was-here"
+    with flare.Admin(federation.kits / "admin") as admin:
+        jobs = [str(admin._said("submit_job", str(hostile(tmp_path / kind, kind, mark)))) for kind in ("code", "class")]
+        until("the end of the jobs", lambda: all(admin.state(job) != "under way" for job in jobs), 120)
+        assert [admin.state(job) for job in jobs] == ["lost", "lost"]
+    assert not mark.exists()
+
+
+@pytest.mark.processes
+def test_the_server_listens_where_it_is_told_to(tmp_path: Path) -> None:
+    here = Federation(tmp_path, written(tmp_path / "any.toml"), {"party-0": tmp_path})
+    try:
+        here.begin("server", ["serve", here.kits / "server", "--bind", "127.0.0.2"])
+        until("the listener", lambda: "127.0.0.2" in listening(here), 60)
+        assert listening(here) == {"127.0.0.1", "127.0.0.2"}  # within this machine, and for the parties
+        again = isthmus("federation", "serve", here.kits / "server")
+        assert again.returncode == 2
+        assert "is in use by another process: stop that process first" in again.stderr
+        here.processes["server"].send_signal(signal.SIGINT)
+        assert here.processes.pop("server").wait(timeout=10) == 130
+        assert here.log("server").count("isthmus: stopped") == 1
+        assert "Traceback" not in (tmp_path / "server.out").read_text()
+    finally:
+        here.close()
+
+
+def test_mistakes_show_before_anybody_is_reached(tmp_path: Path) -> None:
+    at_folders(BANKS, tmp_path / "data", parties=1)
+    here = Federation(tmp_path, written(tmp_path / "any.toml"), {"party-0": tmp_path / "data" / "party-0"})
+    join = ("federation", "join", here.kits / "party-0", "--data")
+    for words, why in (
+        ((*join, tmp_path / "nowhere"), "No such file or directory"),
+        (("federation", "status", here.kits / "admin"), "nobody listens at localhost"),
+    ):
+        said = isthmus(*words)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert why in said.stderr
+    with (tmp_path / "data" / "party-0" / "party.toml").open("a") as file:
+        file.write("\n[limits]\nleast = 2\n")
+    said = isthmus(*join, here.data["party-0"])
+    assert "limits.least is 2, more than this federation has parties (1)" in said.stderr
+
+
+def test_who_is_gone_is_not_there_though_flare_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from isthmus.deploy import flare
+
+    now = 10_000.0
+    looks = [{"a": now - 3, "b": now - 200, "c": now + 500}, {"a": now - 3, "b": now - 200, "c": now + 505}]
+    admin = flare.Admin.__new__(flare.Admin)
+    admin.kit = flare.Kit("x", "admin", "admin", "h", 1, ("a", "b", "c", "d"), {}, Path())
+    monkeypatch.setattr(admin, "_heard", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
+    monkeypatch.setattr(flare.time, "time", lambda: now)
+    passing = iter(range(0, 1000, 5))
+    monkeypatch.setattr(flare.time, "monotonic", lambda: float(next(passing)))
+    monkeypatch.setattr(flare.time, "sleep", lambda seconds: None)
+    assert admin.present() == ["a", "c"]  # c's clock is wrong, but it was heard of again
+
+
+@pytest.mark.processes
+def test_a_certificate_that_has_expired_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nvflare.lighter.impl import cert
+
+    from isthmus.deploy import flare
+
+    at_folders(BANKS, tmp_path / "data", parties=2)
+    generate = cert.generate_cert
+
+    def dated(**told: Any) -> Any:
+        if told["subject"].name == "party-1":
+            now = datetime.now(UTC)
+            told |= {"not_valid_before": now - timedelta(days=9), "not_valid_after": now - timedelta(days=2)}
+        return generate(**told)
+
+    monkeypatch.setattr(cert, "generate_cert", dated)
+    here = Federation.__new__(Federation)
+    here.base, here.kits, here.processes, here.port = tmp_path, tmp_path / "kits", {}, free_port()
+    flare.make_kits("x", ["party-0", "party-1"], "localhost", here.port, here.kits)
+    said = isthmus("federation", "join", here.kits / "party-1", "--data", tmp_path / "data" / "party-1")
+    assert said.returncode == 2
+    assert "its certificate expired on" in said.stderr
+    try:  # past that check, the server itself turns it away
+        here.serve()
+        until("the listener", lambda: reached(here.port), 60)
+        assert refusal(here.kits / "party-1" / "startup", here.port)
+        assert refusal(here.kits / "party-0" / "startup", here.port) == ""
+    finally:
+        here.close()
+
+
+def reached(port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection(("localhost", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def refusal(startup: Path, port: int) -> str:
+    """What a server says to somebody with this certificate; nothing where it lets them in."""
+    context = ssl.create_default_context(cafile=startup / "rootCA.pem")
+    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    context.set_alpn_protocols(["h2"])
+    try:
+        bare = socket.create_connection(("localhost", port), timeout=20)
+        with context.wrap_socket(bare, server_hostname="localhost") as line:
+            # under TLS 1.3 a server says no after the handshake, or only hangs up; to who is let in HTTP/2 speaks first
+            return "" if line.recv(1) else "it hung up"
+    except OSError as error:
+        return str(error)
+
+
+@pytest.mark.processes
+def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
+    """Its kit names this server, but its certificate is of another authority."""
+    at_folders(BANKS, tmp_path / "data", parties=1)
+    folder = tmp_path / "data" / "party-0"
+    one, other = (
+        Federation(made, written(made / "any.toml"), {"party-0": folder})
+        for made in (tmp_path / "one", tmp_path / "other")
+        if made.mkdir() is None
+    )
+    for kit in ("party-0", "admin"):
+        for file in (other.kits / kit).rglob("*.json"):
+            file.write_text(file.read_text().replace(str(other.port), str(one.port)))
+    try:
+        one.serve()
+        other.join("party-0")
+        until("the refusal", lambda: "certificate" in other.log("party-0").lower(), 60)
+        assert isthmus("federation", "status", one.kits / "admin").stdout.splitlines()[0] == "party-0: not there"
+        strange = isthmus("federation", "status", other.kits / "admin")
+        assert (strange.returncode, strange.stderr.count("\n")) == (2, 1)
+        assert "does not let this kit in" in strange.stderr
+    finally:
+        one.close()
+        other.close()

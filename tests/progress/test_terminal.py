@@ -1,0 +1,188 @@
+"""Tables fit a terminal of 80 columns; progress is drawn on a terminal, and told in lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.federation.ledger import Call, Ledger
+from isthmus.methods.base import Method
+from isthmus.progress.terminal import Live, show_cut, size, table
+from isthmus.study.loop import RunResult
+from isthmus.study.results import Results
+
+
+def result(method: str, seed: int, *, sent: int = 80, **metrics: float) -> RunResult:
+    ledger = Ledger()
+    ledger.add(Call(1, 0, "ask", "train", "server sees each answer", "w[2]", "none", ("a",), (sent,), (0,)))
+    return RunResult(method, seed, 100, 90, 12.5, dict(metrics), [], ledger)
+
+
+def drawn(results: Results, width: int = 80) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(table(results))
+    return out.getvalue()
+
+
+METRICS = ("test_accuracy", "test_macro_f1", "val_accuracy", "test_loss")
+
+
+def test_table_of_everything_fits_80_columns() -> None:
+    wide = [result("a-long-name", seed, sent=987_600_000, **dict.fromkeys(METRICS, seed)) for seed in (0, 1)]
+    text = drawn(Results({}, [*wide, *(result("fedavg", seed, **dict.fromkeys(METRICS, 0.5)) for seed in (0, 1))]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert text.split("a-long-name")[1].split("fedavg")[0].split() == [
+        *["50.0", "±", "70.7"] * 3, "90", "125.0", "987.6", "MB",
+    ]  # fmt: skip
+
+
+def test_table_has_a_row_for_each_method_and_no_spread_for_one_seed() -> None:
+    text = drawn(Results({}, [result("local", 0, test_accuracy=0.875), result("fedavg", 0, val_accuracy=0.5)]))
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    assert rows[0] == ["method", "accuracy", "validation", "round", "ms/round", "sent"]
+    assert rows[-2:] == [
+        ["local", "87.5", "-", "90", "125.0", "80", "B"],
+        ["fedavg", "-", "50.0", "90", "125.0", "80", "B"],
+    ]
+
+
+def test_what_a_pooled_method_sends_is_not_told() -> None:
+    assert drawn(Results({}, [result("centralized", 0, test_accuracy=0.5)])).split()[-1] == "-"
+
+
+def test_other_metrics_are_shown_where_there_is_no_accuracy() -> None:
+    text = drawn(Results({}, [result("x", 0, test_gini_auc=0.75, test_error=1.5)]))
+    assert text.split()[:3] == ["method", "gini_auc", "error"]
+    assert {"75.0", "1.5"} <= set(text.split())
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"), (999, "999 B"), (999.7, "1.0 kB"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_951, "1.0 MB"),
+        (74_103_200, "74.1 MB"), (999_960_000, "1.0 GB"), (12_345_678_901_234, "12345.7 GB"),
+    ],
+)  # fmt: skip
+def test_size_is_for_people(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_drawn_on_a_terminal_and_elsewhere_a_line_for_each_run(terminal: bool) -> None:
+    out = io.StringIO()
+    with Live(Console(file=out, force_terminal=terminal, width=20)) as live:
+        method = Method.named("fedavg")(rounds=5)
+        for seed in (3, 4):
+            live.run_started(method, seed)
+            live.round_done(method, seed, 1, {"val_accuracy": 0.5})
+            live.round_done(method, seed, 2, {})
+            live.run_done(result("fedavg", seed))
+    lines = "fedavg, seed 3: 100 rounds in 12.5 s\nfedavg, seed 4: 100 rounds in 12.5 s\n"
+    assert (out.getvalue() == lines) == (not terminal)
+    assert "fedavg" in out.getvalue()
+    assert ("in 12.5 s" in out.getvalue()) == (not terminal)
+
+
+@pytest.mark.parametrize(("patience", "word"), [(0, "about"), (3, "≤")])
+def test_the_time_left_of_the_run_and_of_the_study_is_told(patience: int, word: str) -> None:
+    method = Method.named("fedavg")(rounds=10, patience=patience)
+    now, shown = iter([0.0, 5.0, 7.0, 9.0, 100.0]), list[str]()
+    with Live(Console(file=io.StringIO(), force_terminal=True, width=120)) as live:
+        live.study_started({"methods": [{"name": "fedavg", "rounds": 10, "patience": patience}], "seeds": [0, 1, 2]})
+        live._pace._clock = lambda: next(now)
+
+        def look() -> None:
+            shown.append(" | ".join(f"{task.description}: {task.fields['left']}" for task in live._progress.tasks))
+
+        live.run_started(method, 0)
+        for at in (1, 2, 3):
+            live.round_done(method, 0, at, {})
+            look()
+        live.run_done(result("fedavg", 0))
+        look()
+        live.run_started(method, 1)
+    assert shown[0] == f"all runs: {word} 145 s left | fedavg, seed 0: {word} 45 s left".replace("145 s", "2 min")
+    assert shown[2] == f"all runs: {word} 74 s left | fedavg, seed 0: {word} 14 s left"
+    assert shown[3] == f"all runs: {word} 25 s left | fedavg, seed 0: "
+
+
+def test_progress_fits_80_columns_and_says_the_time_left() -> None:
+    out, now = io.StringIO(), iter([0.0, 10.0])
+    with Live(Console(file=out, force_terminal=True, width=80)) as live:
+        live.study_started({"methods": [{"name": "fedsage-plus", "rounds": 100, "patience": 5}], "seeds": [0, 1]})
+        live._pace._clock = lambda: next(now)
+        method = Method.named("fedsage-plus")(rounds=100, patience=5)
+        live.run_started(method, 0)
+        live.round_done(method, 0, 1, {"val_accuracy": 0.5})
+    last = out.getvalue()
+    assert "≤ 16 min left" in last
+    assert "≤ 33 min left" in last
+    assert "validation 50.0%" in last
+    assert "…" not in last
+
+
+# ---- what the parties of a cut hold
+
+
+def cut(parties: int, classes: int = 3, **changes: Any) -> CutDescription:
+    counts = dict.fromkeys(("items", "nodes", "edges", "cross", "shared", "train", "val", "test"), 1234)
+    each = [
+        PartyDescription(f"party-{at:03d}", **counts, unlabelled=0, labels=(100,) * classes) for at in range(parties)
+    ]
+    whole: dict[str, Any] = {"level": "node", "kind": "class", "nodes": 1000, "edges": 5, "cross": 5, "emd": 0.25}
+    return CutDescription(parties=tuple(each), **{**whole, **changes})
+
+
+def printed(told: CutDescription, width: int = 80) -> list[str]:
+    out = io.StringIO()
+    show_cut(told, Console(file=out, width=width))
+    return out.getvalue().splitlines()
+
+
+def party_lines(lines: list[str]) -> list[list[str]]:
+    return [line.split() for line in lines if "party-" in line]
+
+
+@pytest.mark.parametrize("classes", [3, 8, 40])
+def test_table_of_parties_fits_80_columns(classes: int) -> None:
+    lines = printed(cut(2, classes))
+    table = lines[: next(at for at, line in enumerate(lines) if "parties hold" in line)]
+    assert max(map(len, table)) <= 80
+    text = " ".join(" ".join(table).split())
+    assert text.count("1,234") == 2 * 7
+    assert "…" not in text
+    assert [line[0] for line in party_lines(lines)] == ["party-000", "party-001"]
+    assert text.count("100") == 2 * classes if classes <= 8 else "class 0 2 %" in text
+
+
+def test_wide_counts_are_not_cut_off() -> None:
+    told = cut(1)
+    wide = replace(told, parties=(replace(told.parties[0], nodes=1_234_567_890, unlabelled=77, labels=(10**9,) * 3),))
+    text = " ".join(" ".join(printed(wide, 40)).split())
+    assert "1,234,567,890" in text
+    assert text.count("1,000,000,000") == 3
+    assert "(77 without)" in text
+
+
+def test_of_many_parties_the_first_are_shown_and_all_are_counted() -> None:
+    lines = printed(cut(60, note="A [bold]note."))
+    assert len(party_lines(lines)) == 50
+    assert lines[-2:] == ["The first 50 parties are shown; --json has all 60.", "A [bold]note."]
+    assert lines[-3].startswith("60 parties hold 1,000 nodes")
+    assert printed(cut(50))[-1].startswith("50 parties hold")
+
+
+def test_labels_are_headed_by_what_they_say() -> None:
+    assert "yes of labelled" in printed(replace(cut(1), kind="yes-no", parties=cut(1, 0).parties), 200)[1]
+
+
+def test_name_of_a_party_is_no_markup() -> None:
+    told = cut(1)
+    named = replace(told, parties=(replace(told.parties[0], name="[red]bank[/red]"),))
+    assert "[red]bank[/red]" in "".join(printed(named, 200))

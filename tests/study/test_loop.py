@@ -1,0 +1,416 @@
+"""A run stops, chooses, saves and goes on as its options say; what cannot fit is an error before it starts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from helpers import make_graph_parties, make_node_parties
+from isthmus import store
+from isthmus.data.party import Party, pool_parties
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Answer
+from isthmus.federation.site import Site, action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Method, Model, State
+from isthmus.methods.fedavg import FedAvg
+from isthmus.nn.encoders import Encoder, Gcn
+from isthmus.study.loop import Run, RunResult, check_fit, check_labelled, module_for, module_of, task_for
+from isthmus.tasks.base import Task
+from isthmus.tasks.classification import GraphClassification, NodeClassification
+from isthmus.tasks.regression import NodeRegression
+
+
+class Scripted(Method):
+    """Says in every round what its options tell it: so many hits of 100 in validation and in test."""
+
+    val: tuple[int, ...] = ()
+    test: tuple[int, ...] = ()
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(weights={"made in": torch.zeros(1)})
+        for state.round in state.rounds(self.rounds):
+            state.weights = {"made in": torch.full((1,), float(state.round))}
+            yield state
+
+    def evaluated(self, state: State) -> dict[str, Any]:
+        return {"round": state.round}
+
+    class AtParty(Site):
+        method: Scripted
+
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            at = request["round"] - 1
+            return Answer({"val": counts(self.method.val, at), "test": counts(self.method.test, at)})
+
+
+def counts(hits: tuple[int, ...], at: int) -> dict[str, Tensor]:
+    """Counts of one party with `hits[at]` of 100 items right, or with no item."""
+    confusion = torch.zeros(1, 2, 2, dtype=torch.long)
+    if hits:
+        confusion[0, 0] = torch.tensor([hits[at], 100 - hits[at]])
+    return {"confusion": confusion, "loss": torch.zeros(1, dtype=torch.float64)}
+
+
+TEST = (51, 52, 99, 54, 55, 56)
+"""Best in round 3, in which nothing may be chosen."""
+
+
+def scripted(
+    val: tuple[int, ...], *, test: tuple[int, ...] = TEST, ways: dict[str, Any] | None = None, **options: Any
+) -> Run:
+    party = replace(make_node_parties((6,))[0], name="a")
+    method = Scripted(val=val, test=test, **{"rounds": 6, **options})
+    return Run(method, [party], NodeClassification(classes=2), GCNConv(16, 2), **(ways or {}))
+
+
+@pytest.mark.parametrize(
+    ("val", "options", "rounds", "chosen"),
+    [
+        ((50, 60, 55, 58, 70, 10), {"patience": 0}, 6, 5),
+        ((50, 60, 55, 58, 70, 10), {"patience": 2}, 4, 2),
+        ((50, 60, 55, 58, 70, 10), {"patience": 3}, 6, 5),
+        ((50, 60, 60, 60, 60, 60), {"patience": 2}, 4, 2),
+        ((90, 10, 10, 10, 10, 10), {"patience": 1}, 2, 1),
+        ((10, 20, 30, 40, 50, 60), {"patience": 1}, 6, 6),
+        ((0, 0, 0, 0, 0, 0), {"patience": 4}, 5, 1),
+        ((50, 60, 55, 58, 70, 10), {"patience": 2, "select": "last"}, 4, 4),
+        ((50, 60, 55, 58, 70, 10), {"select": "last"}, 6, 6),
+        ((50, 60, 55, 58, 70, 10), {"rounds": 1, "patience": 5}, 1, 1),
+        ((), {"patience": 1}, 6, 6),
+    ],
+)
+def test_patience_stops_and_selection_chooses_by_validation_alone(
+    val: tuple[int, ...], options: dict[str, Any], rounds: int, chosen: int
+) -> None:
+    result = scripted(val, **options).go()
+    assert (result.rounds, result.chosen_round) == (rounds, chosen)
+    assert result.metrics["test_accuracy"] == TEST[chosen - 1] / 100
+    assert result.metrics.get("val_accuracy") == (val[chosen - 1] / 100 if val else None)
+    assert float(result.weights["made in"]) == chosen
+
+
+def test_history_has_every_metric_of_every_round() -> None:
+    result = scripted((50, 60, 55, 58, 70, 10), patience=2).go()
+    found = [(at, value) for at, name, value in result.history if name == "test_accuracy"]
+    assert found == [(at, TEST[at - 1] / 100) for at in (1, 2, 3, 4)]
+    assert {name for _, name, _ in result.history} == set(result.metrics)
+
+
+@pytest.mark.parametrize("stopped_in", [2, 3, 4])
+@pytest.mark.parametrize("options", [{"patience": 2}, {"patience": 3}, {"patience": 2, "select": "last"}])
+def test_resumed_run_counts_its_patience_on(tmp_path: Path, stopped_in: int, options: dict[str, Any]) -> None:
+    val = (50, 60, 55, 58, 70, 10)
+    whole = scripted(val, **options).go()
+    ways = {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+
+    def stop(at: int, _: Mapping[str, float]) -> None:
+        if at == stopped_in:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        scripted(val, ways={**ways, "on_round": stop}, **options).go()
+    resumed = scripted(val, ways=ways, **options).go()
+    assert outline(resumed) == outline(whole)
+
+
+def test_run_that_stopped_by_patience_stays_stopped_when_resumed(tmp_path: Path) -> None:
+    val = (50, 60, 55, 58, 70, 10)
+    ways = {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+    first = scripted(val, ways=ways, patience=2).go()
+    seen: list[int] = []
+    again = scripted(val, ways={**ways, "on_round": lambda at, _: seen.append(at)}, patience=2).go()
+    assert not seen
+    assert outline(again) == outline(first)
+
+
+def outline(result: RunResult) -> dict[str, Any]:
+    whole = result.dump()
+    del whole["seconds"]
+    return {**whole, "weights": {name: weight.tolist() for name, weight in result.weights.items()}}
+
+
+def test_resumed_run_counts_its_seconds_on(tmp_path: Path) -> None:
+    ways = {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+    run = scripted((1,) * 6, ways=ways)
+    run.progress["seconds"] = 1000.0
+    run.go()
+    assert scripted((1,) * 6, ways=ways).go().seconds > 1000.0
+
+
+def test_checkpoint_waits_for_its_interval(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint"
+    scripted((1,) * 6, ways={"checkpoint": file, "save_every": 1e9}).go()
+    assert not file.exists()
+
+
+def test_checkpoints_that_take_long_are_written_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[float] = []
+
+    def slow(path: Path, data: bytes) -> None:
+        time.sleep(0.02)
+        written.append(time.perf_counter())
+
+    monkeypatch.setattr(store, "write", slow)
+    ways = {"checkpoint": tmp_path / "checkpoint", "on_round": lambda at, metrics: time.sleep(0.01)}
+    scripted((1,) * 60, test=(1,) * 60, rounds=60, ways={**ways, "save_every": 1e-9}).go()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(written)]
+    assert pauses
+    assert min(pauses) >= 0.2
+
+
+def test_nothing_to_evaluate_is_an_error() -> None:
+    with pytest.raises(IsthmusError, match="no test or validation item to evaluate"):
+        scripted((), test=()).go()
+
+
+def test_result_is_the_round_with_the_best_validation() -> None:
+    parties = make_node_parties()
+    task = task_for(parties)
+    result = Run(FedAvg(rounds=12), parties, task, module_for(Gcn(hidden=8), parties, task, 0)).go()
+    by_round = {at: value for at, name, value in result.history if name == "val_accuracy"}
+    assert result.chosen_round == max(by_round, key=lambda at: (by_round[at], -at))
+    due = {name: value for at, name, value in result.history if at == result.chosen_round}
+    assert result.metrics == due
+
+
+# ---- the model before training
+
+
+class Own(nn.Module):
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = GCNConv(features, outputs)
+
+    def reset_parameters(self) -> None:
+        self.conv.reset_parameters()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index)
+
+
+def drawn(model: Any, seed: int) -> Tensor:
+    """The first matrix of the model before training."""
+    parties = make_node_parties()
+    module = module_for(model, parties, task_for(parties), seed)
+    return next(weight for weight in module.parameters() if weight.dim() == 2).detach().clone()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Own(16, 3), lambda: Own, lambda: lambda features, outputs: Own(features, outputs), lambda: Gcn(hidden=4)],
+    ids=["module", "class", "function", "encoder"],
+)
+def test_weights_are_drawn_by_the_seed_alone(make: Callable[[], Any]) -> None:
+    first, again, other = make(), make(), make()
+    before = torch.get_rng_state()
+    weight = drawn(first, 0)
+    assert torch.equal(weight, drawn(again, 0))
+    assert not torch.equal(weight, drawn(other, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_module_that_cannot_be_drawn_anew_is_taken_as_it_is() -> None:
+    module = nn.Sequential(nn.Linear(16, 3))
+    before = module[0].weight.detach().clone()
+    parties = make_node_parties()
+    assert module_for(module, parties, task_for(parties), 5) is module
+    assert torch.equal(module[0].weight, before)
+
+
+def test_data_without_features_are_refused_in_one_line() -> None:
+    with pytest.raises(IsthmusError, match="model 'gcn': the parties' data have no features to read"):
+        module_of(Gcn(hidden=8), 0, task_for(make_node_parties()), 0)
+
+
+@pytest.mark.parametrize("name", Encoder.known())
+def test_every_encoder_by_name_has_an_output_per_class(name: str) -> None:
+    parties = make_graph_parties()
+    module = module_for(Encoder.named(name)(hidden=8), parties, task_for(parties, 5), 0)
+    graph = parties[0].graph
+    out = module(graph.x, graph.edge_index, None, graph.batch, graph.num_graphs)
+    assert out.shape == (parties[0].items, 5)
+
+
+# ---- what does not fit
+
+
+def relabelled(party: Party, **changes: Any) -> Party:
+    graph = party.graph.clone()
+    for name, value in changes.items():
+        setattr(graph, name, value)
+    return replace(party, graph=graph)
+
+
+class OnlyGraphs(FedAvg):
+    levels = ("graph",)
+
+
+A, B = make_node_parties((5, 6))
+PILE = make_graph_parties((3,))[0]
+NODES = NodeClassification(classes=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "parties", "task", "text"),
+    [
+        (FedAvg(), [], NODES, "there are no parties: a federation needs at least one"),
+        (FedAvg(), [A, PILE], NODES, "holds graphs"),
+        (FedAvg(), [A, replace(B, name=A.name)], NODES, f"two parties are called '{A.name}'"),
+        (FedAvg(), [A, relabelled(B, x=torch.ones(6, 2))], NODES, "has 2 features"),
+        (FedAvg(), [A], GraphClassification(classes=3), "task 'graph-classification' is for graphs"),
+        (OnlyGraphs(), [A], NODES, "is for graph tasks, the parties hold nodes"),
+        (FedAvg(), make_node_parties((5, 6), untrained=(0, 1)), NODES, "no party has a training label"),
+    ],
+)
+def test_what_does_not_fit_is_refused(method: Method, parties: list[Party], task: Any, text: str) -> None:
+    with pytest.raises(IsthmusError, match=text):
+        check_fit(method, parties, task, nn.Linear(1, 1))
+
+
+def test_parties_without_labels_are_counted() -> None:
+    with pytest.raises(IsthmusError, match=r"party 'party-1' has no training label \(2 of 3 have none\)"):
+        check_labelled(make_node_parties((5, 6, 7), untrained=(1, 2)))
+    check_labelled(make_node_parties((5, 6, 7)))
+
+
+@pytest.mark.parametrize(("party", "kind"), [(A, NodeClassification), (PILE, GraphClassification)])
+def test_task_follows_the_labels(party: Party, kind: type) -> None:
+    y = torch.zeros_like(party.graph.y)
+    assert task_for([relabelled(party, y=y)]) == kind(classes=2)
+    assert task_for([relabelled(party, y=y + 4)]) == kind(classes=5)
+    assert task_for([party], 7) == kind(classes=7)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("party", [A, PILE])
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [([0.0, 1.0, NAN], "multilabel"), ([NAN, 1.0, 1.0], "multilabel"), ([0.0, 0.5, NAN], "regression")],
+)
+def test_real_numbers_are_labels_of_several_tasks(party: Party, labels: list[float], kind: str) -> None:
+    y = torch.tensor(labels).repeat(party.items, 1)
+    task = Task.named(f"{party.level}-{kind}")
+    assert task_for([relabelled(party, y=y)]) == task_for([relabelled(party, y=y)], 3) == task(tasks=3)
+    assert task_for([relabelled(party, y=y[:, :2].double())]) == task_for([relabelled(party, y=y[:, :2])])
+    assert task_for([relabelled(party, y=y[:, 1])]).outputs == 1
+
+
+def test_one_party_with_another_number_than_0_and_1_makes_all_numbers_measured() -> None:
+    zeros = torch.zeros(5, 1)
+    ratings = relabelled(replace(A, name="b"), y=zeros + 4)
+    assert task_for([relabelled(A, y=zeros), ratings]) == NodeRegression(tasks=1)
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "text"),
+    [
+        (torch.rand(5), 3, "labels are 1 real numbers for each item: give 3 as `classes` says, or leave `classes` out"),
+        (torch.rand(5, 2), 3, "labels are 2 real numbers for each item: give 3"),
+        (torch.rand(5, 2, 2), None, "labels are 4 real numbers for each item: give one for each task"),
+        (torch.full((5, 2), NAN), None, "labels are all missing"),
+        (torch.tensor([0.0, 1.0, NAN, 1.0, float("inf")]), None, "labels are infinite"),
+        (torch.zeros(5, 2, dtype=torch.long), None, "labels are whole numbers of several tasks"),
+        (torch.zeros(5, dtype=torch.long), 1, "task: option 'classes' is 1"),
+        (torch.tensor([0, 1, 2, 3, 0]), 3, "classes is 3, labels go up to 3: classes must be at least 4"),
+    ],
+)
+def test_labels_that_fit_no_task_are_refused(y: Tensor, classes: int | None, text: str) -> None:
+    with pytest.raises(IsthmusError, match=text) as error:
+        task_for([relabelled(A, y=y)], classes)
+    assert "\n" not in str(error.value)
+
+
+class ScriptedErrors(Scripted):
+    """Says in every round what its options tell it: the squared error of one item."""
+
+    class AtParty(Scripted.AtParty):
+        @action
+        def evaluate(self, request: Payload) -> Answer:
+            squared = torch.tensor([float(self.method.val[request["round"] - 1])])
+            sums = {"entries": torch.ones(1, dtype=torch.long), "squared": squared, "absolute": squared.sqrt()}
+            return Answer({"val": sums, "test": sums})
+
+
+def test_a_round_with_a_smaller_error_is_the_better_one() -> None:
+    method = ScriptedErrors(val=(4, 1, 9, 25, 0), rounds=5, patience=2)
+    result = Run(method, [A], NodeRegression(tasks=1), GCNConv(16, 1)).go()
+    assert (result.rounds, result.chosen_round) == (4, 2)
+    assert result.metrics["val_rmse"] == result.metrics["test_mae"] == 1.0
+
+
+def test_parties_that_share_nodes_are_evaluated_on_the_whole_as_well():
+    """Every node once, on the graph that the parties' parts make together, by the server's weights."""
+    from isthmus.data.datasets.banks import Banks
+    from isthmus.data.partition.overlap import Overlap
+
+    parties = Overlap().cut(Banks(nodes=300).load(seed=0), 3, seed=0)
+    task = task_for(parties)
+    module = module_for(Encoder.named("gcn")(), parties, task, 0)
+    result = Run(Method.named("fedavg")(rounds=2), parties, task, module).go()
+    whole = pool_parties(parties)
+    module.load_state_dict(result.weights)
+    module.eval()
+    guess = module(whole.graph.x, whole.graph.edge_index).argmax(1)
+    due = float((guess == whole.graph.y)[whole.test].double().mean())
+    assert result.metrics["pooled_test_accuracy"] == pytest.approx(due)
+    alone = Run(Method.named("local")(rounds=1), parties, task, module).go()
+    assert "pooled_test_accuracy" not in alone.metrics
+
+
+@pytest.mark.parametrize("wire", [False, True])
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_each_partys_metrics_are_those_of_its_own_test_items(wire: bool, side_by_side: bool) -> None:
+    parties = make_node_parties()
+    task = task_for(parties)
+    module = module_for(Gcn(hidden=8, dropout=0.0), parties, task, 0)
+    run = Run(FedAvg(rounds=3), parties, task, module, wire=wire, side_by_side=side_by_side)
+    found = run.go()
+    module.load_state_dict(found.weights)
+    module.eval()
+    for party in parties:
+        with torch.no_grad():
+            right = (module(party.graph.x, party.graph.edge_index).argmax(1) == party.graph.y)[party.test]
+        if right.numel():
+            assert found.parties[party.name]["test_accuracy"] == pytest.approx(float(right.float().mean()))
+        else:
+            assert party.name not in found.parties
+    sizes = {party.name: int(party.test.sum()) for party in parties}
+    mean = sum(sizes[name] * own["test_accuracy"] for name, own in found.parties.items()) / sum(sizes.values())
+    assert found.metrics["test_accuracy"] == pytest.approx(mean)
+
+
+def test_partys_metrics_are_of_the_chosen_round_also_after_a_stop(tmp_path: Path) -> None:
+    parties = make_node_parties()
+    task = task_for(parties)
+    method = FedAvg(rounds=8)
+
+    def run(**more: Any) -> Run:
+        return Run(method, parties, task, module_for(Gcn(hidden=8), parties, task, 0), **more)
+
+    def stop(at: int, metrics: Mapping[str, float]) -> None:
+        if at == 5:
+            raise KeyboardInterrupt
+
+    whole = run().go()
+    place = {"checkpoint": tmp_path / "a.checkpoint", "save_every": 0.0}
+    with suppress(KeyboardInterrupt):
+        run(**place, on_round=stop).go()
+    assert run(**place).go().parties == whole.parties
+    alone = run().method.model_copy(update={"rounds": whole.chosen_round, "select": "last"})
+    module = module_for(Gcn(hidden=8), parties, task, 0)
+    assert Run(alone, parties, task, module).go().parties == whole.parties
