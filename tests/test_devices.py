@@ -12,7 +12,8 @@ from isthmus.federation import wire
 from isthmus.methods.base import Method
 from isthmus.nn import products
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import Run, RunResult, module_for, task_for
+from isthmus.study.loop import Run, RunResult
+from isthmus.study.setup import module_for, task_for
 from isthmus.testing import small_parties
 
 CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels]

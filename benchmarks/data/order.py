@@ -27,8 +27,9 @@ from isthmus import __version__
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Gcn
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
 from isthmus.study.run import run_study
+from isthmus.study.setup import module_for, task_for
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "order.json"

@@ -47,7 +47,8 @@ from isthmus.methods.base import Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Gcn
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for, task_for
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "rounds.json"

@@ -29,7 +29,8 @@ from isthmus.federation.site import Site
 from isthmus.federation.verbs import Each
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import Run, RunResult, extended, module_for, task_for
+from isthmus.study.loop import Run, RunResult
+from isthmus.study.setup import extended, module_for, task_for
 from isthmus.tasks.clustering import GraphClustering
 from isthmus.tasks.links import LinkPrediction
 

@@ -16,7 +16,7 @@ from isthmus.data.party import Party
 from isthmus.data.pool import Pool, items_per_party
 from isthmus.methods.fedcog import FedCog, diffusion_of
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import module_for, task_for
+from isthmus.study.setup import module_for, task_for
 
 KINDS = ("dense", "words", "bags", "yes-no", "weights")
 """Real numbers; few, not negative; flat rows that sum to one; ones and zeros; `words` on a graph with weights."""

@@ -19,7 +19,7 @@ from isthmus.methods.fgcl import FGCL
 from isthmus.nn.encoders import Encoder
 from isthmus.privacy.edges import Pairs
 from isthmus.privacy.mechanisms import Gaussian, Laplace, RandomizedResponse
-from isthmus.study.loop import module_for, task_for
+from isthmus.study.setup import module_for, task_for
 
 VALUES = np.array([-3.0, -0.2, 0.0, 0.3, 0.5, 1.0, 2.5])
 

@@ -14,7 +14,7 @@ from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedgc import FedGC
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import module_for, task_for
+from isthmus.study.setup import module_for, task_for
 from isthmus.testing import small_parties
 
 AUDIT = Membership(shadows=4, others=40, shadow={"epochs": 30})

@@ -17,7 +17,7 @@ from isthmus.data.coupling import decoupled
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedcog import FedCog
 from isthmus.study.config import Study
-from isthmus.study.loop import module_for
+from isthmus.study.setup import module_for
 
 SOURCE = torch.Generator().manual_seed(5)
 

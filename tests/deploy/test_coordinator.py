@@ -22,8 +22,9 @@ from isthmus.federation.site import Site
 from isthmus.progress.terminal import left_out
 from isthmus.protect.options import Protect
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, RunResult, module_for
+from isthmus.study.loop import Run, RunResult
 from isthmus.study.results import Results
+from isthmus.study.setup import module_for
 
 BANKS = {"data": {"name": "banks"}}
 MOTIFS = {"data": {"name": "motifs", "graphs": 20}}

@@ -17,8 +17,9 @@ from isthmus.federation import wire
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.remote import Message
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, RunResult, extended, module_for
+from isthmus.study.loop import Run, RunResult
 from isthmus.study.run import run_study
+from isthmus.study.setup import extended, module_for
 
 THREE = ("a", "b", "c")
 

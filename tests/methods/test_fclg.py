@@ -21,8 +21,9 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, views_of
 from isthmus.report.report import write_report
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, extended, module_for, task_of
+from isthmus.study.loop import Run
 from isthmus.study.run import Watcher, run_study
+from isthmus.study.setup import extended, module_for, task_of
 from isthmus.tasks.clustering import GraphClustering
 from isthmus.testing import CHECKS, check_method, small_parties
 

@@ -23,7 +23,8 @@ from isthmus.methods.fedcog_gcn import FedCogGcn
 from isthmus.methods.feddyn import FedDyn
 from isthmus.methods.fedgcn import FedGcn
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for, task_for
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 DIFFUSING = {

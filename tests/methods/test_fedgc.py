@@ -23,7 +23,8 @@ from isthmus.methods.sfgc import SFGC
 from isthmus.nn import condensed
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for, task_for
 from isthmus.testing import check_method, small_parties
 
 QUICK = {

@@ -21,7 +21,8 @@ from isthmus.methods.fedgl import CLOSED, NONE, FedGL
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for, task_for
 from isthmus.testing import CHECKS, check_method, small_parties
 
 SGD = LocalTraining(epochs=2, optimizer="sgd", lr=0.5, weight_decay=0.0)

@@ -30,7 +30,8 @@ from isthmus.methods.fedsage import (
     similar_nodes,
 )
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for, task_for
 
 QUICK = NeighGen(hide=0.5, width=8, epochs=15, rounds=2)
 

@@ -19,8 +19,9 @@ from isthmus.progress.terminal import spent
 from isthmus.report.report import write_report
 from isthmus.report.wording import spent_said
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
 from isthmus.study.run import run_study
+from isthmus.study.setup import module_for, task_for
 from isthmus.testing import CHECKS, check_method, small_parties
 
 SGD = {"epochs": 1, "batch_size": 1, "optimizer": "sgd", "lr": 0.2, "weight_decay": 0.0}

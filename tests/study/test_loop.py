@@ -26,7 +26,8 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Encoder, Gcn
-from isthmus.study.loop import Run, RunResult, check_fit, check_labelled, module_for, module_of, task_for
+from isthmus.study.loop import Run, RunResult
+from isthmus.study.setup import check_fit, check_labelled, module_for, module_of, task_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 from isthmus.tasks.regression import NodeRegression

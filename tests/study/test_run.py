@@ -32,8 +32,8 @@ from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Gcn
 from isthmus.study.config import Study, merged, read_toml
-from isthmus.study.loop import module_for, task_for
 from isthmus.study.run import STATE, Watcher, run, run_study
+from isthmus.study.setup import module_for, task_for
 
 SMALL: dict[str, Any] = {"data": {"name": "banks", "nodes": 100}, "model": {"hidden": 8}, "training": {"rounds": 4}}
 

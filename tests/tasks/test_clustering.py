@@ -13,7 +13,7 @@ from helpers import make_graph_parties, make_node_parties
 from isthmus.data.partition import Partition
 from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError
-from isthmus.study.loop import task_of
+from isthmus.study.setup import task_of
 from isthmus.tasks.base import Step
 from isthmus.tasks.clustering import GraphClustering
 

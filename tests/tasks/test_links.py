@@ -17,7 +17,8 @@ from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import Run, module_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for
 from isthmus.tasks.base import Step
 from isthmus.tasks.links import LinkPrediction
 

@@ -28,8 +28,8 @@ import torch
 from isthmus.data.party import pool_parties
 from isthmus.federation.site import Site
 from isthmus.nn.per_party import initial_weights
-from isthmus.study.loop import extended, module_for
 from isthmus.study.results import versions
+from isthmus.study.setup import extended, module_for
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
 from search import study

@@ -41,8 +41,8 @@ from isthmus.methods.fedcog import FedCog
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.encoders import Sgc
 from isthmus.papers.measures.costs import Clocked
-from isthmus.study.loop import module_for
 from isthmus.study.results import versions
+from isthmus.study.setup import module_for
 from isthmus.tasks.classification import NodeClassification
 
 HERE = Path(__file__).parent

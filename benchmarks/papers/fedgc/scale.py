@@ -30,8 +30,9 @@ from isthmus.data.party import Party
 from isthmus.data.pool import Pool
 from isthmus.methods.fedgc import FedGC
 from isthmus.nn.encoders import Encoder
-from isthmus.study.loop import Run, module_for, task_for
+from isthmus.study.loop import Run
 from isthmus.study.results import versions
+from isthmus.study.setup import module_for, task_for
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
 from figures import machine, named, peak_mb

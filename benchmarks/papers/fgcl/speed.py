@@ -30,8 +30,8 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL
 from isthmus.nn.per_party import initial_weights
 from isthmus.papers.plan import Table
-from isthmus.study.loop import module_for
 from isthmus.study.results import versions
+from isthmus.study.setup import module_for
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
 from figures import keep, machine, markdown, named, print_table

@@ -28,7 +28,8 @@ from isthmus.methods.shared import alone
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator, seed_of
 from isthmus.nn.per_party import redrawn
-from isthmus.study.loop import Run, shared_nodes
+from isthmus.study.loop import Run
+from isthmus.study.setup import shared_nodes
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
 

@@ -189,7 +189,7 @@ def _found(audit: Audit, method: Method, study: Study, loaded: Loaded, accuracy:
     """What is learned under each protection; what is trained has its metric beside it."""
     from isthmus.audit.reconstruction import Reconstruction
     from isthmus.methods.fedcog import FedCog
-    from isthmus.study.loop import module_for
+    from isthmus.study.setup import module_for
 
     seed = study.seeds[0]
     module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
@@ -203,7 +203,8 @@ def _found(audit: Audit, method: Method, study: Study, loaded: Loaded, accuracy:
 
 def _trained(study: Study, method: Method) -> tuple[str, float]:
     """The metric of the task on test data, mean over the seeds."""
-    from isthmus.study.loop import Run, module_for
+    from isthmus.study.loop import Run
+    from isthmus.study.setup import module_for
 
     values = []
     for seed in study.seeds:

@@ -27,8 +27,9 @@ from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, RunResult, check_task, extended, module_of
+from isthmus.study.loop import Run, RunResult
 from isthmus.study.run import Watcher
+from isthmus.study.setup import check_task, extended, module_of
 from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:

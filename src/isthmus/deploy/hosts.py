@@ -18,7 +18,7 @@ from isthmus.federation.remote import Message, Post
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.study.config import Loaded, Study
-from isthmus.study.loop import extended, module_for
+from isthmus.study.setup import extended, module_for
 from isthmus.tasks.base import Task
 
 T = TypeVar("T")

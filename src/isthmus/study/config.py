@@ -24,7 +24,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
 from isthmus.protect.options import Protect
-from isthmus.study.loop import check_fit, check_labelled, device_named, module_for, task_of
+from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from isthmus import store
-from isthmus.data.party import Party, check_compatible, pool_parties
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.data.party import Party, pool_parties
+from isthmus.errors import IsthmusError
 from isthmus.federation.answers import PlainTotal, Reply
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation, Transport
 from isthmus.methods.base import Method, Model, State
-from isthmus.nn.draws import seed_of
-from isthmus.nn.encoders import Encoder
-from isthmus.tasks.base import SeveralTasks, Task
+from isthmus.study.setup import check_fit, extended, whole_of
+from isthmus.tasks.base import Task
 
 SAVING = 0.1
 """Most of a run's time that goes into checkpoints: those of many parties are large."""
@@ -276,173 +274,3 @@ class Run:
         self.history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
         self.federation.ledger.restore(saved["ledger"])
         self.transport.restore(saved["sites"])
-
-
-def whole_of(parties: Sequence[Party]) -> Party | None:
-    """What parties that share nodes are put together to; none where they share none.
-
-    Metrics summed over such parties count a node as often as it is held (FedGL's local goal); on the whole every node
-    counts once (its global goal). Only a study can measure it: no federation has the whole.
-    """
-    return pool_parties(parties) if parties[0].level == "node" and shared_nodes(parties) else None
-
-
-def shared_nodes(parties: Sequence[Party]) -> int:
-    """How many nodes several parties hold."""
-    if any(party.ids is None for party in parties):
-        return 0
-    counts = torch.cat([party.ids for party in parties if party.ids is not None]).unique(return_counts=True)[1]
-    return int((counts > 1).sum())
-
-
-def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.Module) -> None:
-    """Errors that show before anything runs."""
-    check_compatible(parties)
-    level = parties[0].level
-    if task.level != level:
-        remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
-        raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
-    check_task(method, task)
-    if method.disjoint and (twice := shared_nodes(parties)):
-        raise IsthmusError(
-            f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
-            "cut them apart, or use a method for graphs that overlap"
-        )
-    if not any(bool((party.train if method.pooled else party.training_mask).any()) for party in parties):
-        if level == "pair":
-            raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")
-        raise IsthmusError("no party has a training label: give at least one party items to train on")
-    if not task.unsupervised and not any(bool(party.val.any() or party.test.any()) for party in parties):
-        raise IsthmusError("no party has anything to validate or test on: give at least one party such items")
-    method.check(module)
-
-
-def check_task(method: Method, task: Task) -> None:
-    """Refuse a task that the method is not for."""
-    if task.level not in method.levels:
-        raise IsthmusError(
-            f"method '{method.name}' is for {' and '.join(method.levels)} tasks, the parties hold {task.level}s"
-        )
-    if method.unsupervised != task.unsupervised:
-        if method.unsupervised:
-            raise IsthmusError(f"method '{method.name}' learns without labels: set task.name = 'graph-clustering'")
-        fit = ", ".join(name for name, kind in Method.known().items() if kind.unsupervised)
-        raise IsthmusError(f"method '{method.name}' learns from labels, task '{task.name}' has none: use {fit}")
-
-
-def check_labelled(parties: Sequence[Party]) -> None:
-    """Refuse parties without training labels, which would take part without learning anything of their own."""
-    idle = [party.name for party in parties if not bool(party.training_mask.any())]
-    if idle:
-        raise IsthmusError(
-            f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
-            "label more, use fewer parties, or let them take part without weight: --unlabelled idle"
-            + (", or learn without labels: set task.name = 'graph-clustering'" if parties[0].level == "graph" else "")
-        )
-
-
-def task_for(parties: Sequence[Party], classes: int | None = None) -> Task:
-    """The task that the parties' labels ask for.
-
-    Whole numbers `[items]` are classes. Real numbers `[items, tasks]`, NaN where a label is missing, are labels of
-    several tasks: yes or no where there are only 0 and 1, else measured values.
-
-    Arguments:
-        classes: how many classes there are, where the labels do not show it; of several tasks, how many tasks.
-    """
-    check_compatible(parties)
-    if parties[0].level == "pair":
-        return Task.named("link-prediction")()
-    y = torch.cat([party.graph.y for party in parties])
-    kind, options = _several(y, classes) if y.is_floating_point() else _classes(y, classes)
-    return Task.named(f"{parties[0].level}-{kind}").read(options, "task")
-
-
-def task_of(named: Task | None, parties: Sequence[Party], classes: int | None = None) -> Task:
-    """The task that is named, if the parties' labels are fit for it; without one, the task that they ask for."""
-    if named is None:
-        return task_for(parties, classes)
-    if named.level != parties[0].level:
-        return named
-    due = task_for(parties, named.outputs or classes)
-    if not isinstance(named, type(due)) and not (isinstance(due, SeveralTasks) and isinstance(named, SeveralTasks)):
-        raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
-    return named.fitted(due)
-
-
-def _classes(y: Tensor, classes: int | None) -> tuple[str, dict[str, int]]:
-    if y.dim() > 1:
-        raise IsthmusError("labels are whole numbers of several tasks: give them as real numbers, NaN where missing")
-    seen = int(y.max()) + 1
-    if classes is not None and classes < seen:
-        raise IsthmusError(f"classes is {classes}, labels go up to {seen - 1}: classes must be at least {seen}")
-    return "classification", {"classes": classes or max(2, seen)}
-
-
-def _several(y: Tensor, tasks: int | None) -> tuple[str, dict[str, int]]:
-    count = y[0].numel()
-    if y.dim() > 2 or (tasks is not None and tasks != count):
-        due = "one for each task" if tasks is None else f"{tasks} as `classes` says, or leave `classes` out"
-        raise IsthmusError(f"labels are {count} real numbers for each item: give {due}, or whole numbers for classes")
-    known = y[~y.isnan()]
-    if not known.numel():
-        raise IsthmusError("labels are all missing: give at least one item a number")
-    if not bool(known.isfinite().all()):
-        raise IsthmusError("labels are infinite: give finite numbers, and NaN where one is missing")
-    binary = bool(((known == 0) | (known == 1)).all())
-    return "multilabel" if binary else "regression", {"tasks": count}
-
-
-def device_named(name: str) -> torch.device:
-    """A device that is at hand on this machine, or an error that says so."""
-    ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    kind = name.split(":")[0]
-    if kind not in ready:
-        raise IsthmusError(f"unknown device '{name}': {did_you_mean(kind, ready)}")
-    if not ready[kind]:
-        raise IsthmusError(f"device '{name}' is not at hand on this machine: use cpu")
-    return torch.device(name)
-
-
-def module_for(
-    model: Encoder | nn.Module | Callable[[int, int], nn.Module], parties: Sequence[Party], task: Task, seed: int
-) -> nn.Module:
-    """The model before training for these parties' features, see `module_of`."""
-    return module_of(model, parties[0].features, task, seed)
-
-
-def module_of(
-    model: Encoder | nn.Module | Callable[[int, int], nn.Module], features: int, task: Task, seed: int
-) -> nn.Module:
-    """The model before training, its weights drawn by the seed alone.
-
-    Arguments:
-        model: an encoder; a module of your own (its `reset_parameters` is called if it has one); or a function of
-            the numbers of features and outputs that makes one.
-    """
-    with _drawn_by(seed, "model"):
-        if isinstance(model, Encoder):
-            if not features:
-                raise IsthmusError(
-                    f"model '{model.name}': the parties' data have no features to read: give them some, degrees perhaps"
-                )
-            return task.model(model, features)
-        if isinstance(model, nn.Module):
-            reset = getattr(model, "reset_parameters", None)
-            if callable(reset):
-                reset()
-            return model
-        return model(features, task.outputs)
-
-
-def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
-    """The model that the method trains, what it adds to the module drawn by the seed alone."""
-    with _drawn_by(seed, "method"):
-        return method.extended(module)
-
-
-@contextmanager
-def _drawn_by(seed: int, purpose: str) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, purpose))
-        yield

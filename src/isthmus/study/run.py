@@ -16,8 +16,9 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_once, merged
-from isthmus.study.loop import OnRound, Run, RunResult, check_labelled, module_for, task_of
+from isthmus.study.loop import OnRound, Run, RunResult
 from isthmus.study.results import Results, load_summary, ordered
+from isthmus.study.setup import check_labelled, module_for, task_of
 from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:

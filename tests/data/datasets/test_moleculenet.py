@@ -15,7 +15,7 @@ from isthmus.data.datasets.public import data_root
 from isthmus.data.pool import DataSet
 from isthmus.data.smiles import scaffolds_of
 from isthmus.errors import IsthmusError
-from isthmus.study.loop import task_for
+from isthmus.study.setup import task_for
 
 pytest.importorskip("rdkit", reason="rdkit is not installed: pip install 'isthmus[molecules]'")
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from isthmus.options import Registered
 from isthmus.study.config import Study
-from isthmus.study.loop import Run, module_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for
 
 
 @dataclass(frozen=True)

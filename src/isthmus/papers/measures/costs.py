@@ -23,7 +23,7 @@ from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import initial_weights
 from isthmus.papers.measures import Measure, Measured
 from isthmus.study.config import Study
-from isthmus.study.loop import extended, module_for
+from isthmus.study.setup import extended, module_for
 from isthmus.tasks.base import Task
 
 MB = 2**20

@@ -10,7 +10,7 @@ from pydantic import Field
 from isthmus.audit.membership import Membership
 from isthmus.papers.measures import Measure, Measured
 from isthmus.study.config import Study
-from isthmus.study.loop import module_for
+from isthmus.study.setup import module_for
 
 
 class Attacked(Measure):

@@ -14,7 +14,7 @@ from isthmus.methods.shared.condensing import Condensing
 from isthmus.nn.encoders import Encoder
 from isthmus.papers.measures import Measure, Measured, prepared
 from isthmus.study.config import Study
-from isthmus.study.loop import module_for
+from isthmus.study.setup import module_for
 from isthmus.tasks.classification import Classification
 
 
