@@ -26,10 +26,10 @@ from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.papers.claims import FIGURES, Claim, Verdict
-from isthmus.papers.kept import values_of
+from isthmus.papers.markdown import signed, verdicts
 from isthmus.papers.plan import Cell, Table
+from isthmus.papers.results import figure_values
 from isthmus.papers.shelf import Entry, entries
-from isthmus.papers.shown import signed, verdicts
 from isthmus.report.ledger_text import Deed, Share, in_plain_words, sentence, spans
 from isthmus.report.sections.ledger import fields_in
 from isthmus.testing import Subject, small_parties
@@ -168,14 +168,15 @@ def _papers(lines: Sequence[Sequence[str]]) -> list[str]:
 
 def _figures(kind: type[Method], each: Entry) -> Iterator[tuple[str, ...]]:
     """A line for each setting of a table, or one for all: of its headline, or of all other figures that are printed."""
-    plan, cells = each.plan, [cell for cell in _own(kind, each.plan) if each.kept.runs(cell)]
-    printed = [name for name in plan.figures if any(plan.paper(name, cell.place) is not None for cell in cells)]
+    plan, cells = each.plan, [cell for cell in _own(kind, each.plan) if each.results.runs(cell)]
+    published = plan.published_value
+    printed = [name for name in plan.figures if any(published(name, cell.place) is not None for cell in cells)]
     headline = next(iter(plan.figures))
     for name in printed if printed and headline not in printed else [headline]:
         found = [
-            Measured(_setting(cell, cells), values, plan.paper(name, cell.place))
+            Measured(_setting(cell, cells), values, published(name, cell.place))
             for cell in cells
-            if (values := values_of(plan, each.kept.runs(cell), name))
+            if (values := figure_values(plan, each.results.runs(cell), name))
         ]
         found = [one for one in found if one.paper is not None] or found
         of = f"`{each.name}`, {name}"
@@ -237,12 +238,12 @@ def _range(values: Sequence[float], digits: int, *, gains: bool = False) -> str:
 
 def _claims(kind: type[Method], each: Entry, of: Any) -> Iterator[str]:
     """What became of the claims that were run and are about a method: `of` says which methods that are."""
-    for verdict in verdicts(each.plan, each.kept):
+    for verdict in verdicts(each.plan, each.results):
         if verdict.places and kind.name in of(each.plan, verdict.claim):
             compared = verdict.claim.groups[0] if verdict.claim.along == FIGURES else each.plan.figures
             figure = verdict.claim.figure or next(iter(compared))
             by = _margin(verdict, each.plan.figures[figure].digits)
-            yield f"- {verdict.claim.says}: **{verdict.word}**, {by}, {verdict.rests} (`{each.name}`)"
+            yield f"- {verdict.claim.says}: **{verdict.word}**, {by}, {verdict.basis} (`{each.name}`)"
 
 
 def _margin(verdict: Verdict, digits: int) -> str:
@@ -292,13 +293,13 @@ def _of_ours(kind: type[Method], shelf: Sequence[Entry]) -> Iterator[str]:
 def _found(kind: type[Method], each: Entry) -> Iterator[str]:
     """A line on all methods of a study that this one is in, by its headline."""
     plan, name = each.plan, next(iter(each.plan.figures))
-    cells = [cell for cell in plan.cells() if each.kept.runs(cell)]
+    cells = [cell for cell in plan.cells() if each.results.runs(cell)]
     if any(_method(cell.study) == kind.name for cell in cells):
         told = []
         for cell in cells:
             *others, last = cell.place.items()
             setting = ", ".join([*(f"{axis} {value}" for axis, value in others), last[1]])
-            one = Measured(setting, values_of(plan, each.kept.runs(cell), name), None)
+            one = Measured(setting, figure_values(plan, each.results.runs(cell), name), None)
             _, seeds, ours, *_ = _alone(one, plan.figures[name].digits)
             told.append(f"{one.setting} {ours}")
         yield f"- `{each.name}`, {name}, {seeds} seeds: {'; '.join(told)}"

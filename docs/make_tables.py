@@ -21,9 +21,9 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.papers import shelf
-from isthmus.papers.kept import counted, means
+from isthmus.papers.markdown import verdicts
+from isthmus.papers.results import count_runs, means
 from isthmus.papers.shelf import Entry
-from isthmus.papers.shown import verdicts
 from isthmus.tasks.base import Task
 
 HERE = Path(__file__).parent
@@ -118,8 +118,8 @@ def papers() -> str:
     """Of every table how much was run, and what became of its claims."""
     rows = []
     for each in shelf.entries(GUIDE):
-        runs, of = counted(each.plan, each.kept)
-        judged = ["holds in part" if " at " in one.word else one.word for one in verdicts(each.plan, each.kept)]
+        runs, of = count_runs(each.plan, each.results)
+        judged = ["holds in part" if " at " in one.word else one.word for one in verdicts(each.plan, each.results)]
         words = [f"{judged.count(word)} {said}" for word, said in CLAIMS.items() if word in judged]
         rows.append((f"`{each.name}`", each.plan.title, f"{runs:,} of {of:,}", ", ".join(words)))
     return table(("table", "what it shows", "runs", "claims"), rows)
@@ -128,7 +128,7 @@ def papers() -> str:
 def _found(study: Entry, figure: str) -> str:
     """Means by method, for each setting where there are several."""
     settings: dict[str, list[str]] = {}
-    for (*others, method), value in means(study.plan, study.kept, figure).items():
+    for (*others, method), value in means(study.plan, study.results, figure).items():
         where = ", ".join(f"{axis.name}: {name}" for axis, name in zip(study.plan.axes, others, strict=False))
         settings.setdefault(where, []).append(f"{method} {value:.1f}")
     return "; ".join(f"({where}) {', '.join(told)}" if where else ", ".join(told) for where, told in settings.items())

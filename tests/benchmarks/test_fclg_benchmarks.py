@@ -19,14 +19,14 @@ FAMILIES = {
 def scripts(scripts_of, monkeypatch, tmp_path):
     """The folder's scripts by name, on generated graphs instead of the paper's sets; results go elsewhere."""
     found = scripts_of("fclg", "search", "speed")
-    planned = Cell.planned
+    planned = Cell.study_for
 
     def small(cell, *rest):
         whole = planned(cell, *rest).model_dump()
         task, cut = {**whole["task"], "probe": 2}, {**whole["partition"], "emd": 0.5}
         return Study.of({**whole, "data": {"name": "motifs", "graphs": 60}, "task": task, "partition": cut})
 
-    monkeypatch.setattr(Cell, "planned", small)
+    monkeypatch.setattr(Cell, "study_for", small)
     monkeypatch.setattr(found["search"], "SEARCH", tmp_path / "results" / "search.json")
     return found
 
@@ -55,7 +55,7 @@ def test_tables_have_what_the_search_has_found(scripts_of, name):
         setting, rounds = search.chosen(cell.place["data"], family[cell.place["method"]])
         if name == "figure5" and cell.place["data"] == "proteins":
             rounds = 20  # as the paper has it in its figure, which is of this set
-        plan = cell.planned(0)
+        plan = cell.study_for(0)
         (method,) = plan.method_list()
         encoder = plan.encoder()
         assert (method.local.lr, method.rounds, encoder.name) == (setting["lr"], rounds, setting["encoder"])

@@ -8,7 +8,7 @@ from isthmus.papers.plan import Table
 
 
 def cells_of(name):
-    return {cell.name: cell.planned(3) for cell in Table.of_file(PAPERS / "fedgc" / f"{name}.toml").cells()}
+    return {cell.name: cell.study_for(3) for cell in Table.of_file(PAPERS / "fedgc" / f"{name}.toml").cells()}
 
 
 def test_settings_are_the_papers():

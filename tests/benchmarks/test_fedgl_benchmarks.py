@@ -12,18 +12,18 @@ from isthmus.study.config import Study
 @pytest.fixture
 def scripts(scripts_of, monkeypatch):
     """The folder's scripts by name, on the parties of a small generated graph instead of the paper's sets."""
-    planned = Cell.planned
+    planned = Cell.study_for
 
     def small(cell, *rest):
         return Study.of({**planned(cell, *rest).model_dump(), "data": {"name": "banks", "nodes": 120}})
 
-    monkeypatch.setattr(Cell, "planned", small)
+    monkeypatch.setattr(Cell, "study_for", small)
     return scripts_of("fedgl", "scale")
 
 
 def planned(table, **place):
     (cell,) = (each for each in Table.of_file(PAPERS / "fedgl" / f"{table}.toml").cells() if each.place == place)
-    return cell.planned(3)
+    return cell.study_for(3)
 
 
 def test_settings_are_the_papers():

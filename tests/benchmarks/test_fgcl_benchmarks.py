@@ -12,18 +12,18 @@ from isthmus.study.config import Study
 @pytest.fixture
 def scripts(scripts_of, monkeypatch):
     """The folder's scripts by name, on generated molecules instead of the paper's sets."""
-    planned = Cell.planned
+    planned = Cell.study_for
 
     def small(cell, *rest):
         small = {"name": "molecules", "graphs": 80, "tasks": 2}
         return Study.of({**planned(cell, *rest).model_dump(), "data": small})
 
-    monkeypatch.setattr(Cell, "planned", small)
+    monkeypatch.setattr(Cell, "study_for", small)
     return scripts_of("fgcl", "speed")
 
 
 def cells_of(name):
-    return {cell.name: cell.planned(3) for cell in Table.of_file(PAPERS / "fgcl" / f"{name}.toml").cells()}
+    return {cell.name: cell.study_for(3) for cell in Table.of_file(PAPERS / "fgcl" / f"{name}.toml").cells()}
 
 
 def test_what_is_compared_spends_what_it_says():

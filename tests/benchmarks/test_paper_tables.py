@@ -4,9 +4,9 @@ import pytest
 from tests.benchmarks.conftest import PAPERS
 
 from isthmus.cli.papers import _only
-from isthmus.papers.drawn import drawn_page
+from isthmus.papers.markdown import fill_page, markdown, marks
+from isthmus.papers.pictures import pictures_page
 from isthmus.papers.shelf import entries
-from isthmus.papers.shown import filled, markdown, marks
 
 EVERY = entries(PAPERS)
 
@@ -16,25 +16,25 @@ def test_every_cell_is_a_study(entry):
     cells = list(entry.plan.cells())
     assert cells
     for cell in cells:
-        cell.planned(0)
+        cell.study_for(0)
         for trial in cell.trials():
             assert trial
 
 
 @pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)
 def test_results_are_of_the_present_setting_and_on_the_page(entry):
-    assert entry.kept.stale(entry.plan) == []
+    assert entry.results.stale(entry.plan) == []
     page = entry.page.read_text(encoding="utf-8")
     assert marks(entry.table)[0] in page
-    assert filled(page, entry.table, markdown(entry.plan, entry.kept)) == page
-    drawn = drawn_page(entry.plan, entry.kept)
-    assert (entry.drawn.read_text(encoding="utf-8") if entry.drawn.exists() else "") == drawn
+    assert fill_page(page, entry.table, markdown(entry.plan, entry.results)) == page
+    drawn = pictures_page(entry.plan, entry.results)
+    assert (entry.pictures_path.read_text(encoding="utf-8") if entry.pictures_path.exists() else "") == drawn
 
 
 @pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry.name)
 def test_figures_are_numbers_of_every_cell(entry):
     for cell in entry.plan.cells():
-        for run in entry.kept.runs(cell):
+        for run in entry.results.runs(cell):
             assert set(run["figures"]) <= set(entry.plan.figures)
             assert run["figures"]
             assert all(isinstance(value, float) for value in run["figures"].values())

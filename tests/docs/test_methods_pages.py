@@ -10,8 +10,8 @@ import pytest
 from scripts import DOCS, script
 
 from isthmus.methods.base import Method
-from isthmus.papers.claims import Claim, Judged, Verdict
-from isthmus.papers.kept import means
+from isthmus.papers.claims import Claim, Comparison, Verdict
+from isthmus.papers.results import means
 from isthmus.papers.shelf import entry
 
 MODULE = script("make_methods")
@@ -78,8 +78,8 @@ def test_figures_stand_beside_the_papers(made: dict[str, str], method: str) -> N
 
 def test_figures_are_those_of_the_results(made: dict[str, str]) -> None:
     each = entry(MODULE.PAPERS, "fedgl/table2")
-    mean = means(each.plan, each.kept, "global")["cora", "fedgl"]
-    paper = each.plan.paper("global", {"data": "cora", "method": "fedgl"})
+    mean = means(each.plan, each.results, "global")["cora", "fedgl"]
+    paper = each.plan.published_value("global", {"data": "cora", "method": "fedgl"})
     assert f"| `fedgl/table2`, global | cora | 5 | {mean:.1f} ± " in made["fedgl"]
     assert f"| {paper:.1f} | {mean - paper:+.1f} |" in made["fedgl"]
 
@@ -110,14 +110,14 @@ def test_our_own_studies_are_called_so(made: dict[str, str]) -> None:
 
 def test_a_margin_is_of_the_narrowest_step() -> None:
     order = Claim(says="", along="method", order=["a", "b", "c"])
-    assert MODULE._margin(Verdict(order, [Judged("", True, (3.0, 2.5, 1.0), 1)]), 1) == "by +0.5"
+    assert MODULE._margin(Verdict(order, [Comparison("", True, (3.0, 2.5, 1.0), 1)]), 1) == "by +0.5"
     lower = Claim(says="", along="method", order=["a", "b"], lower=True)
-    assert MODULE._margin(Verdict(lower, [Judged("", True, (1.0, 4.0), 1), Judged("", False, (2.0, 1.0), 1)]), 0) == (
-        "by -1 to +3"
-    )
-    assert MODULE._margin(Verdict(Claim(says="", near=2.0), [Judged("", True, (80.0, 81.5), 1)]), 1) == "off by 1.5"
+    assert MODULE._margin(
+        Verdict(lower, [Comparison("", True, (1.0, 4.0), 1), Comparison("", False, (2.0, 1.0), 1)]), 0
+    ) == ("by -1 to +3")
+    assert MODULE._margin(Verdict(Claim(says="", near=2.0), [Comparison("", True, (80.0, 81.5), 1)]), 1) == "off by 1.5"
     alike = Claim(says="", along="method", within=2.0)
-    assert MODULE._margin(Verdict(alike, [Judged("", True, (80.0, 81.5), 1)]), 1) == "apart by 1.5"
+    assert MODULE._margin(Verdict(alike, [Comparison("", True, (80.0, 81.5), 1)]), 1) == "apart by 1.5"
 
 
 OWN = sorted(name for name, kind in Method.known().items() if kind.__module__.startswith("isthmus."))

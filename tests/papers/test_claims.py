@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import Claim, Verdict
-from isthmus.papers.kept import Kept
+from isthmus.papers.markdown import verdicts
 from isthmus.papers.plan import Table
-from isthmus.papers.shown import verdicts
+from isthmus.papers.results import TableResults
 
 AXES = {"data": ["a", "b", "c"], "method": ["x", "y", "z"]}
 OURS = {
@@ -35,7 +35,7 @@ def told(**claim: object) -> Verdict:
     def paper(place: Mapping[str, str]) -> float | None:
         return PAPER.get((place["data"], place["method"]))
 
-    return Claim.model_validate({"says": "", **claim}).judged(AXES, ours, paper)
+    return Claim.model_validate({"says": "", **claim}).judge(AXES, ours, paper)
 
 
 def test_an_order_is_judged_where_all_its_cells_are() -> None:
@@ -65,7 +65,7 @@ def test_only_seeds_that_all_cells_have_are_compared() -> None:
     assert (place.holds, place.means, place.seeds) == (True, (2.0, 0.0), 1)
     verdict = told(along="method", order=["x", "z"], at={"data": ["a"]})
     assert verdict.places[0].means == (3.0, 4.5)
-    assert verdict.rests == "1 comparison, 2 seeds"
+    assert verdict.basis == "1 comparison, 2 seeds"
 
 
 def test_all_of_a_group_are_above_all_of_the_next() -> None:
@@ -98,10 +98,10 @@ def test_a_claim_says_one_thing(claim: Mapping[str, object]) -> None:
 def test_figures_of_one_cell_may_be_compared(tmp_path: Path) -> None:
     claim = '[[claims]]\nsays = "Test is above"\nalong = "figures"\norder = ["test", "val"]\nat.size = ["120"]\n'
     table = Table.of_file(written(tmp_path, table1=TABLE1 + claim) / "mine" / "table1.toml")
-    kept = Kept()
+    results = TableResults()
     for cell, (test, val) in zip(table.cells(), [(0.01, 0.9), (0.009, 0.9), (0.01, 0.9)], strict=False):
-        kept.add(cell, {"seed": 0, "figures": {"test": test, "val": val}})
-    verdict = verdicts(table, kept)[-1]
+        results.add(cell, {"seed": 0, "figures": {"test": test, "val": val}})
+    verdict = verdicts(table, results)[-1]
     assert [(each.place, each.holds) for each in verdict.places] == [("120, fedavg", True), ("120, fedprox", False)]
     assert verdict.places[0].means == (1.0, 0.9)
 

@@ -18,7 +18,7 @@ def table(base: Path, name: str = "table1", **tables: str) -> Table:
 def test_cells_are_all_combinations_with_what_their_values_change(tmp_path: Path) -> None:
     cells = list(table(tmp_path).cells())
     assert [cell.name for cell in cells] == ["120, fedavg", "120, fedprox", "160, fedavg", "160, fedprox"]
-    plans = [cell.planned(3) for cell in cells]
+    plans = [cell.study_for(3) for cell in cells]
     assert [plan.data["nodes"] for plan in plans] == [120, 120, 160, 160]
     methods = [plan.method_list()[0] for plan in plans]
     assert [method.name for method in methods] == ["fedavg", "fedprox", "fedavg", "fedprox"]
@@ -38,7 +38,7 @@ def test_where_may_tune_and_measure_otherwise(tmp_path: Path) -> None:
     )
     cells = list(table(tmp_path, table1=text).cells())
     assert [len(list(cell.trials())) for cell in cells] == [0, 0, 0, 1]
-    assert [cell.how().model_dump()["side_by_side"] for cell in cells] == [True, True, True, False]
+    assert [cell.read_measure().model_dump()["side_by_side"] for cell in cells] == [True, True, True, False]
 
 
 def test_a_table_is_like_another_but_for_its_numbers_and_claims(tmp_path: Path) -> None:
@@ -62,16 +62,16 @@ def test_a_digest_is_of_what_figures_depend_on(tmp_path: Path) -> None:
 
 
 def test_a_quick_table_has_one_seed_and_changes_all_cells(tmp_path: Path) -> None:
-    quick = table(tmp_path).quickly()
+    quick = table(tmp_path).for_quick_run()
     assert quick.seeds == 1
-    assert all(cell.planned(0).method_list()[0].rounds == 1 for cell in quick.cells())
+    assert all(cell.study_for(0).method_list()[0].rounds == 1 for cell in quick.cells())
 
 
 def test_the_papers_numbers_are_found_by_place(tmp_path: Path) -> None:
     found = table(tmp_path)
-    assert found.paper("test", {"size": "120", "method": "fedprox"}) == 80.0
-    assert found.paper("test", {"size": "160", "method": "fedprox"}) is None
-    assert found.paper("val", {"size": "120", "method": "fedprox"}) is None
+    assert found.published_value("test", {"size": "120", "method": "fedprox"}) == 80.0
+    assert found.published_value("test", {"size": "160", "method": "fedprox"}) is None
+    assert found.published_value("val", {"size": "120", "method": "fedprox"}) is None
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_the_papers_numbers_are_found_by_place(tmp_path: Path) -> None:
         ('at = { size = ["160"]', 'at = { sizes = ["160"]', "there is no axis 'sizes'"),
         ('at = { size = ["160"]', 'at = { size = ["170"]', "axis 'size' has no '170'"),
         ('order = ["fedprox", "fedavg"]', 'order = ["fedprox", "fedadam"]', "axis 'method' has no 'fedadam'"),
-        ('order = ["fedprox", "fedavg"]', 'order = ["fedprox"]', "two values at least"),
-        ("near = 0.001", "", "one of `order`, `near` and `within`"),
+        ('order = ["fedprox", "fedavg"]', 'order = ["fedprox"]', "needs at least two values"),
+        ("near = 0.001", "", "exactly one of `order`, `near` and `within`"),
         ("near = 0.001", 'near = 1\nfigure = "tests"', "there is no figure 'tests'"),
         ("[published.test.120]", "[published.test.130]", "the axis has no '130'"),
-        ("fedprox = 80", 'fedprox = "80"', "give a number"),
+        ("fedprox = 80", 'fedprox = "80"', "replace it by a number"),
         ('fedavg.method.name = "fedavg"', 'fedavg.method.name = "fedavgg"', "unknown method 'fedavgg'"),
         ("seeds = 2", 'measure.name = "train"', "unknown measure 'train'"),
         ("seeds = 2", "seeds = 0", "seeds"),

@@ -1,4 +1,4 @@
-"""Tables are run by processes, kept run by run, and go on."""
+"""Running a table: processes, resuming, failures, and the command line of papers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from command_line import Isthmus
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers import running
-from isthmus.papers.drawn import drawn_page
-from isthmus.papers.kept import Kept
+from isthmus.papers.pictures import pictures_page
 from isthmus.papers.plan import Table
-from isthmus.papers.running import Runner, Standing
+from isthmus.papers.results import TableResults
+from isthmus.papers.running import Progress, Runner
 from isthmus.study.run import run_study
 
 NEVER = Path("never")
@@ -48,13 +48,13 @@ def table(base: Path, name: str = "table1", **tables: str) -> Table:
 
 
 def test_figures_are_those_of_the_study(at_once: None, tmp_path: Path) -> None:
-    plan, kept, told = table(tmp_path), Kept(), list[Standing]()
-    assert Runner(plan, kept, tmp_path / "state", told=told.append).go(1) == []
+    plan, results, told = table(tmp_path), TableResults(), list[Progress]()
+    assert Runner(plan, results, tmp_path / "state", on_progress=told.append).run(1) == []
     for cell in plan.cells():
-        runs = kept.runs(cell)
+        runs = results.runs(cell)
         assert [run["seed"] for run in runs] == [0, 1]
         for run in runs:
-            due = run_study(cell.planned(run["seed"])).metrics
+            due = run_study(cell.study_for(run["seed"])).metrics
             assert run["figures"] == {"test": round(due["test_accuracy"], 6), "val": round(due["val_accuracy"], 6)}
             assert run["rounds"] == 3
     assert not (tmp_path / "state").exists()
@@ -65,34 +65,35 @@ def test_figures_are_those_of_the_study(at_once: None, tmp_path: Path) -> None:
 
 def test_what_is_kept_is_not_run_again(at_once: None, tmp_path: Path) -> None:
     plan, path = table(tmp_path), tmp_path / "results.json"
-    first = Kept()
-    Runner(plan, first, NEVER, most=1, only={"method": ["fedavg"]}, keep=lambda now: now.write(path)).go(1)
-    again, lines = Kept.read(path), list[str]()
+    first = TableResults()
+    Runner(plan, first, NEVER, max_seeds=1, only={"method": ["fedavg"]}, save=lambda now: now.write(path)).run(1)
+    again, lines = TableResults.read(path), list[str]()
     assert {key: cell["runs"] for key, cell in again.cells.items()} == {
         key: cell["runs"] for key, cell in first.cells.items()
     }
-    Runner(plan, again, NEVER, told=lambda at: lines.append(at.line)).go(1)
+    Runner(plan, again, NEVER, on_progress=lambda at: lines.append(at.line)).run(1)
     assert len([line for line in lines if line]) == 6
     assert [len(again.runs(cell)) for cell in plan.cells()] == [2, 2, 2, 2]
     assert json.loads(path.read_text())["threads"] == 1
 
 
 def test_runs_of_another_setting_do_not_count(at_once: None, tmp_path: Path) -> None:
-    kept = Kept()
-    Runner(table(tmp_path / "a"), kept, NEVER, most=1).go(1)
+    results = TableResults()
+    Runner(table(tmp_path / "a"), results, NEVER, max_seeds=1).run(1)
     other = table(tmp_path / "b", table1=TABLE1.replace("mu = 0.5", "mu = 0.6"))
-    assert kept.stale(other) == ["160, fedprox"]
-    assert [len(kept.runs(cell)) for cell in other.cells()] == [1, 1, 1, 0]
-    Runner(other, kept, NEVER, most=1).go(1)
-    assert kept.stale(other) == []
+    assert results.stale(other) == ["160, fedprox"]
+    assert [len(results.runs(cell)) for cell in other.cells()] == [1, 1, 1, 0]
+    Runner(other, results, NEVER, max_seeds=1).run(1)
+    assert results.stale(other) == []
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(at_once: None, tmp_path: Path) -> None:
-    plan, kept = table(tmp_path, table1=TABLE1.replace("[120, 160]", "[120, 2]").replace('"160"', '"2"')), Kept()
-    (first, *_) = failed = Runner(plan, kept, NEVER, most=1).go(1)
+    text = TABLE1.replace("[120, 160]", "[120, 2]").replace('"160"', '"2"')
+    plan, results = table(tmp_path, table1=text), TableResults()
+    (first, *_) = failed = Runner(plan, results, NEVER, max_seeds=1).run(1)
     assert first.startswith("2, fedavg, seed 0: ")
     assert len(failed) == 2
-    assert [len(kept.runs(cell)) for cell in plan.cells()] == [1, 1, 0, 0]
+    assert [len(results.runs(cell)) for cell in plan.cells()] == [1, 1, 0, 0]
 
 
 def test_what_no_message_tells_is_named_by_its_kind(
@@ -102,62 +103,62 @@ def test_what_no_message_tells_is_named_by_its_kind(
         raise MemoryError(f"no room\nfor {job.cell.name}")
 
     monkeypatch.setattr(running, "run_job", broken)
-    failed = Runner(table(tmp_path), Kept(), NEVER, most=1).go(1)
+    failed = Runner(table(tmp_path), TableResults(), NEVER, max_seeds=1).run(1)
     assert failed[0] == "120, fedavg, seed 0: MemoryError: no room for 120, fedavg"
     assert len(failed) == 4
 
 
 def test_a_metric_that_there_is_not_is_named(at_once: None, tmp_path: Path) -> None:
     text = TABLE1.replace('"test_accuracy"', '"test_acuracy"').replace('"val_accuracy"', '"val_acuracy"')
-    (first, *_) = Runner(table(tmp_path, table1=text), Kept(), NEVER, most=1).go(1)
+    (first, *_) = Runner(table(tmp_path, table1=text), TableResults(), NEVER, max_seeds=1).run(1)
     assert "no metric 'test_acuracy': " in first
     assert "test_accuracy" in first
 
 
 def test_options_are_chosen_by_validation_on_other_seeds(at_once: None, tmp_path: Path) -> None:
-    plan, kept, path = table(tmp_path, "table2"), Kept(), tmp_path / "kept.json"
-    Runner(plan, kept, NEVER, most=1, keep=lambda now: now.write(path)).go(1)
+    plan, results, path = table(tmp_path, "table2"), TableResults(), tmp_path / "results.json"
+    Runner(plan, results, NEVER, max_seeds=1, save=lambda now: now.write(path)).run(1)
     (cell,) = plan.cells()
     means = {}
     for lr in (0.1, 0.01):
         found = [
-            run_study(cell.planned(seed, {"method": {"local": {"lr": lr}}, "model": {"hidden": 4}})).metrics
+            run_study(cell.study_for(seed, {"method": {"local": {"lr": lr}}, "model": {"hidden": 4}})).metrics
             for seed in (100, 101)
         ]
         means[lr] = sum(each["val_accuracy"] for each in found) / 2
     best = max(means, key=means.__getitem__)
-    (run,) = kept.runs(cell)
+    (run,) = results.runs(cell)
     assert run["chosen"] == {"method.local.lr": best, "model.hidden": 4}
-    assert Kept.read(path).options(cell) == run["chosen"]
-    assert Kept.read(path).tuned(cell) == kept.tuned(cell)
-    due = run_study(cell.planned(0, {"method": {"local": {"lr": best}}, "model": {"hidden": 4}})).metrics
+    assert TableResults.read(path).options(cell) == run["chosen"]
+    assert TableResults.read(path).tuned(cell) == results.tuned(cell)
+    due = run_study(cell.study_for(0, {"method": {"local": {"lr": best}}, "model": {"hidden": 4}})).metrics
     assert run["figures"]["test"] == round(due["test_accuracy"], 6)
 
 
 def test_curves_are_kept_where_they_are_asked_for(at_once: None, tmp_path: Path) -> None:
     text = TABLE1.replace("seeds = 2", 'seeds = 2\nmeasure = { name = "training", curves = ["test_accuracy"] }', 1)
-    plan, kept = table(tmp_path, table1=text), Kept()
-    Runner(plan, kept, NEVER, most=1, only={"size": ["120"], "method": ["fedavg"]}).go(1)
-    ((run,),) = [kept.runs(cell) for cell in plan.cells() if kept.runs(cell)]
+    plan, results = table(tmp_path, table1=text), TableResults()
+    Runner(plan, results, NEVER, max_seeds=1, only={"size": ["120"], "method": ["fedavg"]}).run(1)
+    ((run,),) = [results.runs(cell) for cell in plan.cells() if results.runs(cell)]
     assert [at for at, _ in run["curves"]["test_accuracy"]] == [1, 2, 3]
-    page = drawn_page(plan, kept)
+    page = pictures_page(plan, results)
     assert page.count("<svg") == 1
     assert "size: 120" in page
     assert "test_accuracy" not in page
     assert "fedavg ends at" in page
     told = "".join(f"<td class=n>{value:.3g}</td>" for _, value in run["curves"]["test_accuracy"])
     assert f"<tr><th scope=row>fedavg</th>{told}</tr>" in page
-    assert drawn_page(table(tmp_path / "without"), kept) == ""
+    assert pictures_page(table(tmp_path / "without"), results) == ""
 
 
 def test_pictures_are_kept_where_items_are_embedded(at_once: None, tmp_path: Path) -> None:
     text = TABLE1.replace("seeds = 2", 'seeds = 2\nmeasure = { name = "embeddings" }', 1)
     text = text.replace('"test_accuracy"', '"silhouette"').replace("[study]", '[study]\npartition.name = "overlap"', 1)
-    plan, kept = table(tmp_path, table1=text), Kept()
-    Runner(plan, kept, NEVER, most=1, only={"size": ["120"], "method": ["fedavg"]}).go(1)
-    ((run,),) = [kept.runs(cell) for cell in plan.cells() if kept.runs(cell)]
+    plan, results = table(tmp_path, table1=text), TableResults()
+    Runner(plan, results, NEVER, max_seeds=1, only={"size": ["120"], "method": ["fedavg"]}).run(1)
+    ((run,),) = [results.runs(cell) for cell in plan.cells() if results.runs(cell)]
     (items,) = run["pictures"].values()
-    page = drawn_page(plan, kept)
+    page = pictures_page(plan, results)
     assert page.count("<svg") == 1
     assert sum(map(int, dict(re.findall(r">class (\d): (\d+)<", page)).values())) == len(items)
 
@@ -165,8 +166,8 @@ def test_pictures_are_kept_where_items_are_embedded(at_once: None, tmp_path: Pat
 def test_what_is_no_result_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "table1.json"
     path.write_text('{"cells": 3}')
-    with pytest.raises(IsthmusError, match=r"table1\.json holds no results of a table"):
-        Kept.read(path)
+    with pytest.raises(IsthmusError, match=r"table1\.json is not a file of results"):
+        TableResults.read(path)
 
 
 # ---- the command line
@@ -217,7 +218,7 @@ def test_results_are_not_written_over_without_a_word(at_once: None, folder: Path
     before = results.read_bytes()
     done = isthmus(*command)
     assert done.code == 2
-    assert "use --resume to add what is missing, --force to start anew" in done.err
+    assert "--resume adds what is missing, --force starts again" in done.err
     assert results.read_bytes() == before
     done = isthmus(*command, "--resume")
     assert (done.code, done.err) == (0, "")
@@ -236,8 +237,8 @@ def test_a_quick_run_keeps_nothing(at_once: None, folder: Path, isthmus: Isthmus
     ("words", "says"),
     [
         (("run", "mine/table3"), "there is no table 'mine/table3'"),
-        (("run", "mine/table1", "--only", "sizes=3"), "there is no such axis"),
-        (("run", "mine/table1", "--only", "size=3"), "there is no such value"),
+        (("run", "mine/table1", "--only", "sizes=3"), "no such axis"),
+        (("run", "mine/table1", "--only", "size=3"), "no such value"),
         (("run", "mine/table1", "--only", "size"), "say which values of which axis"),
         (("check", "nobody"), "there is no table 'nobody'"),
         (("show", "--folder", "nowhere"), "run this in a checkout of Isthmus"),
@@ -292,8 +293,8 @@ def test_only_some_cells_are_started_anew(at_once: None, folder: Path, isthmus: 
     done = isthmus(*command, "--force", "--only", "size=120")
     assert done.err.count("seed 0") == 2
     plan = Table.of_file(folder / "mine" / "table1.toml")
-    kept = Kept.read(folder / "mine" / "results" / "table1.json")
-    assert [len(kept.runs(cell)) for cell in plan.cells()] == [1, 1, 1, 1]
+    results = TableResults.read(folder / "mine" / "results" / "table1.json")
+    assert [len(results.runs(cell)) for cell in plan.cells()] == [1, 1, 1, 1]
 
 
 def test_a_table_is_run_by_one_process(at_once: None, folder: Path, isthmus: Isthmus) -> None:
@@ -305,13 +306,13 @@ def test_a_table_is_run_by_one_process(at_once: None, folder: Path, isthmus: Ist
 
 
 def test_runs_of_other_versions_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, path = table(tmp_path), tmp_path / "kept.json"
-    cell, kept = next(plan.cells()), Kept()
-    kept.add(cell, {"seed": 0, "figures": {}})
-    monkeypatch.setattr("isthmus.papers.kept.versions", lambda: {"torch": "9"})
-    kept.add(cell, {"seed": 1, "figures": {}})
-    kept.write(path)
-    again = Kept.read(path)
+    plan, path = table(tmp_path), tmp_path / "results.json"
+    cell, results = next(plan.cells()), TableResults()
+    results.add(cell, {"seed": 0, "figures": {}})
+    monkeypatch.setattr("isthmus.papers.results.versions", lambda: {"torch": "9"})
+    results.add(cell, {"seed": 1, "figures": {}})
+    results.write(path)
+    again = TableResults.read(path)
     assert [run.get("with", 0) for run in again.runs(cell)] == [0, 1]
     assert again.versions[1] == {"torch": "9"}
 
@@ -341,14 +342,14 @@ def test_what_was_killed_goes_on_to_the_same_figures(folder: Path, isthmus: Isth
     until("the end of its processes", lambda: not any(Path(f"/proc/{each}").exists() for each in own), 30)
     assert any(state.glob("*.checkpoint"))
     plan = Table.of_file(folder / "mine" / "table1.toml")
-    before = Kept.read(results)
+    before = TableResults.read(results)
     done = isthmus(*words, "--resume")
     assert done.code == 0, done.err
-    kept = Kept.read(results)
+    results = TableResults.read(results)
     cells = list(plan.cells())[:2]
-    assert [len(kept.runs(cell)) for cell in plan.cells()] == [1, 1, 0, 0]
+    assert [len(results.runs(cell)) for cell in plan.cells()] == [1, 1, 0, 0]
     for cell in cells:
-        assert before.runs(cell) in ([], kept.runs(cell))
-        (run,) = kept.runs(cell)
-        assert run["figures"]["test"] == round(run_study(cell.planned(0)).metrics["test_accuracy"], 6)
+        assert before.runs(cell) in ([], results.runs(cell))
+        (run,) = results.runs(cell)
+        assert run["figures"]["test"] == round(run_study(cell.study_for(0)).metrics["test_accuracy"], 6)
     assert not state.parent.exists()

@@ -72,7 +72,7 @@ def study(data: str, setting: dict[str, Any], method: dict[str, Any], seed: int)
     if setting["encoder"] == "gin":
         model |= {"weighted": True, "norm": setting["norm"]}
     changes = {"model": model, "method": {**method, "local": {"lr": setting["lr"]}}}
-    return Cell({"data": data}, merged(merged(TABLE.study, of_data), changes), None, {}).planned(seed)
+    return Cell({"data": data}, merged(merged(TABLE.study, of_data), changes), None, {}).study_for(seed)
 
 
 def score(runs: list[dict[str, Any]], rounds: str, scale: str) -> float:

@@ -48,7 +48,7 @@ def sites(data: str, batch_size: int, negatives: int) -> tuple[Site, Site]:
     """FGCL's with views drawn, and FedAvg's on parties that hold the first of these."""
     local = {**LOCAL, "batch_size": batch_size}
     (cell,) = (each for each in TABLE.cells() if each.name == f"gcn, {data}, fgcl 1")
-    plan = cell.planned(0, {"method": {"negatives": negatives, "local": local}})
+    plan = cell.study_for(0, {"method": {"negatives": negatives, "local": local}})
     loaded = plan.load(0)
     parties = [pool_parties(loaded.parties)]
     module = module_for(plan.encoder(), parties, loaded.task, 0)

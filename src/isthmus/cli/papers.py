@@ -15,8 +15,8 @@ import typer
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
-    from isthmus.papers.kept import Kept
     from isthmus.papers.plan import Table
+    from isthmus.papers.results import TableResults
     from isthmus.papers.shelf import Entry
 
 app = typer.Typer(help="Tables and figures of papers, ours beside theirs.", rich_markup_mode=None)
@@ -35,12 +35,12 @@ def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = 
             raise IsthmusError(f"say --folder {folder} after '{context.invoked_subcommand}'")
         return
     from isthmus.cli.main import _console
-    from isthmus.papers.kept import counted
+    from isthmus.papers.results import count_runs
     from isthmus.papers.shelf import entries
 
     found = []
     for each in entries(folder):
-        runs, of = counted(each.plan, each.kept)
+        runs, of = count_runs(each.plan, each.results)
         found.append({"name": each.name, "title": each.plan.title, "runs": runs, "of": of})
     if as_json:
         typer.echo(json.dumps(found))
@@ -59,7 +59,7 @@ def run_command(
     name: Annotated[str, typer.Argument(help="A table, see isthmus papers.")],
     folder: Folder = HERE,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One seed of few rounds, to see that it runs; nothing is kept.")
+        bool, typer.Option("--quick", help="One seed of few rounds, to check that it works; nothing is saved.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Add what is not there yet.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew: what there is of these cells is gone.")] = False,
@@ -68,12 +68,12 @@ def run_command(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once; as many as there are cores.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a table, cell by cell, and show it; what ends is kept at once."""
+    """Run a table, cell by cell, and show it; every run is saved at once."""
     from isthmus import store
     from isthmus.cli.main import _console
+    from isthmus.papers.markdown import Bar, markdown
     from isthmus.papers.running import Runner
     from isthmus.papers.shelf import entry
-    from isthmus.papers.shown import Bar, markdown
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that compute
     which = entry(folder, name)
@@ -81,57 +81,57 @@ def run_command(
         passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if not quick:  # two that write the same file would lose what the other one found
             stack.enter_context(store.lock(which.lock, which.name))
-        table, kept, keep = _begun(which, quick=quick, anew=resume or force)
+        table, results, save = _begun(which, quick=quick, anew=resume or force)
         bar = stack.enter_context(Bar(_console(error=True)))
         state = passing if quick else which.state
-        runner = Runner(table, kept, state, most=seeds, only=_only(only or [], table), keep=keep, told=bar.told)
+        cells = _only(only or [], table)
+        runner = Runner(table, results, state, max_seeds=seeds, only=cells, save=save, on_progress=bar.update)
         if force:
-            runner.forget()
+            runner.discard()
         try:
-            failed = runner.go(jobs or os.cpu_count() or 1)
+            failed = runner.run(jobs or os.cpu_count() or 1)
         except KeyboardInterrupt:
             typer.echo(f"isthmus: stopped{'' if quick else '; go on with --resume'}", err=True)
             raise typer.Exit(130) from None
-    typer.echo(json.dumps(_told(table, kept)) if as_json else markdown(table, kept))
+    typer.echo(json.dumps(_told(table, results)) if as_json else markdown(table, results))
     if failed:
-        raise IsthmusError(f"{len(failed)} runs failed, the others are kept; the first: {failed[0]}")
+        raise IsthmusError(f"{len(failed)} runs failed, the others are saved; the first: {failed[0]}")
 
 
-def _begun(which: Entry, *, quick: bool, anew: bool) -> tuple[Table, Kept, Callable[[Kept], None]]:
+def _begun(which: Entry, *, quick: bool, anew: bool) -> tuple[Table, TableResults, Callable[[TableResults], None]]:
     """The table, what it goes on from, and what keeps what is new."""
-    from isthmus.papers.kept import Kept
+    from isthmus.papers.results import TableResults
 
     if quick:
-        return which.plan.quickly(), Kept(), lambda kept: None
-    kept = which.kept
-    if kept.cells and not anew:
-        raise IsthmusError(f"{which.results} holds results: use --resume to add what is missing, --force to start anew")
-    return which.plan, kept, lambda now: now.write(which.results)
+        return which.plan.for_quick_run(), TableResults(), lambda results: None
+    results = which.results
+    if results.cells and not anew:
+        raise IsthmusError(f"{which.results_path} has results: --resume adds what is missing, --force starts again")
+    return which.plan, results, lambda now: now.write(which.results_path)
 
 
 @app.command("show")
 def show_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
     """Print tables as Markdown, ours with the paper's numbers below."""
-    from isthmus.papers.shelf import chosen_entries
-    from isthmus.papers.shown import markdown
+    from isthmus.papers.markdown import markdown
+    from isthmus.papers.shelf import select_entries
 
-    found = chosen_entries(folder, name)
+    found = select_entries(folder, name)
     if as_json:
-        typer.echo(json.dumps({each.name: _told(each.plan, each.kept) for each in found}))
+        typer.echo(json.dumps({each.name: _told(each.plan, each.results) for each in found}))
         return
     for each in found:
-        typer.echo(f"# {each.name}: {each.plan.title}\n\n{markdown(each.plan, each.kept)}\n")
+        typer.echo(f"# {each.name}: {each.plan.title}\n\n{markdown(each.plan, each.results)}\n")
 
 
 @app.command("check")
 def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
     """Say which claims of the papers our numbers show."""
-    from isthmus.papers.shelf import chosen_entries
-    from isthmus.papers.shown import said, verdicts
+    from isthmus.papers.markdown import verdict_text, verdicts
+    from isthmus.papers.shelf import select_entries
 
-    found = {
-        each.name: (verdicts(each.plan, each.kept), each.kept.stale(each.plan)) for each in chosen_entries(folder, name)
-    }
+    tables = select_entries(folder, name)
+    found = {each.name: (verdicts(each.plan, each.results), each.results.stale(each.plan)) for each in tables}
     if as_json:
         told = {
             key: {"claims": [{"says": v.claim.says, "verdict": v.word} for v in judged], "stale": stale}
@@ -141,7 +141,7 @@ def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = Fals
         return
     for key, (judged, stale) in found.items():
         for verdict in judged:
-            typer.echo(f"{key}: {said(verdict).replace('**', '')}")
+            typer.echo(f"{key}: {verdict_text(verdict).replace('**', '')}")
         if not judged:
             typer.echo(f"{key}: claims nothing")
         if stale:
@@ -152,15 +152,15 @@ def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = Fals
 def page_command(name: Some = None, folder: Folder = HERE) -> None:
     """Write tables into the README.md of their papers, between their marks; draw curves and embeddings."""
     from isthmus import store
-    from isthmus.papers.drawn import drawn_page
-    from isthmus.papers.shelf import chosen_entries
-    from isthmus.papers.shown import markdown, marks, write_page
+    from isthmus.papers.markdown import markdown, marks, write_page
+    from isthmus.papers.pictures import pictures_page
+    from isthmus.papers.shelf import select_entries
 
     by_page: dict[Path, list[tuple[str, str]]] = {}
-    for each in chosen_entries(folder, name):
-        text = markdown(each.plan, each.kept)
-        if drawn := drawn_page(each.plan, each.kept):
-            store.write(each.drawn, drawn)
+    for each in select_entries(folder, name):
+        text = markdown(each.plan, each.results)
+        if drawn := pictures_page(each.plan, each.results):
+            store.write(each.pictures_path, drawn)
         by_page.setdefault(each.page, []).append((each.table, text))
     for page, texts in by_page.items():
         missing = write_page(page, texts)
@@ -171,12 +171,12 @@ def page_command(name: Some = None, folder: Folder = HERE) -> None:
             typer.echo(f"  not {table}: the page {why} '{begin}', and below it '{end}'")
 
 
-def _told(table: Table, kept: Kept) -> dict[str, Any]:
+def _told(table: Table, results: TableResults) -> dict[str, Any]:
     """All runs and verdicts."""
-    from isthmus.papers.shown import verdicts
+    from isthmus.papers.markdown import verdicts
 
-    cells = [{"at": dict(cell.place), "runs": kept.runs(cell)} for cell in table.cells()]
-    claims = [{"says": verdict.claim.says, "verdict": verdict.word} for verdict in verdicts(table, kept)]
+    cells = [{"at": dict(cell.place), "runs": results.runs(cell)} for cell in table.cells()]
+    claims = [{"says": verdict.claim.says, "verdict": verdict.word} for verdict in verdicts(table, results)]
     return {"cells": [cell for cell in cells if cell["runs"]], "claims": claims}
 
 

@@ -1,4 +1,4 @@
-"""What a paper says that its numbers show, and whether ours show it."""
+"""Claims of a paper about its numbers, and whether our numbers support them."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.options import Options
 
 Ours = Callable[[Mapping[str, str]], Mapping[int, float]]
-"""What was measured at a place, by seed; nothing where nothing was run."""
+"""Our values at a place, by seed; empty where nothing was run."""
 
 FIGURES = "figures"
-"""Beside a table's axes: its figures."""
+"""The name of the axis whose values are a table's figures."""
 
 Published = Callable[[Mapping[str, str]], float | None]
-"""A paper's number for a place, where there is one."""
+"""The paper's number at a place, if it has one."""
 
 
 class Claim(Options):
-    """An order of means along one axis, or nearness to the paper's numbers, wherever cells are run."""
+    """A ranking of means along one axis, their closeness to each other, or their closeness to the paper's numbers."""
 
     says: str
     """The claim in words."""
     figure: str = ""
-    """The figure it is about; the first one without."""
+    """The figure it is about; the table's first if empty."""
     along: str = ""
-    """The axis whose values are compared; `figures` compares those of one cell."""
+    """The axis whose values are compared; `figures` compares the figures of one cell."""
     order: list[str | list[str]] = Field(default=[])
-    """Its values from best to worst; several at one place are all better than all at the next."""
+    """Values of the axis from best to worst. In a nested list, all are better than everything that follows."""
     by: float = 0.0
-    """How much better each must be than the next; below zero, how much worse it may be."""
+    """How much better each must be than the next; if negative, how much worse it may be."""
     within: float | None = Field(None, gt=0)
-    """How far all values along the axis may be from each other."""
+    """The largest difference allowed between values along the axis."""
     lower: bool = False
-    """Small figures are the better ones."""
+    """Smaller figures are better."""
     near: float | None = Field(None, gt=0)
-    """How far from the paper's number ours may be."""
+    """The largest difference allowed from the paper's number."""
     at: dict[str, list[str]] = Field(default={})
-    """Where it is about: of other axes some values; everywhere without."""
+    """The cells it is about, as values by axis; all cells if empty."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
         if [bool(self.order), self.near is not None, self.within is not None].count(True) != 1:
-            raise ValueError("a claim has one of `order`, `near` and `within`")
+            raise ValueError("a claim needs exactly one of `order`, `near` and `within`")
         if self.near is None and not self.along:
-            raise ValueError("an `order`, and a `within`, has an axis that it goes `along`")
+            raise ValueError("a claim with `order` or `within` needs the axis to go `along`")
         if self.order and (len(self.order) < 2 or not all(self.groups)):
-            raise ValueError("an `order` has two values at least")
+            raise ValueError("an `order` needs at least two values")
         return self
 
     @property
     def groups(self) -> list[list[str]]:
-        """The values of an order, place by place."""
+        """The values of `order`, each as a list."""
         return [[each] if isinstance(each, str) else each for each in self.order]
 
     def check(self, axes: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Any]) -> None:
-        """That it is about what there is."""
+        """Raise an error if the table lacks the claim's figure, axis or values."""
         axes = {**axes, FIGURES: figures} if self.along == FIGURES else axes
         if self.figure and self.figure not in figures:
             raise IsthmusError(f"claims: there is no figure '{self.figure}': {did_you_mean(self.figure, figures)}")
@@ -74,39 +74,34 @@ class Claim(Options):
                 )
 
     def covers(self, place: Mapping[str, str]) -> bool:
-        """Whether a cell at this place is among those that it is about."""
+        """Whether the claim is about the cell at this place."""
         inside = all(place[axis] in values for axis, values in self.at.items())
         compared = not self.order or self.along == FIGURES or place[self.along] in itertools.chain(*self.groups)
         return inside and compared
 
-    def judged(
-        self, axes: Mapping[str, Sequence[str]], ours: Ours, paper: Callable[[Mapping[str, str]], float | None]
-    ) -> Verdict:
-        """Whether our means show it, place by place.
+    def judge(self, axes: Mapping[str, Sequence[str]], ours: Ours, published: Published) -> Verdict:
+        """Check the claim at every place that was run.
 
-        What is compared are means over the seeds that all cells of a comparison have, for figures hang on seeds too.
+        Compared are means over the seeds that all cells of a comparison share, because values depend on the seed.
 
         Arguments:
-            axes: by name the values of each.
-            ours: by seed what was measured at a place.
-            paper: its number for a place, where there is one.
+            axes: the values of each axis by its name.
         """
-        found = self._near(axes, ours, paper) if self.near is not None else self._compared(axes, ours)
-        return Verdict(self, list(found))
+        comparisons = self._near(axes, ours, published) if self.near is not None else self._compared(axes, ours)
+        return Verdict(self, list(comparisons))
 
     def _places(self, axes: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
         names = [name for name in axes if name != self.along]
         for values in itertools.product(*(self.at.get(name, axes[name]) for name in names)):
             yield dict(zip(names, values, strict=True))
 
-    def _compared(self, axes: Mapping[str, Sequence[str]], ours: Ours) -> Iterator[Judged]:
+    def _compared(self, axes: Mapping[str, Sequence[str]], ours: Ours) -> Iterator[Comparison]:
         groups = self.groups or [self.at.get(self.along, list(axes[self.along]))]
         for place in self._places(axes):
-            runs = [[ours({**place, self.along: value}) for value in group] for group in groups]
-            everything = [each for group in runs for each in group]
-            if seeds := set.intersection(*(set(each) for each in everything)):
-                means = [[statistics.fmean(each[seed] for seed in seeds) for each in group] for group in runs]
-                yield Judged(", ".join(place.values()), self._holds(means), self._telling(means), len(seeds))
+            values = [[ours({**place, self.along: value}) for value in group] for group in groups]
+            if seeds := set.intersection(*(set(by_seed) for group in values for by_seed in group)):
+                means = [[statistics.fmean(by_seed[seed] for seed in seeds) for by_seed in group] for group in values]
+                yield Comparison(", ".join(place.values()), self._holds(means), self._decisive(means), len(seeds))
 
     def _holds(self, means: Sequence[Sequence[float]]) -> bool:
         if self.within is not None:
@@ -117,39 +112,38 @@ class Claim(Options):
         ]
         return min(gains) > self.by
 
-    def _telling(self, means: Sequence[Sequence[float]]) -> tuple[float, ...]:
-        """One of each group: its worst where others follow, and the best of those that follow."""
+    def _decisive(self, means: Sequence[Sequence[float]]) -> tuple[float, ...]:
+        """The means that decide: the worst of the first group and the best of each later one, or the extremes."""
         if self.within is not None:
             return min(means[0]), max(means[0])
         worst, best = (max, min) if self.lower else (min, max)
         return (worst(means[0]), *(best(group) for group in means[1:]))
 
-    def _near(self, axes: Mapping[str, Sequence[str]], ours: Ours, paper: Published) -> Iterator[Judged]:
+    def _near(self, axes: Mapping[str, Sequence[str]], ours: Ours, published: Published) -> Iterator[Comparison]:
         assert self.near is not None
         for place in self._places(axes):
-            mine, theirs = ours(place), paper(place)
+            mine, theirs = ours(place), published(place)
             if mine and theirs is not None:
                 mean = statistics.fmean(mine.values())
-                yield Judged(", ".join(place.values()), abs(mean - theirs) <= self.near, (mean, theirs), len(mine))
+                yield Comparison(", ".join(place.values()), abs(mean - theirs) <= self.near, (mean, theirs), len(mine))
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A claim at one place, and the means that say so."""
+class Comparison:
+    """Whether a claim holds at one place, the means that decide, and over how many seeds they are."""
 
     place: str
     holds: bool
     means: tuple[float, ...]
     seeds: int
-    """Over how many its means are."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim at all places that were run."""
+    """A claim, checked at all places that were run."""
 
     claim: Claim
-    places: Sequence[Judged]
+    places: Sequence[Comparison]
 
     @property
     def word(self) -> str:
@@ -162,11 +156,11 @@ class Verdict:
         return f"holds at {held} of {len(self.places)}"
 
     @property
-    def rests(self) -> str:
-        """On how many comparisons, of how many seeds; nothing where none was made."""
+    def basis(self) -> str:
+        """How many comparisons it rests on, and over how many seeds; empty without any."""
         if not self.places:
             return ""
         seeds = [each.seeds for each in self.places]
         count, fewest, most = len(seeds), min(seeds), max(seeds)
-        told = f"{most} seed{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} seeds"
-        return f"{count} comparison{'s' * (count > 1)}, {told}"
+        text = f"{most} seed{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} seeds"
+        return f"{count} comparison{'s' * (count > 1)}, {text}"

@@ -1,4 +1,4 @@
-"""A table of a paper as a file says it: a study, what varies from cell to cell, the paper's numbers and its claims."""
+"""A table of a paper, read from TOML: a study, what varies from cell to cell, the paper's numbers and its claims."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from isthmus.papers.measures import Measure
 from isthmus.study.config import Study, merged, read_toml, settings
 
 Place = Mapping[str, str]
-"""Where a cell stands: of each axis one of its values, by names."""
+"""Where a cell stands in its table: one value of each axis, by the axis's name."""
 
 
 class Axis(Options):
-    """What varies in one direction of a table."""
+    """One direction of a table, and what varies along it."""
 
     name: str
-    """What it is called: data, method, parties, ..."""
+    """Its name: data, method, parties, ..."""
     option: str = ""
-    """The study's option that takes the values, with points: `method.neighbours`."""
+    """The dotted study option that takes the values: `method.neighbours`."""
     values: list[str | int | float] | dict[str, dict[str, Any]]
-    """What the option is, one value after another; or by name the tables of a study that it changes."""
+    """Values of the option; without an option, named changes to the study."""
 
     @model_validator(mode="after")
     def _has_its_option(self) -> Self:
         if isinstance(self.values, list) != bool(self.option):
-            raise ValueError("a list of values needs an `option` that takes them, named values need none")
+            raise ValueError("a list of values needs an `option`, named values must not have one")
         return self
 
     def changes(self) -> dict[str, dict[str, Any]]:
-        """By name of a value what it changes."""
+        """Map each value's name to the study options that it changes."""
         if isinstance(self.values, dict):
             return self.values
         return {str(value): nested({self.option: value}) for value in self.values}
@@ -49,86 +49,86 @@ class Figure(Options):
     """A number that every cell has."""
 
     metric: str
-    """Its name among the run's metrics."""
+    """The metric of the run that it shows."""
     title: str = ""
-    """What it is, for people."""
+    """Its title in tables."""
     times: float = 100.0
-    """What it is multiplied with: 100 makes percent of shares."""
+    """Factor for display: 100 turns shares into percent."""
     digits: NonNegativeInt = 1
-    """After the point, as a table shows it."""
+    """Digits after the decimal point in tables."""
 
 
 class Tuning(Options):
-    """Options that are chosen for every cell on validation data, with seeds that are not reported."""
+    """Hyper-parameters that are chosen for each cell on validation data, with seeds that are not reported."""
 
     options: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(min_length=1)
-    """The study's options with points, and what is tried of each."""
+    """Dotted study options, each with the values to try."""
     metric: str = "val_accuracy"
-    """Metric whose mean is best where it is largest."""
+    """The metric to choose by: the trial with the largest mean wins."""
     seeds: list[NonNegativeInt] = Field(default=[1000], min_length=1)
     """Seeds of the trials."""
 
 
 class Where(Options):
-    """What is otherwise at some places."""
+    """An exception for some cells."""
 
     at: dict[str, list[str]]
-    """By axis the values it is about."""
+    """The cells, as values by axis."""
     study: dict[str, Any] = Field(default={})
-    """What is changed there."""
+    """Changes to their study."""
     tune: Tuning | None = None
-    """What is chosen by validation there."""
+    """Their tuning, instead of the table's."""
     measure: dict[str, Any] | None = None
-    """What is done with the study of a cell there."""
+    """Their measure, instead of the table's."""
     skip: bool = False
-    """There is nothing there."""
+    """Leave these cells out."""
 
 
 OWN = ("published", "claims", "seeds", "like")
-"""What a table does not take from another one."""
+"""Fields that a table does not inherit through `like`."""
 
 
 class Table(Options):
-    """A table or a figure of a paper, cell by cell a study with one method.
+    """A table or a figure of a paper. Each cell is a study with one method.
 
-    Cells are all combinations of the axes' values, in order. The study of a cell is `study` with what its values change
-    on top, axis after axis, then what `where` says. In it `method` is one table, of the only method.
+    Cells are all combinations of the axes' values, in order. A cell's study is `study`, then the changes of its axis
+    values, axis after axis, then those of `where`. In it, `method` is one table: the only method.
     """
 
     title: str
     """What it shows."""
     like: str = ""
-    """Another table of the paper: what is not said here is as there, but for its numbers, claims and seeds."""
+    """Another table of the paper to inherit from: everything but its numbers, claims and seeds."""
     setting: str = ""
     """How it was run, and what the paper leaves open."""
     seeds: int = Field(5, ge=1)
-    """Runs of every cell: with the seeds 0, 1, 2, ..."""
+    """Runs per cell, with the seeds 0, 1, 2, ..."""
     study: dict[str, Any] = Field(default={})
     """What all cells have in common."""
     axes: list[Axis] = Field(min_length=1)
     """What varies."""
     where: list[Where] = Field(default=[])
-    """What is otherwise at some places."""
+    """Exceptions for some cells."""
     tune: Tuning | None = None
-    """What is chosen by validation."""
+    """Hyper-parameters to choose on validation data."""
     measure: dict[str, Any] = Field(default={"name": "training"})
-    """What is done with the study of a cell."""
+    """What to do with a cell's study: a measure and its options."""
     figures: dict[str, Figure] = Field(min_length=1)
-    """By name what is told of every cell; the first one is the headline."""
+    """Numbers of every cell by name; the first is the headline."""
     columns: Literal["axis", "figures"] = "axis"
-    """What is side by side: values of the last axis, in one table for each figure, or all figures."""
+    """What columns are: values of the last axis, with one table per figure; or all figures in one table."""
     spread: Literal["std", "range"] = "std"
-    """What is told of the seeds beside their mean: their deviation, or their lowest and highest value too."""
+    """How seeds vary, after their mean: the standard deviation, or also the lowest and highest value."""
     published: dict[str, Any] = Field(default={})
     """The paper's numbers: by figure, then by the values of the axes in order."""
     claims: list[Claim] = Field(default=[])
-    """What the paper says that its numbers show."""
+    """What the paper concludes from its numbers."""
     quick: dict[str, Any] = Field(default={})
-    """What of all studies is changed in a quick run, which has one seed."""
+    """Changes to all studies in a quick run, which has one seed."""
 
     @classmethod
     def of_file(cls, path: Path) -> Table:
-        """What a file says, everything checked that can be checked without data."""
+        """Read a table and check everything that can be checked without data."""
         values = read_toml(path)
         if isinstance(like := values.get("like"), str):
             base = read_toml(path.with_name(f"{like}.toml"))
@@ -156,49 +156,49 @@ class Table(Options):
                 raise IsthmusError(f"published: there is no figure '{figure}': {did_you_mean(figure, self.figures)}")
             _check_published(numbers, [list(values) for values in by_name.values()], f"published.{figure}")
         for cell in self.cells():
-            cell.how()
+            cell.read_measure()
             for options in cell.trials() or [{}]:
-                cell.planned(0, nested(options))
+                cell.study_for(0, nested(options))
 
     def cells(self) -> Iterator[Cell]:
-        """All of them, in order."""
+        """Yield all cells, in order."""
         changes = [axis.changes() for axis in self.axes]
         for values in itertools.product(*changes):
             place = {axis.name: value for axis, value in zip(self.axes, values, strict=True)}
             study = self.study
-            for of, value in zip(changes, values, strict=True):
-                study = merged(study, of[value])
+            for by_value, value in zip(changes, values, strict=True):
+                study = merged(study, by_value[value])
             tune, measure, skip = self.tune, self.measure, False
             for each in self.where:
-                if all(place[axis] in found for axis, found in each.at.items()):
+                if all(place[axis] in values for axis, values in each.at.items()):
                     study, skip = merged(study, each.study), skip or each.skip
                     tune, measure = each.tune or tune, each.measure or measure
             if not skip:
                 yield Cell(place, study, tune, measure)
 
-    def quickly(self) -> Table:
-        """The same with one seed and what `quick` changes, to see that it runs; without what the paper found."""
+    def for_quick_run(self) -> Table:
+        """Return a copy with one seed, the changes of `quick`, and neither claims nor the paper's numbers."""
         last = Where(at={}, study=self.quick)
         tune = None if self.tune is None else self.tune.model_copy(update={"seeds": self.tune.seeds[:1]})
         return self.model_copy(
             update={"seeds": 1, "where": [*self.where, last], "tune": tune, "claims": [], "published": {}}
         )
 
-    def paper(self, figure: str, place: Place) -> float | None:
-        """The paper's number."""
-        found: Any = self.published.get(figure)
+    def published_value(self, figure: str, place: Place) -> float | None:
+        """Return the paper's number for a figure of a cell, if it has one."""
+        value: Any = self.published.get(figure)
         for axis in self.axes:
-            found = found.get(place[axis.name]) if isinstance(found, Mapping) else None
-        return None if found is None else float(found)
+            value = value.get(place[axis.name]) if isinstance(value, Mapping) else None
+        return None if value is None else float(value)
 
 
 def _check_published(numbers: Any, values: list[list[str]], where: str) -> None:
     if not values:
         if not isinstance(numbers, int | float):
-            raise IsthmusError(f"{where} is {numbers!r}: give a number")
+            raise IsthmusError(f"{where} is {numbers!r}: replace it by a number")
         return
     if not isinstance(numbers, Mapping):
-        raise IsthmusError(f"{where} is {numbers!r}: give a table with values of the axes, in their order")
+        raise IsthmusError(f"{where} is {numbers!r}: replace it by a table of the axes' values, in their order")
     for name, inner in numbers.items():
         if name not in values[0]:
             raise IsthmusError(f"{where}: the axis has no '{name}': {did_you_mean(name, values[0])}")
@@ -207,7 +207,7 @@ def _check_published(numbers: Any, values: list[list[str]], where: str) -> None:
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in a table and its study."""
+    """One cell of a table: its place, its study, and what to do with it."""
 
     place: Place
     study: Mapping[str, Any]
@@ -220,31 +220,31 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """What its figures depend on, but for the code: figures of another digest are of another setting."""
-        said = [self.study, None if self.tune is None else self.tune.model_dump(), self.measure]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+        """A hash of the setting: results with another digest are stale. It does not cover the code."""
+        setting = [self.study, None if self.tune is None else self.tune.model_dump(), self.measure]
+        return hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
 
-    def how(self) -> Measure:
-        """What is done with the study."""
+    def read_measure(self) -> Measure:
+        """Return what is done with the study."""
         options = {key: value for key, value in self.measure.items() if key != "name"}
         return Measure.named(str(self.measure.get("name"))).read(options, "measure")
 
-    def planned(self, seed: int, changes: Mapping[str, Any] | None = None) -> Study:
-        """Its study with one seed, and perhaps some options otherwise."""
+    def study_for(self, seed: int, changes: Mapping[str, Any] | None = None) -> Study:
+        """Return its study with one seed, and with these changes on top."""
         whole = merged(self.study, changes or {})
         method = whole.pop("method", {"name": "fedavg"})
         return Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
 
     def trials(self) -> list[dict[str, Any]]:
-        """What is tried: one option after another, by its name with points."""
+        """List all combinations of the hyper-parameters to try, as values by dotted option."""
         if self.tune is None:
             return []
-        every = itertools.product(*self.tune.options.values())
-        return [dict(zip(self.tune.options, values, strict=True)) for values in every]
+        combinations = itertools.product(*self.tune.options.values())
+        return [dict(zip(self.tune.options, values, strict=True)) for values in combinations]
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with points as tables.
+    """Turn dotted options into tables.
 
     >>> nested({"method.local.lr": 0.1})
     {'method': {'local': {'lr': 0.1}}}

@@ -1,4 +1,4 @@
-"""The folder of papers: `<paper>/<table>.toml` is a table, `<paper>/results/<table>.json` what was run of it."""
+"""The folder of papers: `<paper>/<table>.toml` is a table, `<paper>/results/<table>.json` its results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from isthmus.errors import IsthmusError, did_you_mean
-from isthmus.papers.kept import Kept
 from isthmus.papers.plan import Table
+from isthmus.papers.results import TableResults
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class Entry:
         return f"{self.paper}/{self.table}"
 
     @property
-    def results(self) -> Path:
+    def results_path(self) -> Path:
         return self.folder / self.paper / "results" / f"{self.table}.json"
 
     @property
     def lock(self) -> Path:
-        """Held by who adds to its results."""
-        return self.results.with_name(f".{self.table}.lock")
+        """A file that is locked while a process adds results."""
+        return self.results_path.with_name(f".{self.table}.lock")
 
     @property
-    def drawn(self) -> Path:
-        """Its curves round by round, where it has any."""
-        return self.results.with_suffix(".html")
+    def pictures_path(self) -> Path:
+        """The page with its curves and embeddings, if it has any."""
+        return self.results_path.with_suffix(".html")
 
     @property
     def page(self) -> Path:
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def state(self) -> Path:
-        """What a killed run goes on from."""
+        """Checkpoints of runs that were stopped."""
         return self.folder / self.paper / "results" / ".state" / self.table
 
     @cached_property
@@ -52,40 +52,37 @@ class Entry:
         return Table.of_file(self.folder / self.paper / f"{self.table}.toml")
 
     @cached_property
-    def kept(self) -> Kept:
-        return Kept.read(self.results)
+    def results(self) -> TableResults:
+        return TableResults.read(self.results_path)
 
 
 def entries(folder: Path) -> list[Entry]:
-    """All tables there, paper by paper."""
+    """List all tables in a folder, paper by paper."""
     found = [Entry(folder, path.parent.name, path.stem) for path in folder.glob("*/*.toml")]
     if not found:
         raise IsthmusError(
-            f"no tables of papers in {folder}: run this in a checkout of Isthmus, or give --folder with "
-            "<paper>/<table>.toml in it"
+            f"no tables of papers in {folder}: run this in a checkout of Isthmus, or name a folder of "
+            "<paper>/<table>.toml with --folder"
         )
     return sorted(found, key=lambda each: (each.paper, _natural(each.table)))
 
 
 def entry(folder: Path, name: str) -> Entry:
-    """The table with this name: `fedgl/table2`."""
+    """Return the table with this name, such as `fedgl/table2`."""
     by_name = {each.name: each for each in entries(folder)}
     if name not in by_name:
         raise IsthmusError(f"there is no table '{name}': {did_you_mean(name, by_name)}")
     return by_name[name]
 
 
-def chosen_entries(folder: Path, name: str | None) -> list[Entry]:
-    """All tables; of one paper; or the one with this name."""
-    everything = entries(folder)
-    if name is None:
-        return everything
-    of_paper = [each for each in everything if each.paper == name]
-    return of_paper or [entry(folder, name)]
+def select_entries(folder: Path, name: str | None) -> list[Entry]:
+    """Return all tables, those of one paper, or the one with this name."""
+    selected = [each for each in entries(folder) if name in (None, each.paper)]
+    return selected or [entry(folder, str(name))]
 
 
 def _natural(text: str) -> list[str | int]:
-    """So that numbers are in order.
+    """A key that sorts numbers inside names by value.
 
     >>> sorted(["figure10", "figure4b", "figure4"], key=_natural)
     ['figure4', 'figure4b', 'figure10']

@@ -1,4 +1,4 @@
-"""What is done with the study of a cell: it is trained, attacked, drawn, or measured otherwise."""
+"""Measures: what to do with the study of a cell, such as training or attacking it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from isthmus.study.setup import module_for
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What one run gave.
 
     Attributes:
         metrics: by name.
-        curves: of some of these `[round, value]`, round by round.
-        about: what else is worth keeping: rounds, seconds.
-        pictures: by title a place and a class for each item, `[x, y, class]`.
+        curves: some metrics by round, as `[round, value]`.
+        about: other entries for the results, such as the number of rounds.
+        pictures: by title, coordinates and class of each item, `[x, y, class]`.
     """
 
     metrics: Mapping[str, float]
@@ -32,23 +32,23 @@ class Measured:
 
 
 class Measure(Registered):
-    """What is done with the study of a cell."""
+    """Something to do with the study of a cell."""
 
     kind: ClassVar[str] = "measure"
     built_in_module: ClassVar[str] = "isthmus.papers.measures"
 
     @abstractmethod
-    def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
-        """What one run gives.
+    def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
+        """Measure one run.
 
         Arguments:
             study: with one method and one seed.
-            checkpoint: where the run's state may be kept, so that it can go on.
+            checkpoint: where the run may save its state, to resume from.
         """
 
 
-def prepared(study: Study, seed: int, checkpoint: Path | None, *, side_by_side: bool = True) -> Run:
-    """The only run of a study, ready to go."""
+def prepare_run(study: Study, seed: int, checkpoint: Path | None, *, side_by_side: bool = True) -> Run:
+    """Return the run of a study with one method."""
     loaded = study.load(seed)
     module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
     (method,) = study.method_list()

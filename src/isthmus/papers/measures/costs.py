@@ -1,4 +1,4 @@
-"""What a method does once, before its first round, against one round."""
+"""What a method's set-up costs, compared with one of its rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import initial_weights
-from isthmus.papers.measures import Measure, Measured
+from isthmus.papers.measures import Measure, Measurement
 from isthmus.study.config import Study
 from isthmus.study.setup import extended, module_for
 from isthmus.tasks.base import Task
@@ -30,31 +30,32 @@ MB = 2**20
 
 
 class Costs(Measure):
-    """Time and bytes of a method's set-up, and of one of its rounds after it (FedCog's tables III and IV).
+    """Time and traffic of a method's set-up and of one round.
 
-    Times are what the parties compute in milliseconds, the sum over all of them, medians over repeats: `set_up` as the
-    method does it, `alone` for the same parties without their borders, `pooled` for one party with the whole graph, and
-    an `update`, a round. Megabytes of 2^20 bytes are the ledger's: of the set-up all that parties send, of an update
-    what goes to the parties and back; `wide_mb` are the bytes of an update of a model with `outputs` outputs. Shares:
-    `crossing` of all edges, `to_pooled`, `to_update`, `to_update_mb` and `to_wide_mb` of the set-up's cost.
+    Times are milliseconds that parties compute, summed over parties, the median over repeats: `set_up` for the method
+    as it is, `alone` for the same parties without borders, `pooled` for one party with the whole graph, and `update`
+    for one round. Traffic is in units of 2^20 bytes, read from the ledger: `set_up_mb` that parties send in the set-up,
+    `update_mb` in both directions of a round, and `wide_mb` in a round of a model with `outputs` outputs. `crossing` is
+    the share of edges between parties; `to_pooled`, `to_update`, `to_update_mb` and `to_wide_mb` are the set-up's cost
+    divided by each of these.
     """
 
     name = "costs"
     repeats: int = Field(3, ge=1)
-    """How often everything is measured."""
+    """How often to measure everything."""
     outputs: int = Field(100, ge=1)
-    """Outputs of the model of `wide_mb`: with 100 the paper's updates are met, whatever the number of classes."""
+    """Outputs of the model of `wide_mb`; 100 give updates as large as in the paper, for any number of classes."""
     side_by_side: bool = True
-    """All parties at once; one after another takes less memory."""
+    """Compute all parties at once; one after another needs less memory."""
 
     timed: ClassVar[int] = 3
-    """Rounds; in the first of them things are laid out once, so it is not counted."""
+    """Rounds to run; the first one fills caches, so it is not timed."""
 
-    def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
+    def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
         loaded = study.load(seed)
         (planned,) = study.method_list()
         method = planned.model_copy(update={"rounds": self.timed, "every": self.timed})
-        brief = method.model_copy(update={"rounds": 1})  # of the other sides only the set-up is told
+        brief = method.model_copy(update={"rounds": 1})  # only the set-up of the other sides is reported
         held, task, encoder = loaded.parties, loaded.task, study.encoder()
         module = extended(method, module_for(encoder, held, task, seed), seed)
         sides = {
@@ -63,47 +64,46 @@ class Costs(Measure):
             "pooled": [pool_parties(held)],
         }
         times: dict[str, list[float]] = {name: [] for name in (*sides, "update")}
-        booked: dict[str, float] = {}
+        traffic: dict[str, float] = {}
         for _ in range(self.repeats):
             for side, parties in sides.items():
-                ledger, spent = self._driven(method if side == "set_up" else brief, parties, task, module, seed)
+                ledger, spent = self._timed_run(method if side == "set_up" else brief, parties, task, module, seed)
                 if not spent[0] or not ledger.sent:
                     raise IsthmusError(
-                        f"measure 'costs': method '{method.name}' sends nothing, or does nothing before its first "
-                        "round: measure one that does"
+                        f"measure 'costs': method '{method.name}' has no set-up with messages: choose another one"
                     )
                 times[side].append(1000 * spent[0])
                 if side == "set_up":
                     times["update"] += [1000 * seconds for seconds in spent[2:]]
-                    booked = _booked(ledger)
+                    traffic = _traffic(ledger)
                 gc.collect()
         wide = {"weights": initial_weights(encoder.build(held[0].features, self.outputs, task.level))}
         crossing = sum(len(party.border) for party in held if party.border is not None)
-        found = {name: statistics.median(each) for name, each in times.items()} | booked
-        found["wide_mb"] = 2 * len(held) * wire.size(wide) / MB
-        found["crossing"] = crossing / max(crossing + sum(party.edges for party in held), 1)
+        metrics = {name: statistics.median(each) for name, each in times.items()} | traffic
+        metrics["wide_mb"] = 2 * len(held) * wire.size(wide) / MB
+        metrics["crossing"] = crossing / max(crossing + sum(party.edges for party in held), 1)
         for share, whole in (("to_pooled", "pooled"), ("to_update", "update")):
-            found[share] = found["set_up"] / found[whole]
+            metrics[share] = metrics["set_up"] / metrics[whole]
         for share, whole in (("to_update_mb", "update_mb"), ("to_wide_mb", "wide_mb")):
-            found[share] = found["set_up_mb"] / found[whole]
-        return Measured(found)
+            metrics[share] = metrics["set_up_mb"] / metrics[whole]
+        return Measurement(metrics)
 
-    def _driven(
+    def _timed_run(
         self, method: Method, parties: Sequence[Party], task: Task, module: nn.Module, seed: int
     ) -> tuple[Ledger, list[float]]:
-        """The ledger, and seconds that parties computed before the first round and in each."""
+        """Run a method; return the ledger, and the seconds parties computed in the set-up and in each round."""
         groups = [parties] if self.side_by_side else [[party] for party in parties]
         transport, state = Clocked([method.site(group, task, module, seed=seed) for group in groups]), State()
         federation = Federation(transport, seed=seed, clock=lambda: int(state.round))
         spent = [0.0] * (self.timed + 1)
-        for now in method.server(federation, Model(module), state):
-            spent[now.round] += sum(transport.seconds.values())
+        for current in method.server(federation, Model(module), state):
+            spent[current.round] += sum(transport.seconds.values())
             transport.seconds.clear()
         return federation.ledger, spent
 
 
 class Clocked(LocalTransport):
-    """Parties in this process, and the seconds that they computed, by action (and hop)."""
+    """A local transport that adds up the processor seconds of parties, by action (and hop)."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -117,8 +117,8 @@ class Clocked(LocalTransport):
             self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
 
-def _booked(ledger: Ledger) -> dict[str, float]:
-    """Megabytes that parties send before the first round, and of the first round both ways."""
+def _traffic(ledger: Ledger) -> dict[str, float]:
+    """Read from the ledger what parties send in the set-up, and both directions of the first round."""
     rows = list(ledger.rows())
     set_up = sum(row["sent"] for row in rows if row["round"] == 0)
     update = sum(row["sent"] + row["received"] for row in rows if row["round"] == 1)

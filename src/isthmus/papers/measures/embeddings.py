@@ -1,4 +1,4 @@
-"""Where items stand among each other, round by round."""
+"""Embeddings of items in two dimensions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from sklearn.metrics import silhouette_score
 
 from isthmus.errors import IsthmusError
-from isthmus.papers.measures import Measure, Measured, prepared
+from isthmus.papers.measures import Measure, Measurement, prepare_run
 from isthmus.study.config import Study
 from isthmus.study.loop import Run
 from isthmus.tasks.classification import Classification
@@ -19,54 +19,55 @@ from isthmus.tasks.places import placed
 
 
 class Embeddings(Measure):
-    """Items of all parties together, embedded by the server's model and drawn in two dimensions by t-SNE.
+    """Items of all parties, embedded by the server's model and drawn in two dimensions by t-SNE.
 
-    `silhouette` tells how much nearer an item is to items of its own class than to those of the next one, from -1 to 1,
-    before t-SNE: of the model that the run releases, or as `silhouette after 10` of that after some rounds. Items are
-    all graphs, or the test nodes of the graph that overlapping parties make together.
+    `silhouette`, from -1 to 1, compares an item's distances to its own class and to the next class, before t-SNE. It is
+    of the model that the run releases or, as `silhouette after 10`, of the model after that round. Items are all
+    graphs, or the test nodes of the union of overlapping parties.
     """
 
     name = "embeddings"
     rounds: list[PositiveInt] = Field(default=[])
-    """Rounds after which items are embedded; none takes the model that validation has chosen."""
+    """Rounds after which to embed; if empty, embed with the model that validation chose."""
 
-    def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
-        run = prepared(study, seed, checkpoint)
+    def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
+        run = prepare_run(study, seed, checkpoint)
         if run.whole is None or not isinstance(run.task, Classification):
             raise IsthmusError(
-                "measure 'embeddings': it is of classes of nodes that parties share, or of graphs that are clustered: "
-                "cut with partition 'overlap', or set task 'graph-clustering'"
+                "measure 'embeddings' needs nodes that parties share, or graphs to cluster: set partition.name to "
+                "'overlap', or task.name to 'graph-clustering'"
             )
         metrics: dict[str, float] = {}
         pictures: dict[str, list[list[float]]] = {}
 
         def look(name: str, title: str, weights: Any = None) -> None:
             if "weights" not in run.state:
-                raise IsthmusError(f"measure 'embeddings': method '{run.method.name}' leaves no model at the server")
+                raise IsthmusError(f"measure 'embeddings': method '{run.method.name}' has no model at the server")
             z, y = _embedded(run, run.state.weights if weights is None else weights)
             metrics[name] = float(silhouette_score(z, y))
             pictures[title] = np.round(np.column_stack([placed(z), y]), 2).tolist()
 
         if not self.rounds:
-            found = run.go()
-            look("silhouette", "embeddings", found.weights)
-            return Measured(metrics, about={"round": found.chosen_round}, pictures=pictures)
-        run.checkpoint = None  # what was seen before a stop would be missing after it
+            result = run.go()
+            look("silhouette", "embeddings", result.weights)
+            return Measurement(metrics, about={"round": result.chosen_round}, pictures=pictures)
+        run.checkpoint = None  # a resumed run would lack the rounds before the stop
 
-        def after(now: int, told: Any) -> None:
-            if now in self.rounds:
-                look(f"silhouette after {now}", f"round {now}")
+        def after(number: int, metrics: Any) -> None:
+            if number in self.rounds:
+                look(f"silhouette after {number}", f"round {number}")
 
         run.on_round = after
         run.go()
         if missing := [at for at in self.rounds if f"round {at}" not in pictures]:
-            why = f"nothing was evaluated after round {missing[0]}: see the method's rounds and every"
-            raise IsthmusError(f"measure 'embeddings': {why}")
-        return Measured(metrics, pictures=pictures)
+            raise IsthmusError(
+                f"measure 'embeddings': round {missing[0]} was not evaluated: see the method's options rounds and every"
+            )
+        return Measurement(metrics, pictures=pictures)
 
 
 def _embedded(run: Run, weights: Any) -> tuple[Any, Any]:
-    """Embeddings `[items, width]` as the task compares them, and classes."""
+    """Return embeddings `[items, width]` as the task compares them, and classes."""
     assert run.whole is not None
     z, y = run.whole.outputs(weights).double().cpu().numpy(), run.whole.hosted.y.cpu().numpy()
     if isinstance(run.task, GraphClustering):

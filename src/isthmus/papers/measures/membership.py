@@ -1,4 +1,4 @@
-"""Who was trained on is guessed from what a method releases."""
+"""The membership audit of a method."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from pydantic import Field
 
 from isthmus.audit.membership import Membership
-from isthmus.papers.measures import Measure, Measured
+from isthmus.papers.measures import Measure, Measurement
 from isthmus.study.config import Study
 from isthmus.study.setup import module_for
 
 
-class Attacked(Measure):
-    """Who was trained on is guessed from what is released (`isthmus audit --by membership`), by round and at the end.
+class MembershipRisk(Measure):
+    """How well attackers tell training items from others (`isthmus audit --by membership`), by round and at the end.
 
-    Of several ways to ask a released model the one that is worst for privacy counts.
+    Of the ways to query a released model, the one that is worst for privacy counts.
     """
 
     name = "membership"
     audit: dict[str, Any] = Field(default={})
     """Options of the audit."""
 
-    def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
+    def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
         loaded = study.load(seed)
         module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
         (method,) = study.method_list()
@@ -34,4 +34,4 @@ class Attacked(Measure):
         kept |= {risk: [[each.round, each.worst(risk)] for each in found.rounds] for risk in ("auc", "likelihood")}
         last = {"value": found.last.value, **{risk: found.last.worst(risk) for risk in risks}}
         asked = {f"auc, {how}": risk.auc for how, risk in found.last.asked.items()}
-        return Measured({**last, **asked}, kept, {"round": found.chosen})
+        return Measurement({**last, **asked}, kept, {"round": found.chosen})

@@ -1,4 +1,4 @@
-"""A study's method is trained."""
+"""Training the method of a study."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from pathlib import Path
 
 from pydantic import Field
 
-from isthmus.papers.measures import Measure, Measured, prepared
+from isthmus.papers.measures import Measure, Measurement, prepare_run
 from isthmus.study.config import Study
 
 
 class Training(Measure):
-    """The method is trained: its metrics are those of the round that validation has chosen."""
+    """Train the method; metrics are those of the round that validation chose."""
 
     name = "training"
     curves: list[str] = Field(default=[])
-    """Metrics that are kept round by round."""
+    """Metrics to keep by round."""
     side_by_side: bool = True
-    """All parties at once; one after another takes less memory."""
+    """Compute all parties at once; one after another needs less memory."""
     by_party: bool = False
-    """Also each party's own metrics, as `test_accuracy of party-0`."""
+    """Also give each party's own metrics, such as `test_accuracy of party-0`."""
 
-    def of(self, study: Study, seed: int, checkpoint: Path | None) -> Measured:
-        run = prepared(study, seed, checkpoint, side_by_side=self.side_by_side)
-        found = run.go()
-        kept = {name: [[at, value] for at, metric, value in found.history if metric == name] for name in self.curves}
-        spent = {"sent": float(found.ledger.sent), "seconds": found.seconds}
-        own = {f"{name} of {party}": value for party, of in found.parties.items() for name, value in of.items()}
-        metrics = {**found.metrics, **spent, **(own if self.by_party else {})}
-        return Measured(metrics, kept, {"round": found.chosen_round, "rounds": found.rounds})
+    def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
+        run = prepare_run(study, seed, checkpoint, side_by_side=self.side_by_side)
+        result = run.go()
+        curves = {name: [[at, value] for at, metric, value in result.history if metric == name] for name in self.curves}
+        costs = {"sent": float(result.ledger.sent), "seconds": result.seconds}
+        own = {f"{name} of {party}": value for party, of in result.parties.items() for name, value in of.items()}
+        metrics = {**result.metrics, **costs, **(own if self.by_party else {})}
+        return Measurement(metrics, curves, {"round": result.chosen_round, "rounds": result.rounds})

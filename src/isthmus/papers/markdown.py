@@ -1,0 +1,223 @@
+"""A table as Markdown, with the paper's numbers and differences below each line; a bar while one runs."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+from isthmus import store
+from isthmus.errors import IsthmusError
+from isthmus.papers.claims import FIGURES, Comparison, Verdict
+from isthmus.papers.plan import Place, Table
+from isthmus.papers.results import TableResults, by_seed, count_runs, figure_values
+from isthmus.papers.running import Progress
+from isthmus.progress.terminal import Bars
+from isthmus.report import wording
+
+NAMED = 6
+"""How many cells without a run are named one by one."""
+
+
+def markdown(table: Table, results: TableResults) -> str:
+    """Write a table: the setting, all figures, and below them the claims."""
+    parts = [" ".join(table.setting.split())]
+    for title, columns in _tables(table):
+        if lines := list(_lines(table, results, columns)):
+            parts += [f"{title}:"] if title else []
+            parts.append("\n".join(lines))
+    parts.append(missing_runs(table, results) if count_runs(table, results)[0] else "Not run yet.")
+    if checked := verdicts(table, results):
+        parts.append("\n".join(f"- {verdict_text(each)}" for each in checked))
+    return "\n\n".join(part for part in parts if part)
+
+
+def missing_runs(table: Table, results: TableResults) -> str:
+    """Say in a sentence what was not run; empty if everything was."""
+    runs, total = count_runs(table, results)
+    if runs == total:
+        return ""
+    done = {tuple(cell.place.values()): bool(results.runs(cell)) for cell in table.cells()}
+    begun = [set(values) for values in zip(*(place for place, run in done.items() if run), strict=True)]
+    missing = []
+    for axis, values in zip(table.axes, begun, strict=False):
+        if never := [f"`{value}`" for value in axis.changes() if value not in values]:
+            missing.append(f"{axis.name} {', '.join(never)}")
+    other = [place for place, run in done.items() if not run and all(map(set.__contains__, begun, place))]
+    missing += [f"`{', '.join(place)}`" for place in other[:NAMED]]
+    if more := len(other[NAMED:]):
+        missing.append(f"{more} other cell{'s' * (more > 1)}")
+    nothing = f"; nothing yet of {'; '.join(missing)}" if missing else ""
+    return f"Run so far: {runs:,} of {total:,}{nothing}."
+
+
+def verdicts(table: Table, results: TableResults) -> list[Verdict]:
+    """Check every claim of a table."""
+    axes = {axis.name: list(axis.changes()) for axis in table.axes}
+    runs = {figure: by_seed(table, results, figure) for figure in table.figures}
+    checked = []
+    for claim in table.claims:
+        figure = claim.figure or next(iter(table.figures))
+        along = {**axes, FIGURES: list(runs)} if claim.along == FIGURES else axes
+        values = partial(_values_at, table, runs, figure)
+        checked.append(claim.judge(along, values, partial(table.published_value, figure)))
+    return checked
+
+
+def _values_at(
+    table: Table, runs: Mapping[str, Mapping[tuple[str, ...], Mapping[int, float]]], figure: str, place: Place
+) -> Mapping[int, float]:
+    """Values by seed at a place, its axes in any order, of the figure that the place names or else of `figure`."""
+    return runs[place.get(FIGURES, figure)].get(tuple(place[axis.name] for axis in table.axes), {})
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A claim and its verdict: with one place the means, with several the places where it does not hold."""
+    against = [f"{each.place} ({_means(each)})" for each in verdict.places if not each.holds]
+    where = f": not {', '.join(against)}" if 0 < len(against) < len(verdict.places) else ""
+    if len(verdict.places) == 1:
+        where = f": {_means(verdict.places[0])}"
+    basis = f" ({verdict.basis})" if verdict.places else ""
+    return f"{verdict.claim.says}: **{verdict.word}**{where}{basis}"
+
+
+def _means(comparison: Comparison) -> str:
+    return " / ".join(f"{mean:.4g}" for mean in comparison.means)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: a figure, at one value of the last axis unless columns are figures."""
+
+    head: str
+    figure: str
+    value: tuple[str, ...] = ()
+
+
+def _tables(table: Table) -> Iterator[tuple[str, list[Column]]]:
+    """Yield the title and the columns of each table."""
+    if table.columns == "figures":
+        yield "", [Column(figure.title or name, name) for name, figure in table.figures.items()]
+        return
+    last = table.axes[-1]
+    for name, figure in table.figures.items():
+        yield figure.title, [Column(value, name, (value,)) for value in last.changes()]
+
+
+def _lines(table: Table, results: TableResults, columns: Sequence[Column]) -> Iterator[str]:
+    """Yield a line per combination of the other axes that was run, and the comparison below it; columns without runs
+    are left out."""
+    cells = {tuple(cell.place.values()): cell for cell in table.cells()}
+    axes = table.axes[: len(table.axes) - len(columns[0].value)]
+    last = table.axes[-1]
+
+    def values_of(key: tuple[str, ...], column: Column) -> list[float]:
+        cell = cells.get((*key, *column.value))
+        return [] if cell is None else figure_values(table, results.runs(cell), column.figure)
+
+    keys = list(itertools.product(*(axis.changes() for axis in axes)))
+    shown = [column for column in columns if any(values_of(key, column) for key in keys)]
+    if not shown:
+        return
+    heads = [column.head for column in shown]
+    if last.option and shown[0].value:
+        heads[0] = f"{last.name} = {heads[0]}"
+    yield f"| {' | '.join([*(axis.name for axis in axes), 'seeds', *heads])} |"
+    yield f"|{' --- |' * len(axes)}{' ---: |' * (1 + len(shown))}"
+    for key in keys:
+        own = [values_of(key, column) for column in shown]
+        if not any(own):
+            continue
+        counts = sorted({len(values) for values in own if values})
+        seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+        texts = [_mean_text(table, values, column.figure) for values, column in zip(own, shown, strict=True)]
+        yield f"| {' | '.join([*key, seeds, *texts])} |"
+        yield from _comparison_lines(table, key, shown, own)
+
+
+def _comparison_lines(
+    table: Table, key: tuple[str, ...], columns: Sequence[Column], own: Sequence[Sequence[float]]
+) -> Iterator[str]:
+    """Yield the paper's numbers, and our differences from them."""
+    paper, differences = [], []
+    for column, values in zip(columns, own, strict=True):
+        place = {axis.name: value for axis, value in zip(table.axes, (*key, *column.value), strict=True)}
+        number, digits = table.published_value(column.figure, place), table.figures[column.figure].digits
+        paper.append("" if number is None else f"{number:.{digits}f}")
+        differences.append("" if number is None or not values else signed(statistics.fmean(values) - number, digits))
+    for name, texts in (("paper", paper), ("difference", differences)):
+        if any(texts):
+            yield f"| {' | '.join([f'*{name}*', *[''] * len(key), *texts])} |"
+
+
+def signed(value: float, digits: int) -> str:
+    """A difference with its sign.
+
+    >>> signed(1.25, 1), signed(-0.04, 1)
+    ('+1.2', '+0.0')
+    """
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # adding 0.0 turns -0.0 into 0.0
+
+
+def _mean_text(table: Table, values: Sequence[float], figure: str) -> str:
+    digits = table.figures[figure].digits
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    text = f"{mean} ± {statistics.stdev(values):.{digits}f}"
+    if table.spread == "range":
+        return f"{text} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return text
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return the two comments that a table stands between in a page."""
+    return f"<!-- {name}: written by isthmus papers page -->", f"<!-- end of {name} -->"
+
+
+def fill_page(page: str, name: str, text: str) -> str:
+    """Put a text between a table's marks; a page without them stays unchanged."""
+    begin, end = marks(name)
+    before, mark, rest = page.partition(begin)
+    if not mark:
+        return page
+    _, closed, after = rest.partition(end)
+    if not closed:
+        raise IsthmusError(f"'{begin}' has no '{end}' after it: add it")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def write_page(path: Path, texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Put tables, by name, between their marks in a page; return the names without marks."""
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
+    missing = [name for name, _ in texts if marks(name)[0] not in page]
+    for name, text in texts:
+        page = fill_page(page, name, text)
+    if len(missing) < len(texts):
+        store.write(path, page)
+    return missing
+
+
+class Bar(Bars):
+    """A bar with the time left, on a terminal, and a line for every finished run."""
+
+    def __init__(self, console: Console) -> None:
+        left = TextColumn("{task.fields[left]}")
+        super().__init__(console, BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn(), left)
+        self._bar = self._progress.add_task("", total=None, left="")
+
+    def update(self, progress: Progress) -> None:
+        """Show the progress."""
+        left = "" if progress.left is None else f"about {wording.time_said(progress.left)} left"
+        self._progress.update(self._bar, completed=progress.done, total=progress.total, left=left)
+        if progress.line:
+            rest = "" if self._console.is_terminal or not left else f" ({progress.done} of {progress.total}, {left})"
+            self._console.print(f"{progress.line}{rest}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,139 @@
+"""The results of a table: a JSON file that is rewritten as a whole after every run."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isthmus import store
+from isthmus.errors import IsthmusError
+from isthmus.papers.plan import Cell, Table
+from isthmus.study.results import versions
+
+Runs = list[dict[str, Any]]
+
+
+@dataclass
+class TableResults:
+    """All runs of a table, each `{"seed", "figures", "curves", ...}`.
+
+    Attributes:
+        cells: by place, `{"at": place, "of": digest of the setting, "tuned": values of trials, "runs": runs}`.
+        versions: sets of library versions; a run with another set than the first has its position as `with`.
+    """
+
+    cells: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+    versions: list[Mapping[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> TableResults:
+        """Read a file of results; a missing file has none."""
+        if not path.exists():
+            return cls()
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls({tuple(cell["at"].values()): cell for cell in content["cells"]}, list(content["versions"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IsthmusError(f"{path} is not a file of results: delete it, or run with --force") from error
+
+    def write(self, path: Path) -> None:
+        """Write the file, a line per run."""
+        head = json.dumps({"versions": self.versions, "threads": 1}, indent=1)[:-2]
+        cells = ",\n".join(_lines(cell) for cell in self.cells.values() if cell["runs"] or cell["tuned"])
+        store.write(path, f'{head},\n "cells": [\n{cells}\n ]\n}}\n')
+
+    def runs(self, cell: Cell) -> Runs:
+        """Return the runs of a cell in its present setting."""
+        return list(self._current(cell)["runs"])
+
+    def tuned(self, cell: Cell) -> dict[str, Any]:
+        """Return the tuning metric by trial (its options as JSON) and seed."""
+        return dict(self._current(cell)["tuned"])
+
+    def _current(self, cell: Cell) -> dict[str, Any]:
+        entry = self.cells.get(tuple(cell.place.values()))
+        return entry if entry is not None and entry["of"] == cell.digest else _empty(cell)
+
+    def options(self, cell: Cell) -> dict[str, Any] | None:
+        """Return the options chosen for a cell: those of its runs, else of the trial with the best mean over seeds.
+
+        None while trials are missing; the first of equal trials wins.
+        """
+        if cell.tune is None:
+            return {}
+        if runs := self.runs(cell):
+            return dict(runs[0]["chosen"])
+        tuned, means = self.tuned(cell), []
+        for trial in cell.trials():
+            values = tuned.get(json.dumps(trial), {})
+            if any(str(seed) not in values for seed in cell.tune.seeds):
+                return None
+            mean = statistics.fmean(values[str(seed)] for seed in cell.tune.seeds)
+            means.append((-math.inf if math.isnan(mean) else mean, trial))
+        return max(means, key=lambda each: each[0])[1]
+
+    def add(self, cell: Cell, run: dict[str, Any]) -> None:
+        """Add a run; results of another setting of the cell are dropped."""
+        current = versions()
+        if current not in self.versions:
+            self.versions.append(current)
+        runs = self._entry(cell)["runs"]
+        runs.append({**run, "with": position} if (position := self.versions.index(current)) else run)
+        runs.sort(key=lambda each: each["seed"])
+
+    def add_trial(self, cell: Cell, trial: str, seed: int, value: float) -> None:
+        """Add the result of a trial."""
+        self._entry(cell)["tuned"].setdefault(trial, {})[str(seed)] = value
+
+    def _entry(self, cell: Cell) -> dict[str, Any]:
+        key = tuple(cell.place.values())
+        if key not in self.cells or self.cells[key]["of"] != cell.digest:
+            self.cells[key] = _empty(cell)
+        return self.cells[key]
+
+    def stale(self, table: Table) -> list[str]:
+        """Name the cells whose runs have another setting than the table, or that the table no longer has."""
+        digests = {tuple(cell.place.values()): cell.digest for cell in table.cells()}
+        return [", ".join(key) for key, cell in self.cells.items() if cell["runs"] and digests.get(key) != cell["of"]]
+
+
+def _empty(cell: Cell) -> dict[str, Any]:
+    return {"at": dict(cell.place), "of": cell.digest, "tuned": {}, "runs": []}
+
+
+def _lines(cell: Mapping[str, Any]) -> str:
+    head = json.dumps({key: value for key, value in cell.items() if key != "runs"})[:-1]
+    runs = ",\n".join(f"   {json.dumps(run)}" for run in cell["runs"])
+    return f'  {head}, "runs": [\n{runs}\n  ]}}' if runs else f'  {head}, "runs": []}}'
+
+
+def figure_values(table: Table, runs: Runs, figure: str) -> list[float]:
+    """Return a figure of all runs, scaled for display."""
+    times = table.figures[figure].times
+    return [times * run["figures"][figure] for run in runs if figure in run["figures"]]
+
+
+def by_seed(table: Table, results: TableResults, figure: str) -> dict[tuple[str, ...], dict[int, float]]:
+    """Map each place (values of the axes in order) to a figure of its runs by seed, scaled for display."""
+    times = table.figures[figure].times
+    values = {}
+    for cell in table.cells():
+        if runs := [run for run in results.runs(cell) if figure in run["figures"]]:
+            values[tuple(cell.place.values())] = {run["seed"]: times * run["figures"][figure] for run in runs}
+    return values
+
+
+def means(table: Table, results: TableResults, figure: str) -> dict[tuple[str, ...], float]:
+    """Map each place to the mean of a figure over seeds."""
+    return {place: statistics.fmean(values.values()) for place, values in by_seed(table, results, figure).items()}
+
+
+def count_runs(table: Table, results: TableResults) -> tuple[int, int]:
+    """Return how many runs there are, and how many the whole table has."""
+    cells = list(table.cells())
+    return sum(min(len(results.runs(cell)), table.seeds) for cell in cells), table.seeds * len(cells)
