@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from isthmus.audit import reconstruction
 from isthmus.audit.attacks import Attack, Claim
 from isthmus.audit.reconstruction import ATTACKS, LEVELS, Reconstruction, _Truth, attacked
-from isthmus.data.coupling import decoupled
+from isthmus.data.coupling import decouple
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedcog import FedCog
 from isthmus.study.config import Study
@@ -94,7 +94,7 @@ def test_truth_knows_right_from_wrong():
     x = features("bags", 6, SOURCE)
     x[1] = x[0]
     parties = cut([(0, 1), (0, 2), (3, 4), (2, 3)], [0, 0, 0, 1, 1, 1], x)
-    truth = _Truth(parties, decoupled(parties))
+    truth = _Truth(parties, decouple(parties))
 
     def nodes(*claims):
         return [each.node for each in truth.checked(0, {"party-1"}, claims)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from isthmus import store
 from isthmus.data import cache
-from isthmus.data.cache import cache_root, cached, content, content_of, digest
+from isthmus.data.cache import cache_root, cached, digest, hash_parties, hash_pool
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.datasets.motifs import Motifs
 from isthmus.data.partition.given import Given
@@ -92,20 +92,20 @@ def test_content_of_parties_is_what_they_hold_and_are_called():
     def parties(seed, *, count=2):
         return Given().cut(Banks(nodes=20, parties=2).load(seed), 2, 0)[:count]
 
-    assert content_of(parties(0)) == content_of(parties(0))
+    assert hash_parties(parties(0)) == hash_parties(parties(0))
     others = [parties(1), parties(0, count=1), parties(0)[::-1]]
-    assert len({content_of(each) for each in [parties(0), *others]}) == 4
+    assert len({hash_parties(each) for each in [parties(0), *others]}) == 4
     renamed = [replace(each, name=f"x-{each.name}") for each in parties(0)]
-    assert content_of(renamed) != content_of(parties(0))
+    assert hash_parties(renamed) != hash_parties(parties(0))
 
 
 def test_content_is_what_a_pool_holds(monkeypatch):
-    assert content(Banks(nodes=20).load(0)) == content(Banks(nodes=20).load(0))
-    assert content(Banks(nodes=20).load(0)) != content(Banks(nodes=20).load(1))
+    assert hash_pool(Banks(nodes=20).load(0)) == hash_pool(Banks(nodes=20).load(0))
+    assert hash_pool(Banks(nodes=20).load(0)) != hash_pool(Banks(nodes=20).load(1))
     pile = Motifs(graphs=4).load(0)
-    before = content(pile)
+    before = hash_pool(pile)
     del pile.party.graph.ptr  # follows from the rest
-    assert content(pile) == before
+    assert hash_pool(pile) == before
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from isthmus.data.coupling import decoupled, exposed, without_inner_neighbours
+from isthmus.data.coupling import decouple, exposed_nodes, without_inner_neighbours
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, items_per_party
@@ -33,20 +33,20 @@ def parties():
 )
 def test_exposed_nodes_have_all_neighbours_at_those_who_collude(lnnc, least, to, due):
     cut = parties()
-    coupling = decoupled(cut, lnnc=lnnc, least=least)
-    assert exposed(cut, coupling, 0, to).tolist() == due
+    coupling = decouple(cut, join_isolated=lnnc, min_neighbours=least)
+    assert exposed_nodes(cut, coupling, 0, to).tolist() == due
     assert without_inner_neighbours(cut[0]).tolist() == [2, 3]
 
 
 def test_a_one_node_party_stays_exposed_whatever_is_added():
     cut = parties()
-    assert exposed(cut, decoupled(cut, lnnc=True), 2, {"party-0", "party-1"}).tolist() == [0]
-    assert exposed(cut, decoupled(cut, lnnc=True), 1, {"party-0", "party-2"}).tolist() == []
+    assert exposed_nodes(cut, decouple(cut, join_isolated=True), 2, {"party-0", "party-1"}).tolist() == [0]
+    assert exposed_nodes(cut, decouple(cut, join_isolated=True), 1, {"party-0", "party-2"}).tolist() == []
 
 
 def test_degrees_count_the_edges_that_something_comes_over():
     """2 hears of 0 and 5 together; 5 hears of 2 and 3 together, of 4 alone; 0, 3 and 4 of one node each."""
     cut = parties()
-    assert decoupled(cut, least=1).degree.tolist() == [3, 2, 4, 1, 4, 3, 2]  # nodes 0, 1, 5, 6 and 2, 3 and 4
-    assert decoupled(cut, least=2).degree.tolist() == [2, 2, 3, 1, 4, 2, 1]
-    assert decoupled(cut, least=3).degree.tolist() == [2, 2, 1, 1, 2, 2, 1]
+    assert decouple(cut, min_neighbours=1).degree.tolist() == [3, 2, 4, 1, 4, 3, 2]  # nodes 0, 1, 5, 6 and 2, 3 and 4
+    assert decouple(cut, min_neighbours=2).degree.tolist() == [2, 2, 3, 1, 4, 2, 1]
+    assert decouple(cut, min_neighbours=3).degree.tolist() == [2, 2, 1, 1, 2, 2, 1]

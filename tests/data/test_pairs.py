@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from isthmus.data.pairs import absent, held_out, posed
-from isthmus.data.partition.cut import parties_of
+from isthmus.data.pairs import assign_pairs, hold_out_links, sample_non_links
+from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.partition.given import Given
 from isthmus.data.party import SPLITS, Cohort, Pairs, Party, pool_parties
 from isthmus.data.pool import Pool, items_per_party, numpy_generator
@@ -32,7 +32,7 @@ def names_of(count):
 
 
 def take_apart(whole, members):
-    return parties_of(whole.party, members, names_of(len(members)), coupled=True)
+    return cut_into_parties(whole.party, members, names_of(len(members)), coupled=True)
 
 
 @st.composite
@@ -56,8 +56,8 @@ def studies(draw, shared=False):
     links, every = len(linked(whole.party)), nodes * (nodes - 1) // 2
     if links + sum(round(share * links) for share in shares.values()) > every:
         shares = {"val": 0.0, "test": 0.0}
-    held = held_out(whole, **shares, seed=seed)
-    return whole, held, posed(take_apart(held.pool, members), held, train=1.0, seed=seed)
+    held = hold_out_links(whole, **shares, seed=seed)
+    return whole, held, assign_pairs(take_apart(held.pool, members), held, train=1.0, seed=seed)
 
 
 def pairs_of(party, split=None):
@@ -125,19 +125,19 @@ def test_what_a_party_lends_is_what_others_need(study):
     by_name = dict(zip(cohort.names, cohort.borrowed, strict=True))
     for party in parties:
         for at, name in enumerate(party.pairs.owners):
-            lent = party.ids[party.pairs.lent[party.pairs.to == at]]
+            lent = party.ids[party.pairs.lent[party.pairs.borrower == at]]
             assert torch.equal(lent, by_name[name].get(party.name, lent[:0]))
     borrowed = [ids for owned in cohort.borrowed for ids in owned.values()]
     assert sum(ids.numel() for ids in borrowed) == sum(party.pairs.lent.numel() for party in parties)
     ids = torch.cat([*(party.ids for party in parties), *borrowed])
     due = torch.cat([torch.stack([p.ids[p.pairs.first], p.pairs.second], dim=1) for p in parties])
     read = torch.cat([party.training_mask | party.val | party.test for party in parties])
-    assert torch.equal(ids[cohort.ends][read], due[read])
-    assert bool((cohort.ends[~read, 1] == -1).all())
+    assert torch.equal(ids[cohort.pair_rows][read], due[read])
+    assert bool((cohort.pair_rows[~read, 1] == -1).all())
     for at, party in enumerate(parties):  # alone it reads the same pairs
         alone = Cohort((party,))
-        assert torch.equal(torch.cat([party.ids, *alone.borrowed[0].values()])[alone.ends[:, 1]][party.training_mask],
-                           party.pairs.second[party.training_mask])  # fmt: skip
+        second = torch.cat([party.ids, *alone.borrowed[0].values()])[alone.pair_rows[:, 1]]
+        assert torch.equal(second[party.training_mask], party.pairs.second[party.training_mask])
         assert cohort.counts("train")[at] == alone.counts("train")[0] == party.training_mask.sum()
 
 
@@ -175,7 +175,9 @@ def test_absent_pairs_are_any_of_those_not_taken(nodes, seed, data):
     every = nodes * (nodes - 1) // 2
     taken = sorted(data.draw(st.sets(st.integers(0, max(0, every - 1)), max_size=every)) if every else [])
     count = data.draw(st.integers(0, every + 2))
-    found = absent(nodes, torch.tensor(taken, dtype=torch.long), count, numpy_generator(seed, "test")).tolist()
+    found = sample_non_links(
+        nodes, torch.tensor(taken, dtype=torch.long), count, numpy_generator(seed, "test")
+    ).tolist()
     assert found == sorted(set(found))
     assert len(found) == min(count, every - len(taken))
     assert set(found) <= set(range(every)) - set(taken)
@@ -183,7 +185,7 @@ def test_absent_pairs_are_any_of_those_not_taken(nodes, seed, data):
 
 def test_absent_pairs_are_drawn_evenly():
     draw, taken = numpy_generator(0, "test"), torch.tensor([0, 4, 5, 9])
-    found = torch.cat([absent(5, taken, 2, draw) for _ in range(3000)]).bincount(minlength=10)
+    found = torch.cat([sample_non_links(5, taken, 2, draw) for _ in range(3000)]).bincount(minlength=10)
     free = [1, 2, 3, 6, 7, 8]
     assert found[taken].sum() == 0
     assert (found[free] - 1000).abs().max() < 120  # four standard deviations
@@ -193,19 +195,21 @@ def test_pairs_among_very_many_nodes_are_the_links_there():
     nodes = 400_001
     links = torch.tensor([[0, 5, nodes - 2, 7, 1], [nodes - 1, nodes - 1, nodes - 1, nodes - 2, 2]])
     graph = Data(x=torch.zeros(nodes, 1), edge_index=links, y=torch.zeros(nodes).long())
-    held = held_out(Pool(Party.of_graph("pooled", graph), classes=2), val=0.4, test=0.4, seed=0)
-    (party,) = posed(parties_of(held.pool.party, [torch.arange(nodes)], ["all"], coupled=True), held, train=1.0, seed=0)
+    held = hold_out_links(Pool(Party.of_graph("pooled", graph), classes=2), val=0.4, test=0.4, seed=0)
+    (party,) = assign_pairs(
+        cut_into_parties(held.pool.party, [torch.arange(nodes)], ["all"], coupled=True), held, train=1.0, seed=0
+    )
     assert {pair for pair, link in pairs_of(party) if link} == {frozenset(each) for each in links.t().tolist()}
 
 
 def test_the_same_seed_holds_out_the_same_and_another_other_links():
     whole = make_pool(0, 40, 80)
-    first, again, other = (held_out(whole, val=0.1, test=0.2, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (hold_out_links(whole, val=0.1, test=0.2, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first.test, again.test)
     assert torch.equal(first.val, again.val)
     assert not torch.equal(first.test, other.test)
     parties = take_apart(first.pool, items_per_party(torch.arange(40) % 3, 3))
-    once, twice, else_ = (posed(parties, first, train=0.7, seed=seed) for seed in (0, 0, 1))
+    once, twice, else_ = (assign_pairs(parties, first, train=0.7, seed=seed) for seed in (0, 0, 1))
     assert [pairs_of(party) for party in once] == [pairs_of(party) for party in twice]
     assert [pairs_of(party, "train") for party in once] != [pairs_of(party, "train") for party in else_]
     assert [pairs_of(party, "test") for party in once] == [pairs_of(party, "test") for party in else_]
@@ -213,8 +217,8 @@ def test_the_same_seed_holds_out_the_same_and_another_other_links():
 
 def test_a_share_of_the_links_left_is_trained_on_and_all_of_them_stay():
     whole = make_pool(0, 40, 80)
-    held = held_out(whole, val=0.1, test=0.2, seed=0)
-    parties = posed(take_apart(held.pool, items_per_party(torch.arange(40) % 3, 3)), held, train=0.5, seed=0)
+    held = hold_out_links(whole, val=0.1, test=0.2, seed=0)
+    parties = assign_pairs(take_apart(held.pool, items_per_party(torch.arange(40) % 3, 3)), held, train=0.5, seed=0)
     left = linked(held.pool.party)
     trained = [pair for party in parties for pair, link in pairs_of(party, "train") if link]
     assert len(trained) == round(0.5 * len(left))
@@ -225,8 +229,8 @@ def test_links_leave_data_that_come_as_parties_with_shared_nodes():
     whole = make_pool(1, 30, 60, weighted=True)
     members = [torch.arange(0, 14), torch.arange(10, 24), torch.arange(20, 30)]
     came = Pool(None, 2, parties=tuple(take_apart(whole, members)))
-    held = held_out(came, val=0.1, test=0.3, seed=0)
-    parties = posed(Given().cut(held.pool, 3, 0), held, train=1.0, seed=0)
+    held = hold_out_links(came, val=0.1, test=0.3, seed=0)
+    parties = assign_pairs(Given().cut(held.pool, 3, 0), held, train=1.0, seed=0)
     asked = {pair for party in parties for split in ("val", "test") for pair, _ in pairs_of(party, split)}
     assert asked
     assert not any(linked(party) & asked for party in parties)
@@ -236,8 +240,8 @@ def test_links_leave_data_that_come_as_parties_with_shared_nodes():
 
 
 def test_pairs_that_end_at_nodes_of_nobody_are_left_out():
-    held = held_out(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
-    parties = posed(take_apart(held.pool, [torch.arange(0, 12), torch.arange(12, 20)]), held, train=1.0, seed=0)
+    held = hold_out_links(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
+    parties = assign_pairs(take_apart(held.pool, [torch.arange(0, 12), torch.arange(12, 20)]), held, train=1.0, seed=0)
     there = set(torch.cat([party.ids for party in parties]).tolist())
     every = [pair for party in parties for pair, _ in pairs_of(party)]
     assert every
@@ -246,9 +250,9 @@ def test_pairs_that_end_at_nodes_of_nobody_are_left_out():
 
 def test_edges_that_are_dropped_by_the_cut_are_trained_on_by_nobody():
     whole = make_pool(0, 30, 60)
-    held = held_out(whole, val=0.0, test=0.2, seed=0)
-    broken = parties_of(held.pool.party, items_per_party(torch.arange(30) % 3, 3), names_of(3), coupled=False)
-    parties = posed(broken, held, train=1.0, seed=0)
+    held = hold_out_links(whole, val=0.0, test=0.2, seed=0)
+    broken = cut_into_parties(held.pool.party, items_per_party(torch.arange(30) % 3, 3), names_of(3), coupled=False)
+    parties = assign_pairs(broken, held, train=1.0, seed=0)
     assert {pair for party in parties for pair, link in pairs_of(party, "train") if link} == {
         pair for party in broken for pair in linked(party)
     }
@@ -258,20 +262,20 @@ def test_edges_that_are_dropped_by_the_cut_are_trained_on_by_nobody():
 def test_what_cannot_be_held_out_is_refused():
     whole = make_pool(0, 6, 200)
     with pytest.raises(IsthmusError, match=r"val = 0.5 and test = 0.5 leave no link"):
-        held_out(whole, val=0.5, test=0.5, seed=0)
+        hold_out_links(whole, val=0.5, test=0.5, seed=0)
     with pytest.raises(IsthmusError, match="lower val or test"):
-        held_out(whole, val=0.4, test=0.5, seed=0)
-    held = held_out(make_pool(0, 10, 12), val=0.0, test=0.2, seed=0)
+        hold_out_links(whole, val=0.4, test=0.5, seed=0)
+    held = hold_out_links(make_pool(0, 10, 12), val=0.0, test=0.2, seed=0)
     with pytest.raises(IsthmusError, match="still has links that are held out"):
-        posed([make_pool(0, 10, 12).party], held, train=1.0, seed=0)
+        assign_pairs([make_pool(0, 10, 12).party], held, train=1.0, seed=0)
     graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0]))
     with pytest.raises(IsthmusError, match="a pile of graphs"):
-        held_out(Pool(Party.of_graphs("a", [graph]), 2), val=0.1, test=0.1, seed=0)
+        hold_out_links(Pool(Party.of_graphs("a", [graph]), 2), val=0.1, test=0.1, seed=0)
 
 
 def test_parties_of_pairs_are_checked():
-    held = held_out(make_pool(0, 10, 12), val=0.0, test=0.2, seed=0)
-    (party,) = posed([held.pool.party], held, train=1.0, seed=0)
+    held = hold_out_links(make_pool(0, 10, 12), val=0.0, test=0.2, seed=0)
+    (party,) = assign_pairs([held.pool.party], held, train=1.0, seed=0)
 
     def made(**changes):
         parts = {"name": "a", "graph": party.graph, "level": "pair", "ids": party.ids, "pairs": party.pairs}
@@ -290,7 +294,7 @@ def test_parties_of_pairs_are_checked():
         ({"pairs": changed(first=party.pairs.first + 10)}, r"a node outside 0 .. 9"),
         ({"pairs": changed(owner=torch.zeros_like(party.pairs.owner))}, r"an owner outside -1 .. -1"),
         ({"pairs": changed(second=party.pairs.second + 1)}, "a node that is not there"),
-        ({"pairs": changed(lent=torch.tensor([0, 1]), to=torch.tensor([1, 0]))}, "sort `to`"),
+        ({"pairs": changed(lent=torch.tensor([0, 1]), borrower=torch.tensor([1, 0]))}, "sort `borrower`"),
         ({"train": torch.zeros(3, dtype=torch.bool)}, "its pairs are"),
     ]:
         with pytest.raises(IsthmusError, match=text):
@@ -298,8 +302,8 @@ def test_parties_of_pairs_are_checked():
 
 
 def test_some_of_the_parties_pooled_hold_the_pairs_between_them():
-    held = held_out(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
-    parties = posed(take_apart(held.pool, items_per_party(torch.arange(30) % 3, 3)), held, train=1.0, seed=0)
+    held = hold_out_links(make_pool(0, 30, 60), val=0.0, test=0.4, seed=0)
+    parties = assign_pairs(take_apart(held.pool, items_per_party(torch.arange(30) % 3, 3)), held, train=1.0, seed=0)
     some = pool_parties(parties[:2])
     there = set(some.ids.tolist())
     due = [pair for party in parties[:2] for pair in pairs_of(party) if pair[0] <= there]

@@ -8,7 +8,7 @@ from torch_geometric.data import Batch, Data
 
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data import rows
-from isthmus.data.partition.cut import parties_of
+from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.party import SPLITS, Border, Cohort, Party, check_compatible, pool_parties
 from isthmus.errors import IsthmusError
 
@@ -363,7 +363,7 @@ def test_an_edge_from_one_graph_to_another_is_refused():
 def test_structural_columns_stay_known_when_parties_are_pooled_and_cut(make):
     columns = torch.tensor([0, 2])
     whole = pool_parties([replace(party, structural=columns) for party in make()])
-    parts = parties_of(whole, [torch.tensor([0, 1]), torch.tensor([2])], ["a", "b"], coupled=True)
+    parts = cut_into_parties(whole, [torch.tensor([0, 1]), torch.tensor([2])], ["a", "b"], coupled=True)
     assert all(torch.equal(each.structural, columns) for each in (whole, *parts))
 
 

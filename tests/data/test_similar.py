@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from isthmus.data.similar import approximate, exact, stochastic
+from isthmus.data.similar import approximate, exact, normalize_rows
 from isthmus.errors import IsthmusError
 
 
@@ -65,5 +65,5 @@ def test_without_faiss_one_line_says_what_to_install(monkeypatch):
 
 
 def test_rows_sum_up_to_one_and_empty_ones_stay_empty():
-    found = stochastic(exact(torch.tensor([[1.0, 0.0], [2.0, 1.0], [-1.0, 0.0]]), 2))
+    found = normalize_rows(exact(torch.tensor([[1.0, 0.0], [2.0, 1.0], [-1.0, 0.0]]), 2))
     assert np.allclose(found.sum(1), [1, 1, 0])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isthmus.data import rows, smiles
-from isthmus.data.smiles import graphs_of, scaffolds_of
+from isthmus.data.smiles import read_molecules, scaffolds_of
 from isthmus.errors import IsthmusError
 
 rdkit = pytest.importorskip("rdkit", reason="rdkit is not installed: pip install 'isthmus[molecules]'")
@@ -16,7 +16,7 @@ READABLE = ["CC(=O)Oc1ccccc1C(=O)O", "[Na+].[Cl-]", "C", "N[C@@H](C)C(=O)O", "F/
 
 
 def test_graphs_are_those_of_pyg_side_by_side():
-    found = graphs_of(READABLE, "raw")
+    found = read_molecules(READABLE, "raw")
     assert (found.graphs, found.unreadable) == (len(READABLE), ())
     first = 0
     for at, text in enumerate(READABLE):
@@ -30,27 +30,27 @@ def test_graphs_are_those_of_pyg_side_by_side():
 
 
 def test_one_hot_has_a_one_for_each_category_in_a_fixed_column():
-    found, raw = graphs_of(READABLE), graphs_of(READABLE, "raw").x.long()
+    found, raw = read_molecules(READABLE), read_molecules(READABLE, "raw").x.long()
     widths = [len(values) for values in utils.x_map.values()]
     assert rows.is_sparse(found.x)
     parts = found.x.to_dense().split(widths, dim=1)
     assert torch.equal(torch.stack([part.argmax(1) for part in parts], dim=1), raw)
     assert all(bool((part.sum(1) == 1).all()) for part in parts)
-    alone = graphs_of(READABLE[2:3])
+    alone = read_molecules(READABLE[2:3])
     assert torch.equal(alone.x.to_dense(), found.x.to_dense()[found.batch == 2])  # whatever else there is
 
 
 @pytest.mark.parametrize("text", ["", "C(", "no molecule", "[Xx]", "[C+20]", "é", "C\0C", None])
 def test_what_is_no_molecule_is_told_and_left_out(text):
-    found = graphs_of(["CO", text, "N", text])
+    found = read_molecules(["CO", text, "N", text])
     assert (found.graphs, found.unreadable, found.batch.tolist()) == (2, (1, 3), [0, 0, 1])
     assert found.edge_index.tolist() == [[0, 1], [1, 0]]
 
 
 def test_no_molecules_are_empty_tensors_of_the_same_width():
-    found = graphs_of([])
+    found = read_molecules([])
     assert (found.graphs, found.x.shape, found.edge_index.shape) == (0, (0, 177), (2, 0))
-    assert graphs_of(["C("]).unreadable == (0,)
+    assert read_molecules(["C("]).unreadable == (0,)
 
 
 def test_rdkit_is_silent_inside_and_as_it_was_before_afterwards(capfd):
@@ -58,7 +58,7 @@ def test_rdkit_is_silent_inside_and_as_it_was_before_afterwards(capfd):
 
     RDLogger.EnableLog("rdApp.error")
     before = rdBase.LogStatus()
-    graphs_of(["C(", "[C+20]"])
+    read_molecules(["C(", "[C+20]"])
     scaffolds_of(["C(", "c1ccccc1"])
     assert rdBase.LogStatus() == before
     assert capfd.readouterr().err == ""
@@ -67,20 +67,20 @@ def test_rdkit_is_silent_inside_and_as_it_was_before_afterwards(capfd):
 
 
 def test_what_was_read_is_kept_by_content(tmp_path, monkeypatch):
-    first = graphs_of(READABLE, kept=tmp_path)
-    scaffolds = scaffolds_of(READABLE, kept=tmp_path)
+    first = read_molecules(READABLE, cache_folder=tmp_path)
+    scaffolds = scaffolds_of(READABLE, cache_folder=tmp_path)
     monkeypatch.setattr(smiles, "_read", lambda texts: pytest.fail("read again"))
     monkeypatch.setattr(smiles, "_scaffolds", lambda texts: pytest.fail("taken apart again"))
-    again = graphs_of(tuple(READABLE), kept=tmp_path)
+    again = read_molecules(tuple(READABLE), cache_folder=tmp_path)
     assert torch.equal(again.x.to_dense(), first.x.to_dense())
     assert torch.equal(again.edge_index, first.edge_index)
     assert again.batch.dtype == first.edge_index.dtype == torch.long
-    assert graphs_of(READABLE, "raw", kept=tmp_path).x.size(1) == 9  # an encoding of the same molecules
-    assert torch.equal(scaffolds_of(READABLE, kept=tmp_path), scaffolds)
+    assert read_molecules(READABLE, "raw", cache_folder=tmp_path).x.size(1) == 9  # an encoding of the same molecules
+    assert torch.equal(scaffolds_of(READABLE, cache_folder=tmp_path), scaffolds)
     with pytest.raises(pytest.fail.Exception, match="read again"):
-        graphs_of(READABLE[:-1], kept=tmp_path)
+        read_molecules(READABLE[:-1], cache_folder=tmp_path)
     with pytest.raises(pytest.fail.Exception, match="read again"):
-        graphs_of(READABLE[::-1], kept=tmp_path)
+        read_molecules(READABLE[::-1], cache_folder=tmp_path)
 
 
 def test_scaffolds_are_rings_and_what_links_them():
@@ -103,13 +103,15 @@ def test_without_rdkit_the_error_names_the_extra(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for function in (graphs_of, scaffolds_of):
+    for function in (read_molecules, scaffolds_of):
         with pytest.raises(IsthmusError, match=r"reading SMILES needs rdkit.*isthmus\[molecules\]"):
             function(["C"])
 
 
 def test_what_follows_from_bonds_can_be_left_out():
-    whole, unbound = (graphs_of(["CCO", "c1ccccc1"], features).x.to_dense() for features in ("one-hot", "no-bonds"))
+    whole, unbound = (
+        read_molecules(["CCO", "c1ccccc1"], features).x.to_dense() for features in ("one-hot", "no-bonds")
+    )
     assert unbound.size(1) < whole.size(1)
     assert (unbound.sum(1) == 1).all()
     assert torch.equal(unbound[0], unbound[1])  # the first carbons differ in their hydrogens alone

@@ -7,7 +7,7 @@ from torch_geometric.transforms import GDC
 
 from helpers import make_graph_parties
 from isthmus.data.party import Party
-from isthmus.data.views import diffused
+from isthmus.data.views import add_diffusion_view
 from isthmus.nn.encoders import views_of
 
 
@@ -32,7 +32,7 @@ def test_the_second_view_is_personalised_pagerank(least, weighted):
     if weighted:  # both ways of an edge alike
         ends = party.graph.edge_index.sort(dim=0).values
         party.graph.edge_weight = 0.5 + ((ends[0] * 7 + ends[1]) % 5).float()
-    seen = diffused(party, restart=0.15, least=least)
+    seen = add_diffusion_view(party, restart=0.15, threshold=least)
     (own, own_weight), (index, weight) = views_of(seen.graph.edge_index, seen.graph.edge_weight)
     nodes, batch = party.nodes, party.graph.batch
     given = torch.ones(party.edges) if not weighted else party.graph.edge_weight
@@ -49,7 +49,7 @@ def test_the_second_view_is_personalised_pagerank(least, weighted):
 def test_a_graph_of_one_node_is_its_own_neighbour():
     alone = Data(x=torch.ones(1, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([0]))
     pair = Data(x=torch.ones(2, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([1]))
-    seen = diffused(Party.of_graphs("lab-a", [alone, pair]), restart=0.2, least=0.0)
+    seen = add_diffusion_view(Party.of_graphs("lab-a", [alone, pair]), restart=0.2, threshold=0.0)
     _, (index, weight) = views_of(seen.graph.edge_index, seen.graph.edge_weight)
     assert sorted(index.t().tolist()) == [[0, 0], [1, 1], [1, 2], [2, 1], [2, 2]]
     torch.testing.assert_close(weight[0], torch.tensor(1.0))
@@ -57,7 +57,7 @@ def test_a_graph_of_one_node_is_its_own_neighbour():
 
 def test_it_is_the_diffusion_that_pyg_has():
     party = make_graph_parties()[0]
-    seen = diffused(party, restart=0.2, least=0.01).graph
+    seen = add_diffusion_view(party, restart=0.2, threshold=0.01).graph
     _, (index, weight) = views_of(seen.edge_index, seen.edge_weight)
     gdc = GDC(
         normalization_out=None,

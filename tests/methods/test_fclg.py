@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import isthmus
 from helpers import make_graph_parties
-from isthmus.data.views import diffused
+from isthmus.data.views import add_diffusion_view
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.methods.fclg import FCLG
@@ -52,7 +52,7 @@ class Literal:
     def __init__(self, options, model, party):
         self.options, self.model = options, copy.deepcopy(model)
         self.graphs = []
-        seen = diffused(party, restart=options.restart, least=options.least).graph
+        seen = add_diffusion_view(party, restart=options.restart, threshold=options.least).graph
         for at in range(party.items):
             nodes = (seen.batch == at).nonzero().flatten()
             here = seen.batch[seen.edge_index[0]] == at

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from isthmus.data.coupling import decoupled
+from isthmus.data.coupling import decouple
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Border, Party
 from isthmus.data.pool import Pool, items_per_party
@@ -172,7 +172,7 @@ def test_the_server_reads_nothing_of_the_propagation():
 
 def test_lnnc_only_adds_edges_and_leaves_nobody_alone():
     _, parties = small()
-    before, after = decoupled(parties), decoupled(parties, lnnc=True)
+    before, after = decouple(parties), decouple(parties, join_isolated=True)
     assert ((after.inner - before.inner).data >= 0).all()
     assert after.added == 2  # 2 in the first party, 5 in the second: 4's neighbour is 3
     inside = after.inner.toarray() - torch.eye(6).numpy()
@@ -183,7 +183,7 @@ def test_lnnc_only_adds_edges_and_leaves_nobody_alone():
 @given(coupled())
 def test_lnnc_joins_every_node_whose_party_has_two(drawn):
     _, parties = drawn
-    before, after = decoupled(parties).inner.toarray(), decoupled(parties, lnnc=True).inner.toarray()
+    before, after = decouple(parties).inner.toarray(), decouple(parties, join_isolated=True).inner.toarray()
     assert ((after - before) >= 0).all()
     first = 0
     for party in parties:
@@ -200,7 +200,7 @@ def test_lnnc_finds_the_nearest_by_angle():
     x = torch.tensor([[1.0, 0.0], [10.0, 9.0], [5.0, 0.5], [0.0, 0.0]])
     graph = Data(x=x, edge_index=torch.tensor([[1, 2], [2, 1]]), y=torch.zeros(4, dtype=torch.long))
     party = Party.of_graph("a", graph, ids=torch.arange(4))
-    added = decoupled([party], lnnc=True).inner.toarray() - decoupled([party]).inner.toarray()
+    added = decouple([party], join_isolated=True).inner.toarray() - decouple([party]).inner.toarray()
     assert set(zip(*added.nonzero(), strict=True)) == {(0, 2), (2, 0), (3, 0), (0, 3)}  # 3 has no direction: the first
 
 

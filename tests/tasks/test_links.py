@@ -213,7 +213,7 @@ def test_only_what_is_needed_is_lent_and_the_ledger_shows_it():
     assert total.sum("test")["scores"].sum() == sum(int(party.test.sum()) for party in parties)
     for party in parties:
         for at, name in enumerate(party.pairs.owners):
-            lent = int((party.pairs.to == at).sum())
+            lent = int((party.pairs.borrower == at).sum())
             assert lent * (6 * 4 + 8) <= receipt.sizes[party.name, name] < lent * (6 * 4 + 8) + 300
     rows = [row for row in ledger.rows() if row["action"] == "lend"]
     assert {row["party"] for row in rows} == {party.name for party in parties}

@@ -33,7 +33,7 @@ import torch
 from scipy.sparse import coo_array, diags_array, eye_array
 from torch_geometric.data import Data
 
-from isthmus.data.partition.cut import parties_of
+from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.party import Party
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
@@ -72,7 +72,7 @@ def drawn(nodes: int, edges: int, features: int, parties: int, crossing: float, 
     )
     pooled = Party.of_graph("pooled", graph)
     members = torch.arange(nodes).split(np.diff(ends).tolist())
-    return pooled, parties_of(pooled, members, [f"party-{at}" for at in range(parties)], coupled=True)
+    return pooled, cut_into_parties(pooled, members, [f"party-{at}" for at in range(parties)], coupled=True)
 
 
 def _pairs(count: int, nodes: int, draw: np.random.Generator, other: Callable[[Any], Any]) -> Any:

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, diags_array, hstack, vstack
 from scipy.sparse.csgraph import connected_components
 
 from isthmus.audit.knowledge import ALIKE, Knowledge, Reals
-from isthmus.data.coupling import Ints
+from isthmus.data.matrices import Ints
 
 Level = Literal["features", "direction", "support"]
 LARGEST = 1500

@@ -13,7 +13,7 @@ from scipy.sparse import coo_array, csr_array, vstack
 
 from isthmus.audit.base import Letter
 from isthmus.data import matrices
-from isthmus.data.coupling import Ints
+from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.nn.diffusion import Diffusion
 

@@ -27,7 +27,8 @@ from isthmus.audit.base import Audit, Recorder, Shown
 from isthmus.audit.knowledge import Knowledge, Law, Mail, Reals, known_of, law_of, mail_of
 from isthmus.audit.sparse_attacks import InnerNeighbours, Supports, Values
 from isthmus.data import matrices
-from isthmus.data.coupling import Coupling, Ints, decoupled, exposed
+from isthmus.data.coupling import Coupling, decouple, exposed_nodes
+from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.verbs import Federation
@@ -165,7 +166,7 @@ class Reconstruction(Audit):
         self, method: FedCog, parties: Sequence[Party], laws: Sequence[Law], task: Task, module: nn.Module, seed: int
     ) -> Exposure:
         mail = propagated(method, parties, task, module, seed=seed)
-        coupling = decoupled(parties, lnnc=method.lnnc, least=method.least)
+        coupling = decouple(parties, join_isolated=method.lnnc, min_neighbours=method.least)
         truth = _Truth(parties, coupling)
         found = Exposure(lnnc=method.lnnc, least=method.least, nodes=sum(coupling.sizes), added=coupling.added)
         for at, victim in enumerate(parties):
@@ -176,7 +177,7 @@ class Reconstruction(Audit):
             if known is not None:
                 found.add(truth.checked(at, {party.name for party in colluders}, attacked(known)), victim.name)
                 found.summed += int((np.diff(known.joined.tocsc().indptr) > 0).sum())
-                found.exposed += exposed(parties, coupling, at, {party.name for party in colluders}).size
+                found.exposed += exposed_nodes(parties, coupling, at, {party.name for party in colluders}).size
         return found
 
     def _colluders(self, parties: Sequence[Party], at: int) -> list[int]:

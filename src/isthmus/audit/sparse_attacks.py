@@ -12,7 +12,7 @@ from scipy.sparse import coo_array, csr_array
 
 from isthmus.audit.attacks import ZERO, Attack, Claim, Findings, claimed, cleaned, dense_row, entries, half_of
 from isthmus.audit.knowledge import Knowledge, Reals
-from isthmus.data.coupling import Ints
+from isthmus.data.matrices import Ints
 
 CLOSE = 4e-6
 """Relative difference up to which two values in a sum of flat rows count as the same."""

@@ -40,12 +40,12 @@ def digest(*parts: Any) -> str:
     return found.hexdigest()
 
 
-def content(pool: Pool) -> str:
+def hash_pool(pool: Pool) -> str:
     """A hash of what a pool holds; what it is called plays no part."""
     return digest(*_held(pool.party), pool.holders, pool.smiles, pool.classes)
 
 
-def content_of(parties: Sequence[Party]) -> str:
+def hash_parties(parties: Sequence[Party]) -> str:
     """A hash of what parties hold, and of what they are called."""
     return digest([(party.name, *_held(party)) for party in parties])
 

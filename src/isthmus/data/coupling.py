@@ -1,4 +1,4 @@
-"""Graphs that are coupled, taken apart (FedCog, section IV-A): what a party propagates alone, and what for others."""
+"""Coupled graphs, decoupled: the edges that a party propagates over alone, and those over which it sends sums."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from isthmus.data import matrices
+from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.errors import PartyFailed
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    """The decoupled graphs of several parties side by side, edges taken both ways.
+    """The decoupled graphs of several parties, side by side. Every edge runs both ways.
 
-    A party knows of each other party's node that its own nodes are joined to; such a node gets a row of `outer`, a
-    slot. Slots stand party after party, within a party by owner, within an owner by id.
+    A party knows each node of another party that its own nodes are joined to. Each such node has a slot: a row of
+    `outer`, in which the party sums up what it sends for that node. Slots are sorted by party, then owner, then id.
 
     Arguments:
-        inner: A + I within the parties, `[nodes, nodes]`: the internal graph's rows of own nodes.
-        outer: edges from own nodes to slots, `[slots, nodes]`: its rows of others' nodes.
-        degree: 1 + edges of every node over which something comes, within its party and across its border, `[nodes]`.
-        ids: of the slots' nodes, `[slots]`.
+        inner: A + I within the parties, `[nodes, nodes]`.
+        outer: edges from own nodes to slots, `[slots, nodes]`.
+        degree: for every node 1 + its edges that carry something, within its party and across its border, `[nodes]`.
+        ids: ids of the slots' nodes, `[slots]`.
         slots: for every party the slice of its slots for each owner.
-        heard: for every party, by other party, the positions of the own nodes for which that one sends something, in
-            the order of their ids.
+        receivers: for every party, by other party, positions of the own nodes that receive a sum from it, by id.
         sizes: nodes of each party.
-        added: edges that were added for protection, each once.
+        added: edges that were added for protection, each counted once.
     """
 
     inner: Any
@@ -42,32 +40,32 @@ class Coupling:
     degree: NDArray[np.float64]
     ids: Ints
     slots: tuple[dict[str, slice], ...]
-    heard: tuple[dict[str, Ints], ...]
+    receivers: tuple[dict[str, Ints], ...]
     sizes: tuple[int, ...]
     added: int
 
 
-def decoupled(parties: Sequence[Party], *, lnnc: bool = False, least: int = 1) -> Coupling:
-    """The decoupled graphs.
+def decouple(parties: Sequence[Party], *, join_isolated: bool = False, min_neighbours: int = 1) -> Coupling:
+    """Decouple the parties' graphs.
 
     Arguments:
-        lnnc: join each node that has no neighbour in its own party to the most similar one there (section IV-E).
-        least: slots that fewer own nodes are joined to are left out: nothing is sent for them. As both sides know the
-            edges between them, each knows which of the other's sums will not come, and does not count those edges in
-            its nodes' degrees: otherwise a node would be divided by neighbours that it never hears of.
+        join_isolated: join each node without a neighbour in its own party to the most similar node there.
+        min_neighbours: leave out slots that fewer own nodes are joined to: no sum is sent for them. Both sides know
+            the edges between them, so each knows which sums will not come and leaves those edges out of its nodes'
+            degrees. Otherwise a node would be divided by neighbours that it never receives anything from.
     """
-    inner, outer, degrees, ids, slots, heard = [], [], [], [], [], []
+    inner, outer, degrees, ids, slots, receivers = [], [], [], [], [], []
     added, first = 0, 0
     for party in parties:
         within = _adjacency(party)
-        if lnnc:
+        if join_isolated:
             extra = nearest_neighbours(party, within)
             within, added = within + extra, added + extra.nnz // 2
         across, names, numbers = _across(party)
-        edges, of_party = _heard_of(party, across, names, least)
+        edges, of_party = _receivers(party, across, names, min_neighbours)
         degrees.append(within.sum(0) + edges)
-        heard.append(of_party)
-        enough = np.diff(across.indptr) >= least
+        receivers.append(of_party)
+        enough = np.diff(across.indptr) >= min_neighbours
         across, names, numbers = across[enough], names[enough], numbers[enough]
         new = np.concatenate([[True], names[1:] != names[:-1], [True]])  # owner after owner
         ends: list[int] = np.flatnonzero(new).tolist() if names.size else []
@@ -83,14 +81,14 @@ def decoupled(parties: Sequence[Party], *, lnnc: bool = False, least: int = 1) -
         np.concatenate(degrees),
         np.concatenate(ids),
         tuple(slots),
-        tuple(heard),
+        tuple(receivers),
         tuple(party.nodes for party in parties),
         added,
     )
 
 
 def without_inner_neighbours(party: Party) -> Ints:
-    """Nodes whose neighbours, if they have any, are all with other parties: those that Theorem 2 warns of."""
+    """Positions of the nodes that have no neighbour in their own party."""
     source, target = party.graph.edge_index.numpy()
     other = source != target
     joined = np.zeros(party.nodes, dtype=bool)
@@ -98,47 +96,47 @@ def without_inner_neighbours(party: Party) -> Ints:
     return np.flatnonzero(~joined)
 
 
-def exposed(parties: Sequence[Party], coupling: Coupling, at: int, to: Collection[str]) -> Ints:
-    """Nodes of the party at position `at` that Theorem 2 does not protect from other parties that collude.
+def exposed_nodes(parties: Sequence[Party], coupling: Coupling, at: int, to: Collection[str]) -> Ints:
+    """Nodes of the party at position `at` whose features colluding parties may be able to solve for.
 
-    All their neighbours that they hear of, edges that were added counted, are nodes of these parties, and something is
-    sent to them in which the nodes take part.
+    All neighbours that such a node receives anything from (over added edges as well) belong to the colluding parties,
+    and the node is part of a sum that is sent to them.
 
     Arguments:
-        to: names of those who collude.
+        to: names of the parties that collude.
     """
     party, first = parties[at], sum(coupling.sizes[:at])
     inner = coupling.inner[first : first + party.nodes].tocoo()
     others = np.zeros(party.nodes, dtype=bool)
     others[inner.row[(inner.col != inner.row + first) & (inner.data != 0)]] = True
-    for other, nodes in coupling.heard[at].items():
+    for other, nodes in coupling.receivers[at].items():
         if other not in to:
             others[nodes] = True
-    told = np.zeros(party.nodes, dtype=bool)
+    sent = np.zeros(party.nodes, dtype=bool)
     for owner, slots in coupling.slots[at].items():
         if owner in to:
-            told[coupling.outer[slots].indices - first] = True
-    return np.flatnonzero(told & ~others)
+            sent[coupling.outer[slots].indices - first] = True
+    return np.flatnonzero(sent & ~others)
 
 
 def nearest_neighbours(party: Party, within: Any) -> Any:
-    """LNNC: an edge from each node without a neighbour in its party to the nearest node there by angular distance.
+    """Edges, both ways, from each node without a neighbour in its party to the nearest node there.
 
-    D(x, y) = arccos(x y / (|x| |y|)) / pi; a node without features is at right angles to all, ties go to the first
-    node. A party with one node has nobody to join it to: such a node stays as it is.
+    The distance is the angular one, D(x, y) = arccos(x y / (|x| |y|)) / pi. A node without features is at right angles
+    to all others; ties go to the first node. The node of a party with one node stays as it is.
     """
-    alone = without_inner_neighbours(party)
-    if party.nodes < 2 or not alone.size:
+    isolated = without_inner_neighbours(party)
+    if party.nodes < 2 or not isolated.size:
         return csr_array(within.shape)
     x = _unit_rows(matrices.from_tensor(party.graph.x))
-    nearest = np.empty(alone.size, dtype=np.int64)
-    for start in range(0, alone.size, 1024):  # not all similarities at once
-        part = alone[start : start + 1024]
-        likeness = x[part] @ x.T
-        likeness = np.asarray(likeness.todense() if hasattr(likeness, "todense") else likeness)
-        likeness[np.arange(part.size), part] = -np.inf
-        nearest[start : start + 1024] = likeness.argmax(1)
-    pairs = np.unique(np.sort(np.stack([alone, nearest]), axis=0), axis=1)
+    nearest = np.empty(isolated.size, dtype=np.int64)
+    for start in range(0, isolated.size, 1024):  # all similarities at once may not fit in memory
+        part = isolated[start : start + 1024]
+        similarity = x[part] @ x.T
+        similarity = np.asarray(similarity.todense() if hasattr(similarity, "todense") else similarity)
+        similarity[np.arange(part.size), part] = -np.inf
+        nearest[start : start + 1024] = similarity.argmax(1)
+    pairs = np.unique(np.sort(np.stack([isolated, nearest]), axis=0), axis=1)
     both = np.concatenate([pairs, pairs[::-1]], axis=1)
     return coo_array((np.ones(both.shape[1]), (both[0], both[1])), shape=within.shape).tocsr()
 
@@ -159,11 +157,11 @@ def _adjacency(party: Party) -> Any:
     if weight is not None:
         values[: weight.numel()] = weight.double().numpy()
     matrix = coo_array((values, (target, source)), shape=(party.nodes,) * 2).tocsr()
-    probe = np.cos(loops)  # A v = A' v for some v of no pattern says as much as A = A', and is quick
+    probe = np.cos(loops)  # A v = A' v for one irregular v is a quick test of A = A'
     if not np.allclose(matrix @ probe, matrix.T @ probe, atol=1e-6 * max(1.0, float(abs(values).max()))):
         raise PartyFailed(
             party.name,
-            "its edges run one way only: coupled graphs have them both ways, see PyG's to_undirected",
+            "its edges run one way only, and this method needs them both ways: see to_undirected of PyG",
         )
     return matrix
 
@@ -184,19 +182,19 @@ def _across(party: Party) -> tuple[Any, NDArray[Any], Ints]:
     return matrix, names[owner[order][new]], outer[order][new]
 
 
-def _heard_of(
-    party: Party, across: Any, names: NDArray[Any], least: int
+def _receivers(
+    party: Party, across: Any, names: NDArray[Any], min_neighbours: int
 ) -> tuple[NDArray[np.float64], dict[str, Ints]]:
-    """For every own node the edges over which something comes, `[nodes]`; and by other party which nodes those are.
+    """For every own node its border edges that carry something, `[nodes]`; and by other party those nodes.
 
-    Something comes from a party that has at least `least` neighbours of the node.
+    A node receives a sum from a party that has at least `min_neighbours` of its neighbours.
     """
     edges = across.tocoo()
     owners, owner = np.unique(names, return_inverse=True)
     groups, group, counts = np.unique(
         owner[edges.row] * np.int64(party.nodes) + edges.col, return_inverse=True, return_counts=True
     )
-    enough = counts >= least
+    enough = counts >= min_neighbours
     total = np.bincount(edges.col, edges.data * enough[group], minlength=party.nodes).astype(np.float64)
     whose, nodes = np.divmod(groups[enough], party.nodes)
     if party.ids is not None:
@@ -206,7 +204,7 @@ def _heard_of(
 
 
 def _block_diagonal(blocks: Sequence[Any]) -> Any:
-    """Matrices along the diagonal of one."""
+    """One matrix with these along its diagonal."""
     entries = np.cumsum([0, *[block.nnz for block in blocks]])
     columns = np.cumsum([0, *[block.shape[1] for block in blocks]])
     indptr = np.concatenate([[0], *[block.indptr[1:] + entries[at] for at, block in enumerate(blocks)]])

@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 from torch import Tensor
 
 from isthmus.data import rows
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 DENSE = 0.25
 """Share of entries that are not zero from which on a sparse matrix is slower than a dense one."""

@@ -17,7 +17,7 @@ from isthmus.errors import IsthmusError
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutLinks:
     """A pool without some of its links, and what is asked about in their place.
 
     A link is two different nodes that an edge joins, whichever way it runs. Nodes are meant by their places in `ids`,
@@ -38,14 +38,14 @@ class HeldOut:
     test: Tensor
 
 
-def held_out(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut:
+def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOutLinks:
     """Hold links of a graph out, and draw pairs without an edge to tell them from.
 
     Arguments:
         val, test: share of all links that is held out for each.
 
     >>> from isthmus.data.datasets.banks import Banks
-    >>> held = held_out(Banks(nodes=100).load(seed=0), val=0.1, test=0.2, seed=0)
+    >>> held = hold_out_links(Banks(nodes=100).load(seed=0), val=0.1, test=0.2, seed=0)
     >>> held.links.numel(), held.val.size(1), held.test.size(1), held.pool.party.edges
     (300, 60, 120, 420)
     """
@@ -60,7 +60,7 @@ def held_out(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut:
     counts = [round(share * links.numel()) for share in (val, test)]
     draw = numpy_generator(seed, "pairs")
     chosen = _some(links, sum(counts), draw)
-    without = absent(ids.numel(), links, sum(counts), draw)
+    without = sample_non_links(ids.numel(), links, sum(counts), draw)
     if without.numel() < chosen.numel():
         raise IsthmusError(
             f"{chosen.numel()} links are to be held out, and only {without.numel()} pairs of nodes have no edge: "
@@ -73,10 +73,10 @@ def held_out(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut:
         whole=None if pool.whole is None else _without(pool.whole, chosen, ids),
         parties=None if pool.parties is None else tuple(_without(party, chosen, ids) for party in pool.parties),
     )
-    return HeldOut(left, ids, links, *asked)
+    return HeldOutLinks(left, ids, links, *asked)
 
 
-def posed(parties: Sequence[Party], held: HeldOut, *, train: float, seed: int) -> list[Party]:
+def assign_pairs(parties: Sequence[Party], held: HeldOutLinks, *, train: float, seed: int) -> list[Party]:
     """The parties that the pool without these links was cut into, each with the pairs that it is asked about.
 
     A pair is with the first party that holds its first node; either node is first in half of the pairs. To train on
@@ -104,13 +104,13 @@ def posed(parties: Sequence[Party], held: HeldOut, *, train: float, seed: int) -
     return _given(parties, own, held.ids, holder, _Table.of(codes, holder, own), y, split)
 
 
-def absent(nodes: int, taken: Tensor, count: int, draw: np.random.Generator) -> Tensor:
+def sample_non_links(nodes: int, taken: Tensor, count: int, draw: np.random.Generator) -> Tensor:
     """Pairs of nodes that are not taken, evenly drawn, ascending; all that there are where they are fewer.
 
     Arguments:
         taken: pairs that are not to be drawn, ascending.
 
-    >>> absent(4, torch.tensor([0, 2, 3]), 9, numpy_generator(0, "example")).tolist()
+    >>> sample_non_links(4, torch.tensor([0, 2, 3]), 9, numpy_generator(0, "example")).tolist()
     [1, 4, 5]
     """
     free = nodes * (nodes - 1) // 2 - taken.numel()
@@ -144,7 +144,7 @@ class _Table:
         return cls(first, second, party, across)
 
 
-def _without_edge(links: _Table, held: HeldOut, holder: Tensor, draw: np.random.Generator) -> Tensor:
+def _without_edge(links: _Table, held: HeldOutLinks, holder: Tensor, draw: np.random.Generator) -> Tensor:
     """Pairs to train on that have no edge and are not asked about."""
     taken = torch.cat([held.links, held.val[0], held.test[0]]).unique()
     low, high = _ends(taken)
@@ -157,7 +157,7 @@ def _without_edge(links: _Table, held: HeldOut, holder: Tensor, draw: np.random.
         near = rows.concat_ranges(start[home], arriving[home])
         inside = near[place[low[near]] >= 0]
         own = _codes(place[low[inside]], place[high[inside]]).sort().values
-        found.append(_codes(*(home[end] for end in _ends(absent(home.numel(), own, count, draw)))))
+        found.append(_codes(*(home[end] for end in _ends(sample_non_links(home.numel(), own, count, draw)))))
     count = int((links.across & (links.party >= 0)).sum())
     return torch.cat([*found, _across(taken, holder, count, draw)])
 
@@ -168,7 +168,7 @@ def _across(taken: Tensor, holder: Tensor, count: int, draw: np.random.Generator
     drawn = taken[:0]
     while drawn.numel() < count and tried < most:
         tried = min(2 * max(tried, count), most)
-        drawn = absent(holder.numel(), taken, tried, draw)
+        drawn = sample_non_links(holder.numel(), taken, tried, draw)
         low, high = (holder[end] for end in _ends(drawn))
         drawn = drawn[(low != high) & (low >= 0) & (high >= 0)]
     return _some(drawn, count, draw)
@@ -196,7 +196,7 @@ def _given(
             owner=torch.where(across, torch.searchsorted(others, holder[second]), -1),
             owners=tuple(parties[other].name for other in others.tolist()),
             lent=place[loans[2]],
-            to=torch.searchsorted(others, loans[1]),
+            borrower=torch.searchsorted(others, loans[1]),
         )
         graph = copy.copy(party.graph)
         graph.y, graph.num_nodes = y[mine], party.nodes

@@ -21,7 +21,7 @@ from isthmus.errors import IsthmusError
 Level = Literal["node", "graph", "pair"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-NAMES = "letters, digits, spaces and other signs but no '/' and no '\\', and is more than '.' or '..'"
+NAME_RULE = "letters, digits, spaces and other signs but no '/' and no '\\', and is more than '.' or '..'"
 """What a party's name may have: it is also that of a file."""
 
 
@@ -58,7 +58,7 @@ class Pairs:
         owners: names of other parties.
         lent: positions of own nodes whose outputs another party needs to score its pairs, `[lent]`: the nodes for one
             such party after those for another, each party's in the order of their ids.
-        to: for every one of these the index in `owners` of that party, ascending, `[lent]`.
+        borrower: for every one of these the index in `owners` of that party, ascending, `[lent]`.
     """
 
     first: Tensor
@@ -66,7 +66,7 @@ class Pairs:
     owner: Tensor
     owners: tuple[str, ...]
     lent: Tensor
-    to: Tensor
+    borrower: Tensor
 
     def __len__(self) -> int:
         return self.first.numel()
@@ -104,7 +104,7 @@ class Party:
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or any(letter in self.name for letter in "/\\\0"):
-            raise IsthmusError(f"party {self.name!r}: a party's name may have {NAMES}")
+            raise IsthmusError(f"party {self.name!r}: a party's name may have {NAME_RULE}")
         if (self.level == "pair") != (self.pairs is not None):
             raise IsthmusError(
                 f"party '{self.name}' holds {self.level}s: give pairs to a party of pairs, and to no other"
@@ -314,9 +314,9 @@ class Cohort:
         device: where the tensors live.
 
     Attributes:
-        ends: for pairs, at which rows of the outputs their ends stand, `[items, 2]`: those of the block's nodes, then
-            those of `borrowed`; -1 for the second end of a pair that is neither trained on nor scored here.
-        borrowed: for every party, the ids of others' nodes at the ends of pairs that it scores, by owner, ascending.
+        pair_rows: for every pair the rows of its two nodes, `[items, 2]`, in the outputs of the block's nodes followed
+            by those of the `borrowed` ones; -1 for the second node of a pair that is neither trained on nor scored.
+        borrowed: for every party, by owner, the ids of other parties' nodes in pairs that it scores, ascending.
     """
 
     parties: tuple[Party, ...]
@@ -340,7 +340,7 @@ class Cohort:
         }
         self.masks["train"] = torch.cat([party.training_mask for party in self.parties]).to(self.device)
         ends, self.borrowed = _ends(self.parties)
-        self.ends = None if ends is None else ends.to(self.device)
+        self.pair_rows = None if ends is None else ends.to(self.device)
         self._edges: tuple[Tensor, Tensor] | None = None
         self._parts: dict[tuple[int, ...], Cohort] = {}
         self._last: tuple[Tensor, Block] | None = None
@@ -390,7 +390,7 @@ class Cohort:
         Returns:
             `[items]` for nodes; `[items, 2]` for pairs, of both ends.
         """
-        at = items if self.ends is None else self.ends[items]
+        at = items if self.pair_rows is None else self.pair_rows[items]
         if (active is None or all(active)) and not near_training:
             return at
         return self._present(active or [True] * len(self), near_training).cumsum(0)[at] - 1
@@ -574,7 +574,7 @@ def _pooled_pairs(name: str, graph: Data, ids: Tensor, parties: Sequence[Party])
 
 
 def _ends(parties: Sequence[Party]) -> tuple[Tensor | None, tuple[dict[str, Tensor], ...]]:
-    """`Cohort.ends` and `Cohort.borrowed`."""
+    """`Cohort.pair_rows` and `Cohort.borrowed`."""
     if parties[0].pairs is None:
         return None, ()
     ends, borrowed = [], []
@@ -601,14 +601,14 @@ def _check_pairs(party: Party, pairs: Pairs) -> None:
     where = f"party '{party.name}'"
     if party.ids is None:
         raise IsthmusError(f"{where} has pairs but no ids: a pair names the node at its other end by its id")
-    if not pairs.first.shape == pairs.second.shape == pairs.owner.shape or pairs.lent.shape != pairs.to.shape:
+    if not pairs.first.shape == pairs.second.shape == pairs.owner.shape or pairs.lent.shape != pairs.borrower.shape:
         raise IsthmusError(f"{where}: the parts of its pairs have different lengths")
-    if bool((pairs.to[1:] < pairs.to[:-1]).any()):
-        raise IsthmusError(f"{where}: what it lends must stand by who needs it: sort `to`, and `lent` with it")
+    if bool((pairs.borrower[1:] < pairs.borrower[:-1]).any()):
+        raise IsthmusError(f"{where}: what it lends must stand by who needs it: sort `borrower`, and `lent` with it")
     nodes, owners = party.nodes, len(pairs.owners)
     for what, values, least, most in (
         ("a node", pairs.first, 0, nodes), ("an owner", pairs.owner, -1, owners),
-        ("a lent node", pairs.lent, 0, nodes), ("a borrower", pairs.to, 0, owners),
+        ("a lent node", pairs.lent, 0, nodes), ("a borrower", pairs.borrower, 0, owners),
     ):  # fmt: skip
         if values.numel() and not least <= int(values.min()) <= int(values.max()) < most:
             raise IsthmusError(f"{where}: a pair names {what} outside {least} .. {most - 1}")

@@ -78,7 +78,7 @@ def _positive(values: Any, columns: Any) -> csr_array:
     return csr_array((values[kept], columns[kept], indptr), shape=(len(values), len(values)))
 
 
-def stochastic(graph: csr_array) -> csr_array:
+def normalize_rows(graph: csr_array) -> csr_array:
     """The same with rows that sum up to one; empty rows stay empty."""
     total = graph.sum(1)
     return (diags_array(np.divide(1, total, out=np.zeros_like(total), where=total > 0)) @ graph).tocsr()

@@ -36,7 +36,7 @@ def structural_columns(features: AtomFeatures) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Molecules:
+class ParsedMolecules:
     """Graphs of molecules, one after another: atoms are nodes, a bond is an edge in either direction.
 
     Arguments:
@@ -54,7 +54,9 @@ class Molecules:
     unreadable: tuple[int, ...]
 
 
-def graphs_of(smiles: Sequence[str], features: AtomFeatures = "one-hot", *, kept: Path | None = None) -> Molecules:
+def read_molecules(
+    smiles: Sequence[str], features: AtomFeatures = "one-hot", *, cache_folder: Path | None = None
+) -> ParsedMolecules:
     """Molecules as graphs, as `torch_geometric.utils.from_smiles` reads them: without hydrogens, rings aromatic.
 
     PyTorch Geometric tells an atom by nine categories (atomic number, chirality, degree, formal charge, hydrogens,
@@ -66,20 +68,20 @@ def graphs_of(smiles: Sequence[str], features: AtomFeatures = "one-hot", *, kept
     Arguments:
         smiles: one molecule each.
         features: how an atom is told.
-        kept: a folder of molecules read before; the same ones are read there, new ones are added.
+        cache_folder: a folder of molecules read before; the same ones are read there, new ones are added.
 
-    >>> found = graphs_of(["CCO", "C(", "c1ccccc1"])
+    >>> found = read_molecules(["CCO", "C(", "c1ccccc1"])
     >>> found.graphs, found.unreadable, list(found.x.shape), found.batch.tolist()
     (2, (1,), [9, 177], [0, 0, 0, 1, 1, 1, 1, 1, 1])
     """
-    found = _kept("graphs", smiles, kept, _read)
+    found = _cached("graphs", smiles, cache_folder, _read)
     atoms = found["atoms"].long()
     batch = torch.arange(atoms.numel()).repeat_interleave(atoms)
     unreadable = tuple(found["unreadable"].tolist())
-    return Molecules(_encoded(found["x"], features), found["edge_index"].long(), batch, atoms.numel(), unreadable)
+    return ParsedMolecules(_encoded(found["x"], features), found["edge_index"].long(), batch, atoms.numel(), unreadable)
 
 
-def scaffolds_of(smiles: Sequence[str], *, kept: Path | None = None) -> Tensor:
+def scaffolds_of(smiles: Sequence[str], *, cache_folder: Path | None = None) -> Tensor:
     """For every molecule the number of its scaffold, in the order in which scaffolds first appear, `[molecules]`.
 
     The scaffold is that of Bemis and Murcko (1996), rings and what links them, without chirality. Molecules without
@@ -87,15 +89,15 @@ def scaffolds_of(smiles: Sequence[str], *, kept: Path | None = None) -> Tensor:
 
     Arguments:
         smiles: one molecule each.
-        kept: a folder of scaffolds found before; those of the same molecules are read there, new ones are added.
+        cache_folder: as for `read_molecules`.
 
     >>> scaffolds_of(["CCO", "Cc1ccccc1", "C1CC1", "Oc1ccccc1"]).tolist()
     [-1, 0, 1, 0]
     """
-    return _kept("scaffolds", smiles, kept, lambda texts: {"of": _scaffolds(texts)})["of"]
+    return _cached("scaffolds", smiles, cache_folder, lambda texts: {"of": _scaffolds(texts)})["of"]
 
 
-def _kept(
+def _cached(
     what: str, smiles: Sequence[str], folder: Path | None, make: Callable[[Sequence[str]], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
     """What `make` finds out about the molecules, kept by their texts and by rdkit's version, which may read another."""

@@ -12,12 +12,12 @@ from isthmus.data.party import Party
 from isthmus.errors import PartyFailed
 
 
-def diffused(party: Party, *, restart: float, least: float) -> Party:
+def add_diffusion_view(party: Party, *, restart: float, threshold: float) -> Party:
     """The party with a second view of its graphs' edges: personalised PageRank (Gasteiger et al. 2019), exact.
 
     Arguments:
         restart: the alpha of `pagerank`.
-        least: entries below it are left out.
+        threshold: entries below it are left out.
 
     Returns:
         the party with `edge_weight` `[edges, 2]`: the weight of an edge in the graph, and in its diffusion, 0 where it
@@ -26,7 +26,7 @@ def diffused(party: Party, *, restart: float, least: float) -> Party:
     >>> from torch_geometric.data import Data
     >>> graph = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), y=torch.tensor([0]))
     >>> party = Party.of_graphs("lab-a", [graph])
-    >>> diffused(party, restart=0.2, least=0.0).graph.edge_weight.count_nonzero(0).tolist()
+    >>> add_diffusion_view(party, restart=0.2, threshold=0.0).graph.edge_weight.count_nonzero(0).tolist()
     [4, 9]
     """
     graph = copy(party.graph)
@@ -44,7 +44,7 @@ def diffused(party: Party, *, restart: float, least: float) -> Party:
         a = torch.zeros(size, size, dtype=own.dtype)
         a.index_put_((target - start, source - start), own, accumulate=True)
         found = pagerank(a, restart)
-        to, of = ((found >= least) & (found != 0)).nonzero(as_tuple=True)
+        to, of = ((found >= threshold) & (found != 0)).nonzero(as_tuple=True)
         index.append(torch.stack([of, to]) + start)
         weights.append(torch.stack([torch.zeros(of.numel(), dtype=own.dtype), found[to, of]], dim=1))
     graph.edge_index, graph.edge_weight = torch.cat(index, dim=1), torch.cat(weights)

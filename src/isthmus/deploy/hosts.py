@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from isthmus.data.cache import content_of
+from isthmus.data.cache import hash_parties
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.hosted import HostSide, HostTransport
@@ -39,7 +39,7 @@ class Hosts:
         held = spread(loaded.parties, self.post.sites)
         plan = {"study": study.model_dump(mode="json"), "method": method.name, "seed": seed}
         begin: dict[str, Message] = {
-            host: {**plan, "parties": [party.name for party in parties], "content": content_of(parties)}
+            host: {**plan, "parties": [party.name for party in parties], "content": hash_parties(parties)}
             for host, parties in held.items()
         }
         names = {host: [party.name for party in parties] for host, parties in held.items()}
@@ -93,4 +93,4 @@ class Host(HostSide):
 def _load(study: Study, seed: int, names: Sequence[str]) -> _Held:
     loaded = study.load(seed)
     own = [party for party in loaded.parties if party.name in set(names)]
-    return _Held(own, content_of(own), loaded.task)
+    return _Held(own, hash_parties(own), loaded.task)

@@ -196,9 +196,9 @@ class Site:
     def evaluate(self, request: wire.Payload) -> Answer:
         """Counts from which the metrics are computed, of the weights in the request or of those the parties keep."""
         output, masks = self.task.read_out(self._outputs(request), self.cohort.items), dict(self.cohort.masks)
-        if self.cohort.ends is not None:
+        if self.cohort.pair_rows is not None:
             output, here = self._with_lent(output)
-            masks = {split: mask & here[self.cohort.ends].all(1) for split, mask in masks.items()}
+            masks = {split: mask & here[self.cohort.pair_rows].all(1) for split, mask in masks.items()}
         with torch.no_grad():
             counts: dict[str, Any] = {
                 split: self.task.counts(self._step(output, masks[split])) for split in SPLITS if split != "train"
@@ -213,7 +213,7 @@ class Site:
         for letter, party, output in zip(letters, self.cohort.parties, outputs, strict=True):
             if (pairs := party.pairs) is None or party.ids is None:
                 continue
-            counts = torch.bincount(pairs.to, minlength=len(pairs.owners)).tolist()
+            counts = torch.bincount(pairs.borrower, minlength=len(pairs.owners)).tolist()
             ids, lent = party.ids[pairs.lent].split(counts), output[pairs.lent.to(output.device)].split(counts)
             for name, count, own, rows in zip(pairs.owners, counts, ids, lent, strict=True):
                 letter |= {name: {"ids": own, "output": rows}} if count else {}

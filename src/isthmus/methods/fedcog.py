@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from isthmus.data import matrices, rows
-from isthmus.data.coupling import Coupling, Ints, decoupled
+from isthmus.data.coupling import Coupling, decouple
+from isthmus.data.matrices import Ints
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer, Mail
@@ -138,7 +139,7 @@ class FedCog(Composed):
         def _sum_up(self, request: Payload) -> Any:
             """Of own nodes, for every node of others that they are joined to."""
             if int(request["hop"]) == 1:  # lines 2 and 3
-                coupling = decoupled(self.cohort.parties, lnnc=self.lnnc, least=self.least)
+                coupling = decouple(self.cohort.parties, join_isolated=self.lnnc, min_neighbours=self.least)
                 self._way = _Way(coupling, self.diffusion, matrices.from_tensor(self.cohort.block.x.cpu()))
             else:
                 self._border()
@@ -161,7 +162,7 @@ class FedCog(Composed):
             return [self._in_letters(*each) for each in self._with_heard("propagate")]
 
         def _with_heard(self, name: str) -> Iterator[tuple[Party, Mapping[str, Ints], Any]]:
-            return zip(self.cohort.parties, self.way.coupling.heard, self.received(name), strict=True)
+            return zip(self.cohort.parties, self.way.coupling.receivers, self.received(name), strict=True)
 
         def _in_letters(self, party: Party, heard: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
             at = places_of(party, heard, {sender: letter["ids"] for sender, letter in came.items()})
@@ -179,7 +180,9 @@ class FedCog(Composed):
 
         def _outer(self) -> list[Tensor]:
             """By party the ids of others' nodes for which it sums up."""
-            coupling = decoupled(self.cohort.parties, least=self.least) if self._way is None else self.way.coupling
+            coupling = (
+                decouple(self.cohort.parties, min_neighbours=self.least) if self._way is None else self.way.coupling
+            )
             counts = [sum(at.stop - at.start for at in own.values()) for own in coupling.slots]
             return list(torch.from_numpy(coupling.ids).split(counts))
 
@@ -266,7 +269,7 @@ def places_of(party: Party, heard: Mapping[str, Ints], ids: Mapping[str, Tensor]
     """For each sender the positions of these nodes at the party; an error where the two do not know the same edges.
 
     Arguments:
-        heard: by sender the positions of the nodes that it should send something for (`Coupling.heard`).
+        heard: by sender the positions of the nodes that it should send something for (`Coupling.receivers`).
         ids: by sender the ids of the nodes that it sent something for.
     """
     for sender in sorted(heard.keys() | ids.keys()):

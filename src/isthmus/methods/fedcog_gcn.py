@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GCNConv
 
 from isthmus.data import matrices, rows
-from isthmus.data.coupling import Coupling, decoupled
+from isthmus.data.coupling import Coupling, decouple
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer, Mail, Total
@@ -162,7 +162,7 @@ class FedCogGcn(Method):
             names = self.cohort.names
             if self._decoupled is None or self._decoupled[0] != names:
                 method = self.method
-                coupling = decoupled(self.cohort.parties, lnnc=method.lnnc, least=method.least)
+                coupling = decouple(self.cohort.parties, join_isolated=method.lnnc, min_neighbours=method.least)
                 self._decoupled = names, _Decoupled.of(coupling, self.cohort.device)
             return self._decoupled[1]
 
@@ -193,7 +193,7 @@ class FedCogGcn(Method):
             """Border propagation (10) of one layer, before the ReLU."""
             tape, half = self._tape, self._tape.halves[layer]
             came, tape.arrivals, first = torch.zeros_like(half, requires_grad=False), [], 0
-            heard = self.decoupled.coupling.heard
+            heard = self.decoupled.coupling.receivers
             for party, own, letters in zip(self.cohort.parties, heard, self.received("forth"), strict=True):
                 at = places_of(party, own, {sender: letter["ids"] for sender, letter in letters.items()})
                 tape.arrivals.append({sender: (first + place).to(half.device) for sender, place in at.items()})

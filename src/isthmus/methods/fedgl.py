@@ -184,7 +184,7 @@ class FedGL(FedAvg):
         graph = similar.SEARCHES[self.search](rows, self.neighbours)
         if self.mutual:
             graph = graph.minimum(graph.T)
-        graph = similar.stochastic(graph).tocoo()
+        graph = similar.normalize_rows(graph).tocoo()
         pairs = torch.stack([torch.from_numpy(graph.row), torch.from_numpy(graph.col)]).long()
         return pairs, torch.from_numpy(graph.data)
 

@@ -154,11 +154,11 @@ class Study(Options):
         draw = seed if self.data_seed is None else self.data_seed
         data_set = self.data_set()
         pool = data_set.load(draw)
-        cut = self.cut() or Partition.named("random" if Given().natural(pool) is None else "given")()
-        number, task = self.parties or cut.natural(pool) or 4, self.named_task()
+        cut = self.cut() or Partition.named("random" if Given().natural_count(pool) is None else "given")()
+        number, task = self.parties or cut.natural_count(pool) or 4, self.named_task()
 
         def take_apart(pool: Pool) -> list[Party]:
-            return cut.cut(pool, number, draw, kept=cache_root() / "cuts")
+            return cut.cut(pool, number, draw, cache_folder=cache_root() / "cuts")
 
         parties = take_apart(pool) if task is None else task.pose(pool, take_apart, draw)
         if parties[0].level == "pair":

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.data.pairs import held_out, posed
+from isthmus.data.pairs import assign_pairs, hold_out_links
 from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
@@ -48,10 +48,10 @@ class LinkPrediction(Task):
     def pose(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """Links are held out before the graph is cut; then every party gets its pairs."""
         try:
-            held = held_out(pool, val=self.val, test=self.test, seed=seed)
+            held = hold_out_links(pool, val=self.val, test=self.test, seed=seed)
         except IsthmusError as error:
             raise IsthmusError(f"task '{self.name}': {error}") from error
-        return posed(cut(held.pool), held, train=self.train, seed=seed)
+        return assign_pairs(cut(held.pool), held, train=self.train, seed=seed)
 
     @property
     def outputs(self) -> int:

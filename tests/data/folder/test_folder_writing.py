@@ -12,7 +12,7 @@ from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import checked_folders
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.writing import write_parties, write_party, written_aside
-from isthmus.data.partition.cut import parties_of
+from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.party import Border, Pairs, Party
 from isthmus.errors import IsthmusError
 from party_folders import assert_same_parties, graph_draft, pile_draft
@@ -92,7 +92,7 @@ def cut(draw, level):
     items = st.integers(0, whole.items - 1)
     members = draw(st.lists(st.lists(items, min_size=1, max_size=whole.items, unique=True), min_size=1, max_size=4))
     names = draw(st.permutations(["party-0", "party-1", "Bank Süd", "10", "9"]))[: len(members)]
-    return parties_of(whole, [torch.tensor(each) for each in members], names, coupled=draw(st.booleans()))
+    return cut_into_parties(whole, [torch.tensor(each) for each in members], names, coupled=draw(st.booleans()))
 
 
 @settings(max_examples=25)

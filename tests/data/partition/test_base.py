@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pools import BLIND_OR_BY_LABEL, NODES_ONLY, make_pile, make_pool, members_of, with_holders
 
 from isthmus.data.partition import Partition, base
-from isthmus.data.partition.base import nobody_empty, packed
+from isthmus.data.partition.base import fill_empty_parties, pack_groups
 from isthmus.data.partition.given import Given
 from isthmus.data.partition.labels import Iid, LabelDirichlet, LabelSkew, Random
 from isthmus.data.partition.overlap import Overlap
@@ -139,14 +139,14 @@ def test_nobody_is_empty_and_as_few_move_as_can_be(owner, data):
     before = torch.bincount(owner, minlength=parties)
     if parties > owner.numel():
         return
-    after = nobody_empty(owner, parties)
+    after = fill_empty_parties(owner, parties)
     assert torch.bincount(after, minlength=parties).min() >= 1
     assert int((after != owner).sum()) == int((before == 0).sum())
 
 
 def test_packed_groups_fill_the_smallest_party():
     groups = [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
-    assert packed(groups, 2, 10).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 0]
+    assert pack_groups(groups, 2, 10).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 0]
 
 
 # ---- what is kept
@@ -183,14 +183,14 @@ def test_a_kept_cut_is_the_cut(tmp_path):
     for partition in [*BLIND_OR_BY_LABEL, *NODES_ONLY, Overlap(), Overlap(shared=0.2)]:
         fresh = members_of(partition.cut(pool, 4, seed=0))
         for _ in range(2):
-            assert members_of(partition.cut(pool, 4, seed=0, kept=tmp_path)) == fresh
+            assert members_of(partition.cut(pool, 4, seed=0, cache_folder=tmp_path)) == fresh
 
 
 def test_the_same_content_is_found_again_whatever_it_is_called(tmp_path, asked):
-    first = Counted().cut(make_pool(0, 12), 3, seed=0, kept=tmp_path)
+    first = Counted().cut(make_pool(0, 12), 3, seed=0, cache_folder=tmp_path)
     pool = make_pool(0, 12)
     renamed = replace(pool, whole=replace(pool.party, name="another"), note="Of another name.")
-    again = Counted(edges="broken").cut(renamed, 3, seed=0, kept=tmp_path)
+    again = Counted(edges="broken").cut(renamed, 3, seed=0, cache_folder=tmp_path)
     assert members_of(again) == members_of(first)
     assert asked == ["counted"]
     assert all(party.border is None for party in again)
@@ -225,10 +225,10 @@ def test_anything_else_is_another_cut(tmp_path, asked, monkeypatch):
         (Counted(), replace(pool, whole=replace(pool.party, train=~pool.party.train)), 3, 0),
     ]
     for partition, data, parties, seed in cuts:
-        partition.cut(data, parties, seed, kept=tmp_path)
+        partition.cut(data, parties, seed, cache_folder=tmp_path)
     assert len(asked) == len(cuts) == len(list(tmp_path.iterdir()))
     monkeypatch.setattr(base, "LIBRARIES", ("numpy",))
-    Counted().cut(pool, 3, seed=0, kept=tmp_path)
+    Counted().cut(pool, 3, seed=0, cache_folder=tmp_path)
     assert len(asked) == len(cuts) + 1, "a cut of other versions was taken"
 
 
@@ -253,7 +253,7 @@ def test_changed_code_is_another_cut(tmp_path, monkeypatch):
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "mine_alone", module)
         exec(code, module.__dict__)
-        return members_of(module.Mine().cut(make_pool(0, 12), 2, seed=0, kept=kept))
+        return members_of(module.Mine().cut(make_pool(0, 12), 2, seed=0, cache_folder=kept))
 
     even = cut(CODE)
     assert cut(CODE) == even
@@ -264,14 +264,14 @@ def test_changed_code_is_another_cut(tmp_path, monkeypatch):
 def test_a_cut_whose_code_is_not_in_a_file_is_not_kept(tmp_path):
     names = {"__name__": "__notebook__"}
     exec(CODE, names)
-    assert len(names["Mine"]().cut(make_pool(0, 12), 3, seed=0, kept=tmp_path)) == 3
+    assert len(names["Mine"]().cut(make_pool(0, 12), 3, seed=0, cache_folder=tmp_path)) == 3
     assert not list(tmp_path.iterdir())
 
 
 def test_a_cut_that_is_refused_is_not_kept(tmp_path):
     for _ in range(2):
         with pytest.raises(IsthmusError, match="it says what 2 parties hold"):
-            Halves().cut(make_pool(0, 5), 3, seed=0, kept=tmp_path)
+            Halves().cut(make_pool(0, 5), 3, seed=0, cache_folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -279,7 +279,7 @@ def test_writers_at_once_do_no_harm(tmp_path):
     pool, found = make_pool(0, 3000), []
 
     def cut():
-        found.extend(members_of(Random().cut(pool, 3, seed, kept=tmp_path)) for seed in range(5))
+        found.extend(members_of(Random().cut(pool, 3, seed, cache_folder=tmp_path)) for seed in range(5))
 
     writers = [threading.Thread(target=cut) for _ in range(4)]
     for writer in writers:
@@ -288,5 +288,5 @@ def test_writers_at_once_do_no_harm(tmp_path):
         writer.join()
     for seed in range(5):
         due = members_of(Random().cut(pool, 3, seed))
-        assert members_of(Random().cut(pool, 3, seed, kept=tmp_path)) == due
+        assert members_of(Random().cut(pool, 3, seed, cache_folder=tmp_path)) == due
         assert sum(each == due for each in found) == 4

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from pools import broken, cuts, edges_of, graphs_of, make_pile, make_pool, members_of
 
 from isthmus.data import rows
-from isthmus.data.partition.cut import parties_of
+from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.partition.labels import Random
 from isthmus.data.partition.overlap import Overlap
 from isthmus.data.party import SPLITS, pool_parties
@@ -125,10 +125,10 @@ def test_graphs_that_several_hold_are_whole_at_each(cut):
 def test_items_stand_in_the_order_that_they_are_given_in():
     pool = make_pool(0, 12)
     members = [torch.tensor([7, 2, 9]), torch.tensor([2, 0])]
-    parties = parties_of(pool.party, members, ["a", "b"], coupled=True)
+    parties = cut_into_parties(pool.party, members, ["a", "b"], coupled=True)
     assert members_of(parties) == [[7, 2, 9], [2, 0]]
     assert torch.equal(parties[0].graph.x, pool.party.graph.x[members[0]])
-    pile = parties_of(make_pile(0, 12).party, members, ["a", "b"], coupled=True)
+    pile = cut_into_parties(make_pile(0, 12).party, members, ["a", "b"], coupled=True)
     assert members_of(pile) == [[7, 2, 9], [2, 0]]
 
 
@@ -138,10 +138,10 @@ def test_ids_are_those_of_the_whole():
     named = replace(pool.party, ids=ids)
     for sharing in (Random(), Overlap(edges="coupled", proportions=[1.0, 0.5])):
         members = sharing.members(pool, 3, seed=0)
-        parties = parties_of(named, members, ["a", "b", "c"], coupled=True)
+        parties = cut_into_parties(named, members, ["a", "b", "c"], coupled=True)
         assert all(torch.equal(party.ids, ids[held]) for party, held in zip(parties, members, strict=True))
         assert edges_of(pool_parties(parties)) == edges_of(named)
-    nameless = parties_of(replace(pool.party, ids=None), members, ["a", "b", "c"], coupled=True)
+    nameless = cut_into_parties(replace(pool.party, ids=None), members, ["a", "b", "c"], coupled=True)
     assert members_of(nameless) == [held.tolist() for held in members]
 
 
@@ -177,5 +177,5 @@ def test_a_thousand_parties_take_no_thousand_passes_over_the_edges(sharing):
         torch.nonzero((owner == at)[edge_index].all(0))
     one_pass = (time.perf_counter() - started) / passes
     started = time.perf_counter()
-    parties_of(pool.party, members, [str(at) for at in range(parties)], coupled=True)
+    cut_into_parties(pool.party, members, [str(at) for at in range(parties)], coupled=True)
     assert time.perf_counter() - started < parties * one_pass

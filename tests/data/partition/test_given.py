@@ -11,7 +11,7 @@ from isthmus.errors import IsthmusError
 
 def test_given_hands_everyone_their_own():
     pool = replace(make_pool(0, 6), holders=items_per_party(torch.tensor([2, 0, 1, 0, 2, 2]), 3), names=("a", "b", "c"))
-    assert Given().natural(pool) == 3
+    assert Given().natural_count(pool) == 3
     parties = Given().cut(pool, 3, seed=0)
     assert members_of(parties) == [[1, 3], [2], [0, 4, 5]]
     assert [party.name for party in parties] == ["a", "b", "c"]
@@ -25,7 +25,7 @@ def test_an_item_may_have_several_holders():
 def test_parties_that_came_as_parties_are_handed_on():
     made = tuple(Given().cut(replace(make_pool(0, 20), holders=items_per_party(torch.arange(20) % 3, 3)), 3, seed=0))
     pool = Pool(None, 3, parties=made)
-    assert Given().natural(pool) == 3
+    assert Given().natural_count(pool) == 3
     assert all(one is other for one, other in zip(Given().cut(pool, 3, seed=0), made, strict=True))
     broken = Given(edges="broken").cut(pool, 3, seed=0)
     assert all(party.border is None for party in broken)
@@ -34,6 +34,6 @@ def test_parties_that_came_as_parties_are_handed_on():
 
 
 def test_data_without_owners_are_refused():
-    assert Given().natural(make_pool(0, 5)) is None
+    assert Given().natural_count(make_pool(0, 5)) is None
     with pytest.raises(IsthmusError, match="these data have no owners of their own"):
         Given().cut(make_pool(0, 5), 2, seed=0)

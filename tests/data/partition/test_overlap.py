@@ -19,7 +19,7 @@ def holders(parties, items):
 @pytest.mark.parametrize("make", [make_pool, make_pile])
 def test_everybody_holds_their_proportion_drawn_freely(make):
     pool, partition = make(0, 3000), Overlap()
-    assert partition.natural(pool) == 6
+    assert partition.natural_count(pool) == 6
     parties = partition.cut(pool, 6, seed=0)
     assert [party.items for party in parties] == [900, 1200, 1500, 1500, 1800, 2100]
     everywhere = float((holders(parties, 3000) == 6).double().mean())

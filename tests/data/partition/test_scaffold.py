@@ -11,7 +11,7 @@ from isthmus.data.partition import Partition
 from isthmus.data.partition.scaffold import Scaffold
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool
-from isthmus.data.smiles import graphs_of, scaffolds_of
+from isthmus.data.smiles import read_molecules, scaffolds_of
 from isthmus.errors import IsthmusError
 
 pytest.importorskip("rdkit", reason="rdkit is not installed: pip install 'isthmus[molecules]'")
@@ -23,7 +23,7 @@ def molecules(*counts, chains=0):
     """A molecule for each count: so many of the first ring, the second, ..., then chains."""
     texts = [ring + "C" * (at + 1) for ring, count in zip(RINGS, counts, strict=False) for at in range(count)]
     texts += ["C" * (at + 1) for at in range(chains)]
-    found = graphs_of(texts)
+    found = read_molecules(texts)
     y = torch.arange(float(found.graphs))[:, None]
     graph = Data(x=found.x, edge_index=found.edge_index, batch=found.batch, y=y)
     graph.num_nodes, graph.num_graphs = found.x.size(0), found.graphs

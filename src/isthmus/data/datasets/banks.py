@@ -11,7 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data.datasets import generated
-from isthmus.data.datasets.generated import Ints, Pairs
+from isthmus.data.datasets.generated import Pairs
+from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError

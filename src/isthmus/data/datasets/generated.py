@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from isthmus.data.matrices import Floats, Ints
 from isthmus.data.pool import items_per_party
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 CHUNK = 1 << 14
 """Draws that are looked up together: few enough to stay in a processor's cache."""

@@ -21,7 +21,7 @@ from isthmus.data.checked import labelled
 from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, download
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
-from isthmus.data.smiles import AtomFeatures, graphs_of, scaffolds_of, structural_columns
+from isthmus.data.smiles import AtomFeatures, read_molecules, scaffolds_of, structural_columns
 from isthmus.errors import IsthmusError, did_you_mean
 
 ROWS_NAMED = 20
@@ -51,7 +51,7 @@ class MolecularGraphs(PublicDataSet):
     def load(self, seed: int) -> Pool:
         smiles, y = self._table()
         kept = cache_root() / "molecules"
-        found = graphs_of(smiles, self.features, kept=kept)
+        found = read_molecules(smiles, self.features, cache_folder=kept)
         if not found.graphs:
             raise self.unreadable(ValueError("no SMILES in it is a molecule"), self.source())
         readable = torch.ones(len(smiles), dtype=torch.bool)
@@ -107,7 +107,7 @@ class MolecularGraphs(PublicDataSet):
 
     def _split(self, smiles: Sequence[str], seed: int, kept: Path) -> dict[str, Tensor]:
         if self.split == "scaffold":
-            return scaffold_split(scaffolds_of(smiles, kept=kept), self.train, self.val)
+            return scaffold_split(scaffolds_of(smiles, cache_folder=kept), self.train, self.val)
         masks = split_by_share(
             torch.zeros(len(smiles), dtype=torch.long), self.train, self.val, numpy_generator(seed, "split")
         )

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data.datasets import generated
-from isthmus.data.datasets.generated import Bools, Floats, Ints
 from isthmus.data.datasets.planting import MOTIFS, Pile, one_hot
+from isthmus.data.matrices import Bools, Floats, Ints
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.datasets.generated import Bools, Floats, Ints
+from isthmus.data.matrices import Bools, Floats, Ints
 
 Edges = Sequence[tuple[int, int]]
 

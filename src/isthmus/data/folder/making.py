@@ -31,7 +31,7 @@ from isthmus.data.folder.problems import Problem, listed, printable
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected, read_table
 from isthmus.data.folder.settings import FILE, MOST_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.writing import MOLECULES, written_aside
-from isthmus.data.party import NAMES
+from isthmus.data.party import NAME_RULE
 from isthmus.errors import IsthmusError, did_you_mean
 
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
@@ -73,7 +73,7 @@ def make_folder(folder: Path, source: Source, *, name: str = "", force: bool = F
     """
     name = name or os.path.basename(os.path.realpath(folder))
     if not name.isprintable():
-        raise _refused(f"name '{name}' holds what cannot be shown: choose another with --name, of {NAMES}")
+        raise _refused(f"name '{name}' holds what cannot be shown: choose another with --name, of {NAME_RULE}")
     like = _like(source)
     tables, notes = _tables(source, like.get("tasks") or source.tasks)
     settings = {"format": 1, "name": name, **_settings(source, tables, name), **like}

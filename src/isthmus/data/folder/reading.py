@@ -222,7 +222,7 @@ class _Reader:
         )  # fmt: skip
 
     def molecules(self) -> Contents | None:
-        from isthmus.data.smiles import graphs_of
+        from isthmus.data.smiles import read_molecules
 
         assert self.settings.smiles is not None
         file, column = self.settings.smiles.file, self.settings.smiles.column
@@ -234,7 +234,7 @@ class _Reader:
         if smiles is None:
             return None
         try:
-            molecules = graphs_of(smiles.fill_null("").to_pylist(), self.settings.smiles.features)
+            molecules = read_molecules(smiles.fill_null("").to_pylist(), self.settings.smiles.features)
         except IsthmusError as error:
             self.note([Problem(file, str(error))])
             return None

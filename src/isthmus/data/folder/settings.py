@@ -12,7 +12,7 @@ from pydantic import Field
 from isthmus.data.folder.columns import Column
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.problems import Problem, listed
-from isthmus.data.party import NAMES
+from isthmus.data.party import NAME_RULE
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
@@ -123,9 +123,9 @@ def _unclear(settings: PartyFile) -> list[Problem]:
     if settings.name in (settings.partners or []):
         wrong.append(f"'partners' names the party itself: take '{settings.name}' out")
     if settings.name in (".", "..") or any(letter in settings.name for letter in "/\\\0"):
-        wrong.append(f"name {settings.name!r}: a party's name may have {NAMES}")
+        wrong.append(f"name {settings.name!r}: a party's name may have {NAME_RULE}")
     elif not settings.name.isprintable():
-        wrong.append(f"name {settings.name!r} holds what cannot be shown: it may have {NAMES}")
+        wrong.append(f"name {settings.name!r} holds what cannot be shown: it may have {NAME_RULE}")
     if settings.smiles is not None:
         wrong += _unclear_smiles(settings, settings.smiles)
     elif not settings.columns:

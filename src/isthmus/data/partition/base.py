@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data import cache
-from isthmus.data.partition.cut import parties_of
+from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool, items_per_party
 from isthmus.errors import IsthmusError
@@ -50,11 +50,11 @@ class Partition(Registered):
         """
         return list(items_per_party(self.assign(pool, parties, seed), parties))
 
-    def natural(self, pool: Pool) -> int | None:
+    def natural_count(self, pool: Pool) -> int | None:
         """The number of parties where the cut itself says how many there are."""
         return None
 
-    def cut(self, pool: Pool, parties: int, seed: int, *, kept: Path | None = None) -> list[Party]:
+    def cut(self, pool: Pool, parties: int, seed: int, *, cache_folder: Path | None = None) -> list[Party]:
         """The pool as `parties` parties; the same seed gives the same ones.
 
         Arguments:
@@ -69,40 +69,40 @@ class Partition(Registered):
         whole = pool.party
         if whole.level not in self.levels:
             has, others = ("one graph", "k-means, louvain") if whole.level == "node" else ("a pile of graphs", "iid")
-            raise self.refuse(f"it does not cut {has}: use another partition, such as {others} or random")
+            raise self.error(f"it does not cut {has}: use another partition, such as {others} or random")
         if parties < 1:
-            raise self.refuse(f"cannot cut into {parties} parties: ask for at least 1")
+            raise self.error(f"cannot cut into {parties} parties: ask for at least 1")
         if parties > whole.items:
-            raise self.refuse(f"{whole.items} {whole.level}s are too few for {parties} parties: ask for fewer")
-        members = self._kept_members(pool, parties, seed, kept)
-        return parties_of(whole, members, self.names(pool, parties), coupled=self.edges == "coupled")
+            raise self.error(f"{whole.items} {whole.level}s are too few for {parties} parties: ask for fewer")
+        members = self._cached_members(pool, parties, seed, cache_folder)
+        return cut_into_parties(whole, members, self.names(pool, parties), coupled=self.edges == "coupled")
 
     def names(self, pool: Pool, parties: int) -> Sequence[str]:
         return [f"party-{at:0{len(str(parties - 1))}d}" for at in range(parties)]
 
-    def refuse(self, reason: str) -> IsthmusError:
+    def error(self, reason: str) -> IsthmusError:
         """The error for a cut that cannot be made, to be raised."""
         return IsthmusError(f"partition '{self.name}': {reason}")
 
     def _checked_members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
         members = self.members(pool, parties, seed)
         if len(members) != parties:
-            raise self.refuse(f"it says what {len(members)} parties hold, {parties} were asked for")
+            raise self.error(f"it says what {len(members)} parties hold, {parties} were asked for")
         for at, held in enumerate(members):
             if held.numel() == 0:
-                raise self.refuse(f"party {at} would get no {pool.party.level}: ask for fewer parties")
+                raise self.error(f"party {at} would get no {pool.party.level}: ask for fewer parties")
         return members
 
-    def _kept_members(self, pool: Pool, parties: int, seed: int, kept: Path | None) -> list[Tensor]:
-        key = None if kept is None else self._key(pool, parties, seed)
-        if kept is None or key is None:
+    def _cached_members(self, pool: Pool, parties: int, seed: int, cache_folder: Path | None) -> list[Tensor]:
+        key = None if cache_folder is None else self._key(pool, parties, seed)
+        if cache_folder is None or key is None:
             return self._checked_members(pool, parties, seed)
 
         def make() -> dict[str, Tensor]:
             members = self._checked_members(pool, parties, seed)
             return {"held": torch.cat(members), "sizes": torch.tensor([held.numel() for held in members])}
 
-        found = cache.cached(kept, key, make)
+        found = cache.cached(cache_folder, key, make)
         return list(found["held"].split(found["sizes"].tolist()))
 
     def _key(self, pool: Pool, parties: int, seed: int) -> str | None:
@@ -114,7 +114,7 @@ class Partition(Registered):
             options = self.model_dump(mode="json", exclude={"edges"})
         except (OSError, TypeError, ValueError):
             return None
-        return cache.digest(cache.content(pool), self.name, options, parties, seed, code, _versions())
+        return cache.digest(cache.hash_pool(pool), self.name, options, parties, seed, code, _versions())
 
 
 def _versions() -> list[str]:
@@ -125,7 +125,7 @@ def _versions() -> list[str]:
     return found
 
 
-def nobody_empty(owner: Tensor, parties: int) -> Tensor:
+def fill_empty_parties(owner: Tensor, parties: int) -> Tensor:
     """Give each party without an item one from those that have most."""
     counts = torch.bincount(owner, minlength=parties)
     empty = torch.nonzero(counts == 0).flatten()
@@ -137,7 +137,7 @@ def nobody_empty(owner: Tensor, parties: int) -> Tensor:
     return owner.index_copy(0, spare, empty)
 
 
-def packed(groups: Sequence[list[int]], parties: int, items: int) -> Tensor:
+def pack_groups(groups: Sequence[list[int]], parties: int, items: int) -> Tensor:
     """Owners, when every group in turn (the largest comes first) goes to the party that has least so far."""
     owner = torch.empty(items, dtype=torch.long)
     smallest = [(0, at) for at in range(parties)]

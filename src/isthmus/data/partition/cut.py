@@ -13,7 +13,7 @@ from isthmus.data import rows
 from isthmus.data.party import SPLITS, Border, Cohort, Party
 
 
-def parties_of(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:
+def cut_into_parties(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:
     """Parties that hold these items of the whole, each in this order, with tensors of their own.
 
     Arguments:

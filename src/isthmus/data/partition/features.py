@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.partition.base import Partition, nobody_empty
+from isthmus.data.partition.base import Partition, fill_empty_parties
 from isthmus.data.party import Level
 from isthmus.data.pool import Pool, numpy_generator, rank_within
 
@@ -43,7 +43,7 @@ class KMeans(Partition):
         owner[~told] = rank_within(owner[~told], generator) % parties
         if told.any():
             owner[told] = self._clusters(x[told], parties, int(generator.integers(2**31)))
-        return nobody_empty(owner, parties)
+        return fill_empty_parties(owner, parties)
 
     def _clusters(self, x: Any, parties: int, seed: int) -> Tensor:
         """For every row its cluster; empty ones where rows are fewer, or fewer differ, than there are parties."""

@@ -19,18 +19,18 @@ class Given(Partition):
 
     name: ClassVar[str] = "given"
 
-    def natural(self, pool: Pool) -> int | None:
+    def natural_count(self, pool: Pool) -> int | None:
         held = pool.holders if pool.parties is None else pool.parties
         return None if held is None else len(held)
 
-    def cut(self, pool: Pool, parties: int, seed: int, *, kept: Path | None = None) -> list[Party]:
-        natural = self.natural(pool)
+    def cut(self, pool: Pool, parties: int, seed: int, *, cache_folder: Path | None = None) -> list[Party]:
+        natural = self.natural_count(pool)
         if natural is None:
-            raise self.refuse(
+            raise self.error(
                 "these data have no owners of their own: use another partition, such as 'louvain' or 'random'"
             )
         if natural != parties:
-            raise self.refuse(f"the data belong to {natural} parties, {parties} were asked for: ask for {natural}")
+            raise self.error(f"the data belong to {natural} parties, {parties} were asked for: ask for {natural}")
         if pool.parties is None:
             return super().cut(pool, parties, seed)
         return [party if self.edges == "coupled" else replace(party, border=None) for party in pool.parties]

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.partition.base import Partition, nobody_empty
+from isthmus.data.partition.base import Partition, fill_empty_parties
 from isthmus.data.pool import Pool, numpy_generator, rank_within
 from isthmus.data.skew import earth_movers
 
@@ -37,7 +37,7 @@ class QuantityDirichlet(Partition):
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         generator = numpy_generator(seed, "partition")
         shares = generator.dirichlet(np.full(parties, self.beta), size=1)
-        return nobody_empty(spread(one_group(pool), torch.from_numpy(shares), generator), parties)
+        return fill_empty_parties(spread(one_group(pool), torch.from_numpy(shares), generator), parties)
 
 
 class Iid(Partition):
@@ -67,7 +67,7 @@ class LabelDirichlet(Partition):
         generator = numpy_generator(seed, "partition")
         drawn = torch.from_numpy(generator.dirichlet(np.full(parties, self.beta), size=classes))
         unlabelled = torch.full((1, parties), 1 / parties, dtype=drawn.dtype)
-        return nobody_empty(spread(y, torch.cat([drawn, unlabelled]), generator), parties)
+        return fill_empty_parties(spread(y, torch.cat([drawn, unlabelled]), generator), parties)
 
 
 class LabelSkew(Partition):
@@ -102,7 +102,7 @@ class LabelSkew(Partition):
         """Owners of labelled items that stand class by class; `at` says for each how far back in its class it is."""
         first = torch.argsort(torch.argsort(at, stable=True))
         if not y.numel():
-            raise self.refuse("no item has a label: use 'random'")
+            raise self.error("no item has a label: use 'random'")
         classes = int(y.max()) + 1
 
         def distance(in_runs: int) -> float:
@@ -111,7 +111,7 @@ class LabelSkew(Partition):
 
         least, most, within = distance(0), distance(y.numel()), 8 / y.numel()
         if not least - within <= self.emd <= most + within:
-            raise self.refuse(
+            raise self.error(
                 f"an emd of {self.emd} is out of reach, these labels reach {math.ceil(1000 * least) / 1000} to "
                 f"{math.floor(1000 * most) / 1000} at {parties} parties of equal size: choose one of those"
             )
@@ -149,6 +149,6 @@ def classes_of(partition: Partition, pool: Pool) -> tuple[Tensor, int]:
     """The class of every item, and how many there are; items without a label (-1) are one class more, the last."""
     y: Tensor = pool.party.graph.y
     if y.dim() != 1 or y.is_floating_point():
-        raise partition.refuse("it needs one class for each item, these labels are of several tasks: use 'random'")
+        raise partition.error("it needs one class for each item, these labels are of several tasks: use 'random'")
     classes = int(y.max()) + 1
     return torch.where(y < 0, max(0, classes), y), max(0, classes)

@@ -40,7 +40,7 @@ class Overlap(Partition):
             raise ValueError("each is a part of the whole, above 0 and at most 1")
         return proportions
 
-    def natural(self, pool: Pool) -> int | None:
+    def natural_count(self, pool: Pool) -> int | None:
         return len(self.proportions)
 
     def members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
@@ -61,7 +61,7 @@ class Overlap(Partition):
             share = self.proportions[at % len(self.proportions)]
             sizes.append(round(share * whole.items))
             if not sizes[-1]:
-                raise self.refuse(f"proportion {share} of {whole.items} {whole.level}s is none: raise it")
+                raise self.error(f"proportion {share} of {whole.items} {whole.level}s is none: raise it")
         return sizes
 
     def _common(self, whole: Party, sizes: Sequence[int]) -> int:
@@ -70,12 +70,12 @@ class Overlap(Partition):
         items = whole.items
         common = round(self.shared * items)
         if common > min(sizes):
-            raise self.refuse(
+            raise self.error(
                 f"shared = {self.shared} is more than the smallest proportion, {min(sizes) / items:.3g}: lower it"
             )
         least = items - sum(items - size for size in sizes)  # everybody's gaps together cannot cover more
         if common < least:
-            raise self.refuse(
+            raise self.error(
                 f"shared = {self.shared} is too little, parties this large share {least} of {items} {whole.level}s "
                 f"at least: raise it to {math.ceil(1000 * least / items) / 1000} or lower the proportions"
             )

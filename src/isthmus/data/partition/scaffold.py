@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data.cache import cache_root
-from isthmus.data.partition.base import Partition, packed
+from isthmus.data.partition.base import Partition, pack_groups
 from isthmus.data.party import Level
 from isthmus.data.pool import Pool, numpy_generator
 from isthmus.data.smiles import scaffolds_of
@@ -30,14 +30,14 @@ class Scaffold(Partition):
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         if pool.smiles is None:
-            raise self.refuse("these data have no SMILES to find scaffolds in: use another partition, such as 'random'")
-        of = scaffolds_of(pool.smiles, kept=cache_root() / "molecules")
+            raise self.error("these data have no SMILES to find scaffolds in: use another partition, such as 'random'")
+        of = scaffolds_of(pool.smiles, cache_folder=cache_root() / "molecules")
         alone = of < 0
         group = torch.where(alone, int(of.max()) + alone.cumsum(0), of)
         sizes = torch.bincount(group)
         if sizes.numel() < parties:
-            raise self.refuse(f"{sizes.numel()} scaffolds are too few for {parties} parties: ask for fewer")
+            raise self.error(f"{sizes.numel()} scaffolds are too few for {parties} parties: ask for fewer")
         ties = numpy_generator(seed, "partition").permutation(sizes.numel())
         order = np.lexsort((ties, -sizes.numpy()))
         members = torch.argsort(group, stable=True).split(sizes.tolist())
-        return packed([members[at].tolist() for at in order], parties, group.numel())
+        return pack_groups([members[at].tolist() for at in order], parties, group.numel())

@@ -13,7 +13,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from isthmus.data.partition.base import Partition, nobody_empty, packed
+from isthmus.data.partition.base import Partition, fill_empty_parties, pack_groups
 from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool, numpy_generator
 from isthmus.errors import missing_extra
@@ -33,7 +33,7 @@ class Louvain(Partition):
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         communities = self._communities(pool.party, seed)
-        return packed(_at_least(communities, parties), parties, pool.party.items)
+        return pack_groups(_at_least(communities, parties), parties, pool.party.items)
 
     def _communities(self, party: Party, seed: int) -> list[list[int]]:
         import networkx  # slow to import, and only needed here
@@ -69,7 +69,7 @@ class Metis(Partition):
         _, owner = pymetis.part_graph(
             parties, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
         )
-        return nobody_empty(torch.tensor(owner), parties)
+        return fill_empty_parties(torch.tensor(owner), parties)
 
 
 def _neighbours_near(party: Party) -> list[int]:

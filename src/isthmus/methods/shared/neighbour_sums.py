@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data import matrices, rows
-from isthmus.data.coupling import Coupling, decoupled
+from isthmus.data.coupling import Coupling, decouple
 from isthmus.data.party import Party
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import Prepared, action
@@ -62,7 +62,7 @@ class NeighbourSums(Prepared):
         """The decoupled graphs of the parties asked now."""
         names = self.cohort.names
         if self._coupling is None or self._coupling[0] != names:
-            self._coupling = names, decoupled(self.cohort.parties)
+            self._coupling = names, decouple(self.cohort.parties)
         return self._coupling[1]
 
     def _ids(self) -> tuple[list[Tensor], list[Tensor]]:

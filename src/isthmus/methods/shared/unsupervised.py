@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.data.party import Block, Level, Party
-from isthmus.data.views import diffused
+from isthmus.data.views import add_diffusion_view
 from isthmus.errors import IsthmusError
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning
@@ -84,5 +84,5 @@ class TwoViews(Unsupervised):
 
     class AtParty(Unsupervised.AtParty):
         def __init__(self, method: TwoViews, parties: Sequence[Party], *args: Any, **where: Any) -> None:
-            seen = [diffused(party, restart=method.restart, least=method.least) for party in parties]
+            seen = [add_diffusion_view(party, restart=method.restart, threshold=method.least) for party in parties]
             super().__init__(method, seen, *args, **where)
