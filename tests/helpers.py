@@ -19,7 +19,8 @@ from isthmus.data.pool import Pool
 from isthmus.data.rows import to_dense
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.draws import generator
-from isthmus.nn.per_party import Leaf, PerParty, Weights, initial_weights, per_party
+from isthmus.nn.per_party import Leaf, PerParty, per_party
+from isthmus.nn.weights import Weights, initial_weights
 from isthmus.tasks.base import Step
 from isthmus.tasks.classification import NodeClassification
 

@@ -20,7 +20,7 @@ from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator
 from isthmus.nn.encoders import Gcn, Gin
-from isthmus.nn.per_party import initial_weights
+from isthmus.nn.weights import initial_weights
 from isthmus.study.loop import Run
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 

@@ -9,7 +9,8 @@ from isthmus.federation.site import Site, action
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.encoders import Encoder, Gcn, Gin, Mlp
-from isthmus.nn.per_party import Leaf, initial_weights
+from isthmus.nn.per_party import Leaf
+from isthmus.nn.weights import initial_weights
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -9,15 +9,20 @@ from helpers import (
     apart,
     assert_close,
     assert_law,
+    from_leaves,
     make_parties,
     plain_fit,
     plain_output,
+    slope_of,
     train_side_by_side,
 )
 from isthmus.data.party import Cohort
+from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining
+from isthmus.nn.draws import generator
 from isthmus.nn.encoders import Encoder, WeightedSage
-from isthmus.nn.per_party import initial_weights, per_party
+from isthmus.nn.per_party import per_party
+from isthmus.nn.weights import body_weights, initial_weights
 
 NAMES = [name for name, kind in Encoder.known().items() if kind.__module__ == Encoder.built_in_module]
 VARIANTS = [
@@ -102,6 +107,40 @@ def arguments(module, party):
 
     plain_output(Spy(), party.graph)
     return seen
+
+
+@over_levels
+@over_data
+@over_variants
+def test_embeddings_of_a_cohort_are_those_of_its_parties_alone_and_give_the_outputs(name, options, level, sparse):
+    """With gradients, which follow from the sum of the embeddings' squares."""
+    module, parties = build(name, level, options), make_parties(level, sparse=sparse, weighted=sparse)
+    weights = apart(module, len(parties))
+    if not body_weights(module):
+        model = per_party(module, len(parties))
+        with pytest.raises(IsthmusError, match="has no embedding before its head"):
+            model(Cohort(parties).block, embed=True)
+        return
+    together = embedded(per_party(module, len(parties)), parties, weights)
+    assert len(together[1]) == sum(Cohort(parties).items)
+    split = [each.split(Cohort(parties).items) for each in together[:2]]
+    for at, party in enumerate(parties):
+        own = {n: w[at : at + 1] for n, w in weights.items()}
+        alone = embedded(per_party(module, 1), [party], own)
+        for found, due in zip(split, alone[:2], strict=True):
+            torch.testing.assert_close(found[at], due, rtol=1e-5, atol=1e-5)
+        assert_close({n: g[at] for n, g in together[2].items()}, {n: g[0] for n, g in alone[2].items()})
+    assert {n for n, g in together[2].items() if g.any()} <= set(body_weights(module))
+
+
+def embedded(model, parties, weights):
+    """Output, embedding and the gradient of the embedding's squares."""
+    cohort = Cohort(tuple(parties))
+    model.load(weights)
+    leaves = model.start_training(cohort.block, [True] * len(parties), touched=False)
+    output, h = model(cohort.block, [generator(name) for name in cohort.names], embed=True)
+    h.square().sum().backward()
+    return output.detach(), h.detach(), from_leaves(model, leaves, [slope_of(leaf) for leaf in leaves])
 
 
 @over_levels

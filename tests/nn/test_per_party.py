@@ -24,7 +24,8 @@ from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.draws import generator
 from isthmus.nn.encoders import Gcn
-from isthmus.nn.per_party import PerParty, initial_weights, per_party
+from isthmus.nn.per_party import PerParty, per_party
+from isthmus.nn.weights import initial_weights
 
 HIDDEN = 8
 
@@ -388,6 +389,69 @@ def test_a_frozen_parameter_does_not_move(name, base, sparse):
     start = apart(module, len(parties))
     found = train_side_by_side(per_party(module, len(parties)), parties, start).weights
     assert {n for n in start if torch.equal(start[n], found[n])} == {name}
+
+
+@pytest.mark.parametrize("name", ["batch-norm", "gcn-graph", "gcn"])
+@pytest.mark.parametrize("given", ["shared", "stacked"])
+@over_sparse
+def test_weights_that_are_not_named_stay_as_they_were_bit_for_bit(name, given, sparse):
+    """In spite of weight decay; running statistics too."""
+    module, cohort = made(name), Cohort(make_parties("node", sparse=sparse))
+    model = per_party(module, len(cohort))
+    start = apart(module, len(cohort) if given == "stacked" else 1)
+    model.load(start if given == "stacked" else {n: w[0] for n, w in start.items()})
+    only = [n for n in start if n.startswith(("head", "convs.1"))]
+    leaves = model.start_training(cohort.block, [True] * len(cohort), touched=False, only=only)
+    assert {leaf.name for leaf in leaves} == set(only)
+    optimizer = PartyOptimizer(LocalTraining(optimizer="adam", weight_decay=0.1), leaves)
+    for step in range(2):
+        model(cohort.block, [generator(name, step) for name in cohort.names]).square().sum().backward()
+        optimizer.step([True] * len(cohort))
+    model.stop_training()
+    assert {n for n, w in model.stacks().items() if not torch.equal(w, start[n].expand_as(w))} == set(only)
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_first_layer_that_is_not_named_stays_as_it_was_bit_for_bit(touched):
+    cohort, module = Cohort(make_parties("node", sparse=True)), first_layer_model()
+    model = per_party(module, len(cohort))
+    due = model(cohort.block)
+    leaves = model.start_training(cohort.block, [True] * len(cohort), touched=touched, only=["convs.1.bias"])
+    model(cohort.block).sum().backward()
+    assert [leaf.name for leaf in leaves] == ["convs.1.bias"]
+    model.stop_training()
+    torch.testing.assert_close(model(cohort.block), due)
+    assert all(torch.equal(w, initial_weights(module)[n].expand_as(w)) for n, w in model.stacks().items())
+
+
+def test_only_weights_of_the_model_can_be_named():
+    with pytest.raises(IsthmusError, match=r"cannot train 'head\.wait', .* did you mean 'head\.weight'"):
+        per_party(made("batch-norm"), 2).start_training(None, (), touched=False, only=["head.wait"])
+
+
+# ---- embeddings
+
+
+@over_sparse
+@pytest.mark.parametrize("name", ["batch-norm", "centred", "noisy", "gatv2"])
+def test_the_embedding_is_what_the_head_receives(name, sparse):
+    cohort = Cohort(make_parties("node", sparse=sparse))
+    module = made(name)
+    model = per_party(module, len(cohort))
+    output, h = model(cohort.block, embed=True)
+    torch.testing.assert_close(module.head(h), output)
+    assert torch.equal(model(cohort.block), output)
+
+
+def test_a_head_is_called_once():
+    class Twice(Body):
+        def forward(self, x, edge_index):
+            h = self.conv(x, edge_index)
+            return self.head(h) + self.head(h.relu())
+
+    cohort = Cohort(make_parties("node"))
+    with pytest.raises(IsthmusError, match="Twice calls its head 'head' not once"):
+        per_party(Twice(), len(cohort))(cohort.block, embed=True)
 
 
 # ---- the first layer

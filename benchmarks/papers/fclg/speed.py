@@ -27,7 +27,7 @@ import torch
 
 from isthmus.data.party import pool_parties
 from isthmus.federation.site import Site
-from isthmus.nn.per_party import initial_weights
+from isthmus.nn.weights import initial_weights
 from isthmus.study.results import versions
 from isthmus.study.setup import extended, module_for
 

@@ -28,7 +28,7 @@ from isthmus.data.party import pool_parties
 from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL
-from isthmus.nn.per_party import initial_weights
+from isthmus.nn.weights import initial_weights
 from isthmus.papers.plan import Table
 from isthmus.study.results import versions
 from isthmus.study.setup import module_for

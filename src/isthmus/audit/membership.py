@@ -27,7 +27,7 @@ from isthmus.methods.fedgc import FedGC
 from isthmus.methods.shared import alone
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator, seed_of
-from isthmus.nn.per_party import redrawn
+from isthmus.nn.weights import redrawn
 from isthmus.study.loop import Run
 from isthmus.study.setup import shared_nodes
 from isthmus.tasks.base import Task

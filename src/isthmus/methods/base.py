@@ -15,7 +15,7 @@ from isthmus.federation.answers import Total
 from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
 from isthmus.methods.training import LocalTraining, Pull
-from isthmus.nn.per_party import Weights, initial_weights
+from isthmus.nn.weights import Weights, initial_weights
 from isthmus.options import Registered
 from isthmus.privacy.accounting import Account
 from isthmus.tasks.base import Task

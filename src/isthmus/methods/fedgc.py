@@ -26,7 +26,8 @@ from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.bottleneck import Bottleneck, divergence
 from isthmus.nn.condensed import Distance
 from isthmus.nn.draws import seed_of
-from isthmus.nn.per_party import PerParty, initial_weights
+from isthmus.nn.per_party import PerParty
+from isthmus.nn.weights import initial_weights
 from isthmus.tasks.base import Step
 
 

@@ -25,8 +25,8 @@ from isthmus.methods.base import Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining, moved
 from isthmus.nn.draws import generator
-from isthmus.nn.per_party import Weights
 from isthmus.nn.products import Features, Propagation
+from isthmus.nn.weights import Weights
 from isthmus.options import Options
 from isthmus.tasks.base import Task
 

@@ -19,7 +19,7 @@ from isthmus.methods.base import Model, State
 from isthmus.methods.shared.condensing import Condensing
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
-from isthmus.nn.per_party import redrawn
+from isthmus.nn.weights import redrawn
 
 
 class SFGC(Condensing):

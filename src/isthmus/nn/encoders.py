@@ -39,7 +39,10 @@ class Encoder(Registered):
     """How nodes become a graph, for graph tasks."""
 
     def build(self, features: int, classes: int, level: Level) -> nn.Module:
-        """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs."""
+        """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs.
+
+        Its head (see `head_of`) turns embeddings into these outputs.
+        """
         if level != "graph":
             return self.body(features, classes)
         return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
@@ -162,6 +165,7 @@ class Convolutions(MessagePassing):
     ) -> None:
         super().__init__()
         self.convs = nn.ModuleList(convs)
+        self.head = f"convs.{len(convs) - 1}"
         self.dropout = nn.Dropout(dropout)
         self.weighted = weighted
         self.first_layer = first_layer
@@ -376,6 +380,7 @@ class Perceptron(MessagePassing):
     def __init__(self, widths: list[tuple[int, int]], dropout: float) -> None:
         super().__init__()
         self.linears = nn.ModuleList(nn.Linear(i, o) for i, o in widths)
+        self.head = f"linears.{len(widths) - 1}"
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Any, edge_index: Tensor | None = None, edge_weight: Tensor | None = None) -> Tensor:
@@ -422,9 +427,10 @@ class Diffused(MessagePassing):
 
 class Simplified(Diffused):
     """S^K X W + b. The narrow X W is what is propagated: with PyG's order of the products a step on Cora, whose
-    features are 200 times as wide as its classes, takes many times as long."""
+    features are 200 times as wide as its classes, takes many times as long. The whole model is its head."""
 
     first_layer = "linear.weight"
+    head = ""
 
     def __init__(self, features: int, out: int, hops: int) -> None:
         super().__init__(Diffusion(hops))
@@ -478,6 +484,7 @@ class Personalised(MessagePassing):
     def __init__(self, perceptron: Perceptron, hops: int, alpha: float) -> None:
         super().__init__()
         self.perceptron = perceptron
+        self.head = f"perceptron.{perceptron.head}"
         self.propagate = gnn.APPNP(hops, alpha)
 
     @property
@@ -514,6 +521,7 @@ class DiffusedPerceptron(Diffused):
     def __init__(self, diffusion: Diffusion, widths: list[tuple[int, int]], dropout: float) -> None:
         super().__init__(diffusion)
         self.perceptron = Perceptron(widths, dropout)
+        self.head = f"perceptron.{self.perceptron.head}"
 
     @property
     def first_layer(self) -> str | None:
@@ -547,6 +555,7 @@ class DiffusedGpr(Diffused):
     def __init__(self, perceptron: Perceptron, start: Tensor) -> None:
         super().__init__(Diffusion(start.numel() - 1, every=True))
         self.perceptron = perceptron
+        self.head = f"perceptron.{perceptron.head}"
         self.gamma = HopWeights(start)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
@@ -560,6 +569,7 @@ class GprBody(MessagePassing):
     def __init__(self, perceptron: Perceptron, start: Tensor) -> None:
         super().__init__()
         self.perceptron = perceptron
+        self.head = f"perceptron.{perceptron.head}"
         self.hop = Hop()
         self.gamma = HopWeights(start)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,13 +18,11 @@ from torch_geometric import nn as gnn
 
 from isthmus.data import rows
 from isthmus.data.party import Block
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, nearest
 from isthmus.nn.draws import Draws, NotSideBySide, sizes_of
 from isthmus.nn.products import Columns, Features, Propagations, grouped_linear, per_row
 from isthmus.nn.stacks import FirstLayer, Stack, dense
-
-Weights: TypeAlias = dict[str, Tensor]
-"""Named tensors of one model; with a leading party dimension where they are a stack."""
+from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, statistics
 
 
 @dataclass
@@ -81,6 +79,7 @@ class PerParty:
         self._columns: dict[Any, tuple[Tensor, Columns]] = {}
         self._shared: Weights | None = initial_weights(self.module)
         self._stacks: dict[str, Stack] = {}
+        self._frozen: frozenset[str] = frozenset()
         self._counters = {name: b for name, b in self.module.named_buffers() if not b.is_floating_point()}
 
     # ---- weights
@@ -112,29 +111,38 @@ class PerParty:
         """As `weights`, every stack a plain tensor."""
         return {name: dense(stack) for name, stack in self.weights().items()}
 
-    def start_training(self, block: Block, trains: Sequence[bool], *, touched: bool) -> list[Leaf]:
-        """Make the weights trainable, a slice per party, and hand out the leaves that an optimiser moves.
+    def start_training(
+        self, block: Block, trains: Sequence[bool], *, touched: bool, only: Collection[str] | None = None
+    ) -> list[Leaf]:
+        """Make the weights trainable, a slice per party, and return the leaves that an optimiser moves.
 
         Arguments:
             block: what will be trained on.
             trains: which parties take steps at all.
-            touched: every party that trains takes the same number of steps and nothing moves its weights that differs
-                between parties but its data: then a first layer may be kept by touched rows.
+            touched: every party that trains takes the same number of steps, and only its data moves its weights
+                otherwise than those of other parties: then a first layer may be stored by touched rows.
+            only: names of the weights to train; the others keep their values, running statistics too, and get no
+                gradient. None trains all.
         """
+        names = initial_weights(self.module)
+        if unknown := [name for name in only or () if name not in names]:
+            raise IsthmusError(f"cannot train '{unknown[0]}', no weight of the model: {nearest(unknown[0], names)}")
         if not self._probed:
             self._probe(block)
-        trainable = {name for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        trainable = {n for n, p in self.module.named_parameters() if p.requires_grad and (only is None or n in only)}
+        self._frozen = frozenset(name for name in statistics(self.module) if only is not None and name not in only)
         leaves: list[Leaf] = []
         shared, stacks = self._shared, self.weights()
         self._stacks, self._shared = {}, None
         for name, stack in stacks.items():
-            if name == self.first_layer and name in trainable and rows.is_sparse(block.x):
+            if name == self.first_layer and rows.is_sparse(block.x):
                 use = touched and shared is not None
                 layer = self._first_layer(block, shared[name] if shared and use else stack, use, trains)
-                leaves.append(Leaf(name, layer.kept, layer.columns.sizes))
-                if use:
-                    leaves.append(Leaf(f"{name}#rest", layer.rest, (1, 1), everyone=True))
                 self._stacks[name] = layer
+                if name in trainable:
+                    leaves.append(Leaf(name, layer.kept.requires_grad_(), layer.columns.sizes))
+                    if use:
+                        leaves.append(Leaf(f"{name}#rest", layer.rest, (1, 1), everyone=True))
                 continue
             full = dense(stack).clone(memory_format=torch.contiguous_format)
             self._stacks[name] = full
@@ -153,7 +161,7 @@ class PerParty:
             full = dense(stack)
             kept = full.transpose(1, 2).reshape(-1, full.size(1)).contiguous()
             rest = full.new_zeros(2, full.size(2), full.size(1))
-        return FirstLayer(columns, kept.requires_grad_(), rest, tuple(trains))
+        return FirstLayer(columns, kept, rest, tuple(trains))
 
     def like_leaves(self, leaves: Sequence[Leaf], weights: Mapping[str, Tensor]) -> list[Tensor]:
         """Weights (shared or stacked) in the shapes of the leaves, to be added to their gradients."""
@@ -193,19 +201,55 @@ class PerParty:
 
     # ---- forward
 
-    def __call__(self, block: Block, generators: Sequence[torch.Generator] | None = None) -> Any:
+    def __call__(
+        self, block: Block, generators: Sequence[torch.Generator] | None = None, *, embed: bool = False
+    ) -> Any:
         """The module's output for every row of the block: a tensor, or several, the rows of each party after party.
 
         Arguments:
             block: graphs of all parties; a party may be absent from it (size 0).
             generators: one per party, for dropout; needed in training only.
+            embed: return `(output, embedding)`. The embedding is what the module's head (see `head_of`) receives: a
+                row per node, or per graph, with its gradients.
         """
         if len(block.sizes) != self.parties:
             raise IsthmusError(f"the block has {len(block.sizes)} parties, the model {self.parties}")
         if not self._probed:
             self._probe(block)
         way = self._together if self.side_by_side else self._one_by_one
-        return way(block, generators)
+        if not embed:
+            return way(block, generators)
+        with self._head_inputs(block.sizes) as inputs:
+            output = way(block, generators)
+        return output, torch.cat(inputs)
+
+    @contextmanager
+    def _head_inputs(self, sizes: Sequence[int]) -> Iterator[list[Tensor]]:
+        """What the head receives in the passes meanwhile: once side by side, or party after party."""
+        head, weights_before = head_of(self.module), body_weights(self.module)
+        inputs: list[Tensor] = []
+
+        def receive(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+            h = args[0] if args else next(iter(named.values()))
+            if not weights_before or isinstance(h, Features):
+                raise IsthmusError(
+                    f"model {type(self.module).__name__} has no embedding before its head '{head}', which reads the "
+                    "features: use a model with more layers"
+                )
+            inputs.append(h)
+
+        module = self._twin if self.side_by_side else self.module
+        assert module is not None
+        hook = module.get_submodule(head).register_forward_pre_hook(receive, with_kwargs=True)
+        try:
+            yield inputs
+        finally:
+            hook.remove()
+        if len(inputs) != (1 if self.side_by_side else sum(size > 0 for size in sizes)):
+            raise IsthmusError(
+                f"model {type(self.module).__name__} calls its head '{head}' not once per forward pass: name a "
+                "submodule that it calls once"
+            )
 
     def resize(self, parties: int) -> None:
         """Start anew with this many slices, all at the initial weights."""
@@ -226,7 +270,7 @@ class PerParty:
     def _together(self, block: Block, generators: Sequence[torch.Generator] | None) -> Any:
         bank = self._bank
         bank.stacked = self._shared is None
-        bank.weights = dict(self._stacks) if self._shared is None else dict(self._shared)
+        bank.weights = dict(self._shared if self._shared is not None else self._unfrozen())
         bank.layouts = (block.sizes, block.graphs) if block.graphs else (block.sizes,)
         assert self._twin is not None
         self._twin.train(self.training)
@@ -260,9 +304,14 @@ class PerParty:
         if self._shared is not None:
             yield from (self._shared for _ in range(self.parties))
             return
-        full = {name: dense(stack) for name, stack in self._stacks.items()}
+        full = {name: dense(stack) for name, stack in self._unfrozen().items()}
         for at in range(self.parties):
             yield {name: stack[at] for name, stack in full.items()}
+
+    def _unfrozen(self) -> dict[str, Stack]:
+        """The stacks, with copies of running statistics that a pass in training must not move."""
+        copies = {name: dense(self._stacks[name]).clone() for name in self._frozen if self.training}
+        return {**self._stacks, **copies}
 
     def _call(self, block: Block, x: Any) -> dict[str, Any]:
         graphs = sum(block.graphs) if block.graphs else None
@@ -346,23 +395,6 @@ def _seeded(source: torch.Generator) -> Iterator[None]:
 def per_party(module: nn.Module, parties: int, device: torch.device | None = None) -> PerParty:
     """`module` with one slice of weights per party."""
     return PerParty(module, parties, device)
-
-
-def initial_weights(module: nn.Module) -> Weights:
-    """What travels: parameters, and buffers of real numbers (running statistics)."""
-    kept = dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if b.is_floating_point()}
-    return {name: value.detach() for name, value in kept.items()}
-
-
-def redrawn(module: nn.Module, seed: int) -> Weights:
-    """Other first weights of the same model: `reset_parameters` of every layer that has one."""
-    module = copy.deepcopy(module)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for part in module.modules():
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-    return initial_weights(module)
 
 
 # ---- twins: the layers that work on all parties side by side

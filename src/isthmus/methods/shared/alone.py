@@ -8,7 +8,7 @@ from isthmus.data.party import Party
 from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.per_party import Weights
+from isthmus.nn.weights import Weights
 from isthmus.tasks.base import Task
 
 

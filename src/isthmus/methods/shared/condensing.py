@@ -35,7 +35,7 @@ from isthmus.nn.condensed import (
 )
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import generator, seed_of
-from isthmus.nn.per_party import initial_weights
+from isthmus.nn.weights import initial_weights
 from isthmus.tasks.classification import NodeClassification
 
 

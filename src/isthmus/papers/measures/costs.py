@@ -20,7 +20,7 @@ from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
-from isthmus.nn.per_party import initial_weights
+from isthmus.nn.weights import initial_weights
 from isthmus.papers.measures import Measure, Measurement
 from isthmus.study.config import Study
 from isthmus.study.setup import extended, module_for

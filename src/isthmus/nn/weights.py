@@ -1,0 +1,69 @@
+"""The weights of a model by name, and which of them are its head."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.errors import IsthmusError
+
+Weights: TypeAlias = dict[str, Tensor]
+"""Named tensors of one model; with a leading party dimension where they are a stack."""
+
+
+def initial_weights(module: nn.Module) -> Weights:
+    """What travels: parameters, and buffers of real numbers (running statistics)."""
+    return {name: parameter.detach() for name, parameter in module.named_parameters()} | statistics(module)
+
+
+def statistics(module: nn.Module) -> Weights:
+    """The buffers of real numbers."""
+    return {name: buffer.detach() for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+
+
+def redrawn(module: nn.Module, seed: int) -> Weights:
+    """Other initial weights for the same model: `reset_parameters` of every layer that has it."""
+    module = copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for part in module.modules():
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
+    return initial_weights(module)
+
+
+def head_of(module: nn.Module) -> str:
+    """The dotted name of the submodule that turns embeddings into outputs: its `head`, a text or a submodule.
+
+    >>> class Model(nn.Module):
+    ...     head = "lin2"
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.lin1, self.lin2 = nn.Linear(4, 8), nn.Linear(8, 3)
+    >>> head_of(Model()), head_weights(Model()), body_weights(Model())
+    ('lin2', ('lin2.weight', 'lin2.bias'), ('lin1.weight', 'lin1.bias'))
+    """
+    head = getattr(module, "head", None)
+    name = head if isinstance(head, str) else "head"
+    if name not in dict(module.named_modules()):
+        problem = f"names as its head '{name}', which it does not have" if isinstance(head, str) else "names no head"
+        parts = ", ".join(at for at, part in module.named_modules() if at and next(part.parameters(), None) is not None)
+        raise IsthmusError(
+            f'model {type(module).__name__} {problem}: set `head = "name of the last layer"` in its class ({parts})'
+        )
+    return name
+
+
+def head_weights(module: nn.Module) -> tuple[str, ...]:
+    """Names of the weights (as in `initial_weights`) that belong to the head."""
+    head = head_of(module)
+    return tuple(name for name in initial_weights(module) if not head or name.startswith(f"{head}."))
+
+
+def body_weights(module: nn.Module) -> tuple[str, ...]:
+    """Names of the weights that do not belong to the head."""
+    head = head_weights(module)
+    return tuple(name for name in initial_weights(module) if name not in head)
