@@ -18,7 +18,7 @@ from torch_geometric import nn as gnn
 
 from isthmus.data import rows
 from isthmus.data.party import Block
-from isthmus.errors import IsthmusError, nearest
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.nn.draws import Draws, NotSideBySide, sizes_of
 from isthmus.nn.products import Columns, Features, Propagations, grouped_linear, per_row
 from isthmus.nn.stacks import FirstLayer, Stack, dense
@@ -126,7 +126,9 @@ class PerParty:
         """
         names = initial_weights(self.module)
         if unknown := [name for name in only or () if name not in names]:
-            raise IsthmusError(f"cannot train '{unknown[0]}', no weight of the model: {nearest(unknown[0], names)}")
+            raise IsthmusError(
+                f"cannot train '{unknown[0]}', no weight of the model: {did_you_mean(unknown[0], names)}"
+            )
         if not self._probed:
             self._probe(block)
         trainable = {n for n, p in self.module.named_parameters() if p.requires_grad and (only is None or n in only)}
