@@ -124,11 +124,10 @@ class PerParty:
             only: names of the weights to train; the others keep their values, running statistics too, and get no
                 gradient. None trains all.
         """
-        names = initial_weights(self.module)
-        if unknown := [name for name in only or () if name not in names]:
-            raise IsthmusError(
-                f"cannot train '{unknown[0]}', no weight of the model: {did_you_mean(unknown[0], names)}"
-            )
+        known = initial_weights(self.module)
+        for name in only or ():
+            if name not in known:
+                raise IsthmusError(f"cannot train '{name}', no weight of the model: {did_you_mean(name, known)}")
         if not self._probed:
             self._probe(block)
         trainable = {n for n, p in self.module.named_parameters() if p.requires_grad and (only is None or n in only)}
