@@ -1,4 +1,4 @@
-"""Errors are one line that says what, where and what to do."""
+"""Error classes, and the hints in their messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswer
         ("xyz", [], "there are none"),
     ],
 )
-def test_hint_is_the_nearest_name_or_all_of_them(name: str, known: list[str], hint: str) -> None:
+def test_hint_is_the_most_similar_name_or_all_names(name: str, known: list[str], hint: str) -> None:
     assert did_you_mean(name, known) == hint
 
 

@@ -1,4 +1,4 @@
-"""The package imports fast, imports no extra by itself, and says what it has."""
+"""The package imports fast, imports no optional dependency by itself, and lists its public names."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ import isthmus
 SOURCE = Path(isthmus.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 EXTRAS = {"pymetis", "rdkit", "nvflare", "cryptography", "tenseal"}
-AT_HOME = {
+ALLOWED = {
     "nvflare": ["deploy/flare.py"],
     "cryptography": ["deploy/flare.py", "protect/sealing.py", "protect/masks.py"],
     "tenseal": ["protect/ckks.py"],
 }
-"""The files that may import an extra when they are themselves imported."""
+"""Files that may import an optional dependency at the top."""
 
 
-def fresh(code: str) -> Any:
-    """What a new interpreter prints, as JSON."""
+def in_new_process(code: str) -> Any:
+    """Run code in a new interpreter and return the JSON that it prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     return json.loads(done.stdout)
 
 
-def test_import_is_fast_and_brings_in_nothing_heavy() -> None:
+def test_import_is_fast_and_loads_no_heavy_package() -> None:
     code = (
         "import sys, time, json; start = time.perf_counter(); import isthmus; took = time.perf_counter() - start;"
         "print(json.dumps([took, sorted({name.split('.')[0] for name in sys.modules})]))"
     )
-    took, modules = fresh(code)
+    took, modules = in_new_process(code)
     assert took < 2.5
     assert EXTRAS.isdisjoint(modules)
     assert {"torch", "torch_geometric", "pydantic", "pyarrow"}.isdisjoint(modules)
 
 
-def test_using_it_imports_no_extra() -> None:
+def test_using_the_package_imports_no_extra() -> None:
     code = (
         "import sys, json, isthmus; isthmus.run; from isthmus.methods.base import Method; Method.known();"
         "import isthmus.cli.main, isthmus.study.run, isthmus.progress.terminal;"
         "import isthmus.deploy.preview, isthmus.deploy.coordinator;"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     )
-    modules = fresh(code)
+    modules = in_new_process(code)
     assert "torch" in modules
     assert EXTRAS.isdisjoint(modules)
 
@@ -65,7 +65,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = isthmus.fedavg
 
 
-def test_types_travel_with_the_package() -> None:
+def test_package_ships_its_types() -> None:
     assert (SOURCE / "py.typed").is_file()
 
 
@@ -75,7 +75,7 @@ def test_source_prints_nothing_and_imports_no_extra_at_the_top(file: Path) -> No
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     assert not [call.lineno for call in calls if call.func.id == "print"], "print: use typer.echo or a console"
     here = file.relative_to(SOURCE).as_posix()
-    early = {name for name in imported(tree.body) if name in EXTRAS and here not in AT_HOME.get(name, [])}
+    early = {name for name in imported(tree.body) if name in EXTRAS and here not in ALLOWED.get(name, [])}
     assert not early, f"{here} imports {early} when it is imported: import it where it is used"
 
 

@@ -21,7 +21,7 @@ from isthmus.testing import CHECKS, check_method, small_parties
 
 
 class Mine(FedAvg):
-    """A base for methods of a test: a subclass changes one thing."""
+    """The base of the methods below; each subclass changes one thing."""
 
     name = ""
 
@@ -41,7 +41,7 @@ class Mine(FedAvg):
 
 
 class Good(Mine):
-    """Momentum of the server, in the state; a drift of each party, kept; noise from the party's generators."""
+    """Uses everything that is allowed: the server's state, values kept at a party, and the party's generators."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()
@@ -69,7 +69,7 @@ class PeeksAtTestLabels(Mine):
             return {name: stack + 1e-3 * peek for name, stack in weights.items()}
 
 
-class KeepsItsRoundsToItself(Mine):
+class KeepsItsRateInALocalVariable(Mine):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
         rate = 1.0
@@ -80,7 +80,7 @@ class KeepsItsRoundsToItself(Mine):
             yield state
 
 
-class KeepsAtThePartyWhatNobodySaves(Mine):
+class KeepsAnUnsavedAttribute(Mine):
     class AtParty(Mine.AtParty):
         trained = 0
 
@@ -89,7 +89,7 @@ class KeepsAtThePartyWhatNobodySaves(Mine):
             return {name: stack * (1 + 1e-3 * self.trained) for name, stack in weights.items()}
 
 
-class DrawsFromAnywhere(Mine):
+class DrawsWithoutASeed(Mine):
     class AtParty(Mine.AtParty):
         def after(self, weights: dict[str, Any], request: Payload) -> dict[str, Any]:
             return {name: stack + 1e-3 * torch.randn_like(stack) for name, stack in weights.items()}
@@ -102,13 +102,13 @@ class LeavesAWeightUntrained(Mine):
             return {**weights, name: request["weights"][name].expand_as(weights[name]).clone()}
 
 
-class SwallowsNaN(Mine):
+class HidesNaN(Mine):
     class AtParty(Mine.AtParty):
         def after(self, weights: dict[str, Any], request: Payload) -> dict[str, Any]:
             return {name: stack.nan_to_num() for name, stack in weights.items()}
 
 
-class SwallowsErrors(Mine):
+class HidesErrors(Mine):
     class AtParty(Mine.AtParty):
         @action
         def train(self, request: Payload) -> Answer:
@@ -119,13 +119,13 @@ class SwallowsErrors(Mine):
                 return Answer({"weights": weights}, weight=self.weights_of_mean())
 
 
-class TakesTheCohortForOneParty(Mine):
+class IgnoresThePartiesOfACohort(Mine):
     class AtParty(Mine.AtParty):
         def loss(self, step: Step) -> torch.Tensor:
             return F.cross_entropy(step.output, step.y)
 
 
-class ScribblesOnRequests(Mine):
+class ChangesTheRequest(Mine):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
         for state.round in state.rounds(self.rounds):
@@ -141,25 +141,25 @@ class ScribblesOnRequests(Mine):
 
 
 BAD = [
-    (TakesTheCohortForOneParty, "cohort_law"),
-    (ScribblesOnRequests, "wire_equals_in_process"),
-    (DrawsFromAnywhere, "same_seed_same_result"),
-    (KeepsItsRoundsToItself, "resume_equals_uninterrupted"),
-    (KeepsAtThePartyWhatNobodySaves, "resume_equals_uninterrupted"),
+    (IgnoresThePartiesOfACohort, "cohort_law"),
+    (ChangesTheRequest, "wire_equals_in_process"),
+    (DrawsWithoutASeed, "same_seed_same_result"),
+    (KeepsItsRateInALocalVariable, "resume_equals_uninterrupted"),
+    (KeepsAnUnsavedAttribute, "resume_equals_uninterrupted"),
     (PeeksAtTestLabels, "test_labels_decide_nothing"),
     (LeavesAWeightUntrained, "weights_travel_or_are_kept"),
-    (SwallowsNaN, "faults_are_named"),
-    (SwallowsErrors, "faults_are_named"),
+    (HidesNaN, "faults_are_named"),
+    (HidesErrors, "faults_are_named"),
 ]
 
 
 @pytest.mark.parametrize(("method", "check"), BAD)
-def test_bad_method_fails_the_check_that_is_for_it(method: type[Method], check: str) -> None:
+def test_bad_method_fails_its_check(method: type[Method], check: str) -> None:
     with pytest.raises(AssertionError, match=rf"^method '{method.__name__}' on nodes fails '{check}': "):
         check_method(method(rounds=3), small_parties("node"), checks=[check])
 
 
-def test_every_promise_about_results_has_a_method_that_breaks_it() -> None:
+def test_every_check_has_a_method_that_fails_it() -> None:
     assert set(CHECKS) - {check for _, check in BAD} == {"ledger_counts_every_byte"}  # the ledger is not a method's
 
 
@@ -176,7 +176,7 @@ def test_without_parties_every_level_of_the_method_is_checked() -> None:
         check_method(OnlyGraphs, checks=["test_labels_decide_nothing"])
 
 
-def test_methods_of_tests_are_not_registered() -> None:
+def test_method_without_a_name_is_not_registered() -> None:
     with pytest.raises(IsthmusError, match="unknown method 'good'"):
         Method.named("good")
     assert "" not in Method.known()

@@ -1,4 +1,4 @@
-"""One conformance suite for all methods: what every method must keep, run on yours as on the built-in ones.
+"""The conformance suite: checks that every method must pass, yours like the built-in ones.
 
 >>> from isthmus.methods.fedavg import FedAvg
 >>> check_method(FedAvg(rounds=3), checks=["same_seed_same_result"])
@@ -36,11 +36,11 @@ from isthmus.tasks.links import LinkPrediction
 
 TOLERANCE = 1e-5
 Labels = Literal["classes", "multilabel", "regression"]
-"""What parties for checks have to tell of every item."""
+"""Kinds of labels that generated parties can have."""
 
 
 class Subject:
-    """A method on some parties, ready to be run in several ways."""
+    """A method with its parties and encoder, that checks run in several ways."""
 
     def __init__(self, method: Method, parties: Sequence[Party], encoder: Encoder, seed: int = 0) -> None:
         self.method, self.parties, self.encoder, self.seed = method, list(parties), encoder, seed
@@ -48,11 +48,11 @@ class Subject:
         if method.unsupervised:
             self.task = GraphClustering().fitted(self.task)
 
-    def run(self, *, parties: Sequence[Party] | None = None, seed: int | None = None, **ways: Any) -> Run:
+    def run(self, *, parties: Sequence[Party] | None = None, seed: int | None = None, **options: Any) -> Run:
         parties = self.parties if parties is None else parties
         seed = self.seed if seed is None else seed
         module = module_for(self.encoder, parties, self.task, seed)
-        return Run(ways.pop("method", self.method), parties, self.task, module, seed=seed, **ways)
+        return Run(options.pop("method", self.method), parties, self.task, module, seed=seed, **options)
 
 
 def check_method(
@@ -62,48 +62,48 @@ def check_method(
     encoder: Encoder | None = None,
     checks: Sequence[str] | None = None,
 ) -> None:
-    """Run the conformance suite; the first check that fails is an AssertionError that names it.
+    """Run the conformance suite; the first check that fails raises an AssertionError with its name.
 
     Arguments:
-        method: with few rounds (4 are enough), or a class, which then runs 4.
-        parties: small ones; without, generated parties of every level that the method is for.
-        encoder: without, a small GCN with dropout.
-        checks: names of the checks to run; all of `CHECKS` without.
+        method: a method with few rounds (4 are enough), or a class, which then runs 4.
+        parties: small parties; default: generated parties of every level that the method supports.
+        encoder: default: the method's own, with 8 hidden features.
+        checks: names of the checks to run; default: all of `CHECKS`.
     """
-    subject = method if isinstance(method, Method) else method(rounds=4)
-    for level in subject.levels if parties is None else (parties[0].level,):
-        held = small_parties(level) if parties is None else parties
-        small = encoder or Encoder.named(subject.encoder)(hidden=8)
+    method = method if isinstance(method, Method) else method(rounds=4)
+    for level in method.levels if parties is None else (parties[0].level,):
+        of_level = small_parties(level) if parties is None else parties
+        small = encoder or Encoder.named(method.encoder)(hidden=8)
         for name in CHECKS if checks is None else checks:
             try:
                 with _quiet():
-                    CHECKS[name](Subject(subject, held, small))
+                    CHECKS[name](Subject(method, of_level, small))
             except AssertionError as error:
-                who = subject.name or type(subject).__name__
-                raise AssertionError(f"method '{who}' on {level}s fails '{name}': {error}") from error
+                called = method.name or type(method).__name__
+                raise AssertionError(f"method '{called}' on {level}s fails '{name}': {error}") from error
 
 
 def small_parties(level: Level, parties: int = 4, labels: Labels = "classes") -> list[Party]:
-    """Generated parties for quick checks.
+    """Generate parties for quick checks.
 
     Arguments:
-        labels: a class for each item; or three yes-or-no labels, or three real numbers, of which some are missing.
+        labels: one class per item; or three yes-or-no labels per item, or three real numbers, with some missing.
     """
     if level == "graph":
         graphs = DataSet.named("motifs").read({"graphs": 12 * parties}, "motifs")
-        made = Partition.named("random")().cut(graphs.load(0), parties, 0)
+        cut = Partition.named("random")().cut(graphs.load(0), parties, 0)
     else:
         banks = DataSet.named("banks").read({"parties": parties, "nodes": 40 * parties}, "banks").load(0)
         given = Partition.named("given")()
         if level == "pair":
             task = LinkPrediction(val=0.2, test=0.2)
             return task.pose(banks, lambda pool: given.cut(pool, parties, 0), 0)
-        made = given.cut(banks, parties, 0)
-    return made if labels == "classes" else [_of_several_tasks(party, labels) for party in made]
+        cut = given.cut(banks, parties, 0)
+    return cut if labels == "classes" else [_with_task_labels(party, labels) for party in cut]
 
 
-def _of_several_tasks(party: Party, labels: Labels) -> Party:
-    """The same party with labels of three tasks for each item, every fifth missing, and all of one training item."""
+def _with_task_labels(party: Party, labels: Labels) -> Party:
+    """Return the party with labels for three tasks; every fifth label and all of one training item are missing."""
     y = (party.graph.y[:, None] == torch.arange(3)).float()
     y = y if labels == "multilabel" else y - 0.5 * party.graph.y[:, None]
     y.view(-1)[::5] = float("nan")
@@ -115,7 +115,7 @@ def _of_several_tasks(party: Party, labels: Labels) -> Party:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Faults that the checks make themselves are no news."""
+    """Silence the log, because the checks cause errors on purpose."""
     log = logging.getLogger("isthmus")
     before = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -125,31 +125,28 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-# ---- the checks
-
-
 def cohort_law(subject: Subject) -> None:
-    """A cohort of K parties gives what K cohorts of one give."""
+    """One cohort of K parties gives the same weights as K cohorts of one party."""
     together, apart = subject.run().go(), subject.run(side_by_side=False).go()
-    _assert_close(together.weights, apart.weights, "weights of a cohort and of cohorts of one")
-    assert together.chosen_round == apart.chosen_round, "a cohort and cohorts of one choose different rounds"
+    _assert_close(together.weights, apart.weights, "weights of one cohort and of cohorts of one party")
+    assert together.chosen_round == apart.chosen_round, "one cohort and cohorts of one party choose different rounds"
 
 
 def wire_equals_in_process(subject: Subject) -> None:
-    """Payloads that go through bytes give the same result, bit for bit."""
-    _assert_same(subject.run().go(), subject.run(wire=True).go(), "through bytes and in process")
+    """Encoding payloads to bytes and back changes no bit of the result."""
+    _assert_same(subject.run().go(), subject.run(wire=True).go(), "payloads as bytes and as tensors")
 
 
 def same_seed_same_result(subject: Subject) -> None:
-    """The same seed gives the same result bit for bit; another seed another one."""
+    """The same seed gives the same result, bit for bit; another seed gives other weights."""
     first, second = subject.run().go(), subject.run().go()
-    _assert_same(first, second, "two runs of one seed")
+    _assert_same(first, second, "two runs with one seed")
     other = subject.run(seed=subject.seed + 1).go()
     assert not _equal(first.weights, other.weights), "another seed gives the same weights: the seed does nothing"
 
 
 def resume_equals_uninterrupted(subject: Subject) -> None:
-    """A run that was stopped after any round and goes on gives the same result, bit for bit."""
+    """A run that was stopped after any round and resumed gives the same result, bit for bit."""
     whole = subject.run().go()
     for stop_after in range(1, whole.rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -161,39 +158,44 @@ def resume_equals_uninterrupted(subject: Subject) -> None:
 
             with contextlib.suppress(KeyboardInterrupt):
                 subject.run(checkpoint=file, save_every=0.0, on_round=stop).go()
-            assert file.exists(), f"nothing was saved before round {stop_after + 1}"
+            assert file.exists(), f"no checkpoint was written before round {stop_after + 1}"
             resumed = subject.run(checkpoint=file, save_every=0.0).go()
         _assert_same(whole, resumed, f"an uninterrupted run and one resumed after round {stop_after}")
 
 
 def test_labels_decide_nothing(subject: Subject) -> None:
-    """Poisoned test labels change nothing that training returns, and nothing that is selected."""
+    """Wrong test labels change neither what training sends nor which round is chosen."""
     clean, poisoned = Recording(subject), Recording(subject, parties=[_poisoned(p) for p in subject.parties])
     _assert_equal_trees(clean.result.weights, poisoned.result.weights, "weights with clean and poisoned test labels")
-    assert clean.result.chosen_round == poisoned.result.chosen_round, "test labels chose the round"
-    assert clean.training == poisoned.training, "what parties sent in training depends on test labels"
+    assert clean.result.chosen_round == poisoned.result.chosen_round, "the choice of the round depends on test labels"
+    assert clean.training == poisoned.training, "what parties send in training depends on test labels"
 
 
 test_labels_decide_nothing.__dict__["__test__"] = False  # a check, not a test that pytest should collect
 
 
 def weights_travel_or_are_kept(subject: Subject) -> None:
-    """Every trainable weight moves in training, and is in a payload or declared local (kept by the site)."""
+    """Training changes every trainable weight, and every weight is in a payload or among what the site keeps."""
     record = Recording(subject)
     module = _module(subject, subject.method, subject.parties)
-    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    seen = record.fields | record.kept
-    for name in names:
-        assert any(path == name or path.endswith(f"/{name}") for path in seen), f"weight '{name}' goes nowhere"
-    before = {name: parameter.detach() for name, parameter in module.named_parameters()}
-    for name, path, value in _found(names, record.result.weights):
-        assert not torch.equal(value.float(), before[name].float()), f"weight '{name}' ({path}) is never trained"
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        recorded = any(_is_weight(name, path) for path in record.fields | record.kept)
+        assert recorded, f"weight '{name}' is neither sent nor kept"
+        for path, value in wire.flatten(record.result.weights):
+            trained = not _is_weight(name, path) or not torch.equal(value.float(), parameter.detach().float())
+            assert trained, f"weight '{name}' ({path}) is never trained"
+
+
+def _is_weight(name: str, path: str) -> bool:
+    return path == name or path.endswith(f"/{name}")
 
 
 def faults_are_named(subject: Subject) -> None:
-    """A party that fails, or answers NaN, is named; the run goes on or stops as the method's quorum says."""
+    """A party that fails, or answers with NaN, is named; the run goes on or stops as the method's quorum says."""
     if subject.method.pooled:
-        return  # all data in one place: there is no party to do without
+        return  # all data are in one place, so no party can be missing
     victim = subject.parties[0].name
     lenient = subject.method.model_copy(update={"quorum": 0.0})
     strict = subject.method.model_copy(update={"quorum": 1.0})
@@ -203,29 +205,26 @@ def faults_are_named(subject: Subject) -> None:
         try:
             result = run.go()
         except IsthmusError as error:
-            _may_stop(subject.method, what, victim, error)
-            continue
+            if subject.method.everyone and victim in str(error):
+                continue
+            fault = "the error names no party" if subject.method.everyone else "the run stopped without need"
+            raise AssertionError(f"{what} at '{victim}': {fault}: {error}") from error
         rows = list(result.ledger.rows())
         named = {row["party"] for row in rows if row["status"] == "failed"}
         assert named == {victim}, f"{what} at '{victim}': the ledger names {sorted(named) or 'nobody'}"
-        silent = _silent_in_training(rows, victim)
-        assert not silent, f"{what} at '{victim}': action '{silent}' went on as if nothing had happened"
+        used = _used_in_training(rows, victim)
+        assert not used, f"{what} at '{victim}': action '{used}' used an answer of the failed party"
         for path, value in wire.flatten(result.weights):
             if victim not in path:
                 assert bool(torch.isfinite(value).all()), f"{what} at '{victim}' reached weight '{path}'"
         run = subject.run(method=strict, parties=parties, transport=_transport(subject, strict, parties, failing))
         message = _stopped(run)
-        assert message, f"{what} at '{victim}' did not stop a run whose quorum is everybody"
+        assert message, f"{what} at '{victim}' did not stop a run whose quorum is all parties"
         assert victim in message, f"{what} at '{victim}': the error does not name the party: {message}"
 
 
-def _may_stop(method: Method, what: str, victim: str, error: IsthmusError) -> None:
-    assert method.everyone, f"{what} at '{victim}' stopped a run that can do without it: {error}"
-    assert victim in str(error), f"{what} at '{victim}': the error does not name the party: {error}"
-
-
 def ledger_counts_every_byte(subject: Subject) -> None:
-    """The ledger's bytes are those of the encoded payloads, party by party."""
+    """The ledger's byte counts of every party equal the sizes of its encoded payloads."""
     record = Recording(subject)
     sent: dict[str, int] = {}
     received: dict[str, int] = {}
@@ -252,11 +251,8 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 """The checks by name."""
 
 
-# ---- what the checks are made of
-
-
 class _Recorder(LocalTransport):
-    """Encodes everything that passes and keeps the bytes' count and what training sent."""
+    """A transport that encodes every payload and records sizes, field names and what training sent."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         super().__init__(sites)
@@ -273,9 +269,7 @@ class _Recorder(LocalTransport):
         replies = super().call(verb, action, request, of)
         for reply in replies:
             for at, party in enumerate(reply.parties):
-                letters = list(reply.letters[at].values()) if reply.letters else []
-                payloads = letters if reply.letters else [reply.payload(at)]
-                for payload in payloads:
+                for payload in list(reply.letters[at].values()) if reply.letters else [reply.payload(at)]:
                     data = wire.encode(payload)
                     self.sent[party] += len(data)
                     self.fields |= {name for name, _ in wire.flatten(payload)}
@@ -291,7 +285,7 @@ class _Recorder(LocalTransport):
 
 
 class Recording:
-    """A run with everything that left the parties."""
+    """One run, with a record of everything that left the parties."""
 
     def __init__(self, subject: Subject, parties: Sequence[Party] | None = None) -> None:
         parties = subject.parties if parties is None else parties
@@ -304,7 +298,7 @@ class Recording:
 
 
 def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Kept values by names that a payload could have: `control:conv.bias` is weight conv.bias."""
+    """Return kept values under their names in a payload: `control:conv.bias` becomes `conv.bias`."""
     return {
         name.split(":", 1)[-1]: _plain_names(value) if isinstance(value, Mapping) else value
         for name, value in kept.items()
@@ -312,8 +306,8 @@ def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _site(subject: Subject, method: Method, parties: Sequence[Party]) -> Site:
-    held = [pool_parties(parties)] if method.pooled else list(parties)
-    return method.site(held, subject.task, _module(subject, method, parties), seed=subject.seed)
+    hosted = [pool_parties(parties)] if method.pooled else list(parties)
+    return method.site(hosted, subject.task, _module(subject, method, parties), seed=subject.seed)
 
 
 def _module(subject: Subject, method: Method, parties: Sequence[Party]) -> nn.Module:
@@ -321,8 +315,7 @@ def _module(subject: Subject, method: Method, parties: Sequence[Party]) -> nn.Mo
 
 
 def _transport(subject: Subject, method: Method, parties: Sequence[Party], failing: str | None) -> LocalTransport:
-    """All parties in one cohort; the one that fails raises where an action draws, or at its end if it does not."""
-
+    """Return a transport of one cohort; `failing` raises when it draws a random number, or else at the action's end."""
     site = _site(subject, method, parties)
     generators, answer = site.generators, site._answer
     failed = False
@@ -342,13 +335,13 @@ def _transport(subject: Subject, method: Method, parties: Sequence[Party], faili
             raise RuntimeError("disk on fire")
         return reply
 
-    # of this one site; the class stays as it is
+    # patches this one object, not its class
     site.generators, site._answer = failing_generators, failing_answer  # type: ignore[method-assign]
     return LocalTransport([site])
 
 
-def _silent_in_training(rows: Sequence[Mapping[str, Any]], victim: str) -> str:
-    """The action by which a broken party told the server something in training without ever being named for it."""
+def _used_in_training(rows: Sequence[Mapping[str, Any]], victim: str) -> str:
+    """Return an action in which the failed party answered in training, unless the ledger marks it as failed there."""
     own = [row for row in rows if row["party"] == victim and row["action"] != "evaluate"]
     if any(row["status"] == "failed" for row in own):
         return ""
@@ -356,7 +349,7 @@ def _silent_in_training(rows: Sequence[Mapping[str, Any]], victim: str) -> str:
 
 
 def _stopped(run: Run) -> str:
-    """The error of a run that too few parties answered, or nothing."""
+    """Return the error of a run that too few parties answered, or an empty text."""
     try:
         run.go()
     except TooFewAnswers as error:
@@ -365,12 +358,12 @@ def _stopped(run: Run) -> str:
 
 
 def _poisoned(party: Party) -> Party:
-    """The same party, every test label another one, and none missing."""
+    """Return the party with every test label changed and none missing."""
     y = party.graph.y.clone()
     if y.is_floating_point():
         known = y.nan_to_num(nan=0.0)
-        yes_or_no = bool(((known == 0) | (known == 1)).all())
-        y[party.test] = (1.0 - known if yes_or_no else known + 1.0)[party.test]
+        binary = bool(((known == 0) | (known == 1)).all())
+        y[party.test] = (1.0 - known if binary else known + 1.0)[party.test]
     else:
         y[party.test] = (y[party.test] + 1) % max(int(y.max()) + 1, 2)
     graph = party.graph.clone()
@@ -382,15 +375,6 @@ def _with_nan(party: Party) -> Party:
     graph = party.graph.clone()
     graph.x = torch.full((party.nodes, party.features), float("nan"))
     return replace(party, graph=graph)
-
-
-def _found(names: Sequence[str], weights: Mapping[str, Any]) -> list[tuple[str, str, Tensor]]:
-    return [
-        (name, path, value)
-        for path, value in wire.flatten(weights)
-        for name in names
-        if path == name or path.endswith(f"/{name}")
-    ]
 
 
 def _equal(a: Any, b: Any) -> bool:

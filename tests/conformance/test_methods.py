@@ -1,4 +1,4 @@
-"""Every registered method passes every check, on every level that it is for."""
+"""Every registered method passes every check, on every level that it supports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_method_conforms(name: str, level: str, check: str) -> None:
 @pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
 def test_mini_batches_and_batch_norm_conform(name: str, check: str) -> None:
     kind = Method.named(name)
-    # plain SGD: the bias before a batch norm has no gradient but rounding, which Adam would blow up to whole steps
+    # plain SGD, because the bias before a batch norm has only rounding as its gradient, and Adam makes full steps of it
     local = {"batch_size": 5, "clip": 1.0, "epochs": 2, "optimizer": "sgd", "lr": 0.05}
     sampling = {"fraction": 0.5} if "fraction" in kind.model_fields else {}
     method = kind.read({"rounds": 4, "local": local, **sampling}, name)
@@ -32,17 +32,17 @@ def test_mini_batches_and_batch_norm_conform(name: str, check: str) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "centralized"])
-def test_methods_conform_on_labels_of_several_tasks(name: str, check: str) -> None:
+def test_methods_conform_on_graphs_with_several_tasks(name: str, check: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties("graph", labels="multilabel"), checks=[check])
 
 
 @pytest.mark.parametrize(("name", "level"), [("fedavg", "graph"), ("scaffold", "node")])
 @pytest.mark.parametrize("check", ["cohort_law", "test_labels_decide_nothing", "faults_are_named"])
-def test_methods_conform_on_real_numbers(name: str, level: Level, check: str) -> None:
+def test_methods_conform_on_regression(name: str, level: Level, check: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties(level, labels="regression"), checks=[check])
 
 
-def test_methods_conform_on_nodes_of_several_tasks() -> None:
+def test_fedavg_conforms_on_nodes_with_several_tasks() -> None:
     check_method(Method.named("fedavg")(rounds=3), small_parties("node", labels="multilabel"))
 
 
@@ -53,13 +53,13 @@ def test_methods_conform_on_pairs(name: str, check: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["feddyn", "fedadam", "fedgcn"])
-def test_methods_keep_the_law_on_pairs(name: str) -> None:
+def test_cohort_law_holds_on_pairs(name: str) -> None:
     check_method(Method.named(name)(rounds=2), small_parties("pair"), checks=["cohort_law"])
 
 
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 0.003)])
 def test_mini_batches_of_pairs_conform(optimizer: str, lr: float) -> None:
-    """Adam in small steps: it makes a whole one of a gradient that is only rounding."""
+    """AdamW runs with a small learning rate, because it makes full steps even of a gradient that is only rounding."""
     local = {"batch_size": 20, "clip": 1.0, "optimizer": optimizer, "lr": lr}
     method = Method.named("fedavg").read({"rounds": 2, "local": local}, "fedavg")
     check_method(method, small_parties("pair"), checks=["cohort_law", "wire_equals_in_process"])
