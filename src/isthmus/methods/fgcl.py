@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -153,7 +153,7 @@ class FGCL(FedAvg):
         def __init__(self, method: FGCL, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
             if method.features == "safe":
                 parties = [safe(party) for party in parties]
-            super().__init__(method, parties, task, _embedding(module), **where)
+            super().__init__(method, parties, task, module, **where)
             self.pairs = [Pairs.of(_sizes(party)) for party in parties]
             self._stacks: list[Tensor] = []
             self._there: Tensor | None = None
@@ -211,7 +211,9 @@ class FGCL(FedAvg):
         def fit(self, **how: Any) -> Tensor:
             """Lines 4 to 13."""
             self._stacks = [stack.cpu() for stack in self.kept.each("stack")]
-            steps = self.method.local.fit(self, self._loss, read=self._read, **how)
+            steps = self.method.local.fit(
+                self, self._loss, read=self._read, embed=len(self.method.epsilons) == 2, **how
+            )
             self.kept["stack"] = self._stacks
             return steps
 
@@ -255,18 +257,18 @@ class FGCL(FedAvg):
 
         def _loss(self, step: Step) -> Tensor:
             """(10); without a negative (6) is 0."""
-            classes, views = self.task.outputs, len(self.method.epsilons)
-            tasks = [self.task.loss(replace(step, output=step.output[:, view, :classes])) for view in range(views)]
+            views = range(len(self.method.epsilons))
+            tasks = [self.task.loss(replace(step, output=step.output[:, view])) for view in views]
             loss = torch.stack(tasks).mean(0)  # (9)
-            if self._there is None:
+            if self._there is None or step.embedding is None:
                 return loss
-            h = F.normalize(step.output[..., classes:], dim=2)
+            h = F.normalize(step.embedding, dim=2)
             score = (h * h[:, 1:2]).sum(2) / self.method.temperature  # with the second view
             score = torch.cat([score[:, :1], score[:, 2:].masked_fill(~self._there, -torch.inf)], dim=1)
             return loss + self.method.gamma * step.mean(score.logsumexp(1) - score[:, 0])
 
         def _outputs(self, request: Payload) -> Tensor:
-            outputs = super()._outputs(request)[:, : self.task.outputs]
+            outputs = super()._outputs(request)
             if self.method.evaluated_on != "views":
                 return outputs
             views = len(self.method.epsilons)
@@ -278,14 +280,6 @@ class FGCL(FedAvg):
             if self.method.evaluated_on == "graphs":
                 self.cohort = self.held
             return super().evaluate(request)
-
-
-def _embedding(module: nn.Module) -> nn.Module:
-    """The model with a graph's embedding beside its outputs."""
-    module = deepcopy(module)
-    assert isinstance(module, Readout)
-    module.embeds = True
-    return module
 
 
 def safe(party: Party) -> Party:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -49,7 +49,15 @@ class LocalTraining(Options):
     """Largest norm of a party's gradient; 0 does not clip."""
 
     def fit(
-        self, site: Site, loss: Loss, *, pull: Pull | None = None, alike: bool = True, read: Read | None = None
+        self,
+        site: Site,
+        loss: Loss,
+        *,
+        pull: Pull | None = None,
+        alike: bool = True,
+        read: Read | None = None,
+        only: Collection[str] | None = None,
+        embed: bool = False,
     ) -> Tensor:
         """Train the site's model for the parties asked now, each on its own items as if it were alone.
 
@@ -61,6 +69,8 @@ class LocalTraining(Options):
             pull: given the leaves, what to add to their gradients.
             alike: `pull` moves weights that a party's data never touch in the same way at all parties.
             read: what the model reads in a step, where that is not the step's items alone.
+            only: names of the weights to train; None trains all.
+            embed: give the loss the items' embeddings too, as `Step.embedding`.
 
         Returns:
             steps that each party took, `[parties]`.
@@ -75,7 +85,9 @@ class LocalTraining(Options):
         near = self.batch_size == 0 and model.keeps_to_components
         # without batches every step reads the same
         whole = None if self.batch_size or read else _read(cohort, next(self._batches(site, 0)), trains, near)
-        leaves = model.start_training(whole[0] if whole and touched else cohort.block, trains, touched=touched)
+        leaves = model.start_training(
+            whole[0] if whole and touched else cohort.block, trains, touched=touched, only=only
+        )
         optimizer = PartyOptimizer(self, leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)
         for epoch in range(self.epochs):
@@ -83,9 +95,11 @@ class LocalTraining(Options):
                 sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
                 active = [size > 0 for size in sizes]
                 block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active, near)
-                output = model(block, site.generators("dropout", epoch, at))
-                output = output if at_rows is None else output[at_rows]
-                losses = loss(Step(output, cohort.y[chosen], sizes, chosen))
+                result = model(block, site.generators("dropout", epoch, at), embed=embed)
+                output, embedding = result if embed else (result, None)
+                if at_rows is not None:
+                    output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]
+                losses = loss(Step(output, cohort.y[chosen], sizes, chosen, embedding))
                 losses.sum().backward()
                 _add(leaves, pull(leaves) if pull else ())
                 if self.clip:

@@ -73,13 +73,7 @@ class MessagePassing(nn.Module):
 
 
 class Readout(nn.Module):
-    """Graph classification: node embeddings, ReLU, pooled per graph, one linear layer.
-
-    Attributes:
-        embeds: what is pooled stands beside the outputs, `[graphs, classes + hidden]`.
-    """
-
-    embeds = False
+    """Graph classification: node embeddings, ReLU, pooled per graph, one linear layer."""
 
     def __init__(self, body: nn.Module, hidden: int, classes: int, pool: Pool) -> None:
         super().__init__()
@@ -93,8 +87,7 @@ class Readout(nn.Module):
         return None if inner is None else f"body.{inner}"
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
-        h = self.pool(self.body(x, edge_index, edge_weight).relu(), batch, batch_size)
-        return torch.cat([self.head(h), h], dim=1) if self.embeds else self.head(h)
+        return self.head(self.pool(self.body(x, edge_index, edge_weight).relu(), batch, batch_size))
 
 
 class Embedder(nn.Module):

@@ -31,12 +31,14 @@ class Step:
         y: their labels, classes `[items]` or `[items, tasks]` with NaN where a label is missing.
         sizes: how many of the items are each party's.
         items: their positions among all items of the cohort, `[items]`.
+        embedding: what the model's head receives for the items, `[items, width]`; None where it was not asked for.
     """
 
     output: Any
     y: Tensor
     sizes: tuple[int, ...]
     items: Tensor
+    embedding: Tensor | None = None
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of a value per item over each party's items, `[parties]`; 0 for a party without."""
