@@ -182,4 +182,4 @@ def test_an_audit_into_a_folder_is_of_its_study(isthmus, tmp_path, arguments, me
     assert "no study.toml in" in err
     (folder / "results.json").write_text("{")
     code, _, err = isthmus("audit", "--into", folder)
-    assert "cannot read" in err
+    assert "no readable results.json" in err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.common import Json, console, print_kind, read_study, use_one_thread
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
@@ -62,18 +62,12 @@ def audit_command(
     into: Annotated[
         Path | None, typer.Option(help="A study's result folder: attack that study, and keep what is found there.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Attack what a method's parties send and train: FedCog's features, FGCL's edges, anyone's members."""
-    import torch
-
-    from isthmus.cli.main import _console, _study
     from isthmus.methods.base import Method
 
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+    use_one_thread()
     if into is not None:
         given = {
             "STUDY": study, "--data": data, "--partition": partition, "--parties": parties, "--encoder": encoder,
@@ -83,7 +77,7 @@ def audit_command(
     else:
         fresh = method or ("fedcog" if study is None else None)
         default = Method.named(fresh).encoder if study is None and fresh else None
-        whole = _study(
+        whole = read_study(
             study, set_ or [], data=data, partition=partition, parties=parties, rounds=rounds, seeds=seeds,
             unlabelled=unlabelled, method=[fresh] if fresh else [], encoder=encoder or default,
         )  # fmt: skip
@@ -94,7 +88,7 @@ def audit_command(
     options = {"colluders": colluders, "least": least, "epsilons": budgets, "graphs": graphs}
     options |= {"shadows": shadows, "others": others}
     audit = kind.read({name: value for name, value in options.items() if value is not None}, f"audit '{kind.name}'")
-    with _console(error=True).status("parties are attacked"):
+    with console(error=True).status("parties are attacked"):
         loaded = whole.cut_data(whole.seeds[0])
         found = _found(audit, attacked, whole, loaded, accuracy)
     shown = audit.shown(found, len(loaded.parties))
@@ -106,25 +100,22 @@ def audit_command(
         about = {"audit": {"name": audit.name, **audit.model_dump()}, **kept, "seed": whole.seeds[0]}
         typer.echo(json.dumps({**about, "protections": [each.to_dict() for each in found]}))
         return
-    console = _console()
-    console.print(_table(shown))
+    screen = console()
+    screen.print(_table(shown))
     for note in shown.notes:
-        console.print(note, highlight=False)
+        screen.print(note, highlight=False)
     if into is not None:
-        console.print(f"kept in {into}: isthmus report {into} shows it", highlight=False)
+        screen.print(f"kept in {into}: isthmus report {into} shows it", highlight=False)
 
 
 def audits_command(
     name: Annotated[str | None, typer.Argument(help="One of them, with its options.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """List audits with their options."""
     from isthmus.audit.base import Audit
-    from isthmus.cli.main import _list
 
-    _list(Audit, name, as_json)
+    print_kind(Audit, name, as_json)
 
 
 def _of_results(folder: Path, given: Mapping[str, Any]) -> Study:

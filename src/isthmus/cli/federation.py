@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from isthmus.cli.common import Json, console
 from isthmus.errors import IsthmusError
 
 app = typer.Typer(name="federation", help="A study whose parties are on machines of their own.", no_args_is_help=True)
 
 StudyFile = Annotated[Path, typer.Argument(help="A study as TOML.")]
 AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
 
 
 @app.command()
@@ -94,8 +94,6 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run a study in the federation and write the result folder that a study in one process writes."""
-    from rich.console import Console
-
     _quiet()
     from isthmus.deploy.flare import Admin
     from isthmus.deploy.launch import run_away
@@ -107,7 +105,7 @@ def run_command(
         typer.echo(f"waiting for {', '.join(missing)}", err=True)
 
     try:
-        with Admin(kit) as admin, Live(Console(stderr=True)) as live:
+        with Admin(kit) as admin, Live(console(error=True)) as live:
             results = run_away(admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting)
     except KeyboardInterrupt:
         typer.echo("isthmus: no longer watching, the federation goes on; look again with --resume", err=True)
@@ -115,7 +113,7 @@ def run_command(
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
-    show_results(results, Console())
+    show_results(results, console())
     for line in left_out(results):
         typer.echo(line)
     typer.echo(f"results in {out}")
@@ -177,13 +175,11 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found]))
         return
-    from rich.console import Console
-
-    console = Console()
+    screen = console()
     for shown in disclosures(found):
-        console.print(shown, soft_wrap=True)
+        screen.print(shown, soft_wrap=True)
     parties = max(each.parties for each in found)
-    console.print(
+    screen.print(
         f"Sizes are those of '{whole.data_set().name}' at {parties} parties, which stand in for the federation's own; "
         "names with [n] are arrays, and n follows from what a party holds.",
         markup=False, highlight=False, soft_wrap=True,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from isthmus.cli.common import use_one_thread
 
 app = typer.Typer(name="host", help="Machines of one's own that a large study is spread over.", no_args_is_help=True)
 
@@ -29,13 +30,10 @@ def serve(
     key: Annotated[Path, typer.Option(help="The key that all machines share.")],
 ) -> None:
     """Hold parties of one study after another until it is stopped."""
-    import torch
-
     from isthmus.deploy.hosts import Host
     from isthmus.federation import tls
 
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+    use_one_thread()
     try:
         tls.listen(listen, key, Host, lambda place: typer.echo(f"host at {place}"))
     except KeyboardInterrupt:

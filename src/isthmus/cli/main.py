@@ -15,6 +15,7 @@ import typer
 
 from isthmus import __version__
 from isthmus.cli.audit import audit_command, audits_command
+from isthmus.cli.common import Json, console, print_kind, read_study, use_one_thread
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.host import app as host_commands
 from isthmus.cli.papers import app as papers_commands
@@ -22,8 +23,6 @@ from isthmus.cli.party import app as party_commands
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from isthmus.deploy.hosts import Hosts
     from isthmus.study.config import Study
     from isthmus.study.run import Watcher
@@ -46,7 +45,6 @@ StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags g
 Data = Annotated[str | None, typer.Option(help="Data set, see isthmus datasets; or a folder of party folders.")]
 PartitionName = Annotated[str | None, typer.Option("--partition", help="Cut, see isthmus partitions.")]
 Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -94,7 +92,7 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
-    whole = _study(
+    whole = read_study(
         study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
         hidden=hidden, rounds=rounds, seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
     )  # fmt: skip
@@ -124,13 +122,13 @@ def describe_command(
     from isthmus.data.describe import describe
     from isthmus.progress.terminal import show_cut
 
-    whole = _study(study, set_ or [], data=data, partition=partition, parties=parties)
+    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties)
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
     described = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:
         typer.echo(json.dumps(described.to_dict()))
         return
-    show_cut(described, _console())
+    show_cut(described, console())
 
 
 @app.command()
@@ -153,7 +151,7 @@ def demo(
         }
     )
     if not as_json:
-        _console().print("Four banks, one transfer network: who learns what, and what leaves each bank?\n")
+        console().print("Four banks, one transfer network: who learns what, and what leaves each bank?\n")
     _run(study, out, resume=resume, force=force, as_json=as_json)
     _report([out], None, quiet=as_json)
 
@@ -219,7 +217,7 @@ def methods_command(name: Name = None, as_json: Json = False) -> None:
     """List methods with their options."""
     from isthmus.methods.base import Method
 
-    _list(Method, name, as_json)
+    print_kind(Method, name, as_json)
 
 
 @app.command("datasets")
@@ -227,7 +225,7 @@ def datasets_command(name: Name = None, as_json: Json = False) -> None:
     """List data sets with their options."""
     from isthmus.data.pool import DataSet
 
-    _list(DataSet, name, as_json)
+    print_kind(DataSet, name, as_json)
 
 
 @app.command("partitions")
@@ -235,7 +233,7 @@ def partitions_command(name: Name = None, as_json: Json = False) -> None:
     """List ways to cut data into parties, with their options."""
     from isthmus.data.partition import Partition
 
-    _list(Partition, name, as_json)
+    print_kind(Partition, name, as_json)
 
 
 @app.command("tasks")
@@ -243,7 +241,7 @@ def tasks_command(name: Name = None, as_json: Json = False) -> None:
     """List tasks with their options."""
     from isthmus.tasks.base import Task
 
-    _list(Task, name, as_json)
+    print_kind(Task, name, as_json)
 
 
 @app.command("encoders")
@@ -251,97 +249,10 @@ def encoders_command(name: Name = None, as_json: Json = False) -> None:
     """List encoders with their options."""
     from isthmus.nn.encoders import Encoder
 
-    _list(Encoder, name, as_json)
+    print_kind(Encoder, name, as_json)
 
 
 app.command("audits")(audits_command)
-
-
-def _study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
-    """The study in the file, or the default one, with flags and `--set` on top."""
-    from isthmus.study.config import Study, merged
-
-    base = {} if file is None else _file(file)
-    where = "study" if file is None else str(file)
-    Study.read(base, where)
-    if flags["parties"] is not None and isinstance(base.get("data"), dict):
-        base["data"].pop("parties", None)
-    given = _flags(**flags)
-    for_all = given.pop("training", {})
-    whole = _with_settings(_with_training(merged(base, given), for_all), assignments)
-    return Study.of(whole, where)
-
-
-def _file(path: Path) -> dict[str, Any]:
-    """What a study's file holds; a data set's name in its place is answered with how to name one."""
-    from isthmus.data.pool import DataSet
-    from isthmus.study.config import read_toml
-
-    if not path.exists() and str(path).lower() in DataSet.known():
-        raise IsthmusError(f"there is no study file '{path}': to take the data set of that name say --data {path}")
-    return read_toml(path)
-
-
-def _flags(**given: Any) -> dict[str, Any]:
-    """Flags as a study's tables; what was not given stays as it is."""
-    places = {
-        "data": ("data", "name"), "partition": ("partition", "name"), "encoder": ("model", "encoder"),
-        "hidden": ("model", "hidden"), "rounds": ("training", "rounds"),
-    }  # fmt: skip
-    table: dict[str, Any] = {}
-    for flag, value in given.items():
-        if value is None or value == []:
-            continue
-        if flag == "method":
-            names = [name for each in value for name in each.split(",") if name]
-            table["methods"] = [{"name": name} for name in names]
-        elif flag == "seeds":
-            table["seeds"] = _seeds(value)
-        elif flag in places:
-            group, key = places[flag]
-            table.setdefault(group, {})[key] = value
-        else:
-            table[flag] = value
-    return table
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(seed) for seed in text.split(",") if seed.strip()]
-    except ValueError:
-        raise IsthmusError(f"--seeds is '{text}': give whole numbers with commas between, such as 0,1,2") from None
-
-
-def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """`--set` on top: groups of the study by their names, a method's options by its name, the rest for all methods."""
-    from isthmus.methods.base import Method
-    from isthmus.study.config import Study, merged, settings
-
-    options = {name for kind in Method.known().values() for name in kind.model_fields}
-    for key, value in settings(assignments).items():
-        if key == "training" and isinstance(value, dict):
-            study = _with_training(study, value)
-        elif key in Study.model_fields:
-            study = merged({"data": Study().data, "model": Study().model, **study}, {key: value})
-        elif key in Method.known() and key not in options and isinstance(value, dict):
-            methods = study.get("methods", Study().methods)
-            names = [str(each.get("name")).lower() for each in methods]
-            if key not in names:
-                raise IsthmusError(f"--set {key}: method '{key}' is not in this study")
-            study["methods"] = [merged(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
-        else:
-            study = _with_training(study, {key: value})
-    return study
-
-
-def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Options for all methods on top, also of those that a method's own table has."""
-    from isthmus.study.config import merged
-
-    whole = merged(study, {"training": options})
-    if "methods" in study:
-        whole["methods"] = [merged(each, {k: v for k, v in options.items() if k in each}) for each in study["methods"]]
-    return whole
 
 
 def _run(
@@ -355,17 +266,14 @@ def _run(
     key: Path | None = None,
     told: Sequence[Watcher] = (),
 ) -> None:
-    import torch
-
     from isthmus.progress.terminal import Live, show_results
     from isthmus.study.run import Several, run_study
 
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)  # small kernels: a second thread costs more than it gives
+    use_one_thread()
     if resume and out is None:
         raise IsthmusError("--resume needs --out: the folder of the run to go on with")
     try:
-        with _reached(hosts, key) as there, Live(_console(error=True)) as live:
+        with _reached(hosts, key) as there, Live(console(error=True)) as live:
             watcher = Several(live, *told)
             results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=there)
     except KeyboardInterrupt:
@@ -374,7 +282,7 @@ def _run(
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
-    show_results(results, _console())
+    show_results(results, console())
     if out is not None:
         typer.echo(f"results in {out}")
 
@@ -420,42 +328,6 @@ def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
     page = write_report(folders, out)
     if not quiet:
         typer.echo(f"report in {page}")
-
-
-def _list(kind: Any, name: str | None, as_json: bool) -> None:
-    """All of a kind, a line each; or one with its options."""
-    chosen = [kind.named(name)] if name else list(kind.known().values())
-    entries = [each.describe() for each in chosen]
-    if as_json:
-        typer.echo(json.dumps(entries, default=str))
-        return
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = _console()
-    grid = Table.grid(padding=(0, 2))
-    for entry in entries:
-        grid.add_row(f"[bold]{entry['name']}[/bold]", escape(entry["summary"]))
-    console.print(grid)
-    if not name:
-        console.print(f"\noptions of one: isthmus {console_name(kind)} NAME", highlight=False)
-        return
-    options = Table.grid(padding=(0, 2))
-    for option in entries[0]["options"]:
-        default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
-        options.add_row("   ", option["name"], escape(default), escape(option["help"]))
-    console.print(options)
-
-
-def console_name(kind: Any) -> str:
-    """The command that lists a kind."""
-    return f"{kind.kind.replace(' ', '')}s"
-
-
-def _console(error: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=error)
 
 
 def main() -> None:

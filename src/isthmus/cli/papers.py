@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.common import Json, console
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Tables and figures of papers, ours beside theirs.", rich_markup_mode=None)
 
 Folder = Annotated[Path, typer.Option("--folder", help="Where <paper>/<table>.toml are.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
 Some = Annotated[str | None, typer.Argument(help="A paper, or one of its tables: fedgl, fedgl/table2; all without.")]
 HERE = Path("benchmarks/papers")
 
@@ -34,7 +34,6 @@ def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = 
         if folder != HERE:
             raise IsthmusError(f"say --folder {folder} after '{context.invoked_subcommand}'")
         return
-    from isthmus.cli.main import _console
     from isthmus.papers.results import count_runs
     from isthmus.papers.shelf import entries
 
@@ -45,13 +44,13 @@ def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = 
     if as_json:
         typer.echo(json.dumps(found))
         return
-    console = _console()
+    screen = console()
     for line in found:
-        console.print(
+        screen.print(
             f"{line['name']:<22} {line['runs']:>5} of {line['of']:>5} runs  {line['title']}",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
-    console.print("\nrun one: isthmus papers run NAME", markup=False, highlight=False)
+    screen.print("\nrun one: isthmus papers run NAME", markup=False, highlight=False)
 
 
 @app.command("run")
@@ -70,7 +69,6 @@ def run_command(
 ) -> None:
     """Run a table, cell by cell, and show it; every run is saved at once."""
     from isthmus import store
-    from isthmus.cli.main import _console
     from isthmus.papers.markdown import Bar, markdown
     from isthmus.papers.running import Runner
     from isthmus.papers.shelf import entry
@@ -82,7 +80,7 @@ def run_command(
         if not quick:  # two that write the same file would lose what the other one found
             stack.enter_context(store.lock(which.lock, which.name))
         table, results, save = _begun(which, quick=quick, anew=resume or force)
-        bar = stack.enter_context(Bar(_console(error=True)))
+        bar = stack.enter_context(Bar(console(error=True)))
         state = passing if quick else which.state
         cells = _only(only or [], table)
         runner = Runner(table, results, state, max_seeds=seeds, only=cells, save=save, on_progress=bar.update)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.common import Json
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ app = typer.Typer(name="party", help="A party's own files: make them, check them
 Folder = Annotated[Path, typer.Argument(help="A party folder, or a folder of them.")]
 New = Annotated[Path, typer.Argument(help="The folder to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Put it in the place of party folders that are there.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
 
 
 @app.command()

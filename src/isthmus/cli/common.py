@@ -1,0 +1,147 @@
+"""What several commands share: the study that flags and a file describe, lists of kinds, the console."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from isthmus.study.config import Study
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
+
+
+def console(*, error: bool = False) -> Console:
+    """Return a console on standard output, or on standard error."""
+    from rich.console import Console
+
+    return Console(stderr=error)
+
+
+def use_one_thread() -> None:
+    """Let PyTorch use one thread, unless OMP_NUM_THREADS is set: a second thread slows small kernels down."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
+def print_kind(kind: Any, name: str | None, as_json: bool) -> None:
+    """Print everything registered under a kind, one line each; or one of them with its options."""
+    chosen = [kind.named(name)] if name else list(kind.known().values())
+    entries = [each.describe() for each in chosen]
+    if as_json:
+        typer.echo(json.dumps(entries, default=str))
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    screen = console()
+    grid = Table.grid(padding=(0, 2))
+    for entry in entries:
+        grid.add_row(f"[bold]{entry['name']}[/bold]", escape(entry["summary"]))
+    screen.print(grid)
+    if not name:
+        command = f"{kind.kind.replace(' ', '')}s"
+        screen.print(f"\noptions of one: isthmus {command} NAME", highlight=False)
+        return
+    options = Table.grid(padding=(0, 2))
+    for option in entries[0]["options"]:
+        default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
+        options.add_row("   ", option["name"], escape(default), escape(option["help"]))
+    screen.print(options)
+
+
+def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
+    """The study in the file, or the default one, with flags and `--set` on top."""
+    from isthmus.study.config import Study, merged
+
+    base = {} if file is None else _file(file)
+    where = "study" if file is None else str(file)
+    Study.read(base, where)
+    if flags["parties"] is not None and isinstance(base.get("data"), dict):
+        base["data"].pop("parties", None)
+    given = _flags(**flags)
+    for_all = given.pop("training", {})
+    whole = _with_settings(_with_training(merged(base, given), for_all), assignments)
+    return Study.of(whole, where)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """What a study's file holds; a data set's name in its place is answered with how to name one."""
+    from isthmus.data.pool import DataSet
+    from isthmus.study.config import read_toml
+
+    if not path.exists() and str(path).lower() in DataSet.known():
+        raise IsthmusError(f"there is no study file '{path}': to take the data set of that name say --data {path}")
+    return read_toml(path)
+
+
+def _flags(**given: Any) -> dict[str, Any]:
+    """Flags as a study's tables; what was not given stays as it is."""
+    places = {
+        "data": ("data", "name"), "partition": ("partition", "name"), "encoder": ("model", "encoder"),
+        "hidden": ("model", "hidden"), "rounds": ("training", "rounds"),
+    }  # fmt: skip
+    table: dict[str, Any] = {}
+    for flag, value in given.items():
+        if value is None or value == []:
+            continue
+        if flag == "method":
+            names = [name for each in value for name in each.split(",") if name]
+            table["methods"] = [{"name": name} for name in names]
+        elif flag == "seeds":
+            table["seeds"] = _seeds(value)
+        elif flag in places:
+            group, key = places[flag]
+            table.setdefault(group, {})[key] = value
+        else:
+            table[flag] = value
+    return table
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",") if seed.strip()]
+    except ValueError:
+        raise IsthmusError(f"--seeds is '{text}': give whole numbers with commas between, such as 0,1,2") from None
+
+
+def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """`--set` on top: groups of the study by their names, a method's options by its name, the rest for all methods."""
+    from isthmus.methods.base import Method
+    from isthmus.study.config import Study, merged, settings
+
+    options = {name for kind in Method.known().values() for name in kind.model_fields}
+    for key, value in settings(assignments).items():
+        if key == "training" and isinstance(value, dict):
+            study = _with_training(study, value)
+        elif key in Study.model_fields:
+            study = merged({"data": Study().data, "model": Study().model, **study}, {key: value})
+        elif key in Method.known() and key not in options and isinstance(value, dict):
+            methods = study.get("methods", Study().methods)
+            names = [str(each.get("name")).lower() for each in methods]
+            if key not in names:
+                raise IsthmusError(f"--set {key}: method '{key}' is not in this study")
+            study["methods"] = [merged(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
+        else:
+            study = _with_training(study, {key: value})
+    return study
+
+
+def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Options for all methods on top, also of those that a method's own table has."""
+    from isthmus.study.config import merged
+
+    whole = merged(study, {"training": options})
+    if "methods" in study:
+        whole["methods"] = [merged(each, {k: v for k, v in options.items() if k in each}) for each in study["methods"]]
+    return whole
