@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus import toml
 from isthmus.data.folder.problems import Problem
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, Contents, inspected
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, Contents, check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.party import SPLITS, Party
 
@@ -125,14 +125,14 @@ def pile_draft(name: str = "lab", graphs: int = 6, first: int = 0) -> Draft:
 
 def read(draft: Draft, folder: Path, key: bytes | None = None) -> Contents:
     """A draft's contents, which must be sound."""
-    contents, problems = inspected(draft.write(folder), key)
+    contents, problems = check_folder(draft.write(folder), key)
     assert contents is not None, [str(each) for each in problems]
     return contents
 
 
 def report(draft: Draft, folder: Path) -> list[str]:
     """Everything that is wrong with a draft; what may be meant begins with 'note:'."""
-    contents, problems = inspected(draft.write(folder))
+    contents, problems = check_folder(draft.write(folder))
     assert (contents is None) == any(each.severe for each in problems)
     return lines(problems)
 

@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
 from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
 from isthmus import __version__, toml
 from isthmus.data.datasets.folder import PartyFolders
-from isthmus.data.folder.loading import checked_folders
+from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import EDGES, NODES
 from isthmus.data.folder.settings import FILE
 from isthmus.data.ids import read_key, write_key
@@ -121,7 +121,7 @@ def say_alone(folder: Path, key: Path | None) -> None:
     }
     del party
     began = time.process_time()
-    checked_folders(folder, None if key is None else read_key(key))
+    check_folders(folder, None if key is None else read_key(key))
     print(json.dumps(found | {"check_s": round(time.process_time() - began, 2)}))
 
 

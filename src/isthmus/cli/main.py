@@ -178,12 +178,14 @@ def advise(
 
     from isthmus.advice.counts import Counts
     from isthmus.advice.methods import Situation, advised, flags, shared_nodes
-    from isthmus.data.folder.loading import folders_in, read_folders
+    from isthmus.data.folder.loading import find_folders, read_folders
     from isthmus.data.ids import read_key
 
     common = None if key is None else read_key(key)
     files = [each for each in folders if each.is_file()]
-    found_in = dict.fromkeys(each.resolve() for folder in folders if folder not in files for each in folders_in(folder))
+    found_in = dict.fromkeys(
+        each.resolve() for folder in folders if folder not in files for each in find_folders(folder)
+    )
     contents = [each for folder in found_in for each in read_folders(folder, common)[0]]
     told = [*map(Counts.of, contents), *(each for file in files for each in Counts.of_file(file))]
     counts = [each for at, each in enumerate(told) if each not in told[:at]]  # who is named twice counts once

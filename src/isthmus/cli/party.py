@@ -29,10 +29,10 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Report everything that is wrong with party folders at once; the exit code is 1 where one cannot be used."""
-    from isthmus.data.folder.loading import checked_folders
+    from isthmus.data.folder.loading import check_folders
     from isthmus.data.ids import read_key
 
-    contents, problems = checked_folders(folder, None if key is None else read_key(key))
+    contents, problems = check_folders(folder, None if key is None else read_key(key))
     if as_json:
         typer.echo(json.dumps({str(each): [vars(one) for one in found] for each, found in problems.items()}))
     else:
@@ -91,17 +91,17 @@ def new(
     force: Force = False,
 ) -> None:
     """Make a party folder from tables, and check it."""
-    from isthmus.data.folder.making import Source, Unsound, make_folder
+    from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder
 
     roles = {
         "id": id_, "label": label, "split": split, "graph": graph, "source": source, "target": target,
         "weight": weight, "owner": owner, "smiles": molecule,
     }  # fmt: skip
     renamed = {role: column for role, column in roles.items() if column is not None}
-    origin = Source(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, classes)
+    origin = SourceTables(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, classes)
     try:
-        problems = make_folder(folder, origin, name=name, force=force)
-    except Unsound as unsound:
+        problems = create_folder(folder, origin, name=name, force=force)
+    except UnusableFolder as unsound:
         _print({folder: unsound.problems})
         raise
     _print({folder: problems})

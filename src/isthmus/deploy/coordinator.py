@@ -15,8 +15,8 @@ from safetensors.torch import save
 from isthmus import store
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.limits import Limits
-from isthmus.data.folder.loading import party_of
-from isthmus.data.folder.reading import Contents, inspected
+from isthmus.data.folder.loading import build_party
+from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.deploy.setup import Introduction, Joined, encoding_of, join, named_totals, of_named
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
@@ -171,7 +171,7 @@ class Member(PartySide):
         self.contents = self._read()
 
     def _read(self) -> Contents:
-        contents, problems = inspected(self.folder, self.key)
+        contents, problems = check_folder(self.folder, self.key)
         severe = [problem for problem in problems if problem.severe]
         if contents is None or severe:
             raise IsthmusError(f"{self.folder}: {severe[0]} (all of it: isthmus party check {self.folder})")
@@ -204,7 +204,7 @@ class Member(PartySide):
         self.limits.permit_method(method, self.protect)
         check_task(method, task)
         totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
-        party = party_of(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
+        party = build_party(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
         (party,) = task.taken_by([party])
         if told["unlabelled"] == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some, or let such parties be idle: unlabelled = 'idle'")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.data.datasets.folder import PartyFolders
-from isthmus.data.folder.loading import folders_in
+from isthmus.data.folder.loading import find_folders
 from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.writing import write_parties
 from isthmus.deploy.coordinator import Member, coordinate
@@ -94,11 +94,11 @@ def _folders(study: Study, aside: Path) -> dict[str, Path]:
     """By party its folder; of other data than folders those that are written aside."""
     data = study.data_set()
     if isinstance(data, PartyFolders):
-        folders = folders_in(Path(data.path).expanduser())
+        folders = find_folders(Path(data.path).expanduser())
     else:
         cut = study.cut_data(study.seeds[0])
         write_parties(aside, cut.parties, cut.classes)
-        folders = folders_in(aside)
+        folders = find_folders(aside)
     return {PartyFile.read(read_toml(folder / FILE), FILE).name: folder for folder in folders}
 
 

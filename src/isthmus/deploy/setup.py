@@ -74,10 +74,10 @@ def join(federation: Federation) -> Joined:
     columns = _columns(settings)
     totals: list[dict[str, Tensor]] = [{} for _ in columns]
     for at, column in enumerate(columns.values()):
-        if column.is_keyed:
+        if column.has_keyed_totals:
             totals[at] = {"ids": federation.agree("values", {"column": at}).ids}
     for step in ("first", "second"):
-        counted = [at for at, column in enumerate(columns.values()) if column.adds(step)]
+        counted = [at for at, column in enumerate(columns.values()) if column.has_totals(step)]
         if counted:
             request = {"known": known} if (known := named_totals(totals)) else {}
             total = federation.total(step, request)
@@ -102,7 +102,7 @@ class Introduction:
     def __init__(self, contents: Contents, key: bytes | None = None) -> None:
         self.contents = contents
         self.key = key
-        self.columns = contents.settings.kinds()
+        self.columns = contents.settings.feature_columns()
         self.answered = [0]
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
@@ -126,7 +126,7 @@ class Introduction:
         """There is nothing to go on from."""
 
     def _introduce(self, request: wire.Payload) -> dict[str, Any]:
-        settings = {**self.contents.settings.agreed, "hashed": self.contents.hashed}
+        settings = {**self.contents.settings.common, "hashed": self.contents.hashed}
         return {"agreed": json.dumps(settings), "kind": _kind_of(self.contents.y)}
 
     def _values(self, request: wire.Payload) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Introduction:
         return {
             str(at): column.first_totals(name, self.contents.features, self.key)
             for at, (name, column) in enumerate(self.columns.items())
-            if column.adds("first")
+            if column.has_totals("first")
         }
 
     def _second(self, request: wire.Payload) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Introduction:
         return {
             str(at): column.second_totals(name, self.contents.features, known[at])
             for at, (name, column) in enumerate(self.columns.items())
-            if column.adds("second")
+            if column.has_totals("second")
         }
 
     def _encode(self, request: wire.Payload) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Introduction:
 
 def encoding_of(contents: Contents, totals: Sequence[Totals]) -> Encoding:
     """A party's encoding, of the sums that were settled."""
-    columns = contents.settings.kinds()
+    columns = contents.settings.feature_columns()
     return Encoding(columns, dict(zip(columns, totals, strict=True)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from isthmus.data.folder.loading import parties_of, read_folders
+from isthmus.data.folder.loading import build_parties, read_folders
 from isthmus.data.ids import read_key
 from isthmus.data.pool import DataSet, Pool, Share
 from isthmus.errors import IsthmusError
@@ -28,10 +28,10 @@ class PartyFolders(DataSet):
     def load(self, seed: int) -> Pool:
         key = None if self.key is None else read_key(_expanded(self.key))
         contents, note = read_folders(_expanded(self.path), key)
-        parties = parties_of(contents, seed=seed, train=self.train, val=self.val, key=key)
+        parties = build_parties(contents, seed=seed, train=self.train, val=self.val, key=key)
         settings = contents[0].settings
         labels = tuple(settings.labels or settings.tasks or ())
-        return Pool(None, settings.outcomes, parties=tuple(parties), note=note, labels=labels)
+        return Pool(None, settings.outputs, parties=tuple(parties), note=note, labels=labels)
 
 
 def _expanded(path: str) -> Path:

@@ -65,11 +65,11 @@ class Column(Registered):
         raise NotImplementedError
 
     @property
-    def is_keyed(self) -> bool:
+    def has_keyed_totals(self) -> bool:
         """Whether the first sums are keyed by `ids`."""
         return False
 
-    def adds(self, step: Literal["first", "second"]) -> bool:
+    def has_totals(self, step: Literal["first", "second"]) -> bool:
         """Whether there are such sums, other than keyed ones."""
         return False
 
@@ -107,17 +107,17 @@ class Number(Column):
             what = f"column '{column}' has no value: fill it in, or declare missing = \"mean\""
             yield from at_rows(file, what, np.isnan(numbers))
 
-    def adds(self, step: Literal["first", "second"]) -> bool:
+    def has_totals(self, step: Literal["first", "second"]) -> bool:
         return self.scale != "none" or (step == "first" and self.missing != "error")
 
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
-        if not self.adds("first"):
+        if not self.has_totals("first"):
             return {}
         numbers = _present(table.column(column))
         return {"count": torch.tensor(numbers.size), "sum": torch.tensor(numbers.sum())}
 
     def second_totals(self, column: str, table: pa.Table, first: Totals) -> Totals:
-        if not self.adds("second"):
+        if not self.has_totals("second"):
             return {}
         apart = _present(table.column(column)) - _mean(first)
         return {"squares": torch.tensor((apart**2).sum())}
@@ -158,17 +158,17 @@ class Category(Column):
             yield from at_rows(file, what, (found(texts(values), self._declared()) < 0) & there(values))
         else:
             said = texts(values)
-            different = distinct(said)
-            if different > MANY and is_like_names(said):
+            different = count_distinct(said)
+            if different > MANY and looks_like_names(said):
                 what = f"column '{column}' has {different:,} different values: that looks like names, not categories"
                 yield Problem(file, what, severe=False)
 
     @property
-    def is_keyed(self) -> bool:
+    def has_keyed_totals(self) -> bool:
         return self.values is None
 
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
-        if not self.is_keyed:
+        if not self.has_keyed_totals:
             return {}
         counts = pc.value_counts(texts(table.column(column)).drop_null())
         numbers = hash_ids(counts.field("values").to_pylist(), key)
@@ -256,14 +256,14 @@ class Bag(Column):
         return rows.csr(crow, torch.from_numpy(col.copy()), values, (len(at), self.width))
 
 
-def distinct(values: Any) -> int:
+def count_distinct(values: Any) -> int:
     """How many different values there are."""
     return int(pc.count_distinct(values).as_py())
 
 
-def is_like_names(values: Any) -> bool:
+def looks_like_names(values: Any) -> bool:
     """Whether values differ in more than half of the rows, and are not just few."""
-    different = distinct(values)
+    different = count_distinct(values)
     return different > FEW and different * 2 > len(values) - values.null_count
 
 

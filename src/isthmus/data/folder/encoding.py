@@ -29,16 +29,16 @@ class Encoding:
     totals: dict[str, Totals] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parties: Sequence[Contents], key: bytes | None = None) -> Encoding:
+    def fit(cls, parties: Sequence[Contents], key: bytes | None = None) -> Encoding:
         """The encoding of these parties' features; no party's rows are looked at but by itself.
 
         Means come first, deviations from them second: two sums that each party takes part in.
         """
-        columns = parties[0].settings.kinds()
+        columns = parties[0].settings.feature_columns()
         totals = {}
         for column, kind in columns.items():
-            first = summed(kind.first_totals(column, party.features, key) for party in parties)
-            second = summed(kind.second_totals(column, party.features, first) for party in parties)
+            first = add_totals(kind.first_totals(column, party.features, key) for party in parties)
+            second = add_totals(kind.second_totals(column, party.features, first) for party in parties)
             totals[column] = {**first, **second}
         return cls(columns, totals)
 
@@ -75,11 +75,11 @@ def _structural(column: str, kind: Column, width: int) -> Tensor:
     return torch.isin(torch.arange(width), torch.tensor(kind.structural, dtype=torch.long))
 
 
-def summed(totals: Iterable[Totals]) -> Totals:
+def add_totals(totals: Iterable[Totals]) -> Totals:
     """Totals of several parties added up, those with `ids` row by row over all ids that occur.
 
     >>> first = {"ids": torch.tensor([3, 9]), "counts": torch.tensor([1, 2])}
-    >>> both = summed([first, {"ids": torch.tensor([9]), "counts": torch.tensor([5])}])
+    >>> both = add_totals([first, {"ids": torch.tensor([9]), "counts": torch.tensor([5])}])
     >>> both["ids"].tolist(), both["counts"].tolist()
     ([3, 9], [1, 7])
     """

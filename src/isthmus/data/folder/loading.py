@@ -12,14 +12,14 @@ from torch_geometric.data import Data
 
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.problems import Problem, at_rows
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, Contents, inspected
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, Contents, check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.ids import uniform
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 
 
-def folders_in(path: Path) -> list[Path]:
+def find_folders(path: Path) -> list[Path]:
     """The party folders that a path stands for: itself, or those directly inside it, in the order of their names.
 
     What holds tables but no `party.toml` counts as one: a party that is forgotten would be missed by nobody.
@@ -46,7 +46,7 @@ def read_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], 
 
     What is wrong is an error that names the first problem.
     """
-    contents, problems = checked_folders(path, key)
+    contents, problems = check_folders(path, key)
     severe = [(folder, problem) for folder, each in problems.items() for problem in each if problem.severe]
     if severe:
         folder, first = severe[0]
@@ -59,9 +59,9 @@ def read_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], 
     return contents, f"What may not be meant: {notes[0]}{more}."
 
 
-def checked_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], dict[Path, list[Problem]]]:
+def check_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], dict[Path, list[Problem]]]:
     """The contents of those party folders that are sound, and what is wrong with each, also between them."""
-    read = {folder: inspected(folder, key) for folder in folders_in(path)}
+    read = {folder: check_folder(folder, key) for folder in find_folders(path)}
     problems = {folder: problems for folder, (_, problems) in read.items()}
     sound = {folder: contents for folder, (contents, _) in read.items() if contents is not None}
     for folder, found in _between(sound).items():
@@ -69,7 +69,7 @@ def checked_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents
     return list(sound.values()), problems
 
 
-def parties_of(
+def build_parties(
     contents: Sequence[Contents], *, seed: int, train: float, val: float, key: bytes | None = None
 ) -> list[Party]:
     """The parties, their features in one encoding.
@@ -78,14 +78,14 @@ def parties_of(
         train, val: shares of the labelled items, where a party's files have no split; the rest is for testing. The
             draw looks at the seed and the item's id only, so an item that two parties hold is in the same split.
     """
-    encoding = Encoding.of(contents, key)
-    return [party_of(each, encoding, seed=seed, train=train, val=val, key=key) for each in contents]
+    encoding = Encoding.fit(contents, key)
+    return [build_party(each, encoding, seed=seed, train=train, val=val, key=key) for each in contents]
 
 
-def party_of(
+def build_party(
     contents: Contents, encoding: Encoding, *, seed: int, train: float, val: float, key: bytes | None = None
 ) -> Party:
-    """One party, as `parties_of` makes it with all others."""
+    """One party, as `build_parties` makes it with all others."""
     x, structural = encoding.described(contents, key)
     splits = _splits(contents, seed, train, val)
     graph = Data(x=x, edge_index=contents.edge_index, y=contents.y)
@@ -132,7 +132,7 @@ def _between(sound: dict[Path, Contents]) -> dict[Path, list[Problem]]:
 def _unagreed(contents: Contents, first: Contents) -> list[Problem]:
     """What `party.toml` says otherwise than the first party's."""
     other = first.settings.name
-    differ = [key for key, value in contents.settings.agreed.items() if value != first.settings.agreed[key]]
+    differ = [key for key, value in contents.settings.common.items() if value != first.settings.common[key]]
     found = [Problem(FILE, f"'{key}' differs from that of '{other}': parties agree on it") for key in differ]
     if contents.ids is not None and contents.hashed != first.hashed:
         kinds = ("whole numbers", "texts")

@@ -90,7 +90,7 @@ class Contents:
         return ", ".join(counted)
 
 
-def inspected(folder: Path, key: bytes | None = None) -> tuple[Contents | None, list[Problem]]:
+def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | None, list[Problem]]:
     """The contents of a party folder, none where something severe is wrong, and everything that is wrong.
 
     Arguments:
@@ -255,7 +255,7 @@ class _Reader:
 
     @property
     def _features(self) -> list[str]:
-        return [name for column, kind in self.settings.kinds().items() for name in kind.reads(column)]
+        return [name for column, kind in self.settings.feature_columns().items() for name in kind.reads(column)]
 
     def _table(self, file: str, needed: Sequence[str], known: Sequence[str]) -> Any | None:
         """A file's table with those columns whose meaning is clear; none where it cannot be read.
@@ -320,7 +320,7 @@ class _Reader:
         return torch.from_numpy(np.array(names.to_numpy(zero_copy_only=False), dtype=np.int64))
 
     def _check_features(self, table: Any | None) -> None:
-        for column, kind in self.settings.kinds().items():
+        for column, kind in self.settings.feature_columns().items():
             if all(_has(table, name) for name in kind.reads(column)):
                 self.note(kind.check(column, table, NODES))
 
@@ -376,8 +376,8 @@ class _Reader:
             self.note([Problem(file, f"column 'label' holds texts: name them under 'labels' in {FILE}")])
             return None
         by_name = is_text(values.type) or any(_is_number(name) for name in names)
-        at = _by_name(values, names) if by_name else _by_number(values, self.settings.outcomes)
-        allowed = f"one of {listed(names)}" if by_name else f"a whole number from 0 to {self.settings.outcomes - 1}"
+        at = _by_name(values, names) if by_name else _by_number(values, self.settings.outputs)
+        allowed = f"one of {listed(names)}" if by_name else f"a whole number from 0 to {self.settings.outputs - 1}"
         missing = np.isnan(numbers_of(values)) if is_numeric(values.type) else ~there(values)
         outside = (at < 0) & ~missing
         self.note(at_rows(file, f"the label is not {allowed}", outside))

@@ -20,7 +20,7 @@ from isthmus.options import Options
 FILE = "party.toml"
 RESERVED = frozenset({"id", "graph", "label", "split"})
 """Columns of nodes and graphs with a meaning of their own."""
-MOST_CLASSES = 100_000
+MAX_CLASSES = 100_000
 """More are a mistake, such as account numbers for labels."""
 
 
@@ -46,7 +46,7 @@ class PartyFile(Options):
     """Whether nodes or whole graphs are classified."""
     labels: list[str] | None = None
     """Names of the classes, in the order of their numbers."""
-    classes: int | None = Field(None, ge=1, le=MOST_CLASSES)
+    classes: int | None = Field(None, ge=1, le=MAX_CLASSES)
     """Number of classes, where labels are the numbers 0, 1, ... themselves."""
     tasks: list[str] | None = None
     """Columns of labels, where there are several tasks with a number for each item, or none where it is not known."""
@@ -65,20 +65,20 @@ class PartyFile(Options):
     limits: Limits = Limits()
     """What the party allows in a federation."""
 
-    def kinds(self) -> dict[str, Column]:
+    def feature_columns(self) -> dict[str, Column]:
         """The feature columns, each as what it is."""
         return {column: _kind(column, table) for column, table in self.columns.items()}
 
     @property
-    def outcomes(self) -> int:
+    def outputs(self) -> int:
         """Number of classes, or of tasks."""
         return len(self.labels or self.tasks or ()) or self.classes or 0
 
     @property
-    def agreed(self) -> dict[str, Any]:
+    def common(self) -> dict[str, Any]:
         """What all parties must say alike, in the order in which it is compared, defaults spelled out."""
         said = self.model_dump(include={"level", "labels", "classes", "tasks", "ids"})
-        columns = {column: (kind.name, kind.model_dump()) for column, kind in self.kinds().items()}
+        columns = {column: (kind.name, kind.model_dump()) for column, kind in self.feature_columns().items()}
         return {**said, "smiles.features": self.smiles and self.smiles.features, "columns": columns}
 
 

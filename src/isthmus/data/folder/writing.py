@@ -36,7 +36,7 @@ def write_parties(folder: Path, parties: Sequence[Party], classes: int, *, force
     width = len(str(len(names) - 1))
     if names != sorted(names):  # folders are read in the order of their names
         names = [f"{at:0{width}d}-{name}" for at, name in enumerate(names)]
-    with written_aside(folder, force=force) as aside:
+    with atomic_folder(folder, force=force) as aside:
         for name, party in zip(names, parties, strict=True):
             write_party(aside / name, party, classes)
 
@@ -77,7 +77,7 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
 
 
 @contextmanager
-def written_aside(folder: Path, *, force: bool = False) -> Iterator[Path]:
+def atomic_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
     """A folder to fill beside the one that is meant, which it becomes at the end; after an error there is no trace."""
     try:
         folder = Path(os.path.realpath(folder))

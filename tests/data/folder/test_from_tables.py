@@ -2,9 +2,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from isthmus.data.folder.loading import checked_folders
-from isthmus.data.folder.making import Source, Unsound, make_folder
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected
+from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder
+from isthmus.data.folder.loading import check_folders
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder
 from isthmus.data.folder.settings import read_settings
 from isthmus.errors import IsthmusError
 from party_folders import graph_draft, lines, pile_draft
@@ -49,15 +49,15 @@ def source(request, tmp_path):
                 paths[name] = tmp_path / f"{name}.{request.param}"
                 write = csv.write_csv if request.param == "csv" else parquet.write_table
                 write(pa.table(columns), paths[name])
-        return Source(**paths, **{"renamed": ROLES, **options})
+        return SourceTables(**paths, **{"renamed": ROLES, **options})
 
     return write
 
 
 def made(folder, source, **options):
     """What was made, and what the check says of it."""
-    problems = make_folder(folder, source, **options)
-    contents, again = inspected(folder)
+    problems = create_folder(folder, source, **options)
+    contents, again = check_folder(folder)
     assert [each for each in again if each.severe] == []
     return contents, lines(problems)
 
@@ -80,7 +80,10 @@ def test_tables_under_names_of_their_own_become_a_party_folder(tmp_path, source)
         ["south"],
         False,
     )
-    assert {name: kind.name for name, kind in said.kinds().items()} == {"balance": "number", "sector": "category"}
+    assert {name: kind.name for name, kind in said.feature_columns().items()} == {
+        "balance": "number",
+        "sector": "category",
+    }
     assert contents.items == COUNT
     assert contents.y.tolist() == [1, 0] * (COUNT // 2)
     assert len(contents.border) == 2
@@ -111,10 +114,11 @@ def test_columns_are_of_the_kind_that_their_values_show(tmp_path):
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table(transfers()), tmp_path / "edges.parquet")
     contents, _ = made(
-        tmp_path / "north", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet", renamed=ROLES)
+        tmp_path / "north", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet", renamed=ROLES)
     )
     assert {
-        name: (kind.name, kind.model_dump(exclude={"structural"})) for name, kind in contents.settings.kinds().items()
+        name: (kind.name, kind.model_dump(exclude={"structural"}))
+        for name, kind in contents.settings.feature_columns().items()
     } == {
         "balance": ("number", {"scale": "standard", "missing": "error"}),
         "sector": ("category", {"values": None}),
@@ -178,7 +182,7 @@ def test_what_means_nothing_in_edges_is_left_out_and_told(tmp_path, source):
 def test_ids_with_leading_zeros_stay_apart(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,x,label\n007,1,0\n7,2,1\n12,3,0\n")
     (tmp_path / "edges.csv").write_text("source,target\n7,12\n12,7\n")
-    made(tmp_path / "a", Source(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
+    made(tmp_path / "a", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
     assert parquet.read_table(tmp_path / "a" / NODES).column("id").to_pylist() == ["007", "7", "12"]
     assert parquet.read_table(tmp_path / "a" / EDGES).column("source").to_pylist() == ["7", "12"]
 
@@ -188,7 +192,7 @@ def test_ids_of_graphs_with_leading_zeros_stay_apart(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,graph,x\n1,07,1\n2,7,2\n3,7,3\n")
     (tmp_path / "edges.csv").write_text("source,target\n2,3\n")
     files = [tmp_path / f"{name}.csv" for name in ("nodes", "edges", "graphs")]
-    contents, _ = made(tmp_path / "a", Source(*files))
+    contents, _ = made(tmp_path / "a", SourceTables(*files))
     assert contents.batch.tolist() == [0, 1, 1]
 
 
@@ -196,7 +200,7 @@ def test_ids_beyond_64_bits_become_texts(tmp_path):
     ids = pa.array([1, 2**64 - 1], pa.uint64())
     parquet.write_table(pa.table({"id": ids, "x": [1.0, 2.0], "label": [0, 1]}), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table({"source": ids[:1], "target": ids[1:]}), tmp_path / "edges.parquet")
-    contents, _ = made(tmp_path / "a", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+    contents, _ = made(tmp_path / "a", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
     assert contents.hashed
     assert contents.edge_index.tolist() == [[0, 1], [1, 0]]
 
@@ -204,7 +208,7 @@ def test_ids_beyond_64_bits_become_texts(tmp_path):
 def test_ids_that_are_whole_numbers_everywhere_are_numbers(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,x,label\n-7,1,0\n0,2,1\n12,3,0\n")
     parquet.write_table(pa.table({"source": ["-7", "0"], "target": ["12", "12"]}), tmp_path / "edges.parquet")
-    contents, _ = made(tmp_path / "a", Source(tmp_path / "nodes.csv", tmp_path / "edges.parquet"))
+    contents, _ = made(tmp_path / "a", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.parquet"))
     assert contents.ids.tolist() == [-7, 0, 12]
     assert contents.edge_index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
 
@@ -213,7 +217,7 @@ def test_numbers_and_texts_as_ids_meet_as_texts(tmp_path):
     parquet.write_table(pa.table({"id": [1, 2], "x": [1.0, 2.0], "label": [0, 1]}), tmp_path / "nodes.parquet")
     columns = {"source": ["1", "X9"], "target": ["2", "1"], "owner": [None, "south"]}
     parquet.write_table(pa.table(columns), tmp_path / "edges.parquet")
-    contents, _ = made(tmp_path / "a", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+    contents, _ = made(tmp_path / "a", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
     assert contents.hashed
     assert len(contents.border) == 1
 
@@ -226,7 +230,7 @@ def test_features_may_be_called_like_the_columns_of_edges(tmp_path, source):
     columns = transfers()
     edges = {"source": columns["from"][:COUNT], "target": columns["to"][:COUNT], "weight": columns["amount"][:COUNT]}
     contents, _ = made(tmp_path / "north", source(nodes, edges, renamed=roles))
-    kinds = {name: kind.name for name, kind in contents.settings.kinds().items()}
+    kinds = {name: kind.name for name, kind in contents.settings.feature_columns().items()}
     assert kinds == {
         **dict.fromkeys(("balance", "target", "weight"), "number"),
         **dict.fromkeys(("sector", "source"), "category"),
@@ -256,7 +260,7 @@ def test_a_pile_of_graphs(tmp_path, source):
 def test_molecules(tmp_path):
     pytest.importorskip("rdkit")
     (tmp_path / "assays.csv").write_text("structure,toxic,soluble,remark\nCCO,1,0,good\nC(,0,1,\nC,,1,odd\n")
-    source = Source(smiles=tmp_path / "assays.csv", renamed={"smiles": "structure"}, tasks=["toxic", "soluble"])
+    source = SourceTables(smiles=tmp_path / "assays.csv", renamed={"smiles": "structure"}, tasks=["toxic", "soluble"])
     contents, problems = made(tmp_path / "lab", source)
     assert problems == [
         "note: assays.csv: columns that mean nothing here are left out: remark",
@@ -264,7 +268,7 @@ def test_molecules(tmp_path):
     ]
     assert contents.items == 2
     (tmp_path / "more.csv").write_text("structure,soluble,toxic\nCC,1,0\n")
-    like = Source(smiles=tmp_path / "more.csv", renamed={"smiles": "structure"}, like=tmp_path / "lab")
+    like = SourceTables(smiles=tmp_path / "more.csv", renamed={"smiles": "structure"}, like=tmp_path / "lab")
     second, _ = made(tmp_path / "other", like)
     assert second.settings.tasks == ["toxic", "soluble"]
     assert second.y.tolist() == [[0, 1]]
@@ -287,7 +291,7 @@ def test_a_second_party_shares_labels_and_columns(tmp_path, source):
         assert contents.settings.labels == ["high", "low"]
         assert contents.settings.partners == ["north"]
         assert contents.y.tolist() == [1] * COUNT
-    problems = checked_folders(tmp_path / "all")[1]
+    problems = check_folders(tmp_path / "all")[1]
     assert [line for found in problems.values() for line in lines(found)] == []
 
 
@@ -299,15 +303,15 @@ def test_like_shares_what_is_declared_there(tmp_path, source):
     graph_draft().said(labels=["none", "low", "high"], columns=columns, directed=True).write(tmp_path / "first")
     contents, _ = made(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
     first, _ = read_settings(tmp_path / "first")
-    assert contents.settings.agreed == first.agreed
+    assert contents.settings.common == first.common
     assert not contents.settings.directed  # what a party's own lines mean is its own
 
 
 def test_labels_outside_the_list_of_the_other_party_are_refused(tmp_path, source):
     columns = {"balance": {"kind": "number"}, "sector": {"kind": "category"}}
     graph_draft().said(labels=["low"], columns=columns).write(tmp_path / "first")
-    with pytest.raises(Unsound) as caught:
-        make_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
+    with pytest.raises(UnusableFolder) as caught:
+        create_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
     assert lines(caught.value.problems) == [
         "nodes.parquet, rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more: the label is not one of low"
     ]
@@ -335,7 +339,7 @@ def test_what_is_no_like_is_refused(tmp_path, source, draft, options, due):
     if draft is not None:
         draft.write(tmp_path / "first")
     with pytest.raises(IsthmusError, match=f"--like .*first: .*{due}"):
-        make_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first", **options))
+        create_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first", **options))
     assert not (tmp_path / "second").exists()
 
 
@@ -399,7 +403,7 @@ def test_what_is_no_use_is_refused_and_nothing_is_written(tmp_path, source, node
     origin = source(accounts(**nodes), None if edges is None else transfers(**edges), **options)
     before = tree(tmp_path)
     with pytest.raises(IsthmusError) as caught:
-        make_folder(tmp_path / "deep" / "north", origin)
+        create_folder(tmp_path / "deep" / "north", origin)
     assert due in str(caught.value)
     assert "\n" not in str(caught.value)
     assert tree(tmp_path) == before
@@ -413,7 +417,7 @@ def test_names_are_no_categories(tmp_path, source, column, count):
     with pytest.raises(
         IsthmusError, match=rf"column 'holder' has {count} different texts: .* leave it out with --ignore holder"
     ):
-        make_folder(tmp_path / "north", source(accounts(holder=column), transfers()))
+        create_folder(tmp_path / "north", source(accounts(holder=column), transfers()))
     assert not (tmp_path / "north").exists()
     made(tmp_path / "fine", source(accounts(holder=[f"town {at % 12}" for at in range(COUNT)]), transfers()))
 
@@ -423,9 +427,9 @@ def test_more_than_a_hundred_texts_are_no_categories_however_many_rows_there_are
     nodes = {"id": list(range(count)), "street": [f"street {at % 101}" for at in range(count)], "label": [0] * count}
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table({"source": [0], "target": [1]}), tmp_path / "edges.parquet")
-    source = Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet")
+    source = SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet")
     with pytest.raises(IsthmusError, match="column 'street' has 101 different texts"):
-        make_folder(tmp_path / "out", source)
+        create_folder(tmp_path / "out", source)
     nodes["street"] = [f"street {at % 100}" for at in range(count)]
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
     made(tmp_path / "out", source)
@@ -437,12 +441,12 @@ def test_names_are_no_labels(tmp_path):
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table({"source": [0], "target": [1]}), tmp_path / "edges.parquet")
     with pytest.raises(IsthmusError, match="the label column has 150 different texts: that looks like names"):
-        make_folder(tmp_path / "out", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+        create_folder(tmp_path / "out", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
 
 
 def test_dates_are_no_features(tmp_path, source):
     with pytest.raises(IsthmusError, match=r"column 'since' holds values of type .*: leave it out|which is no feature"):
-        make_folder(tmp_path / "north", source(accounts(since=pa.array([0] * COUNT, pa.timestamp("s"))), transfers()))
+        create_folder(tmp_path / "north", source(accounts(since=pa.array([0] * COUNT, pa.timestamp("s"))), transfers()))
 
 
 def test_problems_name_the_rows_of_the_source(tmp_path, source):
@@ -454,8 +458,8 @@ def test_problems_name_the_rows_of_the_source(tmp_path, source):
     ends = list(transfers()["to"])
     ends[11] = "A99"
     origin = source(accounts(risk=risk, split=split, balance=balance), transfers(to=ends))
-    with pytest.raises(Unsound) as caught:
-        make_folder(tmp_path / "north", origin)
+    with pytest.raises(UnusableFolder) as caught:
+        create_folder(tmp_path / "north", origin)
     assert lines(caught.value.problems) == [
         "nodes.parquet, row 5: column 'split' is none of train, val, test, nor empty",
         "nodes.parquet, row 18: is in a split but has no label: give it one, or take it out of the split",
@@ -470,7 +474,7 @@ def test_a_name_that_is_none_is_refused(tmp_path, source, name):
     origin = source(accounts(), transfers())
     before = tree(tmp_path)
     with pytest.raises(IsthmusError, match="name") as caught:
-        make_folder(tmp_path / "north", origin, name=name)
+        create_folder(tmp_path / "north", origin, name=name)
     assert str(caught.value).isprintable()
     assert tree(tmp_path) == before
 
@@ -478,23 +482,25 @@ def test_a_name_that_is_none_is_refused(tmp_path, source, name):
 def test_a_table_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "nodes.parquet").write_bytes(b"garbage")
     with pytest.raises(IsthmusError, match=r"cannot read .*nodes\.parquet"):
-        make_folder(tmp_path / "north", Source(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+        create_folder(tmp_path / "north", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
     (tmp_path / "nodes.csv").write_text("id,x,label\n1,1,0\n")
     with pytest.raises(IsthmusError, match=r"edges\.csv is not there"):
-        make_folder(tmp_path / "north", Source(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
+        create_folder(tmp_path / "north", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
     assert not (tmp_path / "north").exists()
 
 
 def test_molecules_come_alone(tmp_path):
-    source = Source(nodes=tmp_path / "a.csv", edges=tmp_path / "b.csv", smiles=tmp_path / "c.csv")
+    source = SourceTables(nodes=tmp_path / "a.csv", edges=tmp_path / "b.csv", smiles=tmp_path / "c.csv")
     with pytest.raises(IsthmusError, match="give --smiles alone"):
-        make_folder(tmp_path / "north", source)
+        create_folder(tmp_path / "north", source)
 
 
 # ---- all of it or nothing
 
 
-@pytest.mark.parametrize("step", ["isthmus.data.folder.making._write", "isthmus.data.folder.making.inspected"])
+@pytest.mark.parametrize(
+    "step", ["isthmus.data.folder.from_tables._write", "isthmus.data.folder.from_tables.check_folder"]
+)
 def test_after_an_interruption_there_is_no_trace(tmp_path, source, monkeypatch, step):
     origin = source(accounts(), transfers())
     before, calls = tree(tmp_path), []
@@ -505,7 +511,7 @@ def test_after_an_interruption_there_is_no_trace(tmp_path, source, monkeypatch, 
 
     monkeypatch.setattr(step, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        make_folder(tmp_path / "deep" / "north", origin)
+        create_folder(tmp_path / "deep" / "north", origin)
     assert calls
     assert tree(tmp_path) == before
 
@@ -514,11 +520,11 @@ def test_a_folder_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path, sour
     origin = source(accounts(), transfers())
     made(tmp_path / "north", origin)
     with pytest.raises(IsthmusError, match="is there already"):
-        make_folder(tmp_path / "north", origin)
+        create_folder(tmp_path / "north", origin)
     bad = source(accounts(risk=[at / 2 for at in range(COUNT)]), transfers())
-    with pytest.raises(Unsound):
-        make_folder(tmp_path / "north", bad, force=True)
-    assert inspected(tmp_path / "north")[0].items == COUNT
+    with pytest.raises(UnusableFolder):
+        create_folder(tmp_path / "north", bad, force=True)
+    assert check_folder(tmp_path / "north")[0].items == COUNT
 
 
 def test_the_tables_inside_a_folder_are_never_lost(tmp_path, source):
@@ -526,5 +532,5 @@ def test_the_tables_inside_a_folder_are_never_lost(tmp_path, source):
     made(tmp_path / "north", source(accounts(), transfers()))
     csv.write_csv(pa.table(accounts()), tmp_path / "north" / "accounts.csv")
     with pytest.raises(IsthmusError, match="holds other things than party folders"):
-        make_folder(tmp_path / "north", source(accounts(), transfers()), force=True)
+        create_folder(tmp_path / "north", source(accounts(), transfers()), force=True)
     assert (tmp_path / "north" / "accounts.csv").exists()

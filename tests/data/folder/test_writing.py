@@ -9,9 +9,9 @@ from torch_geometric.data import Data
 
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data.datasets.folder import PartyFolders
-from isthmus.data.folder.loading import checked_folders
+from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.settings import FILE
-from isthmus.data.folder.writing import write_parties, write_party, written_aside
+from isthmus.data.folder.writing import atomic_folder, write_parties, write_party
 from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.party import Border, Pairs, Party
 from isthmus.errors import IsthmusError
@@ -22,7 +22,7 @@ from party_folders import assert_same_parties, graph_draft, pile_draft
 
 def reloaded(folder, parties, classes=3, seed=0):
     write_parties(folder, parties, classes)
-    _, problems = checked_folders(folder)
+    _, problems = check_folders(folder)
     severe = [str(each) for found in problems.values() for each in found if each.severe]
     assert not severe
     return PartyFolders(path=str(folder)).load(seed)
@@ -170,7 +170,7 @@ def tree(root):
 
 
 def half_written(folder, error, **options):
-    with written_aside(folder, **options) as aside:
+    with atomic_folder(folder, **options) as aside:
         (aside / "half").write_text("half")
         raise error
 
@@ -208,7 +208,7 @@ def test_if_the_last_step_fails_what_was_there_is_there_again(tmp_path, monkeypa
     monkeypatch.setattr(Path, "rename", fail)
     with (
         pytest.raises(IsthmusError, match=r"cannot write .*out: Input/output error"),
-        written_aside(folder, force=True),
+        atomic_folder(folder, force=True),
     ):
         pass
     assert tree(tmp_path) == before

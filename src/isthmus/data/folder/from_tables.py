@@ -26,11 +26,11 @@ from isthmus.data.folder.arrow import (
     plain,
     texts,
 )
-from isthmus.data.folder.columns import MANY, distinct, is_like_names
+from isthmus.data.folder.columns import MANY, count_distinct, looks_like_names
 from isthmus.data.folder.problems import Problem, listed, printable
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected, read_table
-from isthmus.data.folder.settings import FILE, MOST_CLASSES, RESERVED, PartyFile, read_settings
-from isthmus.data.folder.writing import MOLECULES, written_aside
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder, read_table
+from isthmus.data.folder.settings import FILE, MAX_CLASSES, RESERVED, PartyFile, read_settings
+from isthmus.data.folder.writing import MOLECULES, atomic_folder
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import IsthmusError, did_you_mean
 
@@ -39,7 +39,7 @@ IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("sou
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceTables:
     """Where the data of a new party folder come from.
 
     Arguments:
@@ -65,7 +65,7 @@ class Source:
     classes: int = 0
 
 
-def make_folder(folder: Path, source: Source, *, name: str = "", force: bool = False) -> list[Problem]:
+def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: bool = False) -> list[Problem]:
     """Write a party folder and check it; where something severe is wrong nothing is written.
 
     Returns:
@@ -77,17 +77,17 @@ def make_folder(folder: Path, source: Source, *, name: str = "", force: bool = F
     like = _like(source)
     tables, notes = _tables(source, like.get("tasks") or source.tasks)
     settings = {"format": 1, "name": name, **_settings(source, tables, name), **like}
-    with written_aside(folder, force=force) as aside:
+    with atomic_folder(folder, force=force) as aside:
         for file, table in tables.items():
             _write(aside / file, table)
         store.write(aside / FILE, toml.dumps(settings))
-        _, problems = inspected(aside)
+        _, problems = check_folder(aside)
         if any(each.severe for each in problems):
-            raise Unsound(problems)
+            raise UnusableFolder(problems)
     return [*notes, *problems]
 
 
-class Unsound(IsthmusError):  # noqa: N818 - what it is, not what went wrong
+class UnusableFolder(IsthmusError):  # noqa: N818 - what it is, not what went wrong
     """A folder that would be no use; carries what is wrong, so that the command line can list it all."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -101,7 +101,7 @@ def _refused(reason: str) -> IsthmusError:
     return IsthmusError(printable(reason))
 
 
-def _tables(source: Source, tasks: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
     """The folder's files, each with the columns named as they are there, and what was left out of them."""
     if source.smiles is not None and (source.nodes or source.edges or source.graphs):
         raise _refused("molecules bring their own nodes and edges: give --smiles alone")
@@ -133,7 +133,7 @@ def _tables(source: Source, tasks: Sequence[str]) -> tuple[dict[str, Any], list[
     return _with_ids_of_one_type(tables), notes
 
 
-def _renamed(path: Path, source: Source, roles: Mapping[str, str], ids: Sequence[str], seen: set[str]) -> Any:
+def _renamed(path: Path, source: SourceTables, roles: Mapping[str, str], ids: Sequence[str], seen: set[str]) -> Any:
     """A table without the columns to leave out, and with those that have a role called as in a party folder.
 
     Arguments:
@@ -181,7 +181,7 @@ def _are_whole(values: Any) -> bool:
     return bool(pc.all(pc.match_substring_regex(said, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
 
 
-def _settings(source: Source, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _settings(source: SourceTables, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
     """`party.toml` but for the name: what the tables show, unless another party declares it."""
     settings = {
         "level": _level(source),
@@ -194,11 +194,11 @@ def _settings(source: Source, tables: Mapping[str, Any], name: str) -> dict[str,
     return settings | ({"smiles": {}} if source.smiles is not None else {"columns": _columns(tables[NODES], source)})
 
 
-def _level(source: Source) -> str:
+def _level(source: SourceTables) -> str:
     return "node" if source.graphs is None and source.smiles is None else "graph"
 
 
-def _like(source: Source) -> dict[str, Any]:
+def _like(source: SourceTables) -> dict[str, Any]:
     """What the party shares with another one; nothing where there is no such."""
     if source.like is None:
         return {}
@@ -217,7 +217,7 @@ def _held(settings: PartyFile) -> str:
     return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
-def _labels(table: Any, source: Source) -> dict[str, Any]:
+def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
     """The labels as the table shows them."""
     if source.tasks:
         return {"tasks": list(source.tasks)}
@@ -241,7 +241,7 @@ def _labels(table: Any, source: Source) -> dict[str, Any]:
         return {"classes": 2}
     if is_numeric(values.type):
         most = np.nanmax(numbers_of(values), initial=0)
-        return {"classes": int(min(most, MOST_CLASSES)) + 1}
+        return {"classes": int(min(most, MAX_CLASSES)) + 1}
     raise _refused(f"the label column holds {named(values.type)}: labels are whole numbers or texts")
 
 
@@ -254,7 +254,7 @@ def _partners(edges: Any, name: str) -> list[str] | None:
     return sorted({str(each) for each in pc.unique(owners.drop_null()).to_pylist()} - {name})
 
 
-def _columns(nodes: Any, source: Source) -> dict[str, dict[str, Any]]:
+def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
     """Feature columns and their kinds, as their values show them."""
     features = [name for name in nodes.column_names if name not in {*RESERVED, *source.tasks}]
     if not features:
@@ -276,8 +276,8 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
         raise _refused(
             f"column '{name}' holds {named(values.type)}, which is no feature: leave it out with --ignore {name}"
         )
-    different = distinct(values)
-    if different > MANY or is_like_names(values):
+    different = count_distinct(values)
+    if different > MANY or looks_like_names(values):
         raise _refused(
             f"column '{name}' has {different:,} different texts: that looks like names, not categories; leave it out "
             f"with --ignore {name}, or declare it in another party's {FILE} and use --like"

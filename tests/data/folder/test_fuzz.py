@@ -20,9 +20,9 @@ from pyarrow import csv, parquet
 
 from isthmus import toml
 from isthmus.data.datasets.folder import PartyFolders
-from isthmus.data.folder.loading import checked_folders
-from isthmus.data.folder.making import Source, make_folder
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected
+from isthmus.data.folder.from_tables import SourceTables, create_folder
+from isthmus.data.folder.loading import check_folders
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.party import Party
 from isthmus.data.rows import to_dense
@@ -304,7 +304,7 @@ def one_line(error: IsthmusError) -> None:
 def examine(root: Path, key: str | None = None) -> str:
     """How a folder ends: in no report, in a report, refused by the study, or in a result."""
     try:
-        _, problems = checked_folders(root, None if key is None else Path(key).read_bytes())
+        _, problems = check_folders(root, None if key is None else Path(key).read_bytes())
     except IsthmusError as error:
         one_line(error)
         with pytest.raises(IsthmusError):
@@ -367,13 +367,13 @@ def remake(root: Path, seed: int) -> str:
     like = folder if draw.random() < 0.2 else None
     before = sorted(root.rglob("*"))
     try:
-        origin = Source(**paths, renamed=roles, ignore=() if like else ["words.at", "words.value"], like=like)
-        make_folder(root / "deep" / "new", origin, name=draw.choice(["", "", "new", *WORDS]))
+        origin = SourceTables(**paths, renamed=roles, ignore=() if like else ["words.at", "words.value"], like=like)
+        create_folder(root / "deep" / "new", origin, name=draw.choice(["", "", "new", *WORDS]))
     except IsthmusError as error:
         one_line(error)
         assert sorted(root.rglob("*")) == before
         return "refused"
-    assert inspected(root / "deep" / "new")[0] is not None
+    assert check_folder(root / "deep" / "new")[0] is not None
     return "made"
 
 

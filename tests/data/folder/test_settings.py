@@ -32,8 +32,8 @@ def test_signs_that_no_path_has_a_use_for_are_a_name_like_any(tmp_path):
 def test_what_is_said_is_read(tmp_path):
     faults(tmp_path, toml.dumps(graph_draft().settings))
     settings, _ = read_settings(tmp_path)
-    assert (settings.name, settings.outcomes, settings.partners, settings.directed) == ("north", 2, ["south"], False)
-    assert [kind.name for kind in settings.kinds().values()] == ["number", "category", "vector", "bag"]
+    assert (settings.name, settings.outputs, settings.partners, settings.directed) == ("north", 2, ["south"], False)
+    assert [kind.name for kind in settings.feature_columns().values()] == ["number", "category", "vector", "bag"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_what_parties_agree_on_is_compared_with_its_defaults(tmp_path):
     def agreed(folder, **settings):
         folder.mkdir()
         assert not wrong(folder, graph_draft(), **settings)
-        return read_settings(folder)[0].agreed
+        return read_settings(folder)[0].common
 
     plain = agreed(tmp_path / "a", columns={"age": {"kind": "number"}, "kind": {"kind": "category"}})
     spelled = {"kind": {"kind": "Category"}, "age": {"kind": "number", "scale": "standard", "missing": "error"}}

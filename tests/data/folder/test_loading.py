@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.data.folder.loading import checked_folders, folders_in, parties_of, read_folders
+from isthmus.data.folder.loading import build_parties, check_folders, find_folders, read_folders
 from isthmus.data.folder.reading import EDGES, NODES
 from isthmus.data.folder.settings import FILE
 from isthmus.data.ids import uniform
@@ -24,11 +24,11 @@ def write(root: Path, *drafts: Draft) -> Path:
 
 def reports(root: Path, key=None) -> dict[str, list[str]]:
     """What is wrong, by folder."""
-    return {folder.name: lines(found) for folder, found in checked_folders(root, key)[1].items()}
+    return {folder.name: lines(found) for folder, found in check_folders(root, key)[1].items()}
 
 
 def load(root: Path, seed=0, train=0.6, val=0.2, key=None):
-    return parties_of(read_folders(root, key)[0], seed=seed, train=train, val=val, key=key)
+    return build_parties(read_folders(root, key)[0], seed=seed, train=train, val=val, key=key)
 
 
 # ---- which folders
@@ -36,14 +36,14 @@ def load(root: Path, seed=0, train=0.6, val=0.2, key=None):
 
 def test_a_party_folder_stands_for_itself(tmp_path):
     folder = graph_draft().write(tmp_path / "north")
-    assert folders_in(folder) == [folder]
+    assert find_folders(folder) == [folder]
 
 
 def test_a_folder_of_party_folders_stands_for_them_in_the_order_of_their_names(tmp_path):
     root = write(tmp_path, graph_draft("b"), graph_draft("a"), graph_draft("c"))
     (root / "notes").mkdir()
     (root / "readme.txt").write_text("hello")
-    assert [each.name for each in folders_in(root)] == ["a", "b", "c"]
+    assert [each.name for each in find_folders(root)] == ["a", "b", "c"]
 
 
 def test_a_party_that_lost_its_party_toml_is_not_overlooked(tmp_path):
@@ -61,7 +61,7 @@ def test_a_path_without_party_folders_is_an_error_of_one_line(tmp_path, path):
     (tmp_path / "file").write_text("hello")
     (tmp_path / "empty").mkdir()
     with pytest.raises(IsthmusError, match=r"give a |make one with isthmus party new") as caught:
-        folders_in(tmp_path / path)
+        find_folders(tmp_path / path)
     assert "\n" not in str(caught.value)
 
 
@@ -71,7 +71,7 @@ def test_a_folder_that_may_not_be_read_is_an_error_of_one_line(tmp_path, monkeyp
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(IsthmusError, match="Permission denied; give a folder that can be read"):
-        folders_in(tmp_path)
+        find_folders(tmp_path)
 
 
 # ---- what is wrong between folders

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isthmus.data.folder.columns import WIDE, Bag, Category, Column, Number, Vector
-from isthmus.data.folder.encoding import summed
+from isthmus.data.folder.encoding import add_totals
 from isthmus.data.ids import hash_ids
 from isthmus.data.rows import is_sparse
 from party_folders import lines
@@ -24,8 +24,8 @@ def wrong(kind: Column, **columns):
 def encoded(kind: Column, key=None, **columns):
     table = pa.table({name.replace("_", "."): values for name, values in columns.items()})
     assert not list(kind.check("c", table, "f"))
-    first = summed([kind.first_totals("c", table, key)])
-    second = summed([kind.second_totals("c", table, first)])
+    first = add_totals([kind.first_totals("c", table, key)])
+    second = add_totals([kind.second_totals("c", table, first)])
     return kind.encode("c", table, {**first, **second}, key)
 
 

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, inspected, read_table
+from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder, read_table
 from isthmus.data.folder.settings import FILE
 from isthmus.data.ids import hash_ids
 from isthmus.errors import IsthmusError
@@ -400,7 +400,7 @@ def test_missing_and_damaged_files_are_reported_beside_each_other(tmp_path):
     (folder / EDGES).write_bytes(b"PAR1 this is no parquet PAR1")
     (folder / GRAPHS).unlink()
     (folder / GRAPHS).mkdir()
-    found = lines(inspected(folder)[1])
+    found = lines(check_folder(folder)[1])
     assert len(found) == 3
     assert found[0].startswith("graphs.parquet: cannot read the file: ")
     assert found[1] == "nodes.parquet: the file is not there"
@@ -468,7 +468,7 @@ def test_two_columns_of_one_name(tmp_path):
     folder = alone().write(tmp_path / "party")
     table = pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])
     pa.parquet.write_table(table, folder / NODES)
-    found = lines(inspected(folder)[1])
+    found = lines(check_folder(folder)[1])
     assert "nodes.parquet: column 'id' is there twice: take one out" in found
     assert not any("'id' is missing" in line for line in found)
 
@@ -509,9 +509,9 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
 
     folder = alone().write(tmp_path)
     monkeypatch.setattr(parquet, "ParquetFile", refuse)
-    assert lines(inspected(folder)[1])[0] == "nodes.parquet: cannot read the file: Permission denied"
+    assert lines(check_folder(folder)[1])[0] == "nodes.parquet: cannot read the file: Permission denied"
     monkeypatch.setattr("pathlib.Path.read_text", lambda path, encoding: refuse(path))
-    assert lines(inspected(folder)[1])[0].startswith(f"{FILE}: Permission denied")
+    assert lines(check_folder(folder)[1])[0].startswith(f"{FILE}: Permission denied")
 
 
 # ---- molecules

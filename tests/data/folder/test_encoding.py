@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.data.folder.columns import Category, Number, Vector
-from isthmus.data.folder.encoding import Encoding, _structural, summed
+from isthmus.data.folder.encoding import Encoding, _structural, add_totals
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.settings import PartyFile
 from isthmus.data.ids import hash_ids
@@ -65,7 +65,7 @@ def test_totals_give_what_pooled_rows_give_however_they_are_spread(data):
     due = literally(rows, key)
     for who, parties in ((owner, 3), ([0] * len(rows), 1), (list(range(len(rows))), len(rows))):
         held = spread(rows, who, parties)
-        encoding = Encoding.of(held, key)
+        encoding = Encoding.fit(held, key)
         found = put_together([encoding.features(each, key) for each in held], who)
         torch.testing.assert_close(found, due, rtol=1e-6, atol=1e-6)
 
@@ -94,26 +94,26 @@ def test_parties_agree_on_categories_that_only_one_of_them_has():
     """Numbers at one party and texts at another are one value."""
     one = contents({"c": {"kind": "category"}}, c=["17", "a", None])
     two = contents({"c": {"kind": "category"}}, c=pa.array([4, 17]))
-    encoding = Encoding.of([one, two], KEY)
+    encoding = Encoding.fit([one, two], KEY)
     x, z = encoding.features(one, KEY), encoding.features(two, KEY)
     assert x.shape == (3, 3)
     assert z.shape == (2, 3)
     assert torch.equal(x[0], z[1])
     assert torch.cat([x, z]).sum(0).sort().values.tolist() == [1, 1, 2]
-    assert torch.equal(Encoding.of([two, one], KEY).features(one, KEY), x)
+    assert torch.equal(Encoding.fit([two, one], KEY).features(one, KEY), x)
 
 
 def test_with_another_key_only_the_order_of_categories_changes():
     party = contents({"c": {"kind": "category"}}, c=list("abcdefgh"))
-    one = Encoding.of([party], KEY).features(party, KEY)
-    two = Encoding.of([party], b"other" * 8).features(party, b"other" * 8)
+    one = Encoding.fit([party], KEY).features(party, KEY)
+    two = Encoding.fit([party], b"other" * 8).features(party, b"other" * 8)
     assert not torch.equal(one, two)
     assert torch.equal(one.sum(0), two.sum(0))
 
 
 def test_declared_encodings_need_no_totals():
     columns = {"a": {"kind": "number", "scale": "none"}, "c": {"kind": "category", "values": ["x"]}}
-    encoding = Encoding.of([contents(columns, a=[1.0], c=["x"])])
+    encoding = Encoding.fit([contents(columns, a=[1.0], c=["x"])])
     assert encoding.totals == {"a": {}, "c": {}}
     assert encoding.features(contents(columns, a=[5.0], c=[None])).tolist() == [[5.0, 0.0]]
 
@@ -125,14 +125,14 @@ def test_features_stand_in_the_order_of_the_columns(tmp_path):
         ),
         tmp_path,
     )
-    x = Encoding.of([party]).features(party)
+    x = Encoding.fit([party]).features(party)
     assert x[:, :2].tolist() == [[at / 2, -1.0 - at] for at in range(8)]
     assert x.shape == (8, 3)
 
 
 def test_a_sparse_column_makes_all_features_sparse(tmp_path):
     party = read(graph_draft(), tmp_path)
-    x = Encoding.of([party]).features(party)
+    x = Encoding.fit([party]).features(party)
     assert is_sparse(x)
     assert x.shape == (8, 1 + 2 + 2 + 5)
     age = np.array([3 * at % 7 for at in range(8)], dtype=np.float64)
@@ -157,7 +157,7 @@ def test_totals_with_ids_add_up_by_id(order):
         {"ids": torch.tensor([], dtype=torch.long), "counts": torch.tensor([], dtype=torch.long)},
         {"ids": torch.tensor([9, 1]), "counts": torch.tensor([5, 4])},
     ]
-    found = summed(parts[at] for at in order)
+    found = add_totals(parts[at] for at in order)
     assert found["ids"].tolist() == [1, 3, 9]
     assert found["counts"].tolist() == [4, 1, 7]
 
