@@ -31,9 +31,9 @@ from isthmus.report import wording
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
+from isthmus.tasks.metrics import LEADING, METRICS, metric_of
 
-CHOSEN_BY = ("val_roc_auc", "val_auc", "val_rmse", "val_accuracy")
-"""What tells how a run goes: the first of these that there is."""
+_CHOSEN_BY = tuple(f"val_{name}" for name in LEADING)
 
 
 class Bars:
@@ -89,9 +89,15 @@ class Live(Bars, Watcher):
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         self._pace.came_to(method.name, seed, at)
-        found = [f"validation {_figure(name, metrics[name], '%')}" for name in CHOSEN_BY if name in metrics]
+        name = next((name for name in _CHOSEN_BY if name in metrics), "")
+        figure = f"validation {metric_of(name).shown(metrics[name], '%')}" if name else ""
         left = self._left(self._pace.of_run(method.name, seed), stops=method.patience > 0)
-        self._progress.update(self._bars[method.name, seed], completed=at, metric="".join(found[:1]), left=left)
+        self._progress.update(
+            self._bars[method.name, seed],
+            completed=at,
+            metric=figure,
+            left=left,
+        )
         self._progress.update(self._whole, left=self._left(self._pace.of_study(), stops=self._stops))
 
     def run_restored(self, result: RunResult) -> None:
@@ -127,16 +133,9 @@ def show_results(results: Results, console: Console) -> None:
 def table(results: Results) -> Table:
     """Methods by metrics on test data, mean ± standard deviation over seeds; the round they are of; bytes sent."""
     summary = results.summary()
-    titles = {
-        "test_roc_auc": "ROC AUC",
-        "test_auc": "AUC",
-        "test_party_auc": "of a party",
-        "test_accuracy": "accuracy",
-        "test_macro_f1": "macro F1",
-        "pooled_test_accuracy": "all together",
-    }
-    titles |= {"test_rmse": "RMSE", "test_mae": "MAE"}
-    titles |= dict.fromkeys([name for name in CHOSEN_BY if _has(summary, name)][:1], "validation")
+    names = ("roc_auc", "auc", "party_auc", "accuracy", "macro_f1", "rmse", "mae")
+    titles = {f"test_{name}": METRICS[name].title for name in names} | {"pooled_test_accuracy": "all together"}
+    titles |= dict.fromkeys([name for name in _CHOSEN_BY if _has(summary, name)][:1], "validation")
     metrics = {name: title for name, title in titles.items() if _has(summary, name)}
     if not metrics:
         metrics = {line["metric"]: line["metric"].removeprefix("test_") for line in summary}
@@ -250,11 +249,6 @@ def _has(summary: list[dict[str, Any]], metric: str) -> bool:
 def _cell(summary: list[dict[str, Any]], method: str, metric: str) -> str:
     for line in summary:
         if line["method"] == method and line["metric"] == metric:
-            spread = f" ± {_figure(metric, line['std'])}" if line["seeds"] > 1 else ""
-            return f"{_figure(metric, line['mean'])}{spread}"
+            shown = metric_of(metric).shown
+            return shown(line["mean"]) + (f" ± {shown(line['std'])}" if line["seeds"] > 1 else "")
     return "-"
-
-
-def _figure(metric: str, value: float, percent: str = "") -> str:
-    """Shares in percent, other figures as they are."""
-    return f"{100 * value:.1f}{percent}" if metric.endswith(("accuracy", "f1", "auc")) else f"{value:.3g}"

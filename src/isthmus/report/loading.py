@@ -17,6 +17,7 @@ from isthmus.report import wording
 from isthmus.report.sections.audits import Audited, read_audits
 from isthmus.report.sections.graphs import Made, read_made
 from isthmus.study.results import PLACES, load_summary
+from isthmus.tasks.metrics import LEADING, metric_of
 
 HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
 """Columns of history.parquet, with their types."""
@@ -31,7 +32,6 @@ _ADDED = ("rows",)
 """Columns that older results do not have: 0 there."""
 _WITHOUT_CHOICE = ("graph-clustering",)
 """Tasks in which nothing chooses between rounds. By name, for a report reads files alone."""
-_SMALLER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse")
 
 
 class Run(BaseModel):
@@ -85,10 +85,6 @@ class ResultsFile(BaseModel):
     @property
     def seeds(self) -> str:
         return ", ".join(map(str, sorted({run.seed for run in self.runs})))
-
-
-LEADING = ("roc_auc", "auc", "rmse", "accuracy")
-"""Metrics that a task is judged by, the first that is there before all others: what chose the round, mostly."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +216,7 @@ class Findings:
 
     def smaller_leads(self, metric: str | None) -> bool:
         """Whether less of a metric is better."""
-        return (metric or "").endswith(_SMALLER_IS_BETTER)
+        return metric_of(metric or "").smaller_is_better
 
     def ranked(self, methods: Iterable[str], metric: str | None) -> list[str]:
         """Methods that have the metric, best mean first."""

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from isthmus.data.describe import CutDescription, PartyDescription
+from isthmus.tasks.metrics import metric_of
 
 POOLED = "all data pooled"
 ALONE = "every party alone"
@@ -111,10 +112,10 @@ def base(metric: str) -> str:
 
 
 def metric_name(metric: str, bare: bool = False) -> str:
-    words = (base(metric) if bare else metric).split("_")
-    spelled = {"val": "validation", "f1": "F1", "roc": "ROC", "auc": "AUC", "nmi": "NMI", "ari": "ARI"}
-    spelled |= {"rmse": "RMSE", "mae": "MAE", "mse": "MSE"}
-    return " ".join(spelled.get(word, word) for word in words)
+    column = base(metric) if bare else metric
+    known = metric_of(column)
+    before = column.removesuffix(known.name).replace("_", " ")
+    return re.sub(r"\bval\b", "validation", before + known.title)
 
 
 def titled(metric: str) -> str:
@@ -123,7 +124,7 @@ def titled(metric: str) -> str:
 
 
 def percent(metric: str) -> bool:
-    return metric.endswith(("accuracy", "f1", "auc"))
+    return metric_of(metric).percent
 
 
 def unit(metric: str) -> str:

@@ -16,6 +16,7 @@ from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
+from isthmus.tasks.metrics import metric_of
 
 if TYPE_CHECKING:
     from isthmus.nn.encoders import Encoder
@@ -56,9 +57,7 @@ class Task(Registered):
     built_in_module: ClassVar[str] = "isthmus.tasks"
     level: ClassVar[Level]
     select_by: ClassVar[str] = "accuracy"
-    """The metric that chooses the round, on validation data."""
-    larger_is_better: ClassVar[bool] = True
-    """Whether it is better for that metric to be larger."""
+    """The metric that chooses the round, on validation data; `tasks/metrics.py` says whether less of it is better."""
 
     unsupervised: ClassVar[bool] = False
     """Whether nothing is learned from labels: items are embedded, and metrics are of all parties' items together."""
@@ -119,7 +118,7 @@ class Task(Registered):
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """What chooses between rounds, larger is better; none where the data do not give the metric."""
         value = metrics.get(self.select_by)
-        return value if value is None or self.larger_is_better else -value
+        return -value if value is not None and metric_of(self.select_by).smaller_is_better else value
 
 
 class SeveralTasks(Task):

@@ -27,7 +27,6 @@ class Regression(SeveralTasks):
     """
 
     select_by: ClassVar[str] = "rmse"
-    larger_is_better: ClassVar[bool] = False
 
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(output, y, reduction="none")

@@ -1,0 +1,61 @@
+"""All metrics: what people call them, whether less is better, and how they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Arguments:
+        name: as in `Task.metrics`; columns of results have a split before it, `test_accuracy`.
+        title: what people call it.
+        smaller_is_better: whether less is better.
+        percent: it is a share, shown in percent with one digit after the point; others have three significant digits.
+    """
+
+    name: str
+    title: str
+    smaller_is_better: bool = False
+    percent: bool = False
+
+    def shown(self, value: float, unit: str = "") -> str:
+        """A value for people; `unit` stands after a percentage.
+
+        >>> metric_of("test_accuracy").shown(0.8152), metric_of("loss").shown(0.123456)
+        ('81.5', '0.123')
+        """
+        return f"{100 * value:.1f}{unit}" if self.percent else f"{value:.3g}"
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("roc_auc", "ROC AUC", percent=True),
+        Metric("auc", "AUC", percent=True),
+        Metric("rmse", "RMSE", smaller_is_better=True),
+        Metric("accuracy", "accuracy", percent=True),
+        Metric("macro_f1", "macro F1", percent=True),
+        Metric("party_auc", "party AUC", percent=True),
+        Metric("mae", "MAE", smaller_is_better=True),
+        Metric("nmi", "NMI"),
+        Metric("ari", "ARI"),
+        Metric("probe_accuracy", "probe accuracy", percent=True),
+        Metric("loss", "loss", smaller_is_better=True),
+    )
+}
+"""Every metric of the tasks here by name; add those of a task of your own."""
+LEADING = ("roc_auc", "auc", "rmse", "accuracy")
+"""Metrics by which tasks choose a round; of several in one result, the first here."""
+
+
+def metric_of(column: str) -> Metric:
+    """The metric of a column of results, whatever stands before its name; a metric that is not known is shown as it is.
+
+    >>> metric_of("pooled_test_macro_f1").title, metric_of("test_party_auc").name, metric_of("my_score").title
+    ('macro F1', 'party_auc', 'my score')
+    """
+    known = [name for name in METRICS if column == name or column.endswith(f"_{name}")]
+    return METRICS[max(known, key=len)] if known else Metric(column, column.replace("_", " "))
