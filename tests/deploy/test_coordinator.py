@@ -13,11 +13,12 @@ import torch
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
 from isthmus.data.folder.limits import Limits
-from isthmus.deploy.coordinator import Member, Outcome, coordinate
+from isthmus.deploy.coordinator import Outcome, coordinate
+from isthmus.deploy.member import Member
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
-from isthmus.federation.remote import Message, Present, RemoteTransport
+from isthmus.federation.remote import ActionHandler, Message, RemoteTransport
 from isthmus.federation.site import Site
 from isthmus.progress.terminal import left_out
 from isthmus.protect.options import Protect
@@ -495,7 +496,7 @@ def enlarging(member: Member, times: float) -> None:
     """Have a party answer weights that are so many times as large; its own check does not hold it back."""
     called = member._called
 
-    def lying(present: Present, message: Message) -> Message:
+    def lying(present: ActionHandler, message: Message) -> Message:
         if message["action"] == "train":
             answer = present.answer
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from isthmus.data.folder.writing import write_parties
-from isthmus.deploy.coordinator import Member
-from isthmus.federation.remote import Message, Nearby, PartySide
+from isthmus.deploy.member import Member
+from isthmus.federation.remote import InProcessPost, Message, PartySide
 from isthmus.protect.sealing import Keyring, keyrings
 from isthmus.study.config import Study
 
@@ -17,7 +17,7 @@ Meddler = Callable[[str, Message], Message | str | None]
 """Gets the party and a message to it; what it returns is the reply, None lets the party answer."""
 
 
-class ByHand(Nearby):
+class ByHand(InProcessPost):
     """Hands messages to parties that live here, as copies, and lets a test meddle with them."""
 
     def __init__(self, members: Mapping[str, PartySide], meddle: Meddler | None = None) -> None:

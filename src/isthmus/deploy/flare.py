@@ -53,8 +53,9 @@ except ImportError as error:
     raise missing_extra("NVIDIA FLARE", "federation", "a federation") from error
 
 from isthmus.data.ids import read_key
-from isthmus.deploy.coordinator import Member, coordinate
+from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.launch import State
+from isthmus.deploy.member import Member
 from isthmus.federation.remote import Message, Post
 from isthmus.methods.base import Method
 from isthmus.protect.sealing import Keyring, keyrings, public_of
@@ -80,7 +81,7 @@ LOADED = (
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
     "isthmus.deploy.flare.Coordinator",
-    "isthmus.deploy.flare.AtHome",
+    "isthmus.deploy.flare.PartyJob",
 )
 """All that a job may have loaded."""
 BEGINNING = 300
@@ -479,7 +480,7 @@ class Coordinator(FLComponent):
             shutil.rmtree(state, ignore_errors=True)
 
 
-class AtHome:
+class PartyJob:
     """A party's part of a job."""
 
     def __init__(self) -> None:

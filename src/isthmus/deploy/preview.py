@@ -13,9 +13,10 @@ from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import find_folders
 from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.writing import write_parties
-from isthmus.deploy.coordinator import Member, coordinate
+from isthmus.deploy.coordinator import coordinate
+from isthmus.deploy.member import Member
 from isthmus.federation.ledger import Ledger
-from isthmus.federation.remote import Nearby
+from isthmus.federation.remote import InProcessPost
 from isthmus.methods.base import Method
 from isthmus.study.config import Study, read_toml
 
@@ -77,7 +78,7 @@ def preview(study: Study) -> list[Disclosure]:
                 "training": {},
             }
         )
-        outcome = coordinate(dry, Nearby(members), "preview", Path(aside) / "server")
+        outcome = coordinate(dry, InProcessPost(members), "preview", Path(aside) / "server")
     found = list(_rows("set-up", outcome.ledger, None))
     for run, method in zip(outcome.runs, study.method_list(), strict=True):
         found += _rows(method.name, run.ledger, method)

@@ -49,7 +49,7 @@ GLANCE = 0.02
 """Seconds that others wait for it to say so."""
 
 
-class Wrong(str):
+class Refusal(str):
     """What a party says is wrong, where it has answered at all.
 
     Attributes:
@@ -72,7 +72,7 @@ class Post(ABC):
         """Send every named site its message at once; its reply, or why there is none after so many seconds."""
 
 
-class Nearby(Post):
+class InProcessPost(Post):
     """Hands messages to parties in this process."""
 
     def __init__(self, parties: Mapping[str, PartySide]) -> None:
@@ -83,7 +83,7 @@ class Nearby(Post):
         return {party: self.members[party].handle(message) for party, message in messages.items()}
 
 
-class Present(Protocol):
+class ActionHandler(Protocol):
     """What stands at a party while a federation runs: a method's `Site`, or what comes before it."""
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply: ...
@@ -144,7 +144,7 @@ class RemoteTransport(Transport):
                 self.out[party] = reply
             else:
                 self._came(party, reply)
-            if isinstance(reply, Wrong):
+            if isinstance(reply, Refusal):
                 self.refused.add(party)
         self._meet()
 
@@ -353,7 +353,7 @@ class RemoteTransport(Transport):
 
     def _settle(self, party: str, reply: str) -> None:
         """A party did not do as it was told: it is out, or has only refused."""
-        if not isinstance(reply, Wrong) or not reply.begun:
+        if not isinstance(reply, Refusal) or not reply.begun:
             self._lose(party, reply)
         elif reply.answered == self.answered[party] + 1:  # it ran the action, and then what came of it was wrong
             self.answered[party] += 1
@@ -407,7 +407,7 @@ def _read(reply: Any) -> Message | str:
         return "a reply that is no message"
     if "wrong" not in reply:
         return reply
-    wrong = Wrong(_cleaned(reply["wrong"]))
+    wrong = Refusal(_cleaned(reply["wrong"]))
     wrong.begun, wrong.answered = bool(reply.get("begun", True)), reply.get("answered")
     return wrong
 
@@ -466,7 +466,7 @@ class PartySide(ABC):
         self.ring = ring
         self.limit = limit
         self.run = ""
-        self.present: Present | None = None
+        self.present: ActionHandler | None = None
         self.protect = Protect()
         self.norm = math.inf
         self.channel: Channel | None = None
@@ -474,7 +474,7 @@ class PartySide(ABC):
         self._at_work = Lock()
 
     @abstractmethod
-    def begin(self, plan: Message) -> Present:
+    def begin(self, plan: Message) -> ActionHandler:
         """What stands at this party from now on."""
 
     @abstractmethod
@@ -570,7 +570,7 @@ class PartySide(ABC):
         self.present, self.run = self.begin(message), run
         return {"answered": 0, **({} if self.channel is None else {"session": self.channel.session})}
 
-    def _called(self, present: Present, message: Message) -> Message:
+    def _called(self, present: ActionHandler, message: Message) -> Message:
         action, request = str(message["action"]), opened_request(message["request"], self.limit)
         if message["verb"] == "total" and self.guard is not None and "shield" not in message:
             raise IsthmusError(f"refused: totals of this run are protected, action '{action}' is not")
