@@ -21,7 +21,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog import require_all
 from isthmus.methods.fedcog_gcn import convolutions_of
 from isthmus.methods.shared.neighbour_sums import NeighbourSums
-from isthmus.nn.per_party import REPEATED
+from isthmus.nn.twins import REPEATED
 from isthmus.tasks.base import Task
 
 

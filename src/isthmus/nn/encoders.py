@@ -14,8 +14,8 @@ from torch_geometric import nn as gnn
 
 from isthmus.data.party import Level
 from isthmus.nn.diffusion import Diffusion
-from isthmus.nn.per_party import REPEATED, Bank, twin
 from isthmus.nn.products import Propagations
+from isthmus.nn.twins import REPEATED, Bank, twin
 from isthmus.options import Registered
 
 Pool = Literal["mean", "sum", "max"]

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
-from torch_geometric import nn as gnn
 
 from isthmus.data import rows
 from isthmus.data.party import Block
 from isthmus.errors import IsthmusError, did_you_mean
-from isthmus.nn.draws import Draws, NotSideBySide, sizes_of
-from isthmus.nn.products import Columns, Features, Propagations, grouped_linear, per_row
+from isthmus.nn.draws import Draws
+from isthmus.nn.products import Columns, Features
 from isthmus.nn.stacks import FirstLayer, Stack, dense
+from isthmus.nn.twins import Bank, twin_of, without_caches
 from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, statistics
 
 
@@ -66,12 +64,12 @@ class PerParty:
     """
 
     def __init__(self, module: nn.Module, parties: int, device: torch.device | None = None) -> None:
-        self.module = _without_caches(copy.deepcopy(module).to(device or "cpu"))
+        self.module = without_caches(copy.deepcopy(module).to(device or "cpu"))
         self.parties = parties
         self.device = device or torch.device("cpu")
         self.training = False
         self._bank = Bank()
-        self._twin = _twin_of(self.module, self._bank)
+        self._twin = twin_of(self.module, self._bank)
         self.side_by_side = self._twin is not None
         self._probed = False
         self._arguments = _arguments(self.module)
@@ -396,240 +394,6 @@ def _seeded(source: torch.Generator) -> Iterator[None]:
 def per_party(module: nn.Module, parties: int, device: torch.device | None = None) -> PerParty:
     """`module` with one slice of weights per party."""
     return PerParty(module, parties, device)
-
-
-# ---- twins: the layers that work on all parties side by side
-
-
-class Bank:
-    """What the twins of one model read during a forward pass: the weights, and whose the rows are."""
-
-    def __init__(self) -> None:
-        self.weights: dict[str, Any] = {}
-        self.stacked = False
-        self.layouts: tuple[tuple[int, ...], ...] = ((),)
-        self.propagations = Propagations()
-
-    def per_row(self, name: str, count: int) -> Tensor:
-        """The weight called `name` for each of `count` rows; shared weights broadcast as they are."""
-        weight: Tensor = self.weights[name]
-        if not self.stacked:
-            return weight
-        stack = weight.squeeze(1) if weight.dim() > 2 and weight.size(1) == 1 else weight
-        return per_row(stack, sizes_of(count, self.layouts))
-
-
-Twin: TypeAlias = Callable[..., Tensor]
-TWINS: dict[type[nn.Module], Twin] = {}
-"""Layers whose forward is replaced, by exact type."""
-REPEATED: dict[type[nn.Module], tuple[str, ...]] = {
-    gnn.GATConv: ("att_src", "att_dst", "bias"),
-    gnn.GINConv: ("eps",),
-    gnn.ChebConv: ("bias",),
-    gnn.SAGEConv: (),
-    gnn.GraphConv: (),
-}
-"""Layers that run as PyG wrote them once their direct parameters, applied row by row, are repeated for the rows."""
-
-
-def twin(*kinds: type[nn.Module]) -> Callable[[Twin], Twin]:
-    """Register a forward for layers of these types: `forward(layer, bank, prefix, *inputs)`."""
-
-    def register(forward: Twin) -> Twin:
-        TWINS.update(dict.fromkeys(kinds, forward))
-        return forward
-
-    return register
-
-
-@twin(nn.Linear, gnn.Linear)
-def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
-    weight: Any = bank.weights[f"{prefix}weight"]
-    bias: Tensor | None = bank.weights.get(f"{prefix}bias")
-    out: Tensor
-    if not bank.stacked:
-        return F.linear(x, weight, bias)
-    if isinstance(weight, FirstLayer) and weight.columns.touched and weight.columns.x is not x.x:
-        if weight.kept.requires_grad:
-            raise IsthmusError("a first layer kept by touched rows is trained on the features it was made for")
-        weight = weight.stack()
-    if isinstance(weight, FirstLayer):
-        columns = weight.columns
-        if columns.x is not x.x:  # a batch of the features it was made for
-            columns = x.all_columns(sizes_of(x.size(0), bank.layouts))
-        out = x.grouped(weight.kept, columns)
-    elif isinstance(x, Features):
-        by_input = weight.transpose(1, 2).reshape(-1, weight.size(1))
-        out = x.grouped(by_input, x.all_columns(sizes_of(x.size(0), bank.layouts)))
-    else:
-        flat = x.reshape(-1, x.size(-1))
-        out = grouped_linear(flat, weight, sizes_of(flat.size(0), bank.layouts)).view(*x.shape[:-1], -1)
-    return out if bias is None else out + bank.per_row(f"{prefix}bias", x.size(0))
-
-
-@twin(gnn.GCNConv)
-def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-    # fewer columns are propagated, and of features none for the gradient: FedGC on 42,000 nodes takes 101 s, not 133
-    late = isinstance(x, Tensor) and x.size(1) < layer.out_channels
-    h: Tensor = x if late else layer.lin(x)
-    if layer.normalize:
-        propagation = bank.propagations.gcn(
-            edge_index,
-            edge_weight,
-            h.size(0),
-            improved=layer.improved,
-            self_loops=layer.add_self_loops,
-            dtype=h.dtype,
-        )
-        h = propagation @ h
-    elif edge_weight is None or not edge_weight.requires_grad:
-        h = bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
-    else:
-        h = layer.propagate(edge_index, x=h, edge_weight=edge_weight)
-    h = layer.lin(h) if late else h
-    return h if layer.bias is None else h + bank.per_row(f"{prefix}bias", h.size(0))
-
-
-@twin(gnn.SGConv)
-def _sgc(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    hop = bank.propagations.gcn(edge_index, edge_weight, x.size(0), self_loops=layer.add_self_loops, dtype=x.dtype)
-    for _ in range(layer.K):
-        x = hop @ x
-    return layer.lin(x)
-
-
-@twin(gnn.TAGConv)
-def _tag(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    make = bank.propagations.gcn if layer.normalize else bank.propagations.plain
-    loops = {"self_loops": False} if layer.normalize else {}
-    hop = make(edge_index, edge_weight, x.size(0), dtype=x.dtype, **loops)
-    out: Tensor = layer.lins[0](x)
-    for lin in layer.lins[1:]:
-        x = hop @ x
-        out = out + lin(x)
-    return out if layer.bias is None else out + bank.per_row(f"{prefix}bias", out.size(0))
-
-
-@twin(gnn.LGConv)
-def _light(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    if not layer.normalize:
-        return bank.propagations.plain(edge_index, edge_weight, x.size(0), dtype=x.dtype) @ x
-    return bank.propagations.gcn(edge_index, edge_weight, x.size(0), self_loops=False, dtype=x.dtype) @ x
-
-
-@twin(gnn.APPNP)
-def _appnp(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    if not layer.normalize or (layer.dropout > 0 and layer.training):
-        raise NotSideBySide("propagation whose edges are dropped at random")
-    hop = bank.propagations.gcn(edge_index, edge_weight, x.size(0), self_loops=layer.add_self_loops, dtype=x.dtype)
-    h = x
-    for _ in range(layer.K):
-        h = (1 - layer.alpha) * (hop @ h) + layer.alpha * x
-    return h
-
-
-@twin(nn.LayerNorm)
-def _layer_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
-    if len(layer.normalized_shape) != 1 or x.dim() != 2:
-        raise NotSideBySide("layer normalisation over more than the features")
-    out = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
-    if layer.weight is not None:
-        out = out * bank.per_row(f"{prefix}weight", x.size(0))
-    return out if layer.bias is None else out + bank.per_row(f"{prefix}bias", x.size(0))
-
-
-@twin(nn.BatchNorm1d)
-def _batch_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
-    """Statistics per party: a party normalises with what it alone would see."""
-    if x.dim() != 2:
-        raise NotSideBySide("batch normalisation of more than rows of features")
-    use_batch = layer.training or layer.running_mean is None
-    names = [f"{prefix}{name}" for name in ("running_mean", "running_var", "weight", "bias")]
-    sizes = sizes_of(x.size(0), bank.layouts)
-    if not bank.stacked and not use_batch:
-        mean, var, scale, shift = (bank.weights.get(name) for name in names)
-        return F.batch_norm(x, mean, var, scale, shift, False, 0.0, layer.eps)
-    out: Tensor
-    if use_batch:
-        count = torch.tensor(sizes, dtype=x.dtype, device=x.device).clamp(min=1).unsqueeze(1)
-        mean = rows.sum_per_party(x, sizes) / count
-        centred = x - per_row(mean, sizes)
-        var = rows.sum_per_party(centred * centred, sizes) / count
-        _move_statistics(layer, bank, names[:2], mean.detach(), var.detach(), sizes)
-        out = centred * per_row((var + layer.eps).rsqrt(), sizes)
-    else:
-        mean, var = bank.weights[names[0]], bank.weights[names[1]]
-        out = (x - per_row(mean, sizes)) * per_row((var + layer.eps).rsqrt(), sizes)
-    if layer.affine:
-        out = out * bank.per_row(names[2], x.size(0)) + bank.per_row(names[3], x.size(0))
-    return out
-
-
-def _move_statistics(
-    layer: Any, bank: Bank, names: Sequence[str], mean: Tensor, var: Tensor, sizes: Sequence[int]
-) -> None:
-    if layer.running_mean is None:
-        return
-    if layer.momentum is None:
-        raise NotSideBySide("batch normalisation with a cumulative average")
-    count = torch.tensor(sizes, dtype=var.dtype, device=var.device).unsqueeze(1)
-    unbiased = var * (count / (count - 1).clamp(min=1))
-    here = count > 0
-    for name, now in zip(names, (mean, unbiased), strict=True):
-        running = bank.weights[name]
-        running.copy_(torch.where(here, torch.lerp(running, now, layer.momentum), running))
-
-
-def _repeated_forward(
-    layer: Any, bank: Bank, prefix: str, direct: Sequence[str], forward: Any, *args: Any, **kwargs: Any
-) -> Any:
-    for name in direct:
-        if f"{prefix}{name}" in bank.weights:
-            layer.__dict__[name] = bank.per_row(f"{prefix}{name}", sum(bank.layouts[0]))
-    return forward(*args, **kwargs)
-
-
-def _without_caches(module: nn.Module) -> nn.Module:
-    """Convolutions that keep what they made of the first graph would take it for every other party's."""
-    for layer in module.modules():
-        if getattr(layer, "cached", False) is True:
-            layer.cached = False  # type: ignore[assignment]
-        for name in vars(layer):
-            if name.startswith("_cached"):
-                setattr(layer, name, None)
-    return module
-
-
-def _twin_of(module: nn.Module, bank: Bank) -> nn.Module | None:
-    """A copy of `module` whose layers read the bank, or none where a layer is not known."""
-    copied = copy.deepcopy(module)
-    for path, layer in copied.named_modules():
-        prefix = f"{path}." if path else ""
-        direct = [n for n, p in layer.named_parameters(recurse=False)]
-        buffers = [n for n, b in layer.named_buffers(recurse=False) if b.is_floating_point()]
-        if type(layer) in TWINS:
-            layer.forward = partial(TWINS[type(layer)], layer, bank, prefix)
-        elif type(layer) in REPEATED:
-            names = REPEATED[type(layer)]
-            if not set(direct) | set(buffers) <= set(names) or getattr(layer, "edge_dim", None) is not None:
-                return None
-            for name in names:
-                if name in layer._parameters or name in layer._buffers:
-                    present = layer._parameters.pop(name, None)
-                    present = layer._buffers.pop(name, None) if present is None else present
-                    layer.__dict__[name] = present
-            layer.forward = partial(_repeated_forward, layer, bank, prefix, names, layer.forward)
-        elif direct or buffers:
-            return None
-    return copied
 
 
 def _arguments(module: nn.Module) -> tuple[str, ...]:
