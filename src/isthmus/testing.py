@@ -46,7 +46,7 @@ class Subject:
         self.method, self.parties, self.encoder, self.seed = method, list(parties), encoder, seed
         self.task = task_for(parties)
         if method.unsupervised:
-            self.task = GraphClustering().fitted(self.task)
+            self.task = GraphClustering().complete_from(self.task)
 
     def run(self, *, parties: Sequence[Party] | None = None, seed: int | None = None, **options: Any) -> Run:
         parties = self.parties if parties is None else parties
@@ -97,7 +97,7 @@ def small_parties(level: Level, parties: int = 4, labels: Labels = "classes") ->
         given = Partition.named("given")()
         if level == "pair":
             task = LinkPrediction(val=0.2, test=0.2)
-            return task.pose(banks, lambda pool: given.cut(pool, parties, 0), 0)
+            return task.make_parties(banks, lambda pool: given.cut(pool, parties, 0), 0)
         cut = given.cut(banks, parties, 0)
     return cut if labels == "classes" else [_with_task_labels(party, labels) for party in cut]
 

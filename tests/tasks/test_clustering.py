@@ -26,7 +26,7 @@ def blobs(sizes=(40, 0, 30, 2), classes=3, spread=1.3):
 
 
 def counted(task, step):
-    return task.counts(Step(task.read_out(step.output, step.sizes), step.y, step.sizes, step.items))
+    return task.counts(Step(task.postprocess(step.output, step.sizes), step.y, step.sizes, step.items))
 
 
 def pooled(task, step):
@@ -87,7 +87,7 @@ def test_a_linear_probe_is_tested_on_graphs_that_it_was_not_fitted_to():
 def test_all_graphs_are_trained_on_and_those_for_validation_are_not_tested_on():
     pool = DataSet.named("motifs").read({"graphs": 40}, "motifs").load(0)
     cut = Partition.named("random")()
-    parties = GraphClustering(classes=2).pose(pool, lambda each: cut.cut(each, 4, 0), 0)
+    parties = GraphClustering(classes=2).make_parties(pool, lambda each: cut.cut(each, 4, 0), 0)
     before = cut.cut(pool, 4, 0)
     for party, was in zip(parties, before, strict=True):
         assert bool(party.train.all())
@@ -97,7 +97,7 @@ def test_all_graphs_are_trained_on_and_those_for_validation_are_not_tested_on():
 
 def test_all_graphs_are_clustered_and_some_are_looked_at():
     step, task = blobs((70,)), GraphClustering(classes=3)
-    output, some = task.read_out(step.output, (70,)), torch.arange(0, 70, 5)
+    output, some = task.postprocess(step.output, (70,)), torch.arange(0, 70, 5)
     cluster = KMeans(3, n_init=10, random_state=0).fit_predict(normalize(step.output.double().numpy()))
     assert torch.equal(output[:, -1].long(), torch.from_numpy(cluster).long())
     found = task.counts(Step(output[some], step.y[some], (14,), some))["confusion"][0]
@@ -121,7 +121,7 @@ def test_the_number_of_clusters_is_that_of_the_classes():
 
 def test_other_data_are_refused():
     with pytest.raises(IsthmusError, match="whole graphs with one class each, not of nodes"):
-        GraphClustering().pose(None, lambda _: list(make_node_parties()), 0)
+        GraphClustering().make_parties(None, lambda _: list(make_node_parties()), 0)
     with pytest.raises(IsthmusError, match="a probe has at least 2 folds"):
         GraphClustering.read({"probe": 1}, "task")
     with pytest.raises(IsthmusError, match="no loss of its own"):

@@ -27,7 +27,7 @@ TASK = LinkPrediction(width=6, val=0.2, test=0.2)
 
 def make_parties(parties=3, nodes=60, task=TASK, edges="coupled"):
     banks = Banks(nodes=nodes).load(0)
-    return task.pose(banks, lambda pool: Random(edges=edges).cut(pool, parties, 0), 0)
+    return task.make_parties(banks, lambda pool: Random(edges=edges).cut(pool, parties, 0), 0)
 
 
 def run(method, parties, task=TASK, encoder="sgc", **ways):

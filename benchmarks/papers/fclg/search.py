@@ -54,7 +54,7 @@ ENCODERS: dict[str, list[dict[str, Any]]] = {
 class ByScale(GraphClustering):
     """Clusters of the graphs that are counted, by themselves, for each way to scale embeddings."""
 
-    def read_out(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
+    def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
         return output
 
     def counts(self, step: Step) -> dict[str, Tensor]:
@@ -108,7 +108,7 @@ def tried(data: str, family: str, setting: dict[str, Any], rounds: int, at: int)
     def look(now: int, metrics: Mapping[str, float]) -> None:
         names = whole.hosted.names
         tables = PlainTotal([whole.answer("evaluate", {"weights": run.state.weights}, names)], names).sum("val")
-        found[str(now)] = {scale: _percent(task.told(tables[scale])) for scale in SCALES}
+        found[str(now)] = {scale: _percent(task.confusion_metrics(tables[scale])) for scale in SCALES}
 
     run.on_round = look
     seconds = run.go().seconds

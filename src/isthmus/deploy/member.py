@@ -85,7 +85,7 @@ class Member(PartySide):
         check_task(method, task)
         totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
         party = build_party(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
-        (party,) = task.taken_by([party])
+        (party,) = task.set_masks([party])
         if told["unlabelled"] == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some, or let such parties be idle: unlabelled = 'idle'")
         self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]

@@ -53,7 +53,7 @@ class Joined:
             raise IsthmusError(f"task '{named.name}': pairs are drawn from all parties' graphs, which only a study has")
         if named.level != due.level:
             raise IsthmusError(f"task '{named.name}' is for {named.level}s, the parties hold {due.level}s")
-        return named.fitted(due)
+        return named.complete_from(due)
 
     def _due(self) -> Task:
         count = len(self.agreed["labels"] or self.agreed["tasks"] or ()) or int(self.agreed["classes"] or 0)

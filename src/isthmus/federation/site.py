@@ -195,7 +195,7 @@ class Site:
     @action
     def evaluate(self, request: wire.Payload) -> Answer:
         """Counts from which the metrics are computed, of the weights in the request or of those the parties keep."""
-        output, masks = self.task.read_out(self._outputs(request), self.cohort.items), dict(self.cohort.masks)
+        output, masks = self.task.postprocess(self._outputs(request), self.cohort.items), dict(self.cohort.masks)
         if self.cohort.pair_rows is not None:
             output, here = self._with_lent(output)
             masks = {split: mask & here[self.cohort.pair_rows].all(1) for split, mask in masks.items()}

@@ -106,7 +106,7 @@ class FedCogGcn(Method):
         @action
         def count(self, request: Payload) -> Answer:
             output = torch.empty(self.cohort.block.nodes, self.task.outputs, device=self.cohort.device)
-            return Answer({"items": self.task.counted(self._step(output, self.cohort.masks["train"]))})
+            return Answer({"items": self.task.loss_counts(self._step(output, self.cohort.masks["train"]))})
 
         @action
         def forth(self, request: Payload) -> Mail:
@@ -207,7 +207,7 @@ class FedCogGcn(Method):
         def _loss(self, output: Tensor) -> Tensor:
             """The sum of the loss over the training nodes here."""
             step = self._step(output, self.cohort.masks["train"])
-            return (self.task.loss(step) * self.task.counted(step).to(output)).sum()
+            return (self.task.loss(step) * self.task.loss_counts(step).to(output)).sum()
 
         def _take_back(self, layer: int) -> None:
             """The gradient of what was sent in one layer, as its addressees give it back."""

@@ -292,7 +292,7 @@ class FedGL(FedAvg):
 
         def _reduced(self, step: Step) -> Tensor:
             loss = self.task.loss(step)
-            return loss * self.task.counted(step).to(loss) if self.method.sums else loss
+            return loss * self.task.loss_counts(step).to(loss) if self.method.sums else loss
 
         @action
         def tell(self, request: Payload) -> Answer:

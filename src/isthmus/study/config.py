@@ -160,7 +160,7 @@ class Study(Options):
         def take_apart(pool: Pool) -> list[Party]:
             return cut.cut(pool, number, draw, cache_folder=cache_root() / "cuts")
 
-        parties = take_apart(pool) if task is None else task.pose(pool, take_apart, draw)
+        parties = take_apart(pool) if task is None else task.make_parties(pool, take_apart, draw)
         if parties[0].level == "pair":
             return Loaded(parties, 2, cut, pool.note, task)
         return Loaded(parties, pool.classes, cut, pool.note, task, pool.labels)

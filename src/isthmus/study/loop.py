@@ -159,7 +159,7 @@ class Run:
         for state in self.method.server(self.federation, Model(self.module), self.state):
             if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
-            if state.round in self.task.pictures and self.whole is not None and "weights" in state:
+            if state.round in self.task.picture_rounds and self.whole is not None and "weights" in state:
                 self._draw(self.whole, state)
             yield state
             if self._is_over():
@@ -230,7 +230,7 @@ class Run:
 
     def _draw(self, whole: Site, state: State) -> None:
         """Where all items stand now."""
-        if (places := self.task.places(whole.outputs(state.weights))) is None:
+        if (places := self.task.coordinates(whole.outputs(state.weights))) is None:
             return
         kinds = whole.hosted.y.cpu().to(places.dtype).unsqueeze(1)
         self.progress["places"][str(state.round)] = torch.cat([places, kinds], dim=1)

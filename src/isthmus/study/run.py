@@ -281,7 +281,7 @@ def run(
     if parties is not None and not (isinstance(parties, Sequence) and all(isinstance(p, Party) for p in parties)):
         raise IsthmusError("parties is a list of Party objects: make them with Party.of_graph or Party.of_graphs")
     if parties and task is not None:
-        parties = task.taken_by(list(parties))
+        parties = task.set_masks(list(parties))
     if parties and unlabelled == "error":
         check_labelled(parties)
     chosen = _with_options(several, options)

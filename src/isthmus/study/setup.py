@@ -14,7 +14,7 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
-from isthmus.tasks.base import SeveralTasks, Task
+from isthmus.tasks.base import MultiTask, Task
 
 
 def whole_of(parties: Sequence[Party]) -> Party | None:
@@ -104,9 +104,9 @@ def task_of(named: Task | None, parties: Sequence[Party], classes: int | None = 
     if named.level != parties[0].level:
         return named
     due = task_for(parties, named.outputs or classes)
-    if not isinstance(named, type(due)) and not (isinstance(due, SeveralTasks) and isinstance(named, SeveralTasks)):
+    if not isinstance(named, type(due)) and not (isinstance(due, MultiTask) and isinstance(named, MultiTask)):
         raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
-    return named.fitted(due)
+    return named.complete_from(due)
 
 
 def _classes(y: Tensor, classes: int | None) -> tuple[str, dict[str, int]]:

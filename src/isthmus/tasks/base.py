@@ -63,7 +63,7 @@ class Task(Registered):
     """Whether nothing is learned from labels: items are embedded, and metrics are of all parties' items together."""
 
     @property
-    def pictures(self) -> Sequence[int]:
+    def picture_rounds(self) -> Sequence[int]:
         """Rounds after which a study draws all items in two dimensions."""
         return ()
 
@@ -71,26 +71,26 @@ class Task(Registered):
         """The module that learns this."""
         return encoder.build(features, self.outputs, self.level)
 
-    def fitted(self, due: Task) -> Task:
-        """The same task with what was left open taken from `due`, the one that the labels ask for."""
+    def complete_from(self, inferred: Task) -> Task:
+        """The same task with what was left open taken from `inferred`, the one that the labels ask for."""
         return self
 
-    def pose(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
+    def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """The parties that learn this of a pool, which `cut` takes apart.
 
         A task that is about something else than what the data label makes its items here.
         """
-        return self.taken_by(cut(pool))
+        return self.set_masks(cut(pool))
 
-    def taken_by(self, parties: list[Party]) -> list[Party]:
+    def set_masks(self, parties: list[Party]) -> list[Party]:
         """The parties with the masks that the task has for their items, where it has others than they hold."""
         return parties
 
-    def places(self, output: Tensor) -> Tensor | None:
-        """Items in two dimensions, of their outputs, `[items, 2]`; none of a task that has no `pictures`."""
+    def coordinates(self, output: Tensor) -> Tensor | None:
+        """Items in two dimensions, of their outputs, `[items, 2]`; none of a task that has no `picture_rounds`."""
         return None
 
-    def read_out(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
+    def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
         """What is evaluated, of the outputs of all items of each party, where a task looks at them together."""
         return output
 
@@ -103,7 +103,7 @@ class Task(Registered):
     def loss(self, step: Step) -> Tensor:
         """The mean loss of each party's items, `[parties]`."""
 
-    def counted(self, step: Step) -> Tensor:
+    def loss_counts(self, step: Step) -> Tensor:
         """Of how many values each party's loss is the mean, `[parties]`."""
         return torch.tensor(step.sizes, device=step.output.device)
 
@@ -121,7 +121,7 @@ class Task(Registered):
         return -value if value is not None and metric_of(self.select_by).smaller_is_better else value
 
 
-class SeveralTasks(Task):
+class MultiTask(Task):
     """Labels of one task or of several, real numbers `[items, tasks]`; NaN stands for a label that is missing.
 
     The loss of a party is the mean over its labelled entries, whatever items and tasks they are of. A missing label
@@ -144,7 +144,7 @@ class SeveralTasks(Task):
         losses = self.entry_loss(step.output, y).masked_fill(~known, 0.0)
         return step.sum(losses.sum(1)) / step.sum(known.sum(1)).clamp(min=1)
 
-    def counted(self, step: Step) -> Tensor:
+    def loss_counts(self, step: Step) -> Tensor:
         return step.sum(self.labels(step)[1].sum(1))
 
     def labels(self, step: Step) -> tuple[Tensor, Tensor]:

@@ -54,9 +54,9 @@ class Classification(Task):
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
         confusion = counts["confusion"].cpu()
         items = confusion.sum()
-        return self.told(confusion) | {"loss": float(counts["loss"] / items)} if items else {}
+        return self.confusion_metrics(confusion) | {"loss": float(counts["loss"] / items)} if items else {}
 
-    def told(self, confusion: Tensor) -> dict[str, float]:
+    def confusion_metrics(self, confusion: Tensor) -> dict[str, float]:
         """What a confusion matrix tells, `[classes, guesses]`."""
         confusion = confusion.double()
         hits, either = confusion.diagonal(), confusion.sum(0) + confusion.sum(1)

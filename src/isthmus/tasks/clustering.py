@@ -27,7 +27,7 @@ from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import Step, Task
 from isthmus.tasks.classification import GraphClassification
-from isthmus.tasks.places import placed
+from isthmus.tasks.coordinates import tsne
 
 Numbers = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class GraphClustering(GraphClassification):
 
     >>> z = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.1]])
     >>> task = GraphClustering(classes=2)
-    >>> counts = task.counts(Step(task.read_out(z, (4,)), torch.tensor([1, 1, 0, 1]), (4,), torch.arange(4)))
+    >>> counts = task.counts(Step(task.postprocess(z, (4,)), torch.tensor([1, 1, 0, 1]), (4,), torch.arange(4)))
     >>> task.metrics({name: count.sum(0) for name, count in counts.items()})["accuracy"]
     0.75
     """
@@ -71,19 +71,19 @@ class GraphClustering(GraphClassification):
     """Rounds after which a study keeps where all graphs stand, in two dimensions by t-SNE; the report draws them."""
 
     @property
-    def pictures(self) -> Sequence[int]:
+    def picture_rounds(self) -> Sequence[int]:
         return self.drawn
 
-    def places(self, output: Tensor) -> Tensor:
-        return torch.from_numpy(placed(self.scaled(output.double().cpu().numpy())))
+    def coordinates(self, output: Tensor) -> Tensor:
+        return torch.from_numpy(tsne(self.scaled(output.double().cpu().numpy())))
 
     def model(self, encoder: Encoder, features: int) -> nn.Module:
         return encoder.embedder(features)
 
-    def fitted(self, due: Task) -> Task:
-        return self if self.classes else self.model_copy(update={"classes": due.outputs})
+    def complete_from(self, inferred: Task) -> Task:
+        return self if self.classes else self.model_copy(update={"classes": inferred.outputs})
 
-    def taken_by(self, parties: list[Party]) -> list[Party]:
+    def set_masks(self, parties: list[Party]) -> list[Party]:
         if parties[0].level != "graph" or parties[0].graph.y.dim() > 1:
             raise IsthmusError(
                 f"task '{self.name}': it is of whole graphs with one class each, not of nodes, nor of several tasks"
@@ -111,7 +111,7 @@ class GraphClustering(GraphClassification):
             found["hit"].append(torch.tensor(hit))
         return {name: torch.stack(each) for name, each in found.items()}
 
-    def read_out(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
+    def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
         """Embeddings, and in a column after them the cluster that each is in among all of its party."""
         parts = [self.cluster(part.double().cpu().numpy()) for part in output.split(list(sizes))]
         return torch.cat([output, torch.from_numpy(np.concatenate(parts)).to(output).unsqueeze(1)], dim=1)
@@ -153,7 +153,7 @@ class GraphClustering(GraphClassification):
         confusion = counts["confusion"].cpu()
         if not confusion.sum():
             return {}
-        found = self.told(confusion)
+        found = self.confusion_metrics(confusion)
         if counts["parties"] == 1:  # clusters of several parties are alike in that all were matched with labels
             y, cluster = (each.repeat_interleave(confusion.flatten()).numpy() for each in _cells(self.classes))
             found["nmi"] = float(normalized_mutual_info_score(y, cluster))

@@ -45,7 +45,7 @@ class LinkPrediction(Task):
     train: Share = 1.0
     """Share of the links left that is trained on; the graph has all of them."""
 
-    def pose(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
+    def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """Links are held out before the graph is cut; then every party gets its pairs."""
         try:
             held = hold_out_links(pool, val=self.val, test=self.test, seed=seed)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.party import Level
-from isthmus.tasks.base import SeveralTasks, Step
+from isthmus.tasks.base import MultiTask, Step
 
 BINS = 1024
 """Bins of scores, an even number: the two in the middle meet at a score of 0."""
@@ -19,7 +19,7 @@ WIDTH = 4.0
 """Scores between -WIDTH and WIDTH get half of the bins."""
 
 
-class MultiLabel(SeveralTasks):
+class MultiLabel(MultiTask):
     r"""Binary cross-entropy; accuracy, and ROC-AUC per task averaged over the tasks that have both classes.
 
     An area under a curve is no sum over parties, but the numbers of scores of either class in fixed bins are. With

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data.party import Level
-from isthmus.tasks.base import SeveralTasks, Step
+from isthmus.tasks.base import MultiTask, Step
 
 
-class Regression(SeveralTasks):
+class Regression(MultiTask):
     """Mean squared error; its root and the mean absolute error, over the labelled entries of all tasks together.
 
     Labels are taken as they are: tasks of unlike scales weigh by their scale, so bring them to one before.

@@ -15,7 +15,7 @@ from isthmus.study.config import Study
 from isthmus.study.loop import Run
 from isthmus.tasks.classification import Classification
 from isthmus.tasks.clustering import GraphClustering
-from isthmus.tasks.places import placed
+from isthmus.tasks.coordinates import tsne
 
 
 class Embeddings(Measure):
@@ -45,7 +45,7 @@ class Embeddings(Measure):
                 raise IsthmusError(f"measure 'embeddings': method '{run.method.name}' has no model at the server")
             z, y = _embedded(run, run.state.weights if weights is None else weights)
             metrics[name] = float(silhouette_score(z, y))
-            pictures[title] = np.round(np.column_stack([placed(z), y]), 2).tolist()
+            pictures[title] = np.round(np.column_stack([tsne(z), y]), 2).tolist()
 
         if not self.rounds:
             result = run.go()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 
 
-def placed(z: NDArray[Any]) -> NDArray[np.float32]:
+def tsne(z: NDArray[Any]) -> NDArray[np.float32]:
     """Places of embeddings `[items, width]` by t-SNE, which keeps neighbours together, `[items, 2]`; zeros where there
     are too few to have neighbours."""
     if len(z) < 4:
