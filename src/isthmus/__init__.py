@@ -39,7 +39,7 @@ _MODULES = {
     "IsthmusError": "isthmus.errors",
     "Results": "isthmus.study.results",
     "Study": "isthmus.study.config",
-    "load_graph": "isthmus.study.graphs",
+    "load_graph": "isthmus.result_files",
 }
 
 __all__ = ["__version__", *_MODULES]
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from isthmus.nn.encoders import Encoder as Encoder
     from isthmus.nn.per_party import per_party as per_party
     from isthmus.report.report import write_report as write_report
+    from isthmus.result_files import load_graph as load_graph
     from isthmus.study.config import Study as Study
-    from isthmus.study.graphs import load_graph as load_graph
     from isthmus.study.results import Results as Results
     from isthmus.study.run import run as run
     from isthmus.study.run import run_study as run_study

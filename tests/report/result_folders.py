@@ -77,6 +77,7 @@ def ledger_rows(method: str, seed: int) -> list[dict[str, Any]]:
             "party": f"party-{party}",
             "eyes": eyes,
             "fields": fields,
+            "rows": 0,
             "sent": sent,
             "received": 2 * sent,
             "protection": "none",

@@ -16,7 +16,7 @@ from tests.report.sections.test_audits import found, spends
 
 from isthmus.progress.live_page import LivePage
 from isthmus.report.report import write_report
-from isthmus.report.sections.audits import write_audit
+from isthmus.result_files import write_audit
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
 

@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from result_folders import Build, ledger_rows, of_another_task, write_folder
+from result_folders import Build, of_another_task, write_folder
 
 from isthmus.errors import IsthmusError
 from isthmus.report.loading import read_folders
@@ -49,15 +47,6 @@ def damage_parquet(folder: Path) -> None:
     (folder / "history.parquet").write_bytes(b"no parquet\n at all")
 
 
-def damage_column(folder: Path) -> None:
-    pq.write_table(pa.table({"method": ["fedavg"]}), folder / "ledger.parquet")
-
-
-def damage_type(folder: Path) -> None:
-    table = pa.Table.from_pylist([row | {"sent": "many"} for row in ledger_rows("fedavg", 0)])
-    pq.write_table(table, folder / "ledger.parquet")
-
-
 @pytest.mark.parametrize(
     ("damage", "file"),
     [
@@ -67,8 +56,6 @@ def damage_type(folder: Path) -> None:
         (damage_runs, "results.json"),
         (damage_text, "study.toml"),
         (damage_parquet, "history.parquet"),
-        (damage_column, "ledger.parquet"),
-        (damage_type, "ledger.parquet"),
     ],
 )
 def test_bad_input_is_one_line(build: Build, damage: Callable[[Path], None], file: str) -> None:
@@ -84,20 +71,20 @@ def test_a_description_that_is_none_is_one_line(build: Build) -> None:
     def damage(parts: dict[str, Any]) -> None:
         parts["results"]["cuts"][0]["parties"][1]["nodes"] = "many"
 
-    with pytest.raises(IsthmusError, match=r"results\.json': cuts\.0\.described\.parties\.1\.nodes: "):
+    with pytest.raises(IsthmusError, match=r"results\.json': cuts\.0\.description\.parties\.1\.nodes: "):
         read_folders([build(change=damage)])
 
 
 def test_what_a_study_wrote_of_its_cut_is_read_back(tmp_path: Path) -> None:
     study = Study.of({"data": {"name": "banks", "nodes": 60}, "methods": [{"name": "local", "rounds": 1}]})
     results = run_study(study, tmp_path / "out")
-    (source,) = read_folders([tmp_path / "out"]).sources
-    assert [(cut.seeds, cut.described) for cut in source.results.cuts] == [([0], results.cuts[0])]
+    (folder,) = read_folders([tmp_path / "out"]).folders
+    assert [(cut.seeds, cut.description) for cut in folder.results.cuts] == [([0], results.cuts[0])]
 
 
 def test_a_folder_named_twice_is_read_once(build: Build) -> None:
     folder = build()
-    assert len(read_folders([folder, folder]).sources) == 1
+    assert len(read_folders([folder, folder]).folders) == 1
 
 
 def test_methods_of_several_folders_keep_their_figures(build: Build) -> None:
@@ -105,13 +92,13 @@ def test_methods_of_several_folders_keep_their_figures(build: Build) -> None:
     assert findings.methods == {"fedavg (a)": "fedavg", "local": "local", "fedavg (b)": "fedavg"}
     assert findings.ranked(findings.methods, "test_accuracy") == ["fedavg (a)", "fedavg (b)", "local"]
     assert findings.ranked(findings.methods, "nothing") == []
-    assert [setting.main for setting in findings.settings] == ["test_accuracy"]
+    assert [setting.main_metric for setting in findings.settings] == ["test_accuracy"]
 
 
 def test_every_setting_has_a_main_metric_of_its_own(build: Build) -> None:
     first, other = build("first"), build("other", change=partial(of_another_task, metric="roc_auc"))
     findings = read_folders([first, other])
-    assert {setting.name: setting.main for setting in findings.settings} == {
+    assert {setting.name: setting.main_metric for setting in findings.settings} == {
         "first": "test_accuracy",
         "other": "test_roc_auc",
     }

@@ -30,8 +30,8 @@ from result_folders import (
 
 from isthmus.errors import IsthmusError
 from isthmus.report.report import write_report
+from isthmus.result_files import write_graph
 from isthmus.study.config import Study
-from isthmus.study.graphs import write_graph
 from isthmus.study.run import run_study
 from party_folders import two_drafts
 
@@ -285,7 +285,7 @@ def hostile(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.startswith(("test_", "val_")) or value in ("node", "class") else value + evil
     if isinstance(value, dict):
-        kept = {"method", "metric", "name", "runs", "summary", "metrics", "parties", "study", "versions", "value"}
+        kept = {"format", "method", "metric", "name", "runs", "summary", "metrics", "parties", "study", "versions", "value"}
         kept |= {"isthmus", "created", "mean", "std", "seeds", "seed", "rounds", "chosen_round", "seconds", "data"}
         kept |= {"cuts", *cut((0,)), *cut((0,))["parties"][0]}
         kept |= {"partition", "model", "methods", "encoder", *ledger_rows("", 0)[0]}

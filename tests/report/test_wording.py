@@ -129,4 +129,4 @@ def test_metrics_are_spelled_as_people_write_them(metric: str, title: str) -> No
 def test_a_mean_and_its_deviation_have_as_many_digits(
     mean: float | None, std: float | None, metric: str, text: str
 ) -> None:
-    assert wording.spread(mean, std, metric) == text
+    assert wording.mean_and_std(mean, std, metric) == text

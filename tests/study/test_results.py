@@ -7,7 +7,6 @@ import math
 import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,8 +17,9 @@ from safetensors.torch import load_file
 from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Call, Ledger
+from isthmus.result_files import load_summary
 from isthmus.study.loop import RunResult
-from isthmus.study.results import Results, _readable, load_summary, ordered, versions
+from isthmus.study.results import Results, _readable, ordered, versions
 
 
 def result(method: str = "fedavg", seed: int = 0, **metrics: float) -> RunResult:
@@ -117,25 +117,6 @@ def test_readable_json_is_json(value: object) -> None:
     assert json.loads(_readable(value)) == value
 
 
-@pytest.mark.parametrize(("change", "found"), [({"format": 2}, "format 2"), ({}, "no format number")])
-def test_another_format_is_an_error_that_says_what_to_do(tmp_path: Path, change: dict[str, Any], found: str) -> None:
-    Results({"data": {}}, [result(x=1.0)]).save(tmp_path)
-    content = json.loads((tmp_path / "results.json").read_text())
-    assert content.pop("format") == 1
-    (tmp_path / "results.json").write_text(json.dumps({**content, **change}))
-    with pytest.raises(IsthmusError, match=rf"^cannot read {tmp_path / 'results.json'}: it has {found}, .* --force, "):
-        load_summary(tmp_path)
-    assert load_summary(tmp_path, any_format=True)["runs"] == content["runs"]
-
-
 def test_versions_name_what_the_figures_depend_on() -> None:
     assert versions()["torch"] == torch.__version__
     assert set(versions()) >= {"python", "isthmus", "torch_geometric", "numpy"}
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"3", b"\xff"])
-def test_unreadable_results_are_an_error_that_names_the_folder(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "results.json").write_bytes(content)
-    with pytest.raises(IsthmusError, match=rf"^no readable results\.json in {tmp_path}: "):
-        load_summary(tmp_path)

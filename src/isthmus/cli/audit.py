@@ -131,12 +131,12 @@ def _of_results(folder: Path, given: Mapping[str, Any]) -> Study:
 
 def _keep(folder: Path, audit: Audit, method: Method, seed: int, shown: Shown, found: Sequence[Any]) -> None:
     """Puts what was found into a result folder, where the report finds it."""
-    from isthmus.report.sections.audits import Audited, write_audit
+    from isthmus.result_files import AuditRecord, write_audit
 
     write_audit(
         folder,
-        Audited(
-            of=(folder / "study.toml").read_text(encoding="utf-8"),
+        AuditRecord(
+            study=(folder / "study.toml").read_text(encoding="utf-8"),
             audit={"name": audit.name, **audit.model_dump(mode="json")},
             method=method.name,
             seed=seed,

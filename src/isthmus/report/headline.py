@@ -34,7 +34,7 @@ def headline(findings: Findings) -> str:
 
 
 def _verdict(findings: Findings, setting: Setting) -> str:
-    metric, methods = setting.main, setting.methods
+    metric, methods = setting.main_metric, setting.methods
     ranked = findings.ranked(methods, metric)
     if metric is None or not ranked:
         return "<p class=verdict>No metric was recorded.</p>"
@@ -42,13 +42,14 @@ def _verdict(findings: Findings, setting: Setting) -> str:
     best, *others = federated or ranked
     marks = [method for method in ranked if method not in (best, *others)]
     names = _own_names(findings, methods)
-    said = [f"{names[method]} {findings.figure(method, metric)}" for method in others[:3]]
+    said = [f"{names[method]} {findings.score_text(method, metric)}" for method in others[:3]]
     said += [f"{len(others) - 3} more methods behind"] if len(others) > 3 else []
     said += [
-        f"{names[method]} ({BOUNDS[findings.methods[method]]}) {findings.figure(method, metric)}" for method in marks
+        f"{names[method]} ({BOUNDS[findings.methods[method]]}) {findings.score_text(method, metric)}"
+        for method in marks
     ]
     text = (
-        f"<b>{names[best]}</b> reached <b>{findings.figure(best, metric)}</b> {escape(wording.metric_name(metric))}"
+        f"<b>{names[best]}</b> reached <b>{findings.score_text(best, metric)}</b> {escape(wording.metric_name(metric))}"
         f"{_when(findings, ranked)}{'; ' if said else ''}{', '.join(said)}."
     )
     return f"<p class=verdict>{text}</p><p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
@@ -59,7 +60,7 @@ def _when(findings: Findings, methods: Sequence[str]) -> str:
     if any(run.under_way for method in methods for run in findings.runs_of(method)):
         return " so far"
     told = {"validation": "at the round that validation chose", "last": "at the last round"}
-    rules = {rule for method in methods if (rule := findings.chosen_by(method)) in told}
+    rules = {rule for method in methods if (rule := findings.round_choice(method)) in told}
     return f" {' or '.join(told[rule] for rule in sorted(rules, reverse=True))}" if rules else ""
 
 
@@ -70,7 +71,7 @@ def _own_names(findings: Findings, methods: Sequence[str]) -> dict[str, str]:
 
 
 def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapping[str, str]) -> str:
-    lines = [findings.lines[method, metric] for method in ranked]
+    lines = [findings.scores[method, metric] for method in ranked]
     seeds = sorted({line.seeds for line in lines})
     one = "One seed: how much of this is luck is not known."
     text = one if seeds == [1] else f"Mean ± standard deviation over {wording.span(seeds)} seeds."
@@ -100,8 +101,8 @@ def _luck(found: Difference) -> str:
 
 
 def _facts(setting: Setting) -> str:
-    study, runs = setting.sources[0].results.study, setting.runs
-    planned = [int(seed) for source in setting.sources for seed in source.results.study.get("seeds") or ()]
+    study, runs = setting.folders[0].results.study, setting.runs
+    planned = [int(seed) for folder in setting.folders for seed in folder.results.study.get("seeds") or ()]
     rounds = wording.span(run.rounds for run in runs)
     going = any(run.under_way for run in runs)
     return facts(study, sorted({*planned, *(run.seed for run in runs)}), f"{rounds} so far" if going else rounds)

@@ -59,26 +59,26 @@ def announced(study: Mapping[str, Any]) -> str:
 
 
 def _page(findings: Findings) -> str:
-    name = title(source.results.study for source in findings.sources)
+    name = title(folder.results.study for folder in findings.folders)
     sections = [
         ("results", "Results", how_methods_did(findings)),
         ("parties", "Parties", who_holds_what(findings)),
         ("curves", "Learning curves", round_by_round(findings)),
         ("places", "Embeddings", where_items_stand(findings)),
-        ("made", "Graphs made", what_was_made(findings.made)),
+        ("made", "Graphs made", what_was_made(findings.graphs)),
         ("traffic", "Traffic", _traffic(findings)),
         ("ledger", "Who saw what", who_saw_what(findings)),
         ("privacy", "Privacy", what_noise_spent(findings)),
         ("audits", "Audits", what_attacks_found(findings.audits)),
         ("reproduce", "Reproducibility", _reproduce(findings)),
     ]
-    made = sorted({f"Isthmus {s.results.isthmus}, results of {s.results.created}" for s in findings.sources})
+    made = sorted({f"Isthmus {s.results.isthmus}, results of {s.results.created}" for s in findings.folders})
     return page.document(name, headline(findings), [section for section in sections if section[2]], made)
 
 
 def _traffic(findings: Findings) -> str:
     by_round = _bytes_by_round(findings)
-    flows = {each: _flow(findings, each, rows) for each, rows in by_round.items() if not findings.is_open(each)}
+    flows = {each: _flow(findings, each, rows) for each, rows in by_round.items() if not findings.is_unfinished(each)}
     if not flows:
         return ""
     rows = []
@@ -114,7 +114,7 @@ def _bytes_by_round(findings: Findings) -> dict[str, list[dict[str, Any]]]:
 
 def _flow(findings: Findings, method: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     """Bytes sent and received: at set-up, per round and in all, each as a mean over the method's runs."""
-    runs = findings.ended(method)
+    runs = findings.finished_runs(method)
     seeds = len(runs) or 1
     rounds = sum(run.rounds for run in runs) or len({(row["seed"], row["round"]) for row in rows if row["round"]}) or 1
 
@@ -130,18 +130,18 @@ def _flow(findings: Findings, method: str, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def _reproduce(findings: Findings) -> str:
-    sources = findings.sources
-    packages = list(dict.fromkeys(name for source in sources for name in source.results.versions))
-    rows = [(name, [str(source.results.versions.get(name, "–")) for source in sources]) for name in packages]
-    rows.append(("results of", [source.results.created for source in sources]))
-    rows.append(("seeds", [source.results.seeds for source in sources]))
+    folders = findings.folders
+    packages = list(dict.fromkeys(name for folder in folders for name in folder.results.versions))
+    rows = [(name, [str(folder.results.versions.get(name, "–")) for folder in folders]) for name in packages]
+    rows.append(("results of", [folder.results.created for folder in folders]))
+    rows.append(("seeds", [folder.results.seeds for folder in folders]))
     body = "".join(
         f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td class=name>{escape(each)}</td>' for each in values)}</tr>"
         for name, values in rows
     )
-    head = f"<tr>{page.head('')}{''.join(page.head(source.name, 'name') for source in sources)}</tr>"
+    head = f"<tr>{page.head('')}{''.join(page.head(folder.name, 'name') for folder in folders)}</tr>"
     studies = "".join(
-        f"<h3>{escape(source.name)}/study.toml</h3><pre><code>{escape(source.toml)}</code></pre>" for source in sources
+        f"<h3>{escape(folder.name)}/study.toml</h3><pre><code>{escape(folder.toml)}</code></pre>" for folder in folders
     )
     return (
         f"{page.table(head, body, 'The same study with the same versions and seeds gives the same figures.')}{studies}"

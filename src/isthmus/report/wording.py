@@ -102,7 +102,7 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def kind(metric: str) -> str:
+def split(metric: str) -> str:
     return metric.partition("_")[0]
 
 
@@ -144,11 +144,11 @@ def number(value: float | None, metric: str) -> str:
     return f"{known:.3f}" if 0.001 <= abs(known) < 1000 or known == 0 else f"{known:.3g}"
 
 
-def spread(mean: float | None, std: float | None, metric: str) -> str:
+def mean_and_std(mean: float | None, std: float | None, metric: str) -> str:
     """A mean and its deviation, if there is one, with as many digits after the point.
 
-    >>> spread(0.003, 0.000692, "test_loss"), spread(0.5, None, "test_accuracy"), spread(0.0004, 0.01, "test_loss")
-    ('0.003 ± 0.001', '50.0', '0.0004 ± 0.0100')
+    >>> mean_and_std(0.003, 0.000692, "test_loss"), mean_and_std(0.5, None, "test_accuracy")
+    ('0.003 ± 0.001', '50.0')
     """
     known, deviation = finite(mean), finite(std)
     text = number(known, metric)

@@ -9,22 +9,17 @@ import platform
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
 
-from isthmus import __version__, store, toml
+from isthmus import __version__, result_files, store, toml
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
-from isthmus.study.graphs import write_graph
 from isthmus.study.loop import RunResult
-
-FORMAT = 1
-"""Format number of a result folder. Raise it when reports can no longer read older folders."""
 
 
 @dataclass
@@ -75,40 +70,34 @@ class Results:
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder: each file whole or not at all."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
         folder = Path(folder)
         for run in self.runs:
             for name, weights in _weight_files(run):
                 store.write(folder / "weights" / f"{name}.safetensors", save(dict(weights)))
             if run.graph:
-                write_graph(folder / "graphs" / f"{run.method}-{run.seed}", run.graph)
-        tables = [("history", list(self._history()), _HISTORY), ("ledger", list(self._ledger()), _LEDGER)]
+                result_files.write_graph(result_files.graph_folder(folder, run.method, run.seed), run.graph)
+        result_files.write_table(folder, result_files.HISTORY, self._history())
+        result_files.write_table(folder, result_files.LEDGER, self._ledger())
         if any(run.places for run in self.runs):
-            tables.append(("places", list(self._places()), PLACES))
+            result_files.write_table(folder, result_files.COORDINATES, self._coordinates())
         if self.set_up is not None:
-            rows = [{"method": "set-up", "seed": -1, **row} for row in self.set_up.rows()]
-            tables.append(("set-up", rows, _LEDGER))
-        for name, rows, columns in tables:
-            schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in columns.items()])
-            table = pa.Table.from_pylist(rows, schema=schema)
-            store.write_with(folder / f"{name}.parquet", partial(parquet.write_table, table))
-        store.write(folder / "study.toml", toml.dumps(self.study))
+            rows = ({"method": "set-up", "seed": -1, **row} for row in self.set_up.rows())
+            result_files.write_table(folder, result_files.SET_UP, rows)
+        store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        head = {"format": FORMAT, "isthmus": __version__, "created": created, "versions": versions()}
+        head = {"format": result_files.FORMAT, "isthmus": __version__, "created": created, "versions": versions()}
         content = {**head, "study": self.study, **self.to_dict()}
-        store.write(folder / "results.json", _readable(content) + "\n")
+        store.write(folder / result_files.RESULTS, _readable(content) + "\n")
 
     def _history(self) -> Iterator[dict[str, Any]]:
         for run in self.runs:
             for at, metric, value in run.history:
                 yield {"method": run.method, "seed": run.seed, "round": at, "metric": metric, "value": value}
 
-    def _places(self) -> Iterator[dict[str, Any]]:
+    def _coordinates(self) -> Iterator[dict[str, Any]]:
         for run in self.runs:
-            for at, places in run.places.items():
-                for x, y, kind in places.tolist():
+            for at, items in run.places.items():
+                for x, y, kind in items.tolist():
                     row = {"x": x, "y": y, "class": int(kind)}
                     yield {"method": run.method, "seed": run.seed, "round": int(at), **row}
 
@@ -116,16 +105,6 @@ class Results:
         for run in self.runs:
             for row in run.ledger.rows():
                 yield {"method": run.method, "seed": run.seed, **row}
-
-
-PLACES = {"method": "string", "seed": "int64", "round": "int64", "x": "float64", "y": "float64", "class": "int64"}
-"""Columns of places.parquet: where items stand after some rounds, in two dimensions, and their class, -1 unknown."""
-
-_HISTORY = {"method": "string", "seed": "int64", "round": "int64", "metric": "string", "value": "float64"}
-_NUMBERS = ("round", "call", "rows", "sent", "received")
-_LEDGER = {"method": "string", "seed": "int64"} | {
-    name: "int64" if name in _NUMBERS else "string" for name in ledger.COLUMNS
-}
 
 
 def _readable(value: Any, margin: str = "") -> str:
@@ -169,18 +148,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "unknown"
     return found
-
-
-def load_summary(folder: Path, *, any_format: bool = False) -> dict[str, Any]:
-    """Read `results.json` of a folder; another format number is an error, unless `any_format` is set."""
-    path = folder / "results.json"
-    try:
-        content = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise IsthmusError(f"no readable results.json in {folder}: give a folder that isthmus run wrote") from error
-    if not any_format:
-        store.check_format(path, content, FORMAT)
-    return content
 
 
 def ordered(runs: Sequence[RunResult], methods: Sequence[str]) -> list[RunResult]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from isthmus import store
+from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, did_you_mean
@@ -17,7 +17,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_once, merged
 from isthmus.study.loop import OnRound, Run, RunResult
-from isthmus.study.results import Results, load_summary, ordered
+from isthmus.study.results import Results, ordered
 from isthmus.study.setup import check_labelled, module_for, task_of
 from isthmus.tasks.base import Task
 
@@ -228,7 +228,7 @@ def _forget(out: Path, there_before: bool) -> None:
 def _holds_results(out: Path) -> bool:
     """Whether a study wrote what is in the folder: others have files called results.json and weights too."""
     try:
-        return "isthmus" in load_summary(out, any_format=True)
+        return "isthmus" in result_files.load_summary(out, any_format=True)
     except IsthmusError:
         return False
 

@@ -11,7 +11,7 @@ from result_folders import SEEDS, Build, Page, write_folder
 
 from isthmus.errors import IsthmusError
 from isthmus.report.report import write_report
-from isthmus.report.sections.audits import Audited, read_audits, write_audit
+from isthmus.result_files import AuditRecord, write_audit
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def build(tmp_path: Path) -> Build:
     return partial(write_folder, tmp_path)
 
 
-def found(folder: Path, **changes: Any) -> Audited:
+def found(folder: Path, **changes: Any) -> AuditRecord:
     what: dict[str, Any] = {
-        "of": (folder / "study.toml").read_text(),
+        "study": (folder / "study.toml").read_text(),
         "audit": {"name": "membership", "shadows": 4},
         "method": "fedavg",
         "seed": 3,
@@ -32,7 +32,7 @@ def found(folder: Path, **changes: Any) -> Audited:
         "notes": ["chance is 0.5"],
         "protections": [{"auc": 0.612}, {"auc": float("inf")}],
     }
-    return Audited.model_validate({**what, **changes})
+    return AuditRecord.model_validate({**what, **changes})
 
 
 def test_an_audit_is_a_section_of_the_report(build: Build) -> None:
@@ -51,20 +51,9 @@ def test_no_audit_no_section(build: Build) -> None:
     assert 'id="audits"' not in Page(write_report([build()])).source
 
 
-def test_the_same_audit_again_takes_the_place_of_the_first(build: Build) -> None:
-    folder = build()
-    write_audit(folder, found(folder))
-    write_audit(folder, found(folder, notes=["again"]))
-    write_audit(folder, found(folder, method="fedsage"))
-    assert [(each.method, each.notes) for each in read_audits(folder, (folder / "study.toml").read_text())] == [
-        ("fedavg", ["again"]),
-        ("fedsage", ["chance is 0.5"]),
-    ]
-
-
 def test_an_audit_of_another_study_that_was_in_the_folder_is_not_shown(build: Build) -> None:
     folder = build()
-    write_audit(folder, found(folder, of="seeds = [7]\n"))
+    write_audit(folder, found(folder, study="seeds = [7]\n"))
     assert 'id="audits"' not in Page(write_report([folder])).source
 
 

@@ -167,12 +167,6 @@ def test_what_a_party_had_is_told_with_its_name_how_often_and_how_many_rows(buil
     assert "once, 10 (party-3) to 1,204 (party-0) summed rows." in text
 
 
-def test_results_without_counts_of_rows_are_read(build: Build) -> None:
-    folder = build()
-    assert "rows" not in pq.read_schema(folder / "ledger.parquet").names
-    assert "rows each time" not in Page(write_report([folder])).text
-
-
 def test_no_sentence_of_a_method_of_the_house_has_a_field_s_name_in_it(tmp_path: Path) -> None:
     for at, (encoder, methods) in enumerate(
         {"gcn": ["fedgcn", "fedcog-gcn", "scaffold", "gcond"], "sage": ["fedsage-plus"], "sgc": ["fedcog"]}.items()

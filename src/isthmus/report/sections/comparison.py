@@ -109,7 +109,7 @@ def _table(findings: Findings, contest: Contest) -> str:
 
 def differences(findings: Findings, metric: str, best: str, others: Sequence[str]) -> dict[str, Difference]:
     """Of the best method to each of the others that has enough seeds in common with it."""
-    first, smaller = _by_seed(findings, best, metric), findings.smaller_leads(metric)
+    first, smaller = _by_seed(findings, best, metric), findings.smaller_is_better(metric)
     found = {method: difference(first, _by_seed(findings, method, metric), smaller) for method in others}
     return {method: each for method, each in found.items() if each is not None}
 

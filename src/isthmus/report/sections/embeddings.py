@@ -18,7 +18,7 @@ _JUDGED_BY = ("test_nmi", "test_ari", "test_accuracy")
 def where_items_stand(findings: Findings) -> str:
     """The section's HTML, of each method's first seed; nothing where nothing was drawn."""
     pictures: dict[Picture, list[tuple[float, float, int]]] = {}
-    for row in findings.places.to_pylist():
+    for row in findings.coordinates.to_pylist():
         key = row["method"], row["seed"], row["round"]
         pictures.setdefault(key, []).append((row["x"], row["y"], row["class"]))
     known = _metrics(findings)
@@ -40,13 +40,13 @@ def where_items_stand(findings: Findings) -> str:
 
 def _called(findings: Findings, method: str) -> Callable[[int], str]:
     """What the classes of a method's data are called."""
-    cuts = [cut for source in findings.sources if method in source.methods for cut in source.results.cuts]
-    return cuts[0].described.label if cuts else "class {}".format
+    cuts = [cut for folder in findings.folders if method in folder.methods for cut in folder.results.cuts]
+    return cuts[0].description.label if cuts else "class {}".format
 
 
 def _metrics(findings: Findings) -> dict[Picture, dict[str, float]]:
     found: dict[Picture, dict[str, float]] = {}
-    drawn = {(row["method"], row["seed"]) for row in findings.places.select(["method", "seed"]).to_pylist()}
+    drawn = {(row["method"], row["seed"]) for row in findings.coordinates.select(["method", "seed"]).to_pylist()}
     for row in findings.history.to_pylist() if drawn else ():
         if (row["method"], row["seed"]) in drawn and row["metric"] in _JUDGED_BY:
             found.setdefault((row["method"], row["seed"], row["round"]), {})[row["metric"]] = row["value"]

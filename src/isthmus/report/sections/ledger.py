@@ -29,14 +29,14 @@ def who_saw_what(findings: Findings) -> str:
     """The section's HTML."""
     bodies = []
     if before := _entries(findings.set_up).get("set-up"):
-        rows = [_entry_rows(entry, len(findings.sources)) for entry in before]
+        rows = [_entry_rows(entry, len(findings.folders)) for entry in before]
         bodies.append(_body("Before any method: the set-up", "", rows))
     entries = _entries(findings.ledger)
     for method in findings.methods:
-        if findings.is_open(method):
+        if findings.is_unfinished(method):
             bodies.append(_body(method, f"s{findings.style(method) % 8}", [_said("Told when a run has ended.")]))
             continue
-        runs = len(findings.ended(method)) or 1
+        runs = len(findings.finished_runs(method)) or 1
         rows = [_entry_rows(entry, runs) for entry in entries.get(method, [])]
         if wording.BOUNDS.get(findings.methods[method]) == wording.POOLED:
             rows.insert(

@@ -24,11 +24,11 @@ _Cuts = tuple[tuple[tuple[int, ...], CutDescription], ...]
 def who_holds_what(findings: Findings) -> str:
     """The section's HTML; empty where no folder describes its parties. Folders with the same cuts share a part."""
     folders: dict[_Cuts, list[str]] = {}
-    for source in findings.sources:
-        if source.results.cuts:
-            cuts = tuple((tuple(cut.seeds), cut.described) for cut in source.results.cuts)
-            folders.setdefault(cuts, []).append(source.name)
-    several = len(findings.sources) > 1
+    for folder in findings.folders:
+        if folder.results.cuts:
+            cuts = tuple((tuple(cut.seeds), cut.description) for cut in folder.results.cuts)
+            folders.setdefault(cuts, []).append(folder.name)
+    several = len(findings.folders) > 1
     return "".join(
         f"{f'<h3>{escape(wording.listed(names))}</h3>' if several else ''}{_of_one(cuts)}"
         for cuts, names in folders.items()

@@ -13,7 +13,7 @@ from isthmus.report.loading import Findings
 def what_noise_spent(findings: Findings) -> str:
     """The section's HTML: of each method the run that spent most; nothing where no party adds noise."""
     rows, without = [], []
-    for method in (each for each in findings.methods if not findings.is_open(each)):
+    for method in (each for each in findings.methods if not findings.is_unfinished(each)):
         spent = [run.privacy for run in findings.runs_of(method) if run.privacy]
         if spent:
             rows.append(_row(method, findings.style(method), max(spent, key=lambda each: each["basic"]["epsilon"])))

@@ -12,7 +12,7 @@ from itertools import groupby
 from statistics import fmean
 
 from isthmus.report import charts, page, wording
-from isthmus.report.loading import Findings, Line, Run, Setting
+from isthmus.report.loading import Findings, RunSummary, Score, Setting
 from isthmus.report.sections.comparison import Contest, compared
 from isthmus.report.wording import ALONE, BOUNDS
 
@@ -34,7 +34,7 @@ def how_methods_did(findings: Findings) -> str:
 
 def contest(findings: Findings, setting: Setting) -> Contest | None:
     """The best federated method of a setting against all others; none where no federated one has the main metric."""
-    if (metric := setting.main) is None:
+    if (metric := setting.main_metric) is None:
         return None
     ranked = findings.ranked(setting.methods, metric)
     if not (federated := findings.federated(ranked)):
@@ -74,7 +74,7 @@ def _split(metrics: Sequence[str]) -> list[Sequence[str]]:
 
 
 def _kind(metric: str) -> str:
-    return _KINDS.get(wording.kind(metric), "Other")
+    return _KINDS.get(wording.split(metric), "Other")
 
 
 def _table(findings: Findings, setting: Setting, metrics: Sequence[str], runs: bool = False) -> str:
@@ -82,7 +82,7 @@ def _table(findings: Findings, setting: Setting, metrics: Sequence[str], runs: b
     best = {metric: _best(findings, setting, metric) for metric in metrics}
     rows = []
     for method in setting.methods:
-        cells = "".join(_score(findings.lines.get((method, m)), m, best[m] == method) for m in metrics)
+        cells = "".join(_score(findings.scores.get((method, m)), m, best[m] == method) for m in metrics)
         own = _of_runs(findings.runs_of(method)) if runs else ""
         rows.append(f"<tr>{row_head(findings, method)}{cells}{own}</tr>")
     bold = " Bold: the best mean in a column among federated methods." if any(best.values()) else ""
@@ -90,7 +90,7 @@ def _table(findings: Findings, setting: Setting, metrics: Sequence[str], runs: b
     return page.table(_head(metrics, runs), "".join(rows), f"Mean ± standard deviation over seeds.{bold}{rule}")
 
 
-def _of_runs(runs: Sequence[Run]) -> str:
+def _of_runs(runs: Sequence[RunSummary]) -> str:
     seconds = [run.seconds for run in runs if run.seconds is not None]
     seeds, time = wording.span(run.seed for run in runs), f"{fmean(seconds):.1f} s" if seconds else "–"
     return f"<td>{escape(seeds)}</td><td class=whole>{_chosen(runs)}</td><td class=n>{time}</td>"
@@ -100,7 +100,7 @@ def _head(metrics: Sequence[str], runs: bool) -> str:
     groups = Counter(map(_kind, metrics))
     over = "".join(f'<th scope=colgroup colspan="{count}">{group}</th>' for group, count in groups.items())
     names = "".join(
-        page.head(f"{wording.metric_name(m, bare=wording.kind(m) in _KINDS)}{wording.unit(m)}", "n") for m in metrics
+        page.head(f"{wording.metric_name(m, bare=wording.split(m) in _KINDS)}{wording.unit(m)}", "n") for m in metrics
     )
     if runs:
         over += "<th scope=colgroup colspan=3>Runs</th>"
@@ -115,7 +115,7 @@ def _best(findings: Findings, setting: Setting, metric: str) -> str | None:
 
 
 def _choice_rule(findings: Findings, setting: Setting) -> str:
-    rules = {method: findings.chosen_by(method) for method in setting.methods if findings.runs_of(method)}
+    rules = {method: findings.round_choice(method) for method in setting.methods if findings.runs_of(method)}
     if not any(rules.values()):
         return "Which round a run reports was not recorded."
     text = "Every run reports its last round."
@@ -130,27 +130,27 @@ def _choice_rule(findings: Findings, setting: Setting) -> str:
     return text
 
 
-def _chosen(runs: Sequence[Run]) -> str:
+def _chosen(runs: Sequence[RunSummary]) -> str:
     ended = [(run.chosen_round, run.rounds) for run in runs if run.chosen_round is not None]
     chosen, rounds = zip(*ended, strict=True) if ended else ((), ())
     return f"{wording.span(chosen)} of {wording.span(rounds)}" if ended else "–"
 
 
-def _score(line: Line | None, metric: str, best: bool) -> str:
-    text = line.said if line else "–"
+def _score(score: Score | None, metric: str, best: bool) -> str:
+    text = score.text if score else "–"
     return f"<td class=n>{f'<b>{text}</b>' if best else text}</td>"
 
 
 def _chart(findings: Findings, setting: Setting) -> str:
-    metric = setting.main
+    metric = setting.main_metric
     rows = []
     for method in setting.methods:
-        mean = findings.value(method, metric)
+        mean = findings.mean(method, metric)
         if metric is None or mean is None:
             continue
         points = [(f"seed {run.seed}", wording.finite(run.metrics.get(metric))) for run in findings.runs_of(method)]
         known = [(label, value) for label, value in points if value is not None]
-        figure = findings.figure(method, metric)
+        figure = findings.score_text(method, metric)
         rows.append(charts.Dots(method, findings.style(method), known, mean, figure))
     if metric is None or not rows:
         return ""
@@ -161,7 +161,7 @@ def _chart(findings: Findings, setting: Setting) -> str:
 
 def _seed_table(findings: Findings, setting: Setting) -> str:
     """What the dots of the chart stand for."""
-    metric, seeds = setting.main, sorted({run.seed for run in setting.runs})
+    metric, seeds = setting.main_metric, sorted({run.seed for run in setting.runs})
     if metric is None:
         return ""
     rows = []
@@ -190,7 +190,7 @@ def _by_party(findings: Findings) -> str:
 def _party_means(setting: Setting) -> tuple[str, Means]:
     """The setting's main metric, or another where parties do not have it; and its means over seeds."""
     metrics = list(dict.fromkeys(m for run in setting.runs for each in run.parties.values() for m in each))
-    metric = setting.main if setting.main in metrics else next(iter(metrics), "")
+    metric = setting.main_metric if setting.main_metric in metrics else next(iter(metrics), "")
     values: dict[str, dict[str, list[float]]] = {}
     for run in setting.runs:
         for party, each in run.parties.items():
@@ -205,7 +205,7 @@ def _gains(findings: Findings, means: Means, metric: str) -> str:
     alone = [method for method in means if BOUNDS.get(findings.methods[method]) == ALONE]
     if len(alone) != 1:
         return ""
-    own, sign, rows = means[alone[0]], -1 if findings.smaller_leads(metric) else 1, []
+    own, sign, rows = means[alone[0]], -1 if findings.smaller_is_better(metric) else 1, []
     scale = 100 if wording.percent(metric) else 1
     for method, of in means.items():
         gains = {party: sign * scale * (of[party] - own[party]) for party in of if party in own}

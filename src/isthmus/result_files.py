@@ -1,0 +1,174 @@
+"""The files of a result folder, which a study writes and the report reads: names, columns, the format number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+from torch_geometric.data import Data
+
+from isthmus import store
+from isthmus.errors import IsthmusError
+from isthmus.federation import ledger
+
+FORMAT = 1
+"""Format number of a result folder. Raise it when reports can no longer read older folders."""
+
+STUDY, RESULTS = "study.toml", "results.json"
+HISTORY, LEDGER, SET_UP, COORDINATES = "history.parquet", "ledger.parquet", "set-up.parquet", "places.parquet"
+_NODES, _EDGES = "nodes.safetensors", "edges.parquet"
+
+_RUN = {"method": "string", "seed": "int64"}
+_INTEGERS = ("round", "call", "rows", "sent", "received")
+_LEDGER_COLUMNS = _RUN | {name: "int64" if name in _INTEGERS else "string" for name in ledger.COLUMNS}
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    HISTORY: _RUN | {"round": "int64", "metric": "string", "value": "float64"},
+    LEDGER: _LEDGER_COLUMNS,
+    SET_UP: _LEDGER_COLUMNS,
+    COORDINATES: _RUN | {"round": "int64", "x": "float64", "y": "float64", "class": "int64"},
+}
+"""Columns of each table, with their types. Class -1 of a drawn item: unknown."""
+
+
+def graph_folder(folder: Path, method: str, seed: int) -> Path:
+    """The folder of the graph that a run made."""
+    return folder / "graphs" / f"{method}-{seed}"
+
+
+def load_summary(folder: Path, *, any_format: bool = False) -> dict[str, Any]:
+    """Read `results.json` of a folder; another format number is an error, unless `any_format` is set."""
+    path = folder / RESULTS
+    try:
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise IsthmusError(f"no readable {RESULTS} in {folder}: give a folder that isthmus run wrote") from error
+    if not any_format:
+        store.check_format(path, content, FORMAT)
+    return content
+
+
+def write_table(folder: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a table of `COLUMNS`."""
+    from pyarrow import Table, parquet
+
+    table = Table.from_pylist(list(rows), schema=_schema(name))
+    store.write_with(folder / name, partial(parquet.write_table, table))
+
+
+def read_table(folder: Path, name: str, *, optional: bool = False) -> Any:
+    """Read a table of `COLUMNS`; an optional one that is missing is empty."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    path, schema = folder / name, _schema(name)
+    if optional and not path.exists():
+        return schema.empty_table()
+    try:
+        with ParquetFile(path) as file:
+            table = file.read()
+        if missing := [column for column in schema.names if column not in table.column_names]:
+            raise unreadable(path, f"column '{missing[0]}' is missing")
+        return table.select(schema.names).cast(schema)
+    except (OSError, ArrowException) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, reason: object) -> IsthmusError:
+    """An error about a file of a result folder."""
+    text = " ".join(str(reason).split())[:200]
+    return IsthmusError(f"cannot read '{path}': {text}: run the study again, or restore the file")
+
+
+def _schema(name: str) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(column, pa.type_for_alias(kind)) for column, kind in COLUMNS[name].items()])
+
+
+class AuditRecord(BaseModel):
+    """The result of one audit of one method.
+
+    Attributes:
+        study: `study.toml` of the study that was attacked.
+        audit: its name and its options.
+        seed: whose cut and first model were attacked.
+        corner, columns, sections, notes: the table, as `isthmus.audit.base.Shown` has it.
+        protections: all figures, for each column.
+    """
+
+    study: str
+    audit: dict[str, Any]
+    method: str
+    seed: int
+    corner: str
+    columns: list[str]
+    sections: list[list[tuple[str, list[str]]]]
+    notes: list[str]
+    protections: list[dict[str, Any]]
+
+
+def write_audit(folder: Path, record: AuditRecord) -> Path:
+    """Write `audits/AUDIT-METHOD.json`, over an older one."""
+    path = folder / "audits" / f"{record.audit['name']}-{record.method}.json"
+    store.write(path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+    return path
+
+
+def read_audits(folder: Path, study: str) -> list[AuditRecord]:
+    """All audits of this study in a result folder; audits of a study that was in the folder before are left out."""
+    records = []
+    for path in sorted((folder / "audits").glob("*.json")):
+        try:
+            records.append(AuditRecord.model_validate_json(path.read_bytes()))
+        except (OSError, ValidationError) as error:
+            text = getattr(error, "strerror", None) or "it is not what an audit writes"
+            raise IsthmusError(f"cannot read '{path}': {text}: run the audit again, or remove the file") from error
+    return [each for each in records if each.study == study]
+
+
+def write_graph(folder: Path, graph: Mapping[str, Tensor]) -> None:
+    """Write a graph that a method made: features and classes of its nodes, and its weighted edges."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    source, target = graph["edge_index"].tolist()
+    columns = {"source": source, "target": target, "weight": graph["edge_weight"].tolist()}
+    kinds = {"source": pa.int64(), "target": pa.int64(), "weight": pa.float32()}
+    table = pa.table({name: pa.array(values, kinds[name]) for name, values in columns.items()})
+    store.write(folder / _NODES, save({name: graph[name].detach().cpu().contiguous() for name in ("x", "y")}))
+    store.write_with(folder / _EDGES, partial(parquet.write_table, table))
+
+
+def load_graph(folder: Path | str) -> Data:
+    """Read a graph that a method made, `graphs/METHOD-SEED` of a result folder, for any PyG model.
+
+    >>> import tempfile
+    >>> graph = {"x": torch.eye(2), "y": torch.tensor([0, 1]), "edge_index": torch.tensor([[0], [1]])}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_graph(Path(folder), {**graph, "edge_weight": torch.tensor([0.5])})
+    ...     load_graph(folder)
+    Data(x=[2, 2], edge_index=[2, 1], y=[2], edge_weight=[1])
+    """
+    from pyarrow import ArrowException, parquet
+
+    folder = Path(folder)
+    try:
+        nodes: dict[str, Any] = load_file(folder / _NODES)
+        edges = parquet.read_table(folder / _EDGES).to_pydict()
+        index = torch.tensor([edges["source"], edges["target"]], dtype=torch.long)
+        weight = torch.tensor(edges["weight"], dtype=torch.float32)
+        graph = Data(x=nodes["x"], edge_index=index, y=nodes["y"], edge_weight=weight)
+        graph.validate()
+        return graph
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError, ArrowException) as error:
+        raise IsthmusError(
+            f"no readable graph in {folder}: give graphs/METHOD-SEED of a folder that isthmus run wrote"
+        ) from error

@@ -1,0 +1,87 @@
+"""The files of a result folder are read whole, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from isthmus import result_files
+from isthmus.errors import IsthmusError
+from isthmus.result_files import COLUMNS, HISTORY, LEDGER, AuditRecord
+
+ROW = {"method": "fedavg", "seed": 1, "round": 2, "metric": "val_loss", "value": 0.5}
+
+
+@pytest.mark.parametrize(("head", "found"), [({"format": 2}, "format 2"), ({}, "no format number")])
+def test_another_format_is_an_error_that_says_what_to_do(tmp_path: Path, head: dict[str, Any], found: str) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({**head, "runs": [1]}))
+    with pytest.raises(IsthmusError, match=rf"^cannot read {tmp_path / 'results.json'}: it has {found}, .* --force, "):
+        result_files.load_summary(tmp_path)
+    assert result_files.load_summary(tmp_path, any_format=True)["runs"] == [1]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"3", b"\xff"])
+def test_unreadable_results_are_an_error_that_names_the_folder(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "results.json").write_bytes(content)
+    with pytest.raises(IsthmusError, match=rf"^no readable results\.json in {tmp_path}: "):
+        result_files.load_summary(tmp_path)
+
+
+def test_a_written_table_is_read_back_with_its_columns_alone(tmp_path: Path) -> None:
+    result_files.write_table(tmp_path, HISTORY, iter([ROW]))
+    table = pq.read_table(tmp_path / HISTORY)
+    pq.write_table(table.append_column("more", pa.array([1])), tmp_path / HISTORY)
+    read = result_files.read_table(tmp_path, HISTORY)
+    assert read.to_pylist() == [ROW]
+    assert {field.name: str(field.type) for field in read.schema} == {**COLUMNS[HISTORY], "value": "double"}
+
+
+def test_a_missing_table_is_empty_where_it_is_optional(tmp_path: Path) -> None:
+    read = result_files.read_table(tmp_path, LEDGER, optional=True)
+    assert (read.num_rows, read.column_names) == (0, list(COLUMNS[LEDGER]))
+    with pytest.raises(IsthmusError, match=r"cannot read '.*ledger.parquet'.*: run the study again"):
+        result_files.read_table(tmp_path, LEDGER)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"), [({"method": "fedavg"}, "column 'seed' is missing"), ({**ROW, "value": "high"}, "high")]
+)
+def test_a_table_with_other_columns_is_an_error_in_one_line(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / HISTORY)
+    with pytest.raises(IsthmusError, match=rf"cannot read '.*history.parquet': .*{reason}") as caught:
+        result_files.read_table(tmp_path, HISTORY)
+    assert "\n" not in str(caught.value)
+
+
+def record(**changes: Any) -> AuditRecord:
+    audit: dict[str, Any] = {"audit": {"name": "membership"}, "method": "fedavg", "study": "seeds = [0]\n", "seed": 0}
+    table: dict[str, Any] = {"corner": "", "columns": [], "sections": [], "notes": [], "protections": [{"auc": 0.5}]}
+    return AuditRecord.model_validate({**audit, **table, **changes})
+
+
+def test_an_audit_replaces_an_older_one_of_the_same_method(tmp_path: Path) -> None:
+    for each in (record(), record(notes=["again"]), record(method="fedsage"), record(method="x", study="another")):
+        result_files.write_audit(tmp_path, each)
+    found = result_files.read_audits(tmp_path, "seeds = [0]\n")
+    assert found == [record(notes=["again"]), record(method="fedsage")]
+
+
+def test_a_graph_is_written_and_read_back(tmp_path: Path) -> None:
+    graph = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 2], [1, 0]])}
+    folder = result_files.graph_folder(tmp_path, "fedgc", 4)
+    result_files.write_graph(folder, {**graph, "edge_weight": torch.tensor([0.5, 2.0])})
+    read = result_files.load_graph(tmp_path / "graphs" / "fedgc-4")
+    assert all(torch.equal(read[name], value) for name, value in graph.items())
+    assert read.edge_weight.tolist() == [0.5, 2.0]
+
+
+def test_a_broken_graph_is_an_error_that_names_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(IsthmusError, match=f"no readable graph in {tmp_path}: give graphs/METHOD-SEED"):
+        result_files.load_graph(tmp_path)
