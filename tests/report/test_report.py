@@ -285,9 +285,21 @@ def hostile(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.startswith(("test_", "val_")) or value in ("node", "class") else value + evil
     if isinstance(value, dict):
-        kept = {"format", "method", "metric", "name", "runs", "summary", "metrics", "parties", "study", "versions", "value"}
+        kept = {
+            "format",
+            "method",
+            "metric",
+            "name",
+            "runs",
+            "summary",
+            "metrics",
+            "parties",
+            "study",
+            "versions",
+            "value",
+        }
         kept |= {"isthmus", "created", "mean", "std", "seeds", "seed", "rounds", "chosen_round", "seconds", "data"}
-        kept |= {"cuts", *cut((0,)), *cut((0,))["parties"][0]}
+        kept |= {"format", "cuts", *cut((0,)), *cut((0,))["parties"][0]}
         kept |= {"partition", "model", "methods", "encoder", *ledger_rows("", 0)[0]}
         return {key if key in kept else key + evil: hostile(each) for key, each in value.items()}
     return [hostile(each) for each in value] if isinstance(value, list) else value
