@@ -195,9 +195,9 @@ def test_mistakes_show_before_anybody_is_reached(tmp_path: Path) -> None:
         assert (said.returncode, said.stdout) == (2, "")
         assert why in said.stderr
     with (tmp_path / "data" / "party-0" / "party.toml").open("a") as file:
-        file.write("\n[limits]\nleast = 2\n")
+        file.write("\n[limits]\nmin_contributors = 2\n")
     said = isthmus(*join, here.data["party-0"])
-    assert "limits.least is 2, more than this federation has parties (1)" in said.stderr
+    assert "limits.min_contributors is 2, more than this federation has parties (1)" in said.stderr
 
 
 def test_who_is_gone_is_not_there_though_flare_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,11 @@ def check(
     """Report everything that is wrong with party folders at once; the exit code is 1 where one cannot be used."""
     from isthmus.data.folder.loading import check_folders
     from isthmus.data.ids import read_key
+    from isthmus.deploy.limits import limit_problems
 
     contents, problems = check_folders(folder, None if key is None else read_key(key))
+    for path, each in contents.items():
+        problems[path] += limit_problems(each.settings.limits)
     if as_json:
         typer.echo(json.dumps({str(each): [vars(one) for one in found] for each, found in problems.items()}))
     else:
@@ -40,7 +43,7 @@ def check(
     if any(problem.severe for found in problems.values() for problem in found):
         raise typer.Exit(1)
     if not as_json:
-        for each in contents:
+        for each in contents.values():
             typer.echo(f"{each.settings.name}: {each.summary()}")
 
 

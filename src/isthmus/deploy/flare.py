@@ -258,10 +258,10 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
     # two processes of one kit would push each other out of the federation again and again
     with store.lock(kit.folder / HOLDER, str(kit.folder)):
         member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # what is wrong there shows at once
-        if member.limits.least > len(kit.parties):
+        if member.limits.min_contributors > len(kit.parties):
             raise IsthmusError(
-                f"{data}: limits.least is {member.limits.least}, more than this federation has parties "
-                f"({len(kit.parties)}): no total would ever be answered"
+                f"{data}: limits.min_contributors is {member.limits.min_contributors}, more than this federation has "
+                f"parties ({len(kit.parties)}): no total would ever be answered"
             )
         _settle(kit)
         held = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}

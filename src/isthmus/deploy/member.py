@@ -15,6 +15,7 @@ from isthmus import store
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
+from isthmus.deploy.limits import limit_problems
 from isthmus.deploy.setup import Introduction, encoding_of, of_named
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -52,6 +53,8 @@ class Member(PartySide):
 
     def _read(self) -> Contents:
         contents, problems = check_folder(self.folder, self.key)
+        if contents is not None:
+            problems += limit_problems(contents.settings.limits)
         severe = [problem for problem in problems if problem.severe]
         if contents is None or severe:
             raise IsthmusError(f"{self.folder}: {severe[0]} (all of it: isthmus party check {self.folder})")
@@ -68,7 +71,7 @@ class Member(PartySide):
         return self.contents.settings.limits
 
     def floor(self) -> int:
-        return self.limits.least
+        return self.limits.min_contributors
 
     def permit(self, message: Message) -> None:
         self.limits.permit_call(str(message["verb"]), str(message["action"]), int(message["under"]))
@@ -81,7 +84,7 @@ class Member(PartySide):
             raise IsthmusError(f"there is no stage '{plan['stage']}' of a study")
         told = json.loads(plan["plan"])
         method, task = _named(Method, told["method"], "name"), _named(Task, told["task"], "name")
-        self.limits.permit_method(method, self.protect)
+        self.limits.permit_method(method, self.protect.noise)
         check_task(method, task)
         totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
         party = build_party(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])

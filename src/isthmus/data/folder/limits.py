@@ -1,93 +1,84 @@
-"""What a party allows, whatever a federation asks of it: the table `[limits]` of `party.toml`."""
+"""What a party allows in a federation: the table `[limits]` of `party.toml`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Protocol
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError
 from isthmus.options import Options
 
-if TYPE_CHECKING:
-    from isthmus.methods.base import Method
-    from isthmus.protect.options import Protect
-
 Verb = Literal["ask", "total", "exchange"]
-SET_UP = ("introduce", "values", "first", "second", "encode")
-"""Actions of the set-up."""
+
+
+class PrivateMethod(Protocol):
+    """What limits ask of a method."""
+
+    name: ClassVar[str]
+
+    def most_spent(self) -> float | None: ...
 
 
 class Limits(Options):
-    """Checked at the party's own machine before it answers; a request beyond them gets a refusal that says so."""
+    """The party's own machine checks these limits before it answers, and refuses what they do not allow.
+
+    A name that nobody knows allows nothing; `isthmus.deploy.limits` reports such names.
+    """
 
     methods: list[str] | None = None
-    """Methods that may run; without, all."""
+    """Methods that may run; default: all."""
     actions: list[str] | None = None
-    """Actions that are answered, of the set-up too; without, all. `total:train` is that action for a total alone."""
+    """Actions that the party answers, including those of the set-up; default: all. `total:train` allows `train` only
+    as a total."""
     verbs: list[Verb] = Field(["ask", "total", "exchange"])
-    """What may leave: what the server reads (ask), parts of sums (total), messages to other parties (exchange)."""
-    least: int = Field(1, ge=1)
-    """Parties that must be asked for a total, at least."""
+    """What may leave: answers that the server reads (ask), parts of sums (total), messages to parties (exchange)."""
+    min_contributors: int = Field(1, ge=1)
+    """The party answers a total only if at least this many parties contribute to it."""
     totals: list[str] | None = None
-    """Protections of which a study's totals must have one, such as masks; without, any or none."""
+    """Accepted protections of totals, such as masks; default: any or none."""
     epsilon: float | None = Field(None, gt=0)
-    """Most that a method may spend on what is protected by noise; then one without noise is refused too."""
+    """The largest epsilon that a method may spend; with this limit, methods without noise are refused."""
 
-    @field_validator("methods", "totals")
-    @classmethod
-    def _are_known(cls, names: list[str] | None, told: ValidationInfo) -> list[str] | None:
-        from isthmus.methods.base import Method  # which knows of folders
-        from isthmus.protect.options import Protection
+    def permit_method(self, method: PrivateMethod, noise: str) -> None:
+        """Refuse a method that is not allowed or that spends too much.
 
-        known = Method.known() if told.field_name == "methods" else Protection.known()
-        for name in names or ():
-            if name not in known:
-                raise ValueError(f"there is no '{name}': {did_you_mean(name, known)}")
-        return names
-
-    @field_validator("actions")
-    @classmethod
-    def _are_actions(cls, names: list[str] | None) -> list[str] | None:
-        from isthmus.methods.base import Method
-
-        known = set(SET_UP).union(*(method.AtParty.actions() for method in Method.known().values()))
-        for name in names or ():
-            verb, colon, action = name.rpartition(":")
-            if action not in known or (colon and verb not in get_args(Verb)):
-                raise ValueError(f"there is no action '{name}': {did_you_mean(action, known)}")
-        return names
-
-    def permit_method(self, method: Method, protect: Protect) -> None:
-        """Refuse a method that is not allowed, or spends too much."""
+        Arguments:
+            noise: where the study's noise is drawn from: `own`, a secret of the party, or `study`, the study's seed.
+        """
         if self.methods is not None and method.name not in self.methods:
-            raise IsthmusError(f"refused: method '{method.name}' is not among limits.methods ({_told(self.methods)})")
+            raise _refusal(f"method '{method.name}' is not among limits.methods ({_joined(self.methods)})")
         if self.epsilon is None:
             return
-        spends = method.most_spent()
-        if spends is None:
-            raise IsthmusError(f"refused: method '{method.name}' adds no noise, limits.epsilon asks for it")
-        if protect.noise != "own":
-            raise IsthmusError("refused: limits.epsilon asks for noise of the party's own: protect.noise = 'own'")
-        if spends > self.epsilon:
-            raise IsthmusError(
-                f"refused: method '{method.name}' spends epsilon {spends:g}, limits.epsilon is {self.epsilon:g}"
-            )
+        spent = method.most_spent()
+        if spent is None:
+            raise _refusal(f"method '{method.name}' adds no noise, but limits.epsilon demands it")
+        if noise != "own":
+            raise _refusal("limits.epsilon demands noise of the party's own: set protect.noise = 'own'")
+        if spent > self.epsilon:
+            raise _refusal(f"method '{method.name}' spends epsilon {spent:g}, limits.epsilon is {self.epsilon:g}")
 
     def permit_protection(self, name: str) -> None:
-        """Refuse a study whose totals are not protected as they must be."""
+        """Refuse a study whose totals do not have one of the accepted protections."""
         if self.totals is not None and name not in self.totals:
-            raise IsthmusError(f"refused: protect.total is '{name}', limits.totals asks for {_told(self.totals)}")
+            raise _refusal(f"protect.total is '{name}', limits.totals accepts {_joined(self.totals)}")
 
-    def permit_call(self, verb: str, action: str, under: int) -> None:
-        """Refuse an action that is not allowed, or a total of too few."""
+    def permit_call(self, verb: str, action: str, contributors: int) -> None:
+        """Refuse an action that is not allowed, or a total over too few parties."""
         if self.actions is not None and not {action, f"{verb}:{action}"} & set(self.actions):
-            raise IsthmusError(f"refused: action '{action}' is not among limits.actions ({_told(self.actions)})")
+            raise _refusal(f"action '{action}' is not among limits.actions ({_joined(self.actions)})")
         if verb not in self.verbs:
-            raise IsthmusError(f"refused: '{verb}' is not among limits.verbs ({_told(self.verbs)}), action '{action}'")
-        if verb == "total" and under < self.least:
-            raise IsthmusError(f"refused: a total of {under}, limits.least is {self.least}, action '{action}'")
+            raise _refusal(f"'{verb}' is not among limits.verbs ({_joined(self.verbs)}), action '{action}'")
+        if verb == "total" and contributors < self.min_contributors:
+            raise _refusal(
+                f"a total of {contributors}, limits.min_contributors is {self.min_contributors}, action '{action}'"
+            )
 
 
-def _told(names: list[str] | list[Verb]) -> str:
+def _refusal(reason: str) -> IsthmusError:
+    return IsthmusError(f"refused: {reason}")
+
+
+def _joined(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"

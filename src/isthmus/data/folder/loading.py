@@ -54,19 +54,19 @@ def read_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], 
         raise IsthmusError(f"{folder} has {count}: {first} (all of them: isthmus party check {path})")
     notes = [f"{folder.name}: {problem}" for folder, each in problems.items() for problem in each]
     if not notes:
-        return contents, ""
+        return list(contents.values()), ""
     more = "" if len(notes) == 1 else f" ({len(notes)} such notes: isthmus party check {path})"
-    return contents, f"What may not be meant: {notes[0]}{more}."
+    return list(contents.values()), f"What may not be meant: {notes[0]}{more}."
 
 
-def check_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], dict[Path, list[Problem]]]:
+def check_folders(path: Path, key: bytes | None = None) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
     """The contents of those party folders that are sound, and what is wrong with each, also between them."""
     read = {folder: check_folder(folder, key) for folder in find_folders(path)}
     problems = {folder: problems for folder, (_, problems) in read.items()}
     sound = {folder: contents for folder, (contents, _) in read.items() if contents is not None}
     for folder, found in _between(sound).items():
         problems[folder] = [*problems[folder], *found]
-    return list(sound.values()), problems
+    return sound, problems
 
 
 def build_parties(

@@ -1,0 +1,37 @@
+"""Names in a party's limits that do not exist are reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.data.folder.limits import Limits
+from isthmus.deploy.limits import SET_UP, limit_problems
+from isthmus.deploy.setup import Introduction
+
+
+def test_limits_may_name_actions_of_any_method_and_of_the_set_up() -> None:
+    names = ["introduce", "train", "total:train", "propagate", "exchange:propagate"]
+    assert limit_problems(Limits()) == []
+    assert limit_problems(Limits(actions=names, methods=["fedavg"], totals=["masks", "none"])) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"methods": ["fedavg", "fedvag"]}, "limits.methods: unknown name 'fedvag': did you mean 'fedavg'?"),
+        ({"totals": ["mask"]}, "limits.totals: unknown name 'mask': did you mean 'masks'?"),
+        ({"actions": ["evalute"]}, "limits.actions: unknown action 'evalute': did you mean 'evaluate'?"),
+        ({"actions": ["tell:train"]}, "limits.actions: unknown action 'tell:train': did you mean 'train'?"),
+    ],
+)
+def test_unknown_name_is_a_problem_of_party_toml(limits: dict[str, Any], text: str) -> None:
+    (problem,) = limit_problems(Limits(**limits))
+    assert problem.severe
+    assert str(problem) == f"party.toml: {text}"
+
+
+@pytest.mark.parametrize("action", SET_UP)
+def test_party_answers_every_action_of_the_set_up(action: str) -> None:
+    assert callable(getattr(Introduction, f"_{action}"))
