@@ -100,7 +100,7 @@ class AuditRecord(BaseModel):
         study: `study.toml` of the study that was attacked.
         audit: its name and its options.
         seed: whose cut and first model were attacked.
-        corner, columns, sections, notes: the table, as `isthmus.audit.base.Shown` has it.
+        corner, columns, sections, notes: the table, as `isthmus.audit.base.AuditTable` has it.
         protections: all figures, for each column.
     """
 

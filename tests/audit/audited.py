@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from isthmus.audit.attacks import Findings
 from isthmus.audit.knowledge import Law, known_of, law_of
-from isthmus.audit.reconstruction import propagated
+from isthmus.audit.reconstruction import propagated_mail
 from isthmus.data import matrices
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
@@ -70,7 +70,7 @@ def propagating(parties, encoder="sgc", **options):
 def knowing(parties, *, victim=0, method=None, encoder="sgc", **options):
     """What all others know of the victim."""
     task, module = propagating(parties, encoder, **options)
-    mail = propagated(method or FedCog(lnnc=False), parties, task, module)
+    mail = propagated_mail(method or FedCog(lnnc=False), parties, task, module)
     colluders = [party for at, party in enumerate(parties) if at != victim]
     law = Law.common(map(law_of, colluders))
     return known_of(parties[victim].name, colluders, mail, diffusion_of(module), law)

@@ -11,7 +11,7 @@ from audited import bags, cut, dense, features, knowing, propagating
 from scipy.sparse import csr_array
 
 from isthmus.audit.knowledge import Law, known_of, law_of, mail_of
-from isthmus.audit.reconstruction import attacked, propagated
+from isthmus.audit.reconstruction import propagated_mail, run_attacks
 from isthmus.methods.fedcog import FedCog, diffusion_of
 
 SOURCE = torch.Generator().manual_seed(3)
@@ -101,7 +101,7 @@ def test_hidden_data_that_no_message_tells_of_change_no_claim(kind):
         ([*path[:2], (2, 5), (2, 6), (7, 0), (7, 8)], x),
     ):
         parties = cut(edges, owner, each)
-        claims.append(attacked(knowing(parties, method=FedCog(lnnc=False))))
+        claims.append(run_attacks(knowing(parties, method=FedCog(lnnc=False))))
     assert claims[0]
     for other in claims[1:]:
         assert len(other) == len(claims[0])
@@ -115,12 +115,12 @@ def test_messages_of_others_are_not_looked_at():
     edges = [(0, 1), (0, 3), (1, 4), (2, 4), (3, 5), (5, 6), (6, 0), (2, 7), (7, 8), (4, 8)]
     parties = cut(edges, [0, 0, 0, 1, 1, 1, 2, 2, 2], x)
     task, module = propagating(parties)
-    mail = propagated(FedCog(lnnc=False), parties, task, module)
+    mail = propagated_mail(FedCog(lnnc=False), parties, task, module)
     own = {key: value for key, value in mail.items() if set(key) == {"party-0", "party-1"}}
     assert len(own) < len(mail)
     law, diffusion = law_of(parties[1]), diffusion_of(module)
-    one = attacked(known_of("party-0", [parties[1]], mail, diffusion, law))
-    two = attacked(known_of("party-0", [parties[1]], own, diffusion, law))
+    one = run_attacks(known_of("party-0", [parties[1]], mail, diffusion, law))
+    two = run_attacks(known_of("party-0", [parties[1]], own, diffusion, law))
     assert [(claim.level, claim.nodes, claim.near, claim.values.tolist()) for claim in one] == [
         (claim.level, claim.nodes, claim.near, claim.values.tolist()) for claim in two
     ]
@@ -130,12 +130,12 @@ def test_what_the_colluders_hold_beside_border_and_features_is_not_used():
     x = features("bags", 7, SOURCE)
     parties = cut([(0, 1), (0, 3), (1, 4), (2, 4), (3, 5), (5, 6)], [0, 0, 0, 1, 1, 1, 1], x)
     task, module = propagating(parties)
-    mail = propagated(FedCog(lnnc=False), parties, task, module)
+    mail = propagated_mail(FedCog(lnnc=False), parties, task, module)
     blind = replace(parties[1], graph=parties[1].graph.clone())
     blind.graph.x, blind.graph.y = torch.zeros_like(dense(blind)), blind.graph.y.flip(0)
     blind.graph.edge_index = blind.graph.edge_index[:, :0]
     law, diffusion = law_of(parties[1]), diffusion_of(module)
-    one, two = (attacked(known_of("party-0", [party], mail, diffusion, law)) for party in (parties[1], blind))
+    one, two = (run_attacks(known_of("party-0", [party], mail, diffusion, law)) for party in (parties[1], blind))
     assert [claim.values.tolist() for claim in one] == [claim.values.tolist() for claim in two]
 
 

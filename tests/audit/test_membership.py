@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isthmus.audit import membership
-from isthmus.audit.membership import Membership, Risk, Seen
+from isthmus.audit.membership import Membership, Risk, RoundRisk
 from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
@@ -23,7 +23,7 @@ AUDIT = Membership(shadows=4, others=40, shadow={"epochs": 30})
 def audited(method, parties, audit=AUDIT, encoder="gcn", **options):
     task = task_for(parties)
     module = module_for(Encoder.named(encoder)(**{"hidden": 8, **options}), parties, task, 0)
-    return audit.of(parties, task, module, method)
+    return audit.run(parties, task, module, method)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_members_others_and_shadow_items_are_apart(parties):
     assert bool((attacker.guessed | ~whole.train).all())
     assert not bool((attacker.guessed & ~whole.train & ~whole.test).any())
     own = torch.cat([party.train for party in parties])
-    here = attacker.guessed[attacker.places]
+    here = attacker.guessed[attacker.rows]
     assert np.array_equal(attacker.member, own[here].numpy())
     y = torch.cat([party.graph.y for party in parties])
     assert torch.equal(attacker.y, y[here])
@@ -104,14 +104,14 @@ def test_the_same_seed_finds_the_same(parties):
 
 def test_the_worse_of_two_ways_counts():
     risks = {"features": Risk(0.5, 0.9, 0.2, 0.0), "transformed": Risk(0.7, 0.1, 0.3, 0.1)}
-    seen = Seen(1, 0.8, risks)
+    seen = RoundRisk(1, 0.8, risks)
     assert [seen.worst(figure) for figure in ("auc", "f1", "likelihood", "tpr")] == [0.7, 0.9, 0.3, 0.1]
 
 
 def test_what_cannot_be_attacked_is_one_line(parties):
-    with pytest.raises(IsthmusError, match="keep their models, none is released"):
+    with pytest.raises(IsthmusError, match="releases no model"):
         audited(Method.named("local")(rounds=2), parties)
-    with pytest.raises(IsthmusError, match="asks models for classes"):
+    with pytest.raises(IsthmusError, match="needs a task with classes"):
         audited(FedAvg(rounds=2), small_parties("node", labels="multilabel"))
     nothing = [replace(party, test=torch.zeros_like(party.test)) for party in parties]
     with pytest.raises(IsthmusError, match="needs training items and test items"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from isthmus.audit import reconstruction
 from isthmus.audit.attacks import Attack, Claim
-from isthmus.audit.reconstruction import ATTACKS, LEVELS, Reconstruction, _Truth, attacked
+from isthmus.audit.reconstruction import ATTACKS, LEVELS, Reconstruction, _Truth, run_attacks
 from isthmus.data.coupling import decouple
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedcog import FedCog
@@ -23,14 +23,14 @@ SOURCE = torch.Generator().manual_seed(5)
 
 
 def audited(parties, *, method=None, encoder="sgc", **options):
-    return Reconstruction(**options).of(parties, *propagating(parties, encoder), method)
+    return Reconstruction(**options).run(parties, *propagating(parties, encoder), method)
 
 
 @settings(max_examples=25)
 @given(coupled(), some.integers(0, 2))
 def test_no_claim_is_wrong_and_lnnc_leaves_theorem_2_one_node_parties(parties, colluders):
     found = audited(parties, colluders=colluders)
-    assert [each.protection for each in found] == ["none", "lnnc", "least 3", "lnnc + least 3"]
+    assert [each.protection for each in found] == ["none", "lnnc", "min 3", "lnnc + min 3"]
     lonely = sum(party.nodes == 1 for party in parties)
     for each in found:
         assert each.wrong == 0
@@ -117,14 +117,14 @@ def test_a_claim_that_is_wrong_is_counted_as_such(monkeypatch):
         def run(self, found):
             found.claims.append(claim(torch.ones(60), nodes=(int(found.known.ids[0]),)))
 
-    monkeypatch.setattr(reconstruction, "attacked", lambda known: attacked(known, [Liar]))
+    monkeypatch.setattr(reconstruction, "run_attacks", lambda known: run_attacks(known, [Liar]))
     found = audited(cut([(0, 1), (1, 2), (2, 3)], [0, 0, 1, 1], features("bags", 6, SOURCE), more=2))[0]
     assert (found.wrong, found.support) == (2, 0)
 
 
 def test_one_party_has_nobody_to_be_read_by():
     parties = cut([(0, 1)], [0, 0], features("bags", 2, SOURCE))
-    with pytest.raises(IsthmusError, match="there is one party: nobody receives anything"):
+    with pytest.raises(IsthmusError, match="needs two or more parties"):
         audited(parties)
 
 
@@ -136,11 +136,11 @@ def test_parties_without_edges_between_them_read_nothing():
 
 def test_options_of_the_method_stay_and_its_protections_are_replaced():
     method = FedCog(lnnc=True, least=7, rounds=5)
-    kinds = Reconstruction(least=4).protected(method)
+    kinds = Reconstruction(min_neighbours=4).protected(method)
     assert [(each.lnnc, each.least, each.rounds) for each in kinds] == [
         (False, 1, 5), (True, 1, 5), (False, 4, 5), (True, 4, 5),
     ]  # fmt: skip
-    assert len(Reconstruction(least=1).protected(method)) == 2
+    assert len(Reconstruction(min_neighbours=1).protected(method)) == 2
 
 
 def test_exposures_are_plain_values():
@@ -156,7 +156,7 @@ def test_cora_is_read_with_lnnc_and_less_with_least():
     study = Study.of(tables)
     loaded = study.cut_data(0)
     module = module_for(study.encoder(), loaded.parties, loaded.task, 0)
-    none, lnnc, least, both = Reconstruction().of(loaded.parties, loaded.task, module)
+    none, lnnc, least, both = Reconstruction().run(loaded.parties, loaded.task, module)
     assert none.nodes == 2708
     assert (lnnc.exposed, both.exposed) == (0, 0)
     assert min(none.features, lnnc.features) > 800

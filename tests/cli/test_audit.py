@@ -6,15 +6,16 @@ import json
 
 import pytest
 
-SMALL = ("--data", "banks", "--parties", "3", "--set", "data.nodes=90")
+SMALL = ("--by", "reconstruction", "--data", "banks", "--parties", "3", "--set", "data.nodes=90")
+ACCURACY = (*SMALL, "--set", "audit.accuracy=true")
 
 
 def test_json_has_every_protection_and_nothing_else_on_standard_output(isthmus):
-    code, out, _ = isthmus("audit", *SMALL, "--least", "2", "--colluders", "1", "--json")
+    code, out, _ = isthmus("audit", *SMALL, "--set", "audit.min_neighbours=2", "--set", "audit.colluders=1", "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["audit"] == {"name": "reconstruction", "colluders": 1, "least": 2}
-    assert [each["protection"] for each in found["protections"]] == ["none", "lnnc", "least 2", "lnnc + least 2"]
+    assert found["audit"] == {"name": "reconstruction", "colluders": 1, "min_neighbours": 2, "accuracy": False}
+    assert [each["protection"] for each in found["protections"]] == ["none", "lnnc", "min 2", "lnnc + min 2"]
     assert (found["parties"], found["model"]["encoder"]) == (3, "sgc")
     assert all(each["wrong"] == 0 and each["value"] is None for each in found["protections"])
     assert found["protections"][1]["exposed"] == 0
@@ -33,12 +34,12 @@ def test_the_table_has_the_figures_of_the_json(isthmus):
 
 
 def test_accuracy_trains_under_each_protection(isthmus):
-    code, out, _ = isthmus("audit", *SMALL, "--accuracy", "--rounds", "2", "--seeds", "0,1", "--json")
+    code, out, _ = isthmus("audit", *ACCURACY, "--rounds", "2", "--seeds", "0,1", "--json")
     found = json.loads(out)["protections"]
     assert code == 0
     assert {each["metric"] for each in found} == {"accuracy"}
     assert all(0 < each["value"] < 1 for each in found)
-    code, out, _ = isthmus("audit", *SMALL, "--accuracy", "--rounds", "2", "--seeds", "0,1")
+    code, out, _ = isthmus("audit", *ACCURACY, "--rounds", "2", "--seeds", "0,1")
     assert "test accuracy" in out
 
 
@@ -56,23 +57,30 @@ def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
 @pytest.mark.parametrize(
     ("study", "arguments", "message"),
     [
-        ('[[methods]]\nname = "fedavg"\n', ("--by", "edges"), "audit 'edges' is of method 'fgcl', which is not in"),
+        ('[[methods]]\nname = "fedavg"\n', ("--by", "edges"), "audit 'edges' attacks method 'fgcl', which is not in"),
         ("", ("--method", "fedavg", "--by", "member"), "unknown audit 'member': did you mean 'membership'?"),
-        ("", ("--method", "local", "--encoder", "gcn", "--rounds", "2"), "keep their models, none is released"),
-        ("", ("--method", "fedavg", "--data", "motifs", "--epsilons", "1"), "audit 'membership'"),
-        ("", ("--encoder", "gcn"), "method 'fedcog' needs a model that propagates before it learns"),
-        ("", ("--parties", "1"), "there is one party: nobody receives anything"),
-        ("", ("--least", "0"), "least"),
-        ("", ("--data", "no-such"), "unknown data set 'no-such'"),
-        ("", ("--data", "motifs", "--parties", "2"), "is of parties of one graph, these hold graphs"),
+        ("", ("--method", "local", "--encoder", "gcn", "--rounds", "2"), "method 'local' releases no model"),
+        ("", ("--method", "fedavg", "--set", "audit.epsilons=[1]"), "audit 'membership': unknown option 'epsilons'"),
+        ("", (), "name what to attack: a study file, --method METHOD, or --by AUDIT"),
+        (
+            "",
+            ("--method", "fedcog", "--encoder", "gcn"),
+            "method 'fedcog' needs a model that propagates",
+        ),
+        ("", ("--method", "fedcog", "--parties", "1"), "needs two or more parties"),
+        ("", ("--method", "fedcog", "--set", "audit.min_neighbours=0"), "option 'min_neighbours' is 0"),
+        ("", ("--method", "fedcog", "--data", "no-such"), "unknown data set 'no-such'"),
+        (
+            "",
+            ("--method", "fedcog", "--data", "motifs", "--parties", "2"),
+            "is for parties of one graph",
+        ),
         (
             "",
             ("--method", "fgcl", "--parties", "2"),
-            "audit 'edges' is of parties of many graphs, these hold one of nodes",
+            "audit 'edges' is for parties of many graphs, these hold one of nodes",
         ),
-        ("", ("--method", "fgcl", "--data", "motifs", "--least", "2"), "audit 'edges'"),
-        ("", ("--method", "fgcl", "--data", "motifs", "--epsilons", "much"), "give numbers with commas between them"),
-        ("", ("--method", "fgcl", "--data", "motifs", "--accuracy"), "--accuracy is for fedcog"),
+        ("", ("--method", "fgcl", "--data", "motifs", "--set", "audit.accuracy=true"), "unknown option 'accuracy'"),
     ],
 )
 def test_mistakes_are_one_line(isthmus, tmp_path, study, arguments, message):
@@ -94,16 +102,19 @@ def test_audits_are_listed(isthmus):
 
 def test_accuracy_without_test_items_is_said_in_one_line(isthmus):
     shares = ("--set", "data.train=0.6", "--set", "data.val=0.4")
-    code, _, err = isthmus("audit", *SMALL, *shares, "--accuracy", "--rounds", "1")
+    code, _, err = isthmus("audit", *ACCURACY, *shares, "--rounds", "1")
     assert code != 0
-    assert "no party has test items to measure accuracy on: leave out --accuracy" in " ".join(err.split())
+    assert "no party has test items to measure accuracy on: set audit.accuracy=false" in " ".join(err.split())
 
 
-EDGES = ("--method", "fgcl", "--data", "motifs", "--set", "data.graphs=24", "--rounds", "2", "--parties", "2")
+EDGES = (
+    "--method", "fgcl", "--data", "motifs", "--set", "data.graphs=24", "--rounds", "2", "--parties", "2",
+    "--set", "audit.epsilons=[1,100]", "--set", "audit.graphs=4",
+)  # fmt: skip
 
 
 def test_edges_are_guessed_at_under_each_budget(isthmus):
-    code, out, _ = isthmus("audit", *EDGES, "--epsilons", "1,100", "--graphs", "4", "--json")
+    code, out, _ = isthmus("audit", *EDGES, "--json")
     told = json.loads(out)
     assert code == 0
     assert told["audit"] == {"name": "edges", "epsilons": [1.0, 100.0], "graphs": 4}
@@ -112,7 +123,7 @@ def test_edges_are_guessed_at_under_each_budget(isthmus):
     assert (none["epsilon"], none["released"]) == (None, None)
     assert (one["epsilon"], most["epsilon"]) == (2.0, 200.0)
     assert one["released"]["auc"] < most["released"]["auc"] == pytest.approx(1.0)
-    code, out, _ = isthmus("audit", *EDGES, "--epsilons", "1,100", "--graphs", "4")
+    code, out, _ = isthmus("audit", *EDGES)
     assert code == 0
     lines = {line[: line.find("  ")].strip(): line.split() for line in out.splitlines()}
     assert lines["released weights: AUC"][-3:] == ["-", f"{one['released']['auc']:.3f}", "1.000"]
@@ -125,7 +136,7 @@ def test_who_was_trained_on_is_told_by_round_and_as_a_table(isthmus, tmp_path):
         'parties = 3\n[data]\nname = "banks"\nnodes = 120\n[[methods]]\nname = "fedgc"\nrounds = 2\nevery = 1\n'
         "ratio = 0.1\nteaching = 1\n[methods.target]\nepochs = 3\n[methods.transforming]\nepochs = 2\n"
     )
-    options = (study, "--shadows", "2", "--others", "20")
+    options = (study, "--set", "audit.shadows=2", "--set", "audit.others=20")
     code, out, _ = isthmus("audit", *options, "--json")
     found = json.loads(out)
     assert code == 0
@@ -137,19 +148,19 @@ def test_who_was_trained_on_is_told_by_round_and_as_a_table(isthmus, tmp_path):
     code, out, _ = isthmus("audit", *options)
     assert code == 0
     assert "likelihood: rate at 1 %" in out
-    assert "told from 20 others" in out
+    assert "20 others; chance is" in out
 
 
 def test_another_audit_than_a_methods_own_is_taken_by_name(isthmus):
-    code, out, _ = isthmus("audit", *SMALL, "--method", "fedcog", "--by", "membership", "--rounds", "2",
-                           "--shadows", "2", "--json")  # fmt: skip
+    code, out, _ = isthmus("audit", *SMALL[2:], "--method", "fedcog", "--by", "membership", "--rounds", "2",
+                           "--set", "audit.shadows=2", "--json")  # fmt: skip
     assert code == 0
     assert json.loads(out)["audit"]["name"] == "membership"
 
 
 def test_what_is_found_is_kept_in_the_result_folder_and_shown_by_its_report(isthmus, tmp_path):
     folder = tmp_path / "run"
-    code, _, _ = isthmus("run", *SMALL, "--method", "fedcog", "--encoder", "sgc", "--rounds", "2", "--out", folder)
+    code, _, _ = isthmus("run", *SMALL[2:], "--method", "fedcog", "--encoder", "sgc", "--rounds", "2", "--out", folder)
     assert code == 0
     code, out, _ = isthmus("audit", "--into", folder)
     lines = {line[: line.find("  ")].strip(): line.split() for line in out.splitlines()}
@@ -164,16 +175,16 @@ def test_what_is_found_is_kept_in_the_result_folder_and_shown_by_its_report(isth
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--rounds", "3"), "attacks the study that is in there: leave out --rounds"),
-        (("--data", "cora"), "attacks the study that is in there: leave out --data"),
-        (("--set", "seeds=[1]"), "attacks the study that is in there: leave out --set"),
+        (("--rounds", "3"), "attacks the study in that folder: leave out --rounds"),
+        (("--data", "cora"), "attacks the study in that folder: leave out --data"),
+        (("--set", "seeds=[1]"), "attacks the study in that folder: leave out --set"),
         (("--method", "fgcl"), "--method fgcl: it is not in this study, which has fedavg"),
-        (("--by", "edges"), "audit 'edges' is of method 'fgcl', which is not in this study"),
+        (("--by", "edges"), "audit 'edges' attacks method 'fgcl', which is not in this study"),
     ],
 )
 def test_an_audit_into_a_folder_is_of_its_study(isthmus, tmp_path, arguments, message):
     folder = tmp_path / "run"
-    isthmus("run", *SMALL, "--method", "fedavg", "--rounds", "1", "--out", folder)
+    isthmus("run", *SMALL[2:], "--method", "fedavg", "--rounds", "1", "--out", folder)
     code, _, err = isthmus("audit", "--into", folder, *arguments)
     assert code != 0
     assert message in " ".join(err.split())
@@ -182,4 +193,4 @@ def test_an_audit_into_a_folder_is_of_its_study(isthmus, tmp_path, arguments, me
     assert "no study.toml in" in err
     (folder / "results.json").write_text("{")
     code, _, err = isthmus("audit", "--into", folder)
-    assert "no readable results.json" in err
+    assert "no readable results.json in" in err

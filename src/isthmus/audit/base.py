@@ -1,4 +1,4 @@
-"""What audits have in common: they are found by name, and they read what parties received."""
+"""Audits: attacks on a method that use only what their attackers have, and the messages that such attackers read."""
 
 from __future__ import annotations
 
@@ -12,39 +12,47 @@ from torch import nn
 from isthmus.data.party import Party
 from isthmus.federation.local import LocalTransport
 from isthmus.options import Registered
+from isthmus.study.config import Loaded, Study
+from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 
 
 class Audit(Registered):
-    """A check of what a method gives away, by an attack that uses nothing but what its attackers have."""
+    """A measurement of what a method leaks, by an attack that uses only what its attackers have."""
 
     kind: ClassVar[str] = "audit"
     built_in_module: ClassVar[str] = "isthmus.audit"
     attacked: ClassVar[str] = ""
-    """The method that it is of; none where it is of any."""
+    """The name of the method that it attacks; empty if it attacks any method."""
 
     @abstractmethod
-    def of(self, parties: Sequence[Party], task: Task, module: nn.Module, method: Any = None, *, seed: int = 0) -> Any:
-        """What is learned, under one protection after another.
+    def run(self, parties: Sequence[Party], task: Task, module: nn.Module, method: Any, *, seed: int = 0) -> list[Any]:
+        """Attack a method under one protection after another.
 
         Arguments:
             module: the model before training.
-            method: with options of its own; its protections are replaced.
+            method: the method and its options; the audit replaces its protections.
         """
 
+    def run_study(self, study: Study, loaded: Loaded, method: Any) -> list[Any]:
+        """Attack a method of a study, on the loaded cut and the initial model of the study's first seed."""
+        module = module_for(study.encoder(), loaded.parties, loaded.task, study.seeds[0])
+        return self.run(loaded.parties, loaded.task, module, method, seed=study.seeds[0])
+
     @abstractmethod
-    def shown(self, found: Any, parties: int) -> Shown:
-        """What `of` found, as a table for people; `parties` is how many there are."""
+    def table(self, found: Any, parties: int) -> AuditTable:
+        """Show what `run` found among this many parties."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A table, and what stands below it.
+class AuditTable:
+    """What an audit found, for people.
 
     Attributes:
-        corner: what the titles of its lines are of.
-        columns: one for each protection.
-        sections: of lines, each a title and a cell for every column.
+        corner: the head of the first column.
+        columns: one per protection.
+        sections: groups of lines; each line is a title and one cell per column.
+        notes: sentences below the table.
     """
 
     corner: str
@@ -55,7 +63,7 @@ class Shown:
 
 @dataclass(frozen=True, eq=False)
 class Letter:
-    """One party's message to another, as the addressee received it."""
+    """A message from one party to another, as the addressee received it."""
 
     action: str
     sender: str
@@ -64,9 +72,9 @@ class Letter:
 
 
 class Recorder(LocalTransport):
-    """Calls sites that live here and keeps a copy of every message between parties that it delivers.
+    """A local transport that keeps a copy of every message between parties.
 
-    These are the payloads whose bytes the ledger books as received: an attack is given those of its attackers.
+    The ledger counts the same payloads as received. An attack gets those of its attackers.
     """
 
     def __init__(self, sites: Sequence[Any], **options: Any) -> None:
@@ -74,8 +82,8 @@ class Recorder(LocalTransport):
         self.letters: list[Letter] = []
 
     def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
-        for addressee, came in mail.items():
-            for sender, payload in came.items():
-                if sender in self.parties and isinstance(payload, Mapping):  # else it is a field of a sum
+        for addressee, received in mail.items():
+            for sender, payload in received.items():
+                if sender in self.parties and isinstance(payload, Mapping):  # otherwise a field of a total
                     self.letters.append(Letter(action, sender, addressee, payload))
         super().deliver(action, mail)

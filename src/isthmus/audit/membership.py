@@ -1,4 +1,4 @@
-"""The membership audit: how well what a method releases tells who was trained on."""
+"""The membership audit: how well released models reveal which items they were trained on."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from sklearn.metrics import precision_recall_curve, roc_auc_score, roc_curve
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 
-from isthmus.audit.base import Audit, Shown
+from isthmus.audit.base import Audit, AuditTable
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
-from isthmus.methods.fedgc import FedGC
 from isthmus.methods.shared import alone
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator, seed_of
@@ -34,19 +33,19 @@ from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
 
 FEW = 0.01
-"""The false positive rate at which the likelihood attack's true positive rate is told."""
+"""The false positive rate at which the likelihood attack's true positive rate is reported."""
 
 
 @dataclass(frozen=True)
 class Risk:
-    """How well one way of asking a released model tells members from others; of all of them at once.
+    """How well members are told from others by one way to query a released model.
 
     Attributes:
-        auc, f1: of the attack that learns from a shadow model what posteriors members have; `f1` at the threshold that
-            is best for it. Chance is 0.5 of `auc`, and of `f1` what calling all items members gives.
-        likelihood: AUC of the attacker who has trained models with and without each item: the best of the ratio of both
-            cases, of the log-odds alone, and of these less what models without the item have.
-        tpr: members that it finds at a false positive rate of 1 percent; 0.01 is chance.
+        auc, f1: of the attack that learns from a shadow model how posteriors of members look; `f1` is at its best
+            threshold. Chance is an `auc` of 0.5, and the `f1` of calling all items members.
+        likelihood: AUC of the attack that trains models with and without each item. Its score is the best of the
+            likelihood ratio, the log-odds, and the log-odds minus those of models without the item.
+        tpr: the share of members that it finds at a false positive rate of 1 percent; 0.01 is chance.
     """
 
     auc: float
@@ -56,11 +55,11 @@ class Risk:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One evaluated round: the task's metric, and the risk by what the model was asked with.
+class RoundRisk:
+    """One evaluated round: the task's metric, and the risk by how the model is queried.
 
     Attributes:
-        asked: "features", as parties hold them, and "transformed", as their training reads them, where that differs.
+        asked: by "features", as parties hold them, and by "transformed" ones, as training reads them, if they differ.
     """
 
     round: int
@@ -68,18 +67,18 @@ class Seen:
     asked: Mapping[str, Risk]
 
     def worst(self, figure: str) -> float:
-        """The figure of the way of asking that is worse for privacy."""
+        """The figure of the query that is worse for privacy."""
         return max(float(getattr(risk, figure)) for risk in self.asked.values())
 
 
 @dataclass(frozen=True)
-class Members:
-    """What a run gives away of who was trained on.
+class MembershipLeak:
+    """What a run reveals about its training items.
 
     Attributes:
-        protection: the method, and which of its protections is off.
-        members, others: how many items of either kind were guessed at.
-        metric: what `value` of a round is, of test data.
+        protection: the method, or the defence that is off.
+        members, others: numbers of items of either kind.
+        metric: the test metric that `value` of a round is.
         chosen: the round that is the run's result.
     """
 
@@ -88,10 +87,10 @@ class Members:
     others: int
     metric: str
     chosen: int
-    rounds: tuple[Seen, ...]
+    rounds: tuple[RoundRisk, ...]
 
     @property
-    def last(self) -> Seen:
+    def last(self) -> RoundRisk:
         """The round that is the run's result."""
         return next(each for each in self.rounds if each.round == self.chosen)
 
@@ -100,92 +99,86 @@ class Members:
 
 
 class Membership(Audit):
-    """An attacker asks a released model about items and guesses which of them it, or what it learned from, trained on.
+    """An attacker queries a released model and guesses which items were used to train it.
 
-    Members are the training items, others test items. Every released model is attacked, round by round, in two ways.
-    A shadow model is trained on items that are neither, and a network learns from its posteriors how members look
-    (Olatunji et al. 2021). And, for an attacker who has the items themselves, models are trained with and without each
-    of them, and the odds of the two cases are told apart (Carlini et al. 2022). The model is asked about an item with
-    the features that its party holds and, where parties train on others, with those; the worse for privacy counts.
+    Members are training items; the others are test items. The model of every evaluated round is attacked in two ways.
+    In the first, the attacker trains a shadow model on items that are neither, and a network learns from its posteriors
+    how members look (Olatunji et al. 2021). In the second, the attacker has the items, trains models with and without
+    each of them, and compares the likelihoods (Carlini et al. 2022). The model is queried with the features that
+    parties hold and, if parties train on transformed ones, with those; the worse for privacy counts.
     """
 
     name: ClassVar[str] = "membership"
 
     others: int = Field(1000, ge=1)
-    """Test items that members are told from, at most."""
+    """Test items to tell members from, at most."""
     shadows: int = Field(16, ge=2)
-    """Models that are trained with and without items, for the likelihood attack."""
+    """Models that the likelihood attack trains, each with a part of the items."""
     shadow: LocalTraining = LocalTraining(epochs=200, optimizer="adam", lr=0.01, weight_decay=5e-4)
-    """How the attacker trains models of its own."""
+    """How the attacker trains its own models."""
 
     def protected(self, method: Method) -> dict[str, Method]:
-        """The method as it is; of FedGC besides without the bottleneck."""
-        if isinstance(method, FedGC) and method.bottleneck:
-            return {"fedgc": method, "without bottleneck": method.model_copy(update={"bottleneck": False})}
-        return {method.name: method}
+        """Return the method as it is, and without each of its defences, by title."""
+        active = [name for name in method.membership_defences if getattr(method, name)]
+        return {method.name: method} | {f"without {name}": method.model_copy(update={name: False}) for name in active}
 
-    def of(
-        self, parties: Sequence[Party], task: Task, module: nn.Module, method: Method | None = None, *, seed: int = 0
-    ) -> list[Members]:
-        """What is given away, round by round, under each protection.
+    def run(
+        self, parties: Sequence[Party], task: Task, module: nn.Module, method: Method, *, seed: int = 0
+    ) -> list[MembershipLeak]:
+        return self.compare(self.protected(method), parties, task, module, seed=seed)
 
-        Arguments:
-            module: the model before training.
-        """
-        return self.against(self.protected(method or FedGC()), parties, task, module, seed=seed)
-
-    def against(
+    def compare(
         self, methods: Mapping[str, Method], parties: Sequence[Party], task: Task, module: nn.Module, *, seed: int = 0
-    ) -> list[Members]:
-        """The same attacker against one method after another, by what they are called."""
+    ) -> list[MembershipLeak]:
+        """Attack several methods, given by title, with one attacker."""
         if not isinstance(task, Classification):
-            raise IsthmusError(f"audit 'membership' asks models for classes, task '{task.name}' has none")
+            raise IsthmusError(f"audit 'membership' needs a task with classes, '{task.name}' has none")
         if shared_nodes(parties):
-            raise IsthmusError("audit 'membership' is of items that one party holds each: give a cut without overlap")
+            raise IsthmusError("audit 'membership' needs parties that share no nodes: choose another partition")
         attacker = _Attacker(self, parties, task, module, seed)
-        return [self._attacked(name, each, attacker) for name, each in methods.items()]
+        return [self._attack(title, method, attacker) for title, method in methods.items()]
 
-    def _attacked(self, name: str, method: Method, attacker: _Attacker) -> Members:
-        task, rounds = attacker.task, list[Seen]()
+    def _attack(self, title: str, method: Method, attacker: _Attacker) -> MembershipLeak:
+        task, rounds = attacker.task, list[RoundRisk]()
 
-        def attack(at: int, metrics: Mapping[str, float]) -> None:
+        def attack(number: int, metrics: Mapping[str, float]) -> None:
             if "weights" not in run.state:
                 raise IsthmusError(
-                    f"audit 'membership': the parties of method '{method.name}' keep their models, none is released: "
-                    "name another method"
+                    f"audit 'membership': method '{method.name}' releases no model: attack another method"
                 )
             asked = attacker.asked(run, run.state.weights)
-            rounds.append(Seen(at, metrics[f"test_{task.select_by}"], {k: attacker.risk(v) for k, v in asked.items()}))
+            risks = {query: attacker.risk(posterior) for query, posterior in asked.items()}
+            rounds.append(RoundRisk(number, metrics[f"test_{task.select_by}"], risks))
 
         run = Run(method, attacker.parties, task, attacker.module, seed=attacker.seed, on_round=attack)
         found = run.go()
         members, others = attacker.member.sum(), (~attacker.member).sum()
-        return Members(name, int(members), int(others), task.select_by, found.chosen_round, tuple(rounds))
+        return MembershipLeak(title, int(members), int(others), task.select_by, found.chosen_round, tuple(rounds))
 
-    def shown(self, found: Sequence[Members], parties: int) -> Shown:
+    def table(self, found: Sequence[MembershipLeak], parties: int) -> AuditTable:
         last = [each.last for each in found]
         rows = [(f"test {found[0].metric}", [f"{each.value:.3f}" for each in last])]
         for figure, title in FIGURES.items():
             rows.append((title, [f"{each.worst(figure):.3f}" for each in last]))
         most = [
             (
-                f"{title}, at most in any round",
+                f"{title}, worst round",
                 [f"{max(seen.worst(figure) for seen in each.rounds):.3f}" for each in found],
             )
             for figure, title in FIGURES.items()
             if figure in ("auc", "likelihood")
         ]
         members, others = found[0].members, found[0].others
-        luck = ((members + others + 1) / (12 * members * others)) ** 0.5  # of the rank sum that an AUC is
-        chance = f"chance is an AUC of 0.5 ± {luck:.3f}, a rate of 0.01, and an F1 of"
-        notes = [f"told from {others:,} others; {chance} {2 * members / (2 * members + others):.3f}"]
+        std = ((members + others + 1) / (12 * members * others)) ** 0.5  # of an AUC by chance, a rank sum
+        f1 = 2 * members / (2 * members + others)
+        notes = [f"{others:,} others; chance is an AUC of 0.5 ± {std:.3f}, a rate of 0.01 and an F1 of {f1:.3f}"]
         if others < FEWEST:
-            notes.append(f"a rate at 1 % of {others} others says little")
-        return Shown(f"{members:,} members", [each.protection for each in found], [rows, most], notes)
+            notes.append(f"with only {others} others, the rate at 1 % says little")
+        return AuditTable(f"{members:,} members", [each.protection for each in found], [rows, most], notes)
 
 
 FEWEST = 100
-"""Others of whom one is no more than 1 %."""
+"""Others needed for a rate at 1 %."""
 
 FIGURES = {
     "auc": "shadow model: AUC",
@@ -196,53 +189,53 @@ FIGURES = {
 
 
 class _Attacker:
-    """What one attacker knows, and has trained beforehand.
+    """One attacker's knowledge, and the models it has trained.
 
     Attributes:
-        parties: as the method has them.
-        member: of the items guessed at, `[guessed]`, in the order of the parties' items.
+        guessed: mask of the items to guess about, in the order of all parties put together.
+        rows: where the items of one party after another stand in that order.
+        member: which of the guessed items are members, `[guessed]`, in the order of the parties' items.
     """
 
     def __init__(self, audit: Membership, parties: Sequence[Party], task: Classification, module: nn.Module, seed: int):
         self.audit, self.parties, self.task, self.module, self.seed = audit, list(parties), task, module, seed
-        self.whole, places = _whole(parties)
+        self.whole, self.rows = _whole(parties)
         y, train, test = self.whole.graph.y, self.whole.train, self.whole.test
         source = generator(seed, "membership")
         chosen = torch.zeros_like(test)
-        chosen[_drawn(test, audit.others, source)] = True
-        self.guessed = train | chosen  # by place in the whole
-        self.places = places  # of the parties' items, one party after another
-        self.member = train[places][self.guessed[places]].numpy()
+        chosen[_draw(test, audit.others, source)] = True
+        self.guessed = train | chosen
+        self.member = train[self.rows][self.guessed[self.rows]].numpy()
         if not self.member.any() or self.member.all():
             raise IsthmusError("audit 'membership' needs training items and test items")
-        self.y = y[places][self.guessed[places]]
+        self.y = y[self.rows][self.guessed[self.rows]]
         self.classifier = self._shadow(~self.guessed, y, source)
-        self.inside, self.outside, self.middle, self.spread = self._likelihoods(y, train, source)
+        self.inside, self.outside, self.mean, self.std = self._likelihoods(y, train, source)
 
     def asked(self, run: Run, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Log posteriors of the guessed items by a released model, by what it is asked with: `[guessed, classes]`."""
+        """Query a released model: log posteriors of the guessed items, `[guessed, classes]`, by query."""
         assert isinstance(run.transport, LocalTransport)
         (site,) = run.transport.sites
         hosted = site.hosted
         plain = Site(run.method, hosted.parties, self.task, run.module, seed=self.seed)
         found = {"features": plain.outputs(weights)}
-        own = site.outputs(weights).split(site.cohort.items)  # of made parties the own items come first
+        own = site.outputs(weights).split(site.cohort.items)  # a transformed party's own items come first
         found["transformed"] = torch.cat([each[:items] for each, items in zip(own, hosted.items, strict=True)])
         if torch.equal(*found.values()):
             del found["transformed"]
-        if run.method.pooled:  # the one party has the items in the whole's order
-            found = {name: output[self.places] for name, output in found.items()}
-        here = self.guessed[self.places]
+        if run.method.pooled:  # the single party has the order of all parties put together
+            found = {name: output[self.rows] for name, output in found.items()}
+        here = self.guessed[self.rows]
         return {name: output[here].log_softmax(1) for name, output in found.items()}
 
     def risk(self, posterior: Tensor) -> Risk:
-        """Both attacks, on all guessed items at once."""
+        """Run both attacks on all guessed items."""
         score = self.classifier.predict_proba(_sorted(posterior))[:, 1]
         precision, recall, _ = precision_recall_curve(self.member, score)
-        told = _odds(posterior, self.y).double().numpy()
-        # another training makes another scale of odds: this model's are brought to that of the attacker's own
-        near = (told - told.mean()) / max(told.std(), 1e-12) * self.spread + self.middle
-        scores = ((near - self.outside) ** 2 - (near - self.inside) ** 2, told, told - self.outside)
+        odds = _odds(posterior, self.y).double().numpy()
+        # training differently changes the scale of the odds, so rescale them to that of the attacker's models
+        scaled = (odds - odds.mean()) / max(odds.std(), 1e-12) * self.std + self.mean
+        scores = ((scaled - self.outside) ** 2 - (scaled - self.inside) ** 2, odds, odds - self.outside)
         best = max(scores, key=lambda each: float(roc_auc_score(self.member, each)))
         false, true, _ = roc_curve(self.member, best)
         return Risk(
@@ -253,43 +246,46 @@ class _Attacker:
         )
 
     def _shadow(self, free: Tensor, y: Tensor, source: torch.Generator) -> MLPClassifier:
-        """A network that tells a shadow model's training items by their posteriors: three layers."""
+        """Train a network to recognise the training items of a shadow model by their posteriors."""
         known = self.whole.train
         count = torch.bincount(y[known], minlength=self.task.classes)
         trained = torch.zeros_like(free)
-        for kind, due in enumerate(count.tolist()):
+        for kind, wanted in enumerate(count.tolist()):
             of_class = free & (y == kind)
-            trained[_drawn(of_class, min(due, int(of_class.sum()) // 2), source)] = True
+            trained[_draw(of_class, min(wanted, int(of_class.sum()) // 2), source)] = True
         tested = torch.zeros_like(free)
-        tested[_drawn(free & ~trained, int(trained.sum()), source)] = True
+        tested[_draw(free & ~trained, int(trained.sum()), source)] = True
         if not bool(trained.any()) or not bool(tested.any()):
-            raise IsthmusError("audit 'membership': no items are left for a shadow model: guess at fewer `others`")
+            raise IsthmusError("audit 'membership': no items are left for a shadow model: set audit.others to fewer")
         posterior = self._model(self._without(~free), trained, "shadow")
         posterior = torch.cat([posterior[trained], posterior[tested]])
         kinds = np.repeat([True, False], [int(trained.sum()), int(tested.sum())])
         classifier = MLPClassifier((64, 32), max_iter=500, random_state=self.seed)
-        with warnings.catch_warnings():  # what has not converged after so many passes is as good as it gets
+        with warnings.catch_warnings():  # more passes hardly improve it
             warnings.simplefilter("ignore", ConvergenceWarning)
             return classifier.fit(_sorted(posterior), kinds)
 
     def _likelihoods(
         self, y: Tensor, train: Tensor, source: torch.Generator
     ) -> tuple[NDArray[Any], NDArray[Any], float, float]:
-        """Mean log-odds of each guessed item's class by models that were trained with it, and by ones that were not;
-        mean and deviation of all log-odds."""
+        """Train models with and without items.
+
+        Returns the mean log-odds of each guessed item's class by models trained with it, and by models trained without
+        it; then the mean and the standard deviation of all log-odds.
+        """
         count = torch.bincount(y[train], minlength=self.task.classes)
-        told, within, here = [], [], self.guessed[self.places]
-        for at in range(self.audit.shadows):
+        all_odds, within, here = [], [], self.guessed[self.rows]
+        for number in range(self.audit.shadows):
             trained = torch.zeros_like(train)
-            for kind, due in enumerate(count.tolist()):
-                trained[_drawn(self.guessed & (y == kind), due, source)] = True
-            posterior = self._model(self.whole, trained, f"likelihood {at}")
-            told.append(_odds(posterior[self.places][here], self.y).double())
-            within.append(trained[self.places][here])
-        odds, inside = torch.stack(told), torch.stack(within)
+            for kind, wanted in enumerate(count.tolist()):
+                trained[_draw(self.guessed & (y == kind), wanted, source)] = True
+            posterior = self._model(self.whole, trained, f"likelihood {number}")
+            all_odds.append(_odds(posterior[self.rows][here], self.y).double())
+            within.append(trained[self.rows][here])
+        odds, inside = torch.stack(all_odds), torch.stack(within)
         with_, without = _mean(odds, inside), _mean(odds, ~inside)
         gap = (with_ - without).nanmean().nan_to_num()
-        # an item that was always in, or always out, has the mean gap
+        # an item that is in all models, or in none, gets the mean gap
         with_, without = (
             torch.where(with_.isnan(), without + gap, with_),
             torch.where(without.isnan(), with_ - gap, without),
@@ -297,7 +293,7 @@ class _Attacker:
         return with_.numpy(), without.numpy(), float(odds.mean()), float(odds.std())
 
     def _model(self, party: Party, trained: Tensor, purpose: str) -> Tensor:
-        """Log posteriors of all items of a graph by a model trained on some of them."""
+        """Train a model on some items of a graph; return log posteriors of all of them."""
         nothing = torch.zeros_like(trained)
         party = replace(party, train=trained, val=nothing, test=nothing)
         seed = seed_of(self.seed, purpose)
@@ -306,19 +302,19 @@ class _Attacker:
         ].log_softmax(1)
 
     def _without(self, hidden: Tensor) -> Party:
-        """The whole without the edges of these items, where items are nodes: what an attacker has."""
+        """Return what an attacker has: all parties without the edges of these items, if items are nodes."""
         if self.whole.level != "node":
             return self.whole
         graph = copy(self.whole.graph)
-        kept = ~hidden[graph.edge_index].any(0)
-        graph.edge_index = graph.edge_index[:, kept]
+        visible = ~hidden[graph.edge_index].any(0)
+        graph.edge_index = graph.edge_index[:, visible]
         if graph.get("edge_weight") is not None:
-            graph.edge_weight = graph.edge_weight[kept]
+            graph.edge_weight = graph.edge_weight[visible]
         return replace(self.whole, graph=graph)
 
 
 def _whole(parties: Sequence[Party]) -> tuple[Party, Tensor]:
-    """All parties put together, and where the items of one after another stand in it."""
+    """Put all parties together; return also where the items of one party after another stand."""
     whole = pool_parties(parties)
     if whole.ids is None:
         return whole, torch.arange(whole.items)
@@ -326,24 +322,24 @@ def _whole(parties: Sequence[Party]) -> tuple[Party, Tensor]:
     return whole, torch.searchsorted(whole.ids, ids)
 
 
-def _drawn(mask: Tensor, count: int, source: torch.Generator) -> Tensor:
-    """Positions of so many items of a mask, or of all."""
-    at = mask.nonzero().squeeze(1)
-    return at[torch.randperm(at.numel(), generator=source)[:count]]
+def _draw(mask: Tensor, count: int, source: torch.Generator) -> Tensor:
+    """Draw positions of `count` items of a mask, or of all."""
+    positions = mask.nonzero().squeeze(1)
+    return positions[torch.randperm(positions.numel(), generator=source)[:count]]
 
 
 def _sorted(posterior: Tensor) -> NDArray[Any]:
-    """Posteriors from the largest down: what a model is sure of counts, not of which class."""
+    """Sort posteriors from the largest down: how sure a model is counts, not of which class."""
     return posterior.exp().sort(dim=1, descending=True).values.double().numpy()
 
 
 def _odds(posterior: Tensor, y: Tensor) -> Tensor:
-    """log p / (1 - p) of the items' own classes."""
+    """Compute log p / (1 - p) of the items' own classes."""
     own = posterior.gather(1, y.unsqueeze(1))
     others = posterior.scatter(1, y.unsqueeze(1), -torch.inf)
     return own.squeeze(1) - others.logsumexp(1)
 
 
 def _mean(odds: Tensor, inside: Tensor) -> Tensor:
-    """Over the models where the mask holds, `[items]`; NaN where it never does."""
+    """Average over the models where the mask holds, `[items]`; NaN where it never does."""
     return torch.where(inside, odds, torch.nan).nanmean(0)

@@ -109,6 +109,8 @@ class Method(Registered):
     """An encoder that it can train; one that needs another than a GCN says so, for checks and examples."""
     unsupervised: ClassVar[bool] = False
     """Whether it learns without labels, for tasks that embed."""
+    membership_defences: ClassVar[tuple[str, ...]] = ()
+    """Boolean options that hide who was trained on: the membership audit also attacks the method without each."""
     AtParty: ClassVar[type[Site]] = Site
 
     rounds: int = Field(100, ge=1)

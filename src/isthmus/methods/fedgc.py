@@ -58,6 +58,7 @@ class FedGC(Matching, Averaging):
     name: ClassVar[str] = "fedgc"
     disjoint: ClassVar[bool] = True
     everyone: ClassVar[bool] = True
+    membership_defences: ClassVar[tuple[str, ...]] = ("bottleneck",)
 
     hops: int = Field(2, ge=0)
     """How many times neighbours are summed up across parties before anything else; 0 is the paper's "- com"."""

@@ -28,7 +28,7 @@ class MembershipRisk(Measure):
         module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
         (method,) = study.method_list()
         audit = Membership.read(self.audit, "measure.audit")
-        (found,) = audit.against({"": method}, loaded.parties, loaded.task, module, seed=seed)
+        (found,) = audit.compare({"": method}, loaded.parties, loaded.task, module, seed=seed)
         risks = ("auc", "f1", "likelihood", "tpr")
         kept = {"value": [[each.round, each.value] for each in found.rounds]}
         kept |= {risk: [[each.round, each.worst(risk)] for each in found.rounds] for risk in ("auc", "likelihood")}

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from helpers import make_graph_parties, make_node_parties
 from isthmus.audit import edges as edges_audit
-from isthmus.audit.edges import EdgeInference, Guess, guessed_from_model
+from isthmus.audit.edges import EdgeInference, Guess, guess_from_model
 from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.fgcl import FGCL
@@ -48,14 +48,14 @@ def test_no_guess_from_a_release_beats_what_is_spent(mechanism, epsilon):
     audit = EdgeInference(epsilons=[epsilon], graphs=2)
     method = FGCL(rounds=1, mechanism=mechanism, epsilons=[1.0], delta=1e-9, post={"clamp": False})
     task = task_for(parties)
-    _, leak = audit.of(parties, task, module_for(Encoder.named("gcn")(), parties, task, 0), method)
+    _, leak = audit.run(parties, task, module_for(Encoder.named("gcn")(), parties, task, 0), method)
     count = min(leak.released.joined, leak.released.apart)
     slack = 1.63 * math.sqrt(2 / count)  # of a largest difference of two empirical distributions, one in a hundred
-    assert leak.released.advantage <= leak.most + slack
-    assert leak.released.advantage >= (0.1 if mechanism == "gaussian" else 0.5) * leak.most - slack
+    assert leak.released.advantage <= leak.bound + slack
+    assert leak.released.advantage >= (0.1 if mechanism == "gaussian" else 0.5) * leak.bound - slack
     assert 0.5 < leak.released.auc < 1
     if mechanism == "randomized-response":
-        assert leak.released.advantage == pytest.approx(leak.most, abs=slack)
+        assert leak.released.advantage == pytest.approx(leak.bound, abs=slack)
 
 
 def test_two_views_tell_more_than_one():
@@ -63,7 +63,7 @@ def test_two_views_tell_more_than_one():
     task = task_for(parties)
     module = module_for(Encoder.named("gcn")(), parties, task, 0)
     audit = EdgeInference(epsilons=[1.0], graphs=2)
-    one, two = (audit.of(parties, task, module, FGCL(rounds=1, epsilons=views))[1] for views in ([1.0], [1.0, 1.0]))
+    one, two = (audit.run(parties, task, module, FGCL(rounds=1, epsilons=views))[1] for views in ([1.0], [1.0, 1.0]))
     assert two.released.auc > one.released.auc + 0.03
     assert (one.epsilon, two.epsilon) == (1.0, 2.0)
 
@@ -92,7 +92,7 @@ class Knows(nn.Module):
 def test_a_model_that_remembers_edges_gives_them_all_away():
     parties = make_graph_parties([24])
     task = task_for(parties)
-    trained, others = guessed_from_model(Knows(parties[0]), task, parties, 5, np.random.default_rng(0))
+    trained, others = guess_from_model(Knows(parties[0]), task, parties, 5, np.random.default_rng(0))
     assert trained.auc == others.auc == trained.advantage == 1.0
 
 
@@ -100,7 +100,7 @@ def test_a_model_that_looks_at_no_edge_gives_none_away():
     parties = make_graph_parties([24])
     task = task_for(parties)
     module = module_for(Encoder.named("mlp")(), parties, task, 0)
-    trained, others = guessed_from_model(module, task, parties, 5, np.random.default_rng(0))
+    trained, others = guess_from_model(module, task, parties, 5, np.random.default_rng(0))
     assert trained.auc == others.auc == 0.5
 
 
@@ -109,21 +109,21 @@ def test_without_graphs_that_nobody_trains_on_there_is_nothing_to_compare_with()
     parties = [replace(make_graph_parties([24])[0], val=none, test=none)]
     task = task_for(parties)
     module = module_for(Encoder.named("gcn")(), parties, task, 0)
-    assert guessed_from_model(module, task, parties, 5, np.random.default_rng(0))[1] is None
+    assert guess_from_model(module, task, parties, 5, np.random.default_rng(0))[1] is None
 
 
 def test_what_cannot_be_audited_is_one_line():
     parties = make_node_parties()
     task = task_for(parties)
-    with pytest.raises(IsthmusError, match="is of parties of many graphs, these hold one of nodes"):
-        EdgeInference().of(parties, task, module_for(Encoder.named("gcn")(), parties, task, 0))
+    with pytest.raises(IsthmusError, match="is for parties of many graphs, these hold one of nodes"):
+        EdgeInference().run(parties, task, module_for(Encoder.named("gcn")(), parties, task, 0))
     assert Guess.of(np.array([0.5]), np.array([True])) is None
     parties = [replace(party, graph=party.graph.clone()) for party in make_graph_parties([4])]
     parties[0].graph.edge_index = parties[0].graph.edge_index[:, :0]
     task = task_for(parties)
     module = module_for(Encoder.named("gcn")(), parties, task, 0)
-    with pytest.raises(IsthmusError, match="nothing is to be guessed"):
-        EdgeInference().of(parties, task, module)
+    with pytest.raises(IsthmusError, match="some pairs of nodes are joined and others are not"):
+        EdgeInference().run(parties, task, module)
     with pytest.raises(IsthmusError, match="epsilons"):
         EdgeInference.read({"epsilons": [0.0]}, "audit 'edges'")
 
@@ -133,8 +133,8 @@ def test_where_nothing_is_claimed_nothing_is_bounded():
     task = task_for(parties)
     module = module_for(Encoder.named("gcn")(), parties, task, 0)
     for options in ({"features": "all"}, {"evaluated_on": "graphs"}):
-        _, leak = EdgeInference(epsilons=[1.0], graphs=2).of(parties, task, module, FGCL(rounds=1, **options))
-        assert (leak.epsilon, leak.most) == (math.inf, 1.0)
+        _, leak = EdgeInference(epsilons=[1.0], graphs=2).run(parties, task, module, FGCL(rounds=1, **options))
+        assert (leak.epsilon, leak.bound) == (math.inf, 1.0)
         assert leak.released.auc > 0.5
 
 
@@ -170,7 +170,7 @@ def test_weights_of_edges_play_no_part():
     module = module_for(Encoder.named("gcn")(), parties, task, 0)
     plain = [edges_audit._unweighted(party) for party in parties]
     found = [
-        EdgeInference(epsilons=[1.0], graphs=2).of(each, task, module, FGCL(rounds=1)) for each in (parties, plain)
+        EdgeInference(epsilons=[1.0], graphs=2).run(each, task, module, FGCL(rounds=1)) for each in (parties, plain)
     ]
     assert found[0] == found[1]
     assert parties[0].graph.edge_weight is not None
