@@ -20,7 +20,7 @@ from isthmus.federation.answers import Answer, Mail, Total
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Method, Model, State
+from isthmus.methods.base import Listing, Method, Model, State
 from isthmus.methods.fedcog import places_of, require_all
 from isthmus.methods.training import LocalTraining, moved
 from isthmus.nn.draws import Draws
@@ -47,6 +47,13 @@ class FedCogGcn(Method):
     """
 
     name: ClassVar[str] = "fedcog-gcn"
+    nouns: ClassVar[Mapping[str, str]] = {
+        "h": "hidden features or their gradients",
+        "gradients/weights": "gradients of model weights",
+    }
+    listing: ClassVar[Listing] = Listing(
+        "coupled", 2, "sums over neighbours and their gradients, from party to party, in every round"
+    )
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     everyone: ClassVar[bool] = True
     disjoint: ClassVar[bool] = True

@@ -122,7 +122,7 @@ class Run:
             self.whole = method.site([pool_parties(parties)], task, module, device=device)
         elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
-        parties = [pool_parties(parties)] if method.pooled and len(parties) > 1 else list(parties)
+        parties = [pool_parties(parties)] if method.role == "pooled" and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
         self.transport = transport or LocalTransport(
             [method.site(group, task, module, seed=seed, device=device) for group in groups], wire=wire
@@ -193,7 +193,7 @@ class Run:
 
     def _tested(self) -> list[dict[str, Any]]:
         """Each party's own counts of the evaluation just made; a federation's server has their sum alone."""
-        if not isinstance(self.transport, LocalTransport) or self.method.pooled:
+        if not isinstance(self.transport, LocalTransport) or self.method.role == "pooled":
             return []
         return [
             {
