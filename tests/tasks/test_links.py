@@ -79,7 +79,7 @@ def test_the_loss_of_a_party_is_the_mean_over_its_pairs():
 
 
 def test_outputs_of_single_nodes_are_refused():
-    with pytest.raises(IsthmusError, match="a pair has two outputs"):
+    with pytest.raises(IsthmusError, match="a pair needs outputs"):
         TASK.loss(Step(torch.ones(3, 6), torch.ones(3).long(), (3,), torch.arange(3)))
 
 

@@ -121,9 +121,7 @@ class GraphClustering(GraphClassification):
         if not len(z):
             return np.zeros(0, dtype=np.int64)
         if not np.isfinite(z).all():
-            raise IsthmusError(
-                "embeddings are not finite, so there are no clusters: set a smaller local.lr, or local.clip"
-            )
+            raise IsthmusError("embeddings to cluster are not finite: set a smaller local.lr, or local.clip")
         with _quiet():
             clusters = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(self.scaled(z))
         return np.asarray(clusters, dtype=np.int64)
