@@ -64,7 +64,7 @@ LR, WEIGHT_DECAY = 0.01, 5e-4
 
 def load_pool() -> tuple[Pool, str]:
     """Cora with its public split; where its files are absent a generated graph of the same size."""
-    raw = Cora().raw()
+    raw = Cora().raw_folder()
     if raw.is_dir() and any(raw.iterdir()):
         return Cora().load(0), "Cora"
     return node_pool(generated()), "generated (the size of Cora)"

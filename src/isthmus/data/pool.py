@@ -1,4 +1,4 @@
-"""A data set before it is cut: what every source of data hands to a partition."""
+"""A data set before it is cut into parties, and how its items are split for training, validation and testing."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.data.party import SPLITS, Party, pool_parties
+from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-"""A part of a whole."""
+"""A fraction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A data set before it is cut, and whose its items are by nature.
+    """A data set before it is cut.
 
     Arguments:
-        whole: everything put together, as no single party has it; at node level with ids 0, 1, 2, ...
-        classes: how many classes the labels tell apart; of labels for several tasks, how many tasks.
-        holders: the positions of the items that each natural party holds, ascending; an item may have several holders.
-        names: names of the natural parties.
-        smiles: molecules as they were written, for cuts that look at their build.
-        parties: where the data come as parties, these; `whole` then is none, and put together when it is asked for.
+        whole: all data as one party; at node level with ids 0, 1, 2, ... None if the data come as `parties`.
+        classes: number of classes, or of tasks where labels have several.
+        holders: where the data have owners of their own: the positions of the items that each owner holds, ascending.
+            An item may have several owners.
+        names: names of these owners.
+        smiles: SMILES of the molecules, for partitions that look at their structure.
+        parties: the parties, if the data come as parties.
         note: a sentence about the data for the reader of a report.
-        labels: names of the classes, or of the tasks, where the data have names for them.
+        labels: names of the classes, or of the tasks, if the data have any.
     """
 
     whole: Party | None
@@ -47,18 +48,18 @@ class Pool:
 
     @cached_property
     def party(self) -> Party:
-        """Everything put together, as one party."""
+        """All data as one party."""
         if self.whole is not None:
             return self.whole
         if not self.parties:
-            raise IsthmusError("a pool needs either its whole or its parties: give one of them")
+            raise IsthmusError("a pool has neither 'whole' nor 'parties': give one of them")
         return pool_parties(self.parties)
 
 
 def items_per_party(owner: Tensor, parties: int) -> tuple[Tensor, ...]:
-    """What each party holds, from an owner for every item.
+    """The positions of each party's items, from the owner of every item.
 
-    >>> [held.tolist() for held in items_per_party(torch.tensor([0, 1, 0]), 3)]
+    >>> [items.tolist() for items in items_per_party(torch.tensor([0, 1, 0]), 3)]
     [[0, 2], [1], []]
     """
     counts = torch.bincount(owner, minlength=parties)
@@ -66,18 +67,18 @@ def items_per_party(owner: Tensor, parties: int) -> tuple[Tensor, ...]:
 
 
 class DataSet(Registered):
-    """A source of data. A subclass names itself, documents its options and says how it is loaded."""
+    """A source of data. A subclass sets `name`, documents its options and implements `load`."""
 
     kind: ClassVar[str] = "data set"
     built_in_module: ClassVar[str] = "isthmus.data.datasets"
 
     @abstractmethod
     def load(self, seed: int) -> Pool:
-        """The whole data set; the same seed gives the same splits (and, where data are generated, the same data)."""
+        """Load the data; the same seed gives the same splits, and the same data if they are generated."""
 
 
 def numpy_generator(seed: int, purpose: str) -> np.random.Generator:
-    """A generator of its own for every purpose: two uses of one seed must not draw the same permutation.
+    """A generator for one purpose: two uses of one seed must not draw the same numbers.
 
     >>> bool(numpy_generator(0, "split").random() == numpy_generator(0, "partition").random())
     False
@@ -86,7 +87,7 @@ def numpy_generator(seed: int, purpose: str) -> np.random.Generator:
 
 
 def rank_within(group: Tensor, generator: np.random.Generator) -> Tensor:
-    """For every item its place, from 0, in a random order of its group's items, `[items]`.
+    """The rank of every item, from 0, in a random order of its group's items, `[items]`.
 
     >>> group = torch.tensor([0, 1, 0, 0])
     >>> rank_within(group, numpy_generator(0, "example"))[group == 0].sort().values.tolist()
@@ -100,16 +101,20 @@ def rank_within(group: Tensor, generator: np.random.Generator) -> Tensor:
     return rank
 
 
+def check_shares(train: float, val: float) -> None:
+    """Refuse shares of the training and validation items that add up to more than 1."""
+    if train + val > 1:
+        raise IsthmusError(f"train = {train} and val = {val} add up to more than 1: lower one of them")
+
+
 def split_by_share(group: Tensor, train: float, val: float, generator: np.random.Generator) -> dict[str, Tensor]:
-    """Masks `train_mask`, `val_mask` and (the rest) `test_mask`, each with its share of every group.
+    """Masks `train`, `val` and (the rest) `test`, each with its share of every group.
 
     >>> masks = split_by_share(torch.zeros(10, dtype=torch.long), 0.5, 0.2, numpy_generator(0, "example"))
-    >>> [int(mask.sum()) for mask in masks.values()]
-    [5, 2, 3]
+    >>> {split: int(mask.sum()) for split, mask in masks.items()}
+    {'train': 5, 'val': 2, 'test': 3}
     """
-    if train + val > 1:
-        raise IsthmusError(f"train = {train} and val = {val} are more than the whole: lower one of them")
+    check_shares(train, val)
     counts = torch.bincount(group)
     at = (rank_within(group, generator) + 0.5) / counts[group]
-    held = {"train": at < train, "val": (at >= train) & (at < train + val), "test": at >= train + val}
-    return {f"{split}_mask": held[split] for split in SPLITS}
+    return {"train": at < train, "val": (at >= train) & (at < train + val), "test": at >= train + val}

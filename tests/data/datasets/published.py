@@ -16,7 +16,7 @@ from isthmus.data.pool import DataSet
 def real(name, seed=0, **options):
     """A public data set, or a skipped test where its files are not here: tests download nothing."""
     data = DataSet.named(name)(**options)
-    needed = [data.raw() / each for each in data.needed()] or [data.raw()]
+    needed = [data.raw_folder() / each for each in data.required_files()] or [data.raw_folder()]
     if not all(each.exists() for each in needed):
         pytest.skip(f"no raw files of {name}: point ISTHMUS_DATA at a folder that holds them")
     return data.load(seed)

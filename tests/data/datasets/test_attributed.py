@@ -19,7 +19,7 @@ def write_amgcn(folder, kind, labels=LABELS):
     texts.mkdir()
     np.savetxt(texts / f"{kind.title}.feature", WORDS, fmt="%.1f")
     np.savetxt(texts / f"{kind.title}.label", labels, fmt="%d")
-    (texts / kind.links).write_text("".join(f"{a}\t{b}\n" for a, b in LINKS))
+    (texts / kind.edge_file).write_text("".join(f"{a}\t{b}\n" for a, b in LINKS))
     (texts / "train20.txt").write_text("0\n")
     return zipped(texts, folder / f"{kind.title}.zip")
 
@@ -98,6 +98,6 @@ def test_wiki_says_what_it_is_made_from(empty_root):
         Wiki().load(0)
     text = str(error.value)
     assert text.startswith(
-        f"data set 'wiki': no wiki.npz in {empty_root / 'npz'}: make it from graph and labels of https://"
+        f"data set 'wiki': no wiki.npz in {empty_root / 'npz'}: build it as docs/data.md describes, from the"
     )
     assert "\n" not in text

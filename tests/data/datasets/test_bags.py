@@ -4,7 +4,16 @@ import torch
 from published import masks, pitfalls, real, same_graph, sparse_parts, write_npz
 
 from isthmus.data import rows
-from isthmus.data.datasets.bags import AmazonPhoto, CoauthorCs, Dblp, both_ways, edges, features, labels, matrix
+from isthmus.data.datasets.bags import (
+    AmazonPhoto,
+    CoauthorCs,
+    Dblp,
+    directed_edges,
+    node_labels,
+    read_matrix,
+    undirected_edges,
+    word_features,
+)
 from isthmus.errors import IsthmusError
 
 SMALL = {"train_per_class": 3, "val": 5, "test": 10}
@@ -12,7 +21,10 @@ SMALL = {"train_per_class": 3, "val": 5, "test": 10}
 
 def write(kind, **changed):
     arrays = {**pitfalls(), **changed}
-    write_npz(kind().raw() / kind().needed()[0], {name: array for name, array in arrays.items() if array is not None})
+    write_npz(
+        kind().raw_folder() / kind().required_files()[0],
+        {name: array for name, array in arrays.items() if array is not None},
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,9 +49,9 @@ def test_real_graphs_are_those_that_pyg_reads(tmp_path, kind, reader):
     from torch_geometric import datasets
 
     found = real(kind.name).party.graph
-    raw = tmp_path / (kind.place or kind.title) / "raw"
+    raw = tmp_path / (kind.subfolder or kind.title) / "raw"
     raw.parent.mkdir()
-    raw.symlink_to(kind().raw(), target_is_directory=True)
+    raw.symlink_to(kind().raw_folder(), target_is_directory=True)
     same_graph(found, getattr(datasets, reader)(str(tmp_path), kind.title)[0])
 
 
@@ -50,7 +62,7 @@ def test_splits_are_drawn_by_seed(empty_root):
     assert [int(mask.sum()) for mask in (party.val, party.test)] == [5, 10]
     assert torch.equal(CoauthorCs(**SMALL).load(0).party.test, party.test)
     assert not torch.equal(CoauthorCs(**SMALL).load(1).party.test, party.test)
-    with pytest.raises(IsthmusError, match="data set 'coauthor-cs': 0 of 60 nodes are left beside the training ones"):
+    with pytest.raises(IsthmusError, match="data set 'coauthor-cs': 0 of 60 nodes remain after the training nodes"):
         CoauthorCs().load(0)
 
 
@@ -65,27 +77,27 @@ def test_features_are_divided_by_their_sum_on_demand(empty_root):
 
 
 def test_many_words_are_dense_few_are_sparse_and_the_same():
-    words = matrix(sparse_parts("", np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])), "")
-    assert not rows.is_sparse(features(words))
-    wide = matrix(sparse_parts("", np.eye(30)[:4]), "")
-    assert rows.is_sparse(features(wide))
-    assert torch.equal(rows.to_dense(features(wide)), torch.eye(30)[:4])
+    words = read_matrix(sparse_parts("", np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])), "")
+    assert not rows.is_sparse(word_features(words))
+    wide = read_matrix(sparse_parts("", np.eye(30)[:4]), "")
+    assert rows.is_sparse(word_features(wide))
+    assert torch.equal(rows.to_dense(word_features(wide)), torch.eye(30)[:4])
 
 
 def test_edges_are_checked_and_made_to_go_both_ways():
-    found = both_ways(np.array([0, 2, 2, 1], dtype=np.uint16), np.array([1, 2, 0, 0], dtype=np.uint16), nodes=3)
+    found = undirected_edges(np.array([0, 2, 2, 1], dtype=np.uint16), np.array([1, 2, 0, 0], dtype=np.uint16), nodes=3)
     assert found.tolist() == [[0, 0, 1, 2], [1, 2, 0, 0]]
-    assert edges(np.array([2]), np.array([2]), nodes=3).tolist() == [[2], [2]]
+    assert directed_edges(np.array([2]), np.array([2]), nodes=3).tolist() == [[2], [2]]
     for source in (3, -1):
         with pytest.raises(ValueError, match=r"an edge names a node outside 0 \.\. 2"):
-            edges(np.array([source]), np.array([0]), nodes=3)
+            directed_edges(np.array([source]), np.array([0]), nodes=3)
 
 
 def test_labels_are_a_whole_number_for_each_node():
-    assert labels(np.array([1, 0], dtype=np.int16), 2).tolist() == [1, 0]
+    assert node_labels(np.array([1, 0], dtype=np.int16), 2).tolist() == [1, 0]
     for wrong in (np.array([0.5, 1.0]), np.array([1]), np.array([[1], [2]])):
         with pytest.raises(ValueError, match="not a whole number for each of 2 nodes"):
-            labels(wrong, 2)
+            node_labels(wrong, 2)
 
 
 BROKEN = {
@@ -111,13 +123,13 @@ def test_broken_arrays_are_one_line_that_names_the_folder(empty_root, wrong):
     ) as error:
         CoauthorCs(**SMALL).load(0)
     assert "\n" not in str(error.value)
-    assert str(error.value).endswith("replace them by those from " + CoauthorCs.url)
+    assert str(error.value).endswith("replace them with those from " + CoauthorCs.url)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 0.5, -1])
 def test_truncated_files_are_one_line(empty_root, kept):
     write(CoauthorCs)
-    path = CoauthorCs().raw() / "ms_academic_cs.npz"
+    path = CoauthorCs().raw_folder() / "ms_academic_cs.npz"
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
     with pytest.raises(IsthmusError, match="cannot read the files in"):

@@ -165,7 +165,7 @@ def test_odd_banks_work(odd):
 def test_too_few_accounts_are_refused():
     with pytest.raises(IsthmusError, match="3 nodes are too few for 4 parties: ask for more nodes"):
         Banks(nodes=3).load(0)
-    with pytest.raises(IsthmusError, match="more than the whole"):
+    with pytest.raises(IsthmusError, match="add up to more than 1"):
         Banks(train=0.8, val=0.5).load(0)
 
 

@@ -30,7 +30,7 @@ def test_a_random_split_is_drawn_by_seed():
     torch.manual_seed(7)
     assert same(real("cora", **options), first)
     assert not same(real("cora", seed=1, **options), first)
-    with pytest.raises(IsthmusError, match="data set 'cora': 2568 of 2708 nodes are left"):
+    with pytest.raises(IsthmusError, match="data set 'cora': 2568 of 2708 nodes remain"):
         real("cora", split="random", val=2500)
 
 
@@ -49,11 +49,13 @@ def test_cora_is_cut_and_keeps_its_features_sparse():
 
 
 def test_broken_files_are_one_line_that_names_their_folder(empty_root):
-    raw = Cora().raw()
+    raw = Cora().raw_folder()
     raw.mkdir(parents=True)
     for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
         (raw / f"ind.cora.{part}").write_bytes(b"\x80\x04broken")
-    with pytest.raises(IsthmusError, match=rf"^data set 'cora': cannot read the files in {raw} \(.*: replace them by"):
+    with pytest.raises(
+        IsthmusError, match=rf"^data set 'cora': cannot read the files in {raw} \(.*: replace them with"
+    ):
         Cora().load(0)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.data.datasets import generated
-from isthmus.data.datasets.generated import ByWeight, Pairs
+from isthmus.data.datasets.generated import PairSampler, WeightedSampler
 from isthmus.data.pool import numpy_generator
 
 
@@ -15,21 +15,21 @@ from isthmus.data.pool import numpy_generator
     parts=st.lists(st.floats(0, 1), min_size=1, max_size=50),
 )
 def test_a_point_on_the_line_is_found_where_a_binary_search_finds_it(weights, parts):
-    line = ByWeight(np.array(weights))
+    line = WeightedSampler(np.array(weights))
     points = np.concatenate([np.array(parts) * line.total, line.ends[:-1]])  # also where two positions meet
     due = np.minimum(np.searchsorted(line.ends[:-1], points, side="right") - 1, len(weights) - 1)
-    np.testing.assert_array_equal(line.at(points), due)
+    np.testing.assert_array_equal(line.lookup(points), due)
 
 
 def test_positions_are_drawn_in_proportion_to_their_weights():
     weights = np.array([1.0, 0.5, 6.0, 2.5])
-    drawn = np.bincount(ByWeight(weights).any(40_000, numpy_generator(0, "test")), minlength=4)
+    drawn = np.bincount(WeightedSampler(weights).sample(40_000, numpy_generator(0, "test")), minlength=4)
     np.testing.assert_allclose(drawn / 40_000, weights / 10, atol=0.01)
 
 
 def test_partners_are_drawn_by_activity_from_the_group_inside_or_outside_the_party():
     party, group = np.array([0, 1, 2, 0, 1, 2, 1]), np.array([0, 0, 0, 1, 1, 1, 0])
-    pairs = Pairs(party, group, 2, np.array([1.0, 2, 3, 4, 5, 6, 7]))
+    pairs = PairSampler(party, group, 2, np.array([1.0, 2, 3, 4, 5, 6, 7]))
     source = np.full(20_000, 4)  # of party 1, in group 1
     for across, due in ((True, [1, 0, 3, 0, 0, 0, 0]), (False, [0, 2, 0, 0, 0, 0, 7])):
         _, target = pairs.partners(source, np.zeros_like(source), across, numpy_generator(0, "test"))
@@ -38,32 +38,32 @@ def test_partners_are_drawn_by_activity_from_the_group_inside_or_outside_the_par
 
 
 def test_a_pair_without_a_partner_goes():
-    pairs = Pairs(np.array([0, 1, 1]), np.array([0, 1, 1]), 2, np.ones(3))
+    pairs = PairSampler(np.array([0, 1, 1]), np.array([0, 1, 1]), 2, np.ones(3))
     source, target = pairs.partners(np.array([0, 1, 0, 2]), np.array([0, 1, 1, 1]), False, numpy_generator(0, "test"))
     assert set(zip(source, target, strict=True)) <= {(1, 2), (2, 1)}  # nobody else is in 0's party
 
 
 def test_partners_are_of_the_source_s_kind_or_of_anyone_s():
     kind = np.array([0, 1, 2])
-    pairs = Pairs(np.zeros(3, dtype=int), kind, 3, np.array([1.0, 1.0, 2.0]))
+    pairs = PairSampler(np.zeros(3, dtype=int), kind, 3, np.array([1.0, 1.0, 2.0]))
     source = np.zeros(40_000, dtype=int)
-    drawn = np.bincount(pairs.like(source, kind, 0.6, numpy_generator(0, "test")), minlength=3) / 40_000
+    drawn = np.bincount(pairs.partner_kinds(source, kind, 0.6, numpy_generator(0, "test")), minlength=3) / 40_000
     np.testing.assert_allclose(drawn, [0.6 + 0.1, 0.1, 0.2], atol=0.01)
 
 
 def test_first_different_pairs_are_kept_whichever_way_round():
     source, target = np.array([0, 1, 0, 3, 0, 2]), np.array([1, 0, 2, 2, 1, 3])
-    kept = generated.distinct(source, target, 4, 2)
+    kept = generated.first_distinct(source, target, 4, 2)
     np.testing.assert_array_equal(kept, [[0, 0], [1, 2]])
-    kept = generated.distinct(source, target, 4, 9)
+    kept = generated.first_distinct(source, target, 4, 9)
     np.testing.assert_array_equal(kept, [[0, 0, 3], [1, 2, 2]])
-    assert generated.distinct(source, target, 4, 0)[0].size == 0
+    assert generated.first_distinct(source, target, 4, 0)[0].size == 0
 
 
 def test_owners_leave_no_party_empty():
     for seed in range(20):
-        assert set(generated.owners(7, 7, numpy_generator(seed, "test"))) == set(range(7))
-    counts = np.bincount(generated.owners(40_000, 5, numpy_generator(0, "test")))
+        assert set(generated.draw_owners(7, 7, numpy_generator(seed, "test"))) == set(range(7))
+    counts = np.bincount(generated.draw_owners(40_000, 5, numpy_generator(0, "test")))
     assert counts.max() < 3.3 * counts.min()
 
 
@@ -72,22 +72,22 @@ def test_owners_leave_no_party_empty():
 def test_second_holders_are_others_and_as_many_as_asked_for(items, parties, share, seed):
     generator = numpy_generator(seed, "test")
     owner = generator.integers(parties, size=items)
-    second = generated.second_holders(owner, parties, share, generator)
+    second = generated.draw_second_holders(owner, parties, share, generator)
     assert ((second >= -1) & (second < parties) & (second != owner)).all()
     assert (second >= 0).sum() == (round(share * items) if parties > 1 else 0)
-    holders = generated.holders_of(owner, second, parties)
+    holders = generated.holders(owner, second, parties)
     for at, held in enumerate(holders):
         assert held.tolist() == np.flatnonzero((owner == at) | (second == at)).tolist()
 
 
 def test_second_holders_are_any_of_the_others():
-    second = generated.second_holders(np.zeros(3000, dtype=int), 4, 1.0, numpy_generator(0, "test"))
+    second = generated.draw_second_holders(np.zeros(3000, dtype=int), 4, 1.0, numpy_generator(0, "test"))
     np.testing.assert_allclose(np.bincount(second, minlength=4) / 3000, [0, 1 / 3, 1 / 3, 1 / 3], atol=0.04)
 
 
 def test_features_lie_around_means_of_length_one():
     y = np.arange(40_000) % 2
-    x = generated.around_means(y, 2, 3, 0.5, numpy_generator(0, "test")).double()
+    x = generated.draw_features(y, 2, 3, 0.5, numpy_generator(0, "test")).double()
     assert x.dtype == torch.float64
     for label in range(2):
         mine = x[torch.from_numpy(y == label)]
@@ -96,7 +96,7 @@ def test_features_lie_around_means_of_length_one():
 
 
 def test_activity_follows_a_power_law_up_to_the_root_of_the_items():
-    found = generated.activities(100_000, 2.5, numpy_generator(0, "test"))
+    found = generated.draw_activities(100_000, 2.5, numpy_generator(0, "test"))
     assert found.min() >= 1
     assert found.max() == pytest.approx(100_000**0.5)
     for at in (2.0, 10.0):

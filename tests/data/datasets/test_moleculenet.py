@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import isthmus
 from isthmus.data import rows
 from isthmus.data.datasets import moleculenet
-from isthmus.data.datasets.moleculenet import AnyMolecules, MolecularGraphs, note, read_table, scaffold_split
+from isthmus.data.datasets.moleculenet import AnyMolecules, MolecularGraphs, read_table, scaffold_split, unreadable_note
 from isthmus.data.datasets.public import data_root
 from isthmus.data.pool import DataSet
 from isthmus.data.smiles import scaffolds_of
@@ -32,7 +32,7 @@ COUNTS = {  # rows that are no molecules, labels missing, labels that are yes
 def of(name, **options):
     """A data set, or a skipped test where its file is not here: tests download nothing."""
     data = SETS[name](**options)
-    if not any(data.raw().glob("*")):
+    if not any(data.raw_folder().glob("*")):
         pytest.skip(f"no raw files of {name}: point ISTHMUS_DATA at a folder that holds them")
     return data
 
@@ -62,7 +62,7 @@ def test_real_molecules_are_those_that_pyg_reads(tmp_path):
     data = of("clintox", features="raw")
     pool = data.load(0)
     (tmp_path / "clintox").mkdir()
-    (tmp_path / "clintox" / "raw").symlink_to(data.raw())
+    (tmp_path / "clintox" / "raw").symlink_to(data.raw_folder())
     due = list(MoleculeNet(str(tmp_path), "ClinTox"))
     assert [each.smiles for each in due] == list(pool.smiles)
     assert torch.equal(torch.cat([each.y for each in due]), pool.party.graph.y)
@@ -118,7 +118,7 @@ def esol(root, texts=TEXTS, labels=None):
 def test_any_set_is_read_by_its_title_and_unreadable_texts_are_told(nowhere):
     pool = esol(nowhere).load(0)
     assert pool.smiles == tuple(text for text in TEXTS if text not in ("C(", "[C+20]"))
-    assert pool.note == "2 of 11 SMILES are no molecules to rdkit and left out: rows 2, 11."
+    assert pool.note == "2 of 11 SMILES cannot be read by rdkit and are left out: rows 2, 11."
     assert pool.party.graph.y.flatten().tolist() == [0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
     assert (pool.party.items, pool.party.features, pool.classes) == (9, 177, 1)
     assert task_for([pool.party], pool.classes).name == "graph-regression"
@@ -181,14 +181,14 @@ def test_columns_of_several_tasks_become_labels_with_missing_ones(tmp_path):
         ("id,y,smiles\n1,0.5,C\n2,0.5\n", "Expected 3 columns, got 2"),
         ("id,y,smiles\n1,soluble,C\n", "soluble"),
         ("smiles\nC\n", "IndexError"),
-        ("id,y,smiles\n1,0.5,C(\n", "no SMILES in it is a molecule"),
+        ("id,y,smiles\n1,0.5,C(\n", "rdkit can read none of its SMILES"),
         (b"\xff\xfe\x00", "UnicodeDecodeError"),
     ],
 )
 def test_broken_files_are_an_error_of_one_line_that_names_them(nowhere, text, why):
     data = esol(nowhere)
-    (data.raw() / "delaney-processed.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(IsthmusError, match=f"cannot read the files in {data.raw()}") as error:
+    (data.raw_folder() / "delaney-processed.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(IsthmusError, match=f"cannot read the files in {data.raw_folder()}") as error:
         data.load(0)
     assert why in str(error.value)
     assert "\n" not in str(error.value)
@@ -231,7 +231,7 @@ def test_the_title_is_required_and_shares_stay_within_the_whole(nowhere):
         AnyMolecules.read({}, "data 'moleculenet'")
     esol(nowhere)
     for split in ("random", "scaffold"):
-        with pytest.raises(IsthmusError, match="are more than the whole"):
+        with pytest.raises(IsthmusError, match="add up to more than 1"):
             AnyMolecules(title="esol", split=split, train=0.9, val=0.2).load(0)
 
 
@@ -256,9 +256,9 @@ def test_a_scaffold_split_trains_on_the_largest():
 
 
 def test_a_note_counts_what_it_does_not_name():
-    assert note([], 5) == ""
-    assert note(range(1, 31), 1000).endswith("rows 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, "
-                                             "20, 21 and 10 more.")  # fmt: skip
+    assert unreadable_note([], 5) == ""
+    named = ", ".join(str(row) for row in range(2, 22))
+    assert unreadable_note(range(1, 31), 1000).endswith(f"rows {named} and 10 more.")
 
 
 def test_molecules_with_measured_values_are_trained_on(nowhere):

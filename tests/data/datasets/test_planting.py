@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.data.datasets.planting import MOTIFS, Pile, clique, cycle, one_hot, path, star, wheel
+from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs, clique, cycle, one_hot, path, star, wheel
 from isthmus.data.pool import numpy_generator
 
 SIZE = 5
@@ -37,7 +37,7 @@ def graphs_of(pile, edge_index):
 def test_every_graph_is_a_tree_with_its_motifs_tied_to_it(trees, motifs, bend, seed):
     generator = numpy_generator(seed, "test")
     planted = generator.random((len(trees), motifs)) < 0.5
-    pile = Pile(np.array(trees), planted, SIZE)
+    pile = PlantedGraphs(np.array(trees), planted, SIZE)
     shapes = [motif(SIZE) for motif in MOTIFS[:motifs]]
     edge_index = pile.edges(shapes, bend, generator)
     assert pile.batch.tolist() == sorted(pile.batch.tolist())
@@ -52,14 +52,14 @@ def test_every_graph_is_a_tree_with_its_motifs_tied_to_it(trees, motifs, bend, s
             assert {frozenset(edge) for edge in inside.edges} == {
                 frozenset((begin + a, begin + b)) for a, b in shapes[motif]
             }
-            assert (graphs := pile.begins()[motif])[1][graphs[0] == at] == pile.roots()[at] + begin
+            assert (graphs := pile.motif_starts()[motif])[1][graphs[0] == at] == pile.roots()[at] + begin
             begin, ties = begin + SIZE, ties + 1
         planted_edges = sum(len(shapes[motif]) for motif in np.flatnonzero(planted[at]))
         assert graph.number_of_edges() == trees[at] - 1 + planted_edges + ties
 
 
 def test_motifs_hang_on_any_node_of_the_tree():
-    pile = Pile(np.full(4000, 4), np.ones((4000, 1), dtype=bool), SIZE)
+    pile = PlantedGraphs(np.full(4000, 4), np.ones((4000, 1), dtype=bool), SIZE)
     source, target = pile.edges([path(SIZE)], 1.0, numpy_generator(0, "test"))
     place = torch.arange(4000 * 9) % 9
     tied = place[source[(place[source] < 4) & (place[target] == 4)]]
@@ -68,12 +68,12 @@ def test_motifs_hang_on_any_node_of_the_tree():
 
 def test_a_tree_grows_from_chain_to_hub():
     def depth(bend):
-        pile = Pile(np.full(200, 30), np.zeros((200, 0), dtype=bool), SIZE)
+        pile = PlantedGraphs(np.full(200, 30), np.zeros((200, 0), dtype=bool), SIZE)
         graphs = graphs_of(pile, pile.edges([], bend, numpy_generator(0, "test")))
         return np.mean([max(networkx.single_source_shortest_path_length(graph, 0).values()) for graph in graphs])
 
     assert depth(0.05) > 20 > 10 > depth(1.0) > 5 > depth(5.0)
-    mixed = Pile(np.full(2, 30), np.zeros((2, 0), dtype=bool), SIZE)
+    mixed = PlantedGraphs(np.full(2, 30), np.zeros((2, 0), dtype=bool), SIZE)
     first, second = graphs_of(mixed, mixed.edges([], np.array([1e-9, 1e9]), numpy_generator(0, "test")))
     assert networkx.is_isomorphic(first, networkx.path_graph(30))
     assert networkx.is_isomorphic(second, networkx.star_graph(29))

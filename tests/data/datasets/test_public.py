@@ -12,7 +12,7 @@ from isthmus.data.datasets.attributed import Acm, Uai2010
 from isthmus.data.datasets.bags import AmazonPhoto, CoauthorCs, Dblp
 from isthmus.data.datasets.citations import Cora
 from isthmus.data.datasets.large import Flickr, OgbnArxiv, Reddit
-from isthmus.data.datasets.public import OneGraph, PublicDataSet, Sizes, arriving, data_root, node_pool, unpack
+from isthmus.data.datasets.public import OneGraph, PublicDataSet, Sizes, data_root, download_folder, node_pool, unpack
 from isthmus.data.datasets.tu import Enzymes, Tu
 from isthmus.data.pool import DataSet, numpy_generator
 from isthmus.errors import IsthmusError
@@ -94,7 +94,7 @@ def test_missing_files_are_one_line_that_says_where_they_belong(empty_root, monk
     assert text.startswith(f"data set '{data.name}': no ")
     assert f" in {empty_root / folder} and the download failed (" in text
     assert "no route to host" in text
-    assert text.endswith(f"put those from {url} there")
+    assert text.endswith(f"put the files from {url} there")
     assert "\n" not in text
     assert not [each for each in empty_root.rglob("*") if each.is_file()]
 
@@ -139,7 +139,7 @@ def test_reading_is_silent_and_writes_nothing_beside_the_raw_files(tmp_path, mon
     real("cora")
     place = tmp_path / "planetoid" / "Cora" / "raw"
     place.mkdir(parents=True)
-    for each in Cora().raw().iterdir():
+    for each in Cora().raw_folder().iterdir():
         (place / each.name).write_bytes(each.read_bytes())
     monkeypatch.setenv("ISTHMUS_DATA", str(tmp_path))
     code = "from isthmus.data.datasets.citations import Cora; Cora().load(0)"  # PyG itself is silent under pytest
@@ -152,18 +152,18 @@ def test_files_arrive_together_and_only_when_all_went_well(tmp_path):
     place = tmp_path / "set" / "raw"
 
     def half():
-        with arriving(place) as folder:
+        with download_folder(place) as folder:
             (folder / "a").write_text("half")
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         half()
     assert not place.exists()
-    with arriving(place) as folder:
+    with download_folder(place) as folder:
         (folder / "in").mkdir()
         (folder / "in" / "a").write_text("whole")
     assert (place / "in" / "a").read_text() == "whole"
-    with arriving(place) as folder:
+    with download_folder(place) as folder:
         (folder / "b").write_text("beside")
     assert sorted(each.name for each in place.iterdir()) == ["b", "in"]
     assert [each.name for each in place.parent.iterdir()] == ["raw"]
@@ -207,16 +207,16 @@ def test_drawn_splits_have_what_was_asked_for(labels, per_class, val, test, seed
     due = {label: min(per_class, labels.count(label)) for label in set(labels) - {-1}}
     left = len(labels) - labels.count(-1) - sum(due.values())
     if val + test > left:
-        with pytest.raises(IsthmusError, match=rf"{left} of {len(labels)} nodes are left beside the training ones"):
-            data.drawn_split(y, numpy_generator(seed, "split"))
+        with pytest.raises(IsthmusError, match=rf"{left} of {len(labels)} nodes remain after the training nodes"):
+            data.draw_split(y, numpy_generator(seed, "split"))
         return
-    split = data.drawn_split(y, numpy_generator(seed, "split"))
+    split = data.draw_split(y, numpy_generator(seed, "split"))
     train = y[split["train_mask"]].tolist()
     assert {label: train.count(label) for label in set(train)} == due
     assert [int(split[f"{each}_mask"].sum()) for each in ("val", "test")] == [val, test]
     assert int(torch.stack(list(split.values())).sum(0).max()) <= 1
     assert not (y[torch.stack(list(split.values())).any(0)] < 0).any()
-    again = data.drawn_split(y, numpy_generator(seed, "split"))
+    again = data.draw_split(y, numpy_generator(seed, "split"))
     assert all(torch.equal(again[each], mask) for each, mask in split.items())
 
 

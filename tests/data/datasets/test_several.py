@@ -10,7 +10,14 @@ from torch_geometric.data import Data
 import isthmus
 from isthmus.data import rows
 from isthmus.data.datasets.motifs import Motifs
-from isthmus.data.datasets.several import Several, distinct, labels_of, one_after_another, side_by_side, structural_of
+from isthmus.data.datasets.several import (
+    Several,
+    concat_features,
+    label_kind,
+    offset_labels,
+    structural_columns,
+    unique_names,
+)
 from isthmus.data.datasets.tu import Tu
 from isthmus.data.partition.given import Given
 from isthmus.data.partition.labels import Iid
@@ -67,7 +74,7 @@ def test_sets_put_together_are_cut_like_any_other():
 
 def test_sets_of_one_encoding_have_their_columns_in_common(empty_root):
     for title, attributes in (("A", False), ("B", False), ("C", True)):
-        write_tu(Tu(title=title).raw(), title, labels=False, attributes=attributes)
+        write_tu(Tu(title=title).raw_folder(), title, labels=False, attributes=attributes)
     sets = [{"name": "tu", "title": title, "max_degree": 4, "train": 0.5} for title in "ABC"]
     parties = Several(sets=sets).load(0).parties
     assert [party.name for party in parties] == ["A", "B", "C"]
@@ -149,7 +156,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "a-2", "a-3"]), min_size=1, max_size
 @given(NAMES)
 @settings(max_examples=50)
 def test_names_become_distinct_and_first_ones_stay(names):
-    found = distinct(names)
+    found = unique_names(names)
     assert len(set(found)) == len(names)
     for at, name in enumerate(names):
         assert found[at].startswith(name)
@@ -165,20 +172,20 @@ WIDTHS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.booleans())
 def test_columns_stand_side_by_side_sparse_or_not(shapes):
     parts = [torch.rand(height, width) + 0.1 for height, width, _ in shapes]
     given_parts = [part.to_sparse_csr() if sparse else part for part, (*_, sparse) in zip(parts, shapes, strict=True)]
-    found = side_by_side(given_parts, [str(at) for at in range(len(parts))])
+    found = concat_features(given_parts, [str(at) for at in range(len(parts))])
     assert torch.equal(rows.to_dense(rows.concat(found)), torch.block_diag(*parts))
     assert len({rows.is_sparse(x) for x in found}) == 1
 
 
 def test_labels_follow_one_another():
-    classes = one_after_another([torch.tensor([1, 0]), torch.tensor([0, 2])], [2, 4])
+    classes = offset_labels([torch.tensor([1, 0]), torch.tensor([0, 2])], [2, 4])
     assert [y.tolist() for y in classes] == [[1, 0], [2, 4]]
-    tasks = one_after_another([torch.tensor([1.0]), torch.tensor([[0.0, 1.0]])], [1, 2])
+    tasks = offset_labels([torch.tensor([1.0]), torch.tensor([[0.0, 1.0]])], [1, 2])
     assert [y.nan_to_num(9).tolist() for y in tasks] == [[[1, 9, 9]], [[9, 0, 1]]]
 
 
 def test_kinds_of_labels_are_told_apart():
-    kinds = [labels_of(torch.tensor(y)) for y in ([3, 1], [[0.0], [float("nan")]], [[0.0], [2.0]])]
+    kinds = [label_kind(torch.tensor(y)) for y in ([3, 1], [[0.0], [float("nan")]], [[0.0], [2.0]])]
     assert kinds == ["classes", "labels of yes or no", "measured values"]
 
 
@@ -189,4 +196,4 @@ def test_structural_columns_stand_where_their_set_has_them():
         graph.edge_index = torch.empty(2, 0, dtype=torch.long)
         structural = None if columns is None else torch.tensor(columns)
         known.append(replace(Party.of_batch("a", graph), structural=structural))
-    assert structural_of(known, ["set 0", "set 1", "set 2"]).tolist() == [1, 5]
+    assert structural_columns(known, ["set 0", "set 1", "set 2"]).tolist() == [1, 5]

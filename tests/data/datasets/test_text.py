@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from isthmus.data.datasets.text import numbers
+from isthmus.data.datasets.text import read_numbers
 
 SHAPES = array_shapes(min_dims=2, max_dims=2, max_side=6)
 
@@ -26,7 +26,7 @@ def write(path, table, between=","):
 @given(arrays(np.int64, SHAPES), st.sampled_from([",", ", ", " , "]), st.sampled_from(["a.txt", "a.csv.gz"]))
 @settings(max_examples=50)
 def test_whole_numbers_come_back(folder, table, between, name):
-    found = numbers(write(folder / name, table.tolist(), between))
+    found = read_numbers(write(folder / name, table.tolist(), between))
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, table)
 
@@ -34,7 +34,7 @@ def test_whole_numbers_come_back(folder, table, between, name):
 @given(arrays(np.float64, SHAPES, elements=st.floats(allow_nan=False, allow_infinity=False)))
 @settings(max_examples=50)
 def test_real_numbers_come_back(folder, table):
-    np.testing.assert_array_equal(numbers(write(folder / "b.txt", table.tolist()), np.float64), table)
+    np.testing.assert_array_equal(read_numbers(write(folder / "b.txt", table.tolist()), np.float64), table)
 
 
 @pytest.mark.parametrize("text", ["1,2\n3\n", "1,x\n", "1,\n", "1.5,2\n", "", "\x00\n"])
@@ -42,9 +42,9 @@ def test_what_is_no_table_of_numbers_names_the_file(folder, text):
     path = folder / "wrong.txt"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"wrong\.txt: "):
-        numbers(path)
+        read_numbers(path)
 
 
 def test_lines_of_any_end_are_lines(folder):
     (folder / "ends.txt").write_bytes(b"1, 2\r\n3, 4")
-    assert numbers(folder / "ends.txt").tolist() == [[1, 2], [3, 4]]
+    assert read_numbers(folder / "ends.txt").tolist() == [[1, 2], [3, 4]]

@@ -291,7 +291,7 @@ def test_a_shared_id_is_drawn_into_the_same_split_by_all_who_hold_it(tmp_path_fa
 
 def test_shares_that_are_more_than_the_whole(tmp_path):
     root = graph_draft(partner=None).without("split").write(tmp_path / "a")
-    with pytest.raises(IsthmusError, match=r"train = 0.7 and val = 0.5 are more than the whole: lower one of them"):
+    with pytest.raises(IsthmusError, match=r"train = 0.7 and val = 0.5 add up to more than 1: lower one of them"):
         load(root, train=0.7, val=0.5)
 
 

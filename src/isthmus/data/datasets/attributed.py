@@ -1,8 +1,8 @@
 """Networks of papers, pages and people with bags of words, in npz files of one layout.
 
 A file holds `edge_index` (`[2, pairs]`, each pair once), `y` (`[nodes]`, classes from 0) and the nodes' words as the
-parts of a CSR matrix: `data`, `indices`, `indptr` and `shape`. Four of the networks are made from the text files that
-came with AM-GCN (Wang et al. 2020); for `wiki` no single source has all parts.
+parts of a CSR matrix: `data`, `indices`, `indptr` and `shape`. Four of the networks are converted from the text files
+of AM-GCN (Wang et al. 2020); for `wiki` no single source has all parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from isthmus.data.datasets.bags import Arrays, Bags, both_ways, labels, matrix, present
+from isthmus.data.datasets.bags import Arrays, Bags, binarize, node_labels, read_matrix, undirected_edges
 from isthmus.data.datasets.public import Sizes, data_root, download, unpack
 from isthmus.errors import IsthmusError
 
@@ -28,48 +28,48 @@ class Attributed(Bags):
 
     folder: ClassVar[str] = "npz"
     file: ClassVar[str]
-    """What the npz file is called."""
+    """Name of the npz file."""
 
-    def raw(self) -> Path:
+    def raw_folder(self) -> Path:
         return data_root() / self.folder
 
-    def needed(self) -> Sequence[str]:
+    def required_files(self) -> Sequence[str]:
         return (self.file,)
 
-    def parts(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
-        words, pairs = matrix(arrays, ""), arrays["edge_index"]
+    def parse(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
+        words, pairs = read_matrix(arrays, ""), arrays["edge_index"]
         if pairs.ndim != 2 or pairs.shape[0] != 2:
             raise ValueError(f"edge_index has shape {list(pairs.shape)}, it must be [2, pairs]")
         nodes = words.shape[0]
-        return words, both_ways(pairs[0], pairs[1], nodes), labels(arrays["y"], nodes)
+        return words, undirected_edges(pairs[0], pairs[1], nodes), node_labels(arrays["y"], nodes)
 
 
 class AmGcn(Attributed):
-    """A network that came as text files with AM-GCN; where it counts words, each is there or not, as it is there."""
+    """A network from the text files of AM-GCN. As there, word counts become 1: the word occurs."""
 
-    links: ClassVar[str]
-    """Which of the text files holds the edges."""
+    edge_file: ClassVar[str]
+    """Name of the text file with the edges."""
 
     def source(self) -> str:
         return f"{AMGCN}/{self.title}.zip"
 
-    def parts(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
-        words, edge_index, y = super().parts(arrays)
-        return present(words), edge_index, y
+    def parse(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
+        words, edge_index, y = super().parse(arrays)
+        return binarize(words), edge_index, y
 
     def download(self, folder: Path) -> None:
-        """Make the npz file from the archive, which may lie beside it already."""
-        with tempfile.TemporaryDirectory(dir=folder) as aside:
-            texts, archive = Path(aside), self.raw() / f"{self.title}.zip"
+        """Build the npz file from the archive, downloaded unless it is there."""
+        with tempfile.TemporaryDirectory(dir=folder) as unpacked:
+            texts, archive = Path(unpacked), self.raw_folder() / f"{self.title}.zip"
             unpack(archive if archive.is_file() else download(self.source(), texts), texts)
             words = csr_matrix(np.loadtxt(texts / f"{self.title}.feature", dtype=np.float32, ndmin=2))
             y = np.loadtxt(texts / f"{self.title}.label", dtype=np.int64, ndmin=1)
-            pairs = np.loadtxt(texts / self.links, dtype=np.int64, ndmin=2)[:, :2].T
-        edge_index = both_ways(pairs[0], pairs[1], words.shape[0]).numpy()
+            pairs = np.loadtxt(texts / self.edge_file, dtype=np.int64, ndmin=2)[:, :2].T
+        edge_index = undirected_edges(pairs[0], pairs[1], words.shape[0]).numpy()
         np.savez_compressed(
             folder / self.file,
             edge_index=edge_index[:, edge_index[0] < edge_index[1]],
-            y=labels(y, words.shape[0]).numpy(),
+            y=node_labels(y, words.shape[0]).numpy(),
             shape=np.array(words.shape),
             data=words.data,
             indices=words.indices,
@@ -83,42 +83,42 @@ class Acm(AmGcn):
     name: ClassVar[str] = "acm"
     title: ClassVar[str] = "acm"
     file: ClassVar[str] = "acm.npz"
-    links: ClassVar[str] = "acm_PAP.edge"
+    edge_file: ClassVar[str] = "acm_PAP.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=3025, edges=13128, features=1870, classes=3)
 
 
 class Uai2010(AmGcn):
-    """Documents of the internet by topic, joined by references."""
+    """Web documents by topic, joined by references."""
 
     name: ClassVar[str] = "uai2010"
     title: ClassVar[str] = "uai"
     file: ClassVar[str] = "uai2010.npz"
-    links: ClassVar[str] = "uai.edge"
+    edge_file: ClassVar[str] = "uai.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=3067, edges=28308, features=4973, classes=19)
 
 
 class BlogCatalog(AmGcn):
-    """Bloggers by what they write about, joined by friendship; the words of their keywords."""
+    """Bloggers by topic, joined by friendship; features are their keywords."""
 
     name: ClassVar[str] = "blogcatalog"
     title: ClassVar[str] = "BlogCatalog"
     file: ClassVar[str] = "blogcatalog.npz"
-    links: ClassVar[str] = "BlogCatalog.edge"
+    edge_file: ClassVar[str] = "BlogCatalog.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=5196, edges=171743, features=8189, classes=6)
 
 
 class Flickr7575(AmGcn):
-    """Users of a photo site by the group that they joined, joined by friendship; the tags of their interests."""
+    """Users of a photo site by their group, joined by friendship; features are tags of their interests."""
 
     name: ClassVar[str] = "flickr-7575"
     title: ClassVar[str] = "flickr"
     file: ClassVar[str] = "flickr7575.npz"
-    links: ClassVar[str] = "flickr.edge"
+    edge_file: ClassVar[str] = "flickr.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=7575, edges=239738, features=12047, classes=9)
 
 
 class Wiki(Attributed):
-    """Pages of Wikipedia by subject, joined by links, with TF-IDF features."""
+    """Wikipedia pages by subject, joined by links, with TF-IDF features."""
 
     name: ClassVar[str] = "wiki"
     title: ClassVar[str] = "wiki"
@@ -128,6 +128,6 @@ class Wiki(Attributed):
 
     def download(self, folder: Path) -> None:
         raise IsthmusError(
-            f"data set '{self.name}': no {self.file} in {self.raw()}: make it from graph and labels of {self.url} "
-            "and the words of https://github.com/tempcode06/GAGE, as the page on data says, and put it there"
+            f"data set '{self.name}': no {self.file} in {self.raw_folder()}: build it as docs/data.md describes, "
+            f"from the graph and labels of {self.url} and the words of https://github.com/tempcode06/GAGE"
         )

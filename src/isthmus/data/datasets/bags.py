@@ -22,61 +22,60 @@ PITFALLS = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 
 
 class Bags(OneGraph):
-    """A network whose nodes have bags of words. How often a word occurs does not count, as in PyG's classes.
+    """A network whose nodes have bags of words: a feature is 1 where the word occurs, as in PyG's classes.
 
-    The file is read here and not by PyG's class, which writes out every word that a node does not have: of the largest
-    of these networks that is a gigabyte of zeros.
+    Isthmus reads the file itself: PyG's class builds a dense matrix, a gigabyte of zeros for the largest network.
     """
 
     normalize: bool = False
-    """Divide every node's features by their sum; of long texts that leaves so little that models learn slowly."""
+    """Divide every node's features by their sum. For long texts the values get so small that models learn slowly."""
 
-    def needed(self) -> Sequence[str]:
+    def required_files(self) -> Sequence[str]:
         return (self.url.rpartition("/")[2],)
 
     def graph(self) -> Data:
-        with self.published() as raw, np.load(raw / self.needed()[0]) as arrays:
-            words, edge_index, y = self.parts(arrays)
+        with self.published_files() as raw, np.load(raw / self.required_files()[0]) as arrays:
+            words, edge_index, y = self.parse(arrays)
         if self.normalize:
             words.data /= np.repeat(np.asarray(words.sum(axis=1)).ravel(), np.diff(words.indptr))
-        return Data(x=features(words), edge_index=edge_index, y=y)
+        return Data(x=word_features(words), edge_index=edge_index, y=y)
 
-    def parts(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
-        """The words of each node, edges in both directions and labels, from what the file holds."""
-        words, links = matrix(arrays, "attr_"), matrix(arrays, "adj_").tocoo()
+    def parse(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
+        """Words per node, edges in both directions, and labels, from the arrays of the file."""
+        words, links = read_matrix(arrays, "attr_"), read_matrix(arrays, "adj_").tocoo()
         nodes = words.shape[0]
-        return present(words), both_ways(links.row, links.col, nodes), labels(arrays["labels"], nodes)
+        return binarize(words), undirected_edges(links.row, links.col, nodes), node_labels(arrays["labels"], nodes)
 
 
-def matrix(arrays: Arrays, prefix: str) -> csr_matrix:
-    """The sparse matrix whose parts, `data`, `indices`, `indptr` and `shape`, are kept under names with this prefix.
+def read_matrix(arrays: Arrays, prefix: str) -> csr_matrix:
+    """The CSR matrix whose `data`, `indices`, `indptr` and `shape` are in `arrays` under names with this prefix.
 
     >>> parts = {"data": [5.0], "indices": [2], "indptr": [0, 0, 1], "shape": [2, 3]}
-    >>> matrix({f"x_{name}": np.array(part) for name, part in parts.items()}, "x_").toarray().tolist()
+    >>> read_matrix({f"x_{name}": np.array(part) for name, part in parts.items()}, "x_").toarray().tolist()
     [[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]]
     """
     shape = tuple(arrays[f"{prefix}shape"].tolist())
     parts = arrays[f"{prefix}data"].astype(np.float32), arrays[f"{prefix}indices"], arrays[f"{prefix}indptr"]
-    found = csr_matrix(parts, shape=shape)
-    found.check_format(full_check=True)
-    if not np.isfinite(found.data).all():
+    matrix = csr_matrix(parts, shape=shape)
+    matrix.check_format(full_check=True)
+    if not np.isfinite(matrix.data).all():
         raise ValueError(f"{prefix}data has NaN or infinite values")
-    found.sum_duplicates()
-    found.eliminate_zeros()
-    return found
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
 
 
-def present(words: csr_matrix) -> csr_matrix:
-    """1 for every word that occurs."""
+def binarize(words: csr_matrix) -> csr_matrix:
+    """Set every word that occurs to 1, in place."""
     words.data[:] = words.data > 0
     words.eliminate_zeros()
     return words
 
 
-def features(words: csr_matrix) -> Tensor:
-    """A sparse matrix as features: CSR where few entries are there, by the measure of `rows.sparsify`.
+def word_features(words: csr_matrix) -> Tensor:
+    """A sparse matrix as features: CSR if its density is below `rows.SPARSE_BELOW`, else dense.
 
-    >>> rows.is_sparse(features(csr_matrix(np.eye(20)))), rows.is_sparse(features(csr_matrix(np.eye(5))))
+    >>> rows.is_sparse(word_features(csr_matrix(np.eye(20)))), rows.is_sparse(word_features(csr_matrix(np.eye(5))))
     (True, False)
     """
     count, width = words.shape
@@ -85,25 +84,25 @@ def features(words: csr_matrix) -> Tensor:
     return matrices.to_tensor(words)
 
 
-def edges(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:
-    """Edges as they are written down, `[2, edges]`, between nodes that are there."""
+def directed_edges(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:
+    """Edges in their order in the file, `[2, edges]`, checked to join existing nodes."""
     edge_index = torch.from_numpy(np.stack([source, target]).astype(np.int64, copy=False))
     if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < nodes:
         raise ValueError(f"an edge names a node outside 0 .. {nodes - 1}")
     return edge_index
 
 
-def both_ways(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:
-    """Edges in both directions, each once and sorted, without those from a node to itself, `[2, edges]`.
+def undirected_edges(source: NDArray[Any], target: NDArray[Any], nodes: int) -> Tensor:
+    """Edges in both directions, sorted, without duplicates and self-loops, `[2, edges]`.
 
-    >>> both_ways(np.array([0, 1, 2]), np.array([1, 0, 2]), nodes=3).tolist()
+    >>> undirected_edges(np.array([0, 1, 2]), np.array([1, 0, 2]), nodes=3).tolist()
     [[0, 1], [1, 0]]
     """
-    return to_undirected(remove_self_loops(edges(source, target, nodes))[0], num_nodes=nodes)
+    return to_undirected(remove_self_loops(directed_edges(source, target, nodes))[0], num_nodes=nodes)
 
 
-def labels(y: NDArray[Any], nodes: int) -> Tensor:
-    """One class for each node."""
+def node_labels(y: NDArray[Any], nodes: int) -> Tensor:
+    """The class of each node, `[nodes]`."""
     if y.shape != (nodes,) or y.dtype.kind not in "iu":
         raise ValueError(f"labels are {y.dtype} of shape {list(y.shape)}, not a whole number for each of {nodes} nodes")
     return torch.from_numpy(y.astype(np.int64))
@@ -115,7 +114,7 @@ class Dblp(Bags):
     name: ClassVar[str] = "dblp"
     folder: ClassVar[str] = "citationfull"
     title: ClassVar[str] = "DBLP"
-    place: ClassVar[str] = "dblp"
+    subfolder: ClassVar[str] = "dblp"
     url: ClassVar[str] = "https://github.com/abojchevski/graph2gauss/raw/master/data/dblp.npz"
     sizes: ClassVar[Sizes] = Sizes(nodes=17716, edges=52867, features=1639, classes=4)
 
@@ -151,7 +150,7 @@ class AmazonComputers(Bags):
 
 
 class AmazonPhoto(Bags):
-    """Goods for photographers by kind, joined where they are often bought together; words of reviews."""
+    """Products for photographers by kind, joined where they are often bought together; words of reviews."""
 
     name: ClassVar[str] = "amazon-photo"
     folder: ClassVar[str] = "amazon"

@@ -10,7 +10,7 @@ from isthmus.data.datasets.public import Sizes, SplitGraph
 
 
 class Citations(SplitGraph):
-    """A citation network of papers with bags of words, as Planetoid published it."""
+    """A citation network of papers with bags of words, as published with Planetoid."""
 
     reader: ClassVar[str] = "Planetoid"
     folder: ClassVar[str] = "planetoid"

@@ -1,4 +1,4 @@
-"""Party folders as a data set: what organisations bring, studied as if it were a named one."""
+"""Party folders as a data set: a study on the files of real organisations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from isthmus.errors import IsthmusError
 
 
 class PartyFolders(DataSet):
-    """Parties from their own files: a party folder, or a folder of party folders."""
+    """Parties from their own files: one party folder, or a folder of party folders."""
 
     name: ClassVar[str] = "folder"
 
     path: str
     """The folder; on the command line also `--data PATH`."""
     key: str | None = None
-    """File of the parties' common key; with it all ids are keyed hashes."""
+    """File with the parties' common key; with it all ids are keyed hashes."""
     train: Share = 0.6
     """Share of the labelled items to train on, for parties whose files have no split."""
     val: Share = 0.2
@@ -38,4 +38,4 @@ def _expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise IsthmusError(f"{path}: nobody here has that home; give the whole path") from error
+        raise IsthmusError(f"{path}: this machine has no such user: give the full path") from error

@@ -1,4 +1,4 @@
-"""What generated data sets have in common: who holds what, noisy features, pairs drawn by activity."""
+"""What generated data sets have in common: owners of items, noisy features, pairs drawn by activity."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from isthmus.data.matrices import Floats, Ints
 from isthmus.data.pool import items_per_party
 
 CHUNK = 1 << 14
-"""Draws that are looked up together: few enough to stay in a processor's cache."""
+"""Draws that are processed together: few enough to fit in a processor's cache."""
 
 
-def owners(items: int, parties: int, generator: np.random.Generator) -> Ints:
-    """An owner for every item: parties differ in size by a factor of three at most, give or take, and none is empty."""
+def draw_owners(items: int, parties: int, generator: np.random.Generator) -> Ints:
+    """An owner for every item: no party is empty, and the largest has about three times the items of the smallest."""
     sizes = generator.uniform(0.5, 1.5, parties)
     drawn = generator.choice(parties, items - parties, p=sizes / sizes.sum())
     return generator.permutation(np.concatenate([np.arange(parties), drawn]))
 
 
-def second_holders(owner: Ints, parties: int, share: float, generator: np.random.Generator) -> Ints:
-    """For every item the party that holds it too, -1 for none: the given share of the items has one, drawn blindly."""
+def draw_second_holders(owner: Ints, parties: int, share: float, generator: np.random.Generator) -> Ints:
+    """A second holder for a random share of the items, -1 for the others, `[items]`."""
     second = np.full(owner.size, -1)
     if parties > 1:
         shared = generator.permutation(owner.size)[: round(share * owner.size)]
@@ -29,10 +29,10 @@ def second_holders(owner: Ints, parties: int, share: float, generator: np.random
     return second
 
 
-def holders_of(owner: Ints, second: Ints, parties: int) -> tuple[Tensor, ...]:
-    """What each party holds, ascending, where an item has an owner and perhaps a second holder.
+def holders(owner: Ints, second: Ints, parties: int) -> tuple[Tensor, ...]:
+    """The positions of the items of each party, ascending; an item has an owner and perhaps a second holder.
 
-    >>> [held.tolist() for held in holders_of(np.array([0, 1, 1]), np.array([1, -1, 0]), 2)]
+    >>> [items.tolist() for items in holders(np.array([0, 1, 1]), np.array([1, -1, 0]), 2)]
     [[0, 2], [0, 1, 2]]
     """
     shared = np.flatnonzero(second >= 0)
@@ -42,15 +42,15 @@ def holders_of(owner: Ints, second: Ints, parties: int) -> tuple[Tensor, ...]:
     return tuple(torch.from_numpy(item[order])[copies] for copies in items_per_party(holder, parties))
 
 
-def specialised(owner: Ints, parties: int, kinds: int, skew: float, generator: np.random.Generator) -> Ints:
-    """A kind for every item: for the share `skew` of them the speciality of the item's owner, for the others any."""
+def draw_kinds(owner: Ints, parties: int, kinds: int, skew: float, generator: np.random.Generator) -> Ints:
+    """A kind for every item: with probability `skew` the speciality of its owner, else a random one."""
     speciality = generator.permutation(np.arange(parties) % kinds)
     typical = generator.random(owner.size) < skew
     return np.where(typical, speciality[owner], generator.integers(kinds, size=owner.size))
 
 
-def around_means(y: Ints, kinds: int, width: int, noise: float, generator: np.random.Generator) -> Tensor:
-    """Features of noisy items: a mean of length 1 for each kind, and around it normal noise, `[items, width]`."""
+def draw_features(y: Ints, kinds: int, width: int, noise: float, generator: np.random.Generator) -> Tensor:
+    """Features `[items, width]`: the mean of the item's kind, a vector of length 1, plus normal noise."""
     means = generator.normal(size=(kinds, width))
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     x = torch.empty(y.size, width)
@@ -61,20 +61,19 @@ def around_means(y: Ints, kinds: int, width: int, noise: float, generator: np.ra
     return x
 
 
-def activities(items: int, tail: float, generator: np.random.Generator) -> Floats:
-    """How much each item deals with others: a power law with exponent `tail`, cut off at the square root of `items`."""
-    with np.errstate(over="ignore"):  # near an exponent of 1; what is infinite is cut off as well
+def draw_activities(items: int, tail: float, generator: np.random.Generator) -> Floats:
+    """The activity of each item: from a power law with exponent `tail`, at most the square root of `items`."""
+    with np.errstate(over="ignore"):  # exponents near 1 overflow to infinity, which is cut off as well
         return np.minimum((1 - generator.random(items)) ** (-1 / (tail - 1)), np.sqrt(items))
 
 
-class ByWeight:
-    """Draws positions in proportion to their weights.
+class WeightedSampler:
+    """Draws positions in proportion to their weights, in constant time per draw.
 
-    The positions stand on a line, each as long as its weight, and a draw is a point on that line. The line is cut into
-    as many equal steps as there are positions, and a guide table says for each step where the search for a point in it
-    begins; so a look-up takes as many steps for a hundred positions as for millions.
+    The positions are intervals on a line, each as long as its weight, and a draw is a point on that line. A guide table
+    splits the line into as many equal steps as there are positions, and says for each step where to start the search.
 
-    >>> ByWeight(np.array([1.0, 2.0])).at(np.array([0.5, 1.5, 2.5])).tolist()
+    >>> WeightedSampler(np.array([1.0, 2.0])).lookup(np.array([0.5, 1.5, 2.5])).tolist()
     [0, 1, 1]
     """
 
@@ -85,19 +84,19 @@ class ByWeight:
         steps = np.arange(self.size) * (self.total / self.size)
         self.guide = np.searchsorted(self.ends, steps, side="right") - 1
 
-    def any(self, count: int, generator: np.random.Generator) -> Ints:
-        """So many positions, each drawn anew."""
-        return self.at(generator.random(count) * self.total)
+    def sample(self, count: int, generator: np.random.Generator) -> Ints:
+        """`count` positions, drawn with replacement."""
+        return self.lookup(generator.random(count) * self.total)
 
-    def at(self, points: Floats) -> Ints:
+    def lookup(self, points: Floats) -> Ints:
         """The positions at these points of the line."""
         found = np.empty(points.size, dtype=np.int64)
         for start in range(0, points.size, CHUNK):
-            found[start : start + CHUNK] = self._at(points[start : start + CHUNK])
+            found[start : start + CHUNK] = self._lookup(points[start : start + CHUNK])
         return found
 
-    def _at(self, points: Floats) -> Ints:
-        step = (points * (self.size / self.total)).astype(np.int64) - 1  # one before: the division may have rounded up
+    def _lookup(self, points: Floats) -> Ints:
+        step = (points * (self.size / self.total)).astype(np.int64) - 1  # one early: the division may have rounded up
         found = self.guide[np.clip(step, 0, self.size - 1)]
         behind = np.flatnonzero(self.ends[found + 1] <= points)
         while behind.size:
@@ -106,41 +105,39 @@ class ByWeight:
         return np.minimum(found, self.size - 1)
 
 
-class Pairs:
-    """Draws pairs of items by their activity.
+class PairSampler:
+    """Draws pairs of items in proportion to their activity.
 
-    Items stand sorted by group, within it by party, with their activities summed up along the way. So "of this group,
-    at this party" is one interval of that sum, and "of this group, at another party" is the group's interval without
-    it.
+    Items are sorted by group, then party, on the line of a `WeightedSampler`. The items of one group at one party are
+    then one interval, and those of the group at other parties are the group's interval without it.
 
     Arguments:
-        party: whose each item is.
-        group: what alike items have in common, below `groups`.
-        activity: how much each item deals with others.
+        party: the party of each item.
+        group: the group of each item, below `groups`.
+        activity: the weight of each item.
     """
 
     def __init__(self, party: Ints, group: Ints, groups: int, activity: Floats) -> None:
         self.party, self.parties = party, int(party.max()) + 1
         cell = group * self.parties + party
         self.order = np.argsort(cell, kind="stable")
-        self.line = ByWeight(activity[self.order])
+        self.line = WeightedSampler(activity[self.order])
         firsts = np.concatenate([[0], np.bincount(cell, minlength=groups * self.parties).cumsum()])
         self.ends = self.line.ends[firsts]
 
-    def any(self, count: int, generator: np.random.Generator) -> Ints:
-        """So many items, drawn by activity alone."""
-        return self.order[self.line.any(count, generator)]
+    def sample(self, count: int, generator: np.random.Generator) -> Ints:
+        """`count` items, drawn by activity."""
+        return self.order[self.line.sample(count, generator)]
 
-    def like(self, source: Ints, kind: Ints, share: float, generator: np.random.Generator) -> Ints:
-        """For each source the kind that its partner is to be: with the chance `share` its own, else anyone's."""
-        anyone = self.any(source.size, generator)
+    def partner_kinds(self, source: Ints, kind: Ints, share: float, generator: np.random.Generator) -> Ints:
+        """The kind of each source's partner: with probability `share` its own, else that of a random item."""
+        anyone = self.sample(source.size, generator)
         return np.where(generator.random(source.size) < share, kind[source], kind[anyone])
 
     def partners(self, source: Ints, group: Ints, across: bool, generator: np.random.Generator) -> tuple[Ints, Ints]:
-        """For each source a partner of this group, at its own party or at another; where there is none the pair goes.
+        """Pairs `(source, target)`: for each source a partner of the given group, at its own or at another party.
 
-        Returns:
-            the pairs, `(source, target)`.
+        Pairs are left out where there is no such partner.
         """
         target = np.empty_like(source)
         for start in range(0, source.size, CHUNK):
@@ -153,24 +150,24 @@ class Pairs:
         own, own_stop = self.ends[group * self.parties + party], self.ends[group * self.parties + party + 1]
         part = generator.random(group.size)
         if not across:
-            return self.order[self.line.at(own + part * (own_stop - own))]
+            return self.order[self.line.lookup(own + part * (own_stop - own))]
         start, stop = self.ends[group * self.parties], self.ends[(group + 1) * self.parties]
         point = start + part * (stop - start - (own_stop - own))
-        return self.order[self.line.at(np.where(point >= own, point + (own_stop - own), point))]
+        return self.order[self.line.lookup(np.where(point >= own, point + (own_stop - own), point))]
 
 
-def tries_for(wanted: int) -> int:
-    """How many pairs to draw so that, most often, enough different ones are among them."""
+def oversampled(wanted: int) -> int:
+    """How many pairs to draw so that `wanted` different ones are most often among them."""
     return 2 * wanted + 64
 
 
-def distinct(source: Ints, target: Ints, items: int, wanted: int) -> tuple[Ints, Ints]:
-    """The first `wanted` different pairs, whichever way round; fewer where there are not as many.
+def first_distinct(source: Ints, target: Ints, items: int, wanted: int) -> tuple[Ints, Ints]:
+    """The first `wanted` different pairs, in either direction; fewer if there are not as many.
 
-    >>> [each.tolist() for each in distinct(np.array([0, 1, 0]), np.array([1, 0, 2]), items=3, wanted=2)]
+    >>> [each.tolist() for each in first_distinct(np.array([0, 1, 0]), np.array([1, 0, 2]), items=3, wanted=2)]
     [[0, 0], [1, 2]]
     """
-    for some in (wanted + wanted // 8, source.size):  # most often few pairs come twice, and the rest need no look
+    for some in (wanted + wanted // 8, source.size):  # few pairs are repeated, so the first part is mostly enough
         left, right = source[:some], target[:some]
         key = np.minimum(left, right) * items + np.maximum(left, right)
         first = np.sort(np.unique(key, return_index=True)[1])[:wanted]
@@ -179,7 +176,7 @@ def distinct(source: Ints, target: Ints, items: int, wanted: int) -> tuple[Ints,
     return source[first], target[first]
 
 
-def both_ways(*pairs: tuple[Ints, Ints]) -> Tensor:
-    """Pairs as edges, each in both directions, `[2, edges]`."""
+def undirected(*pairs: tuple[Ints, Ints]) -> Tensor:
+    """Edges in both directions from pairs, `[2, edges]`."""
     once = np.concatenate([np.stack(each) for each in pairs], axis=1)
     return torch.from_numpy(np.concatenate([once, once[::-1]], axis=1))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data.datasets import generated
-from isthmus.data.datasets.generated import Pairs
+from isthmus.data.datasets.generated import PairSampler
 from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
@@ -19,10 +19,11 @@ from isthmus.errors import IsthmusError
 
 
 class Hospitals(DataSet):
-    """Patients of several hospitals, some of several at once, and who was treated like whom: which illness is it?
+    """Patients of several hospitals, linked where they had similar treatments; the class is a patient's illness.
 
-    Few patients are diagnosed. A patient's findings are noisy; patients that were treated alike mostly have the same
-    illness. A shared patient is treated with others at each of its hospitals, and each sees only its own part of that.
+    Some patients are with two hospitals. Few patients have a diagnosis (a label for training). Findings (features) are
+    noisy, and linked patients mostly have the same illness. A shared patient has links at both of its hospitals, and
+    each hospital sees only its own.
     """
 
     name: ClassVar[str] = "hospitals"
@@ -36,26 +37,26 @@ class Hospitals(DataSet):
     features: int = Field(16, ge=1)
     """Findings of a patient."""
     degree: float = Field(5.0, ge=0)
-    """Mean number of patients that a patient was treated like, at each of its hospitals."""
+    """Mean number of links of a patient, at each of its hospitals."""
     overlap: Share = 0.4
     """Share of the patients that a second hospital holds too."""
     cross: Share = 0.2
-    """Share of the links between patients that no hospital holds both of."""
+    """Share of the links that join patients without a common hospital."""
     homophily: Share = 0.7
-    """Share of the links that stay within an illness by intention; the others reach any."""
+    """Share of the links drawn within one illness; the others end at any patient."""
     skew: Share = 0.3
-    """Share of a hospital's patients that have the illness it is known for; the others have any."""
+    """Share of a hospital's patients with the illness that it specialises in; the others have a random one."""
     noise: float = Field(0.8, ge=0)
     """Standard deviation of the findings around their illness's mean, which has length 1."""
     tail: float = Field(3.5, gt=1)
-    """Exponent of the power law of how much patients are treated: near 2 a few have nearly all links."""
+    """Exponent of the power law of a patient's links: near 2, few patients have nearly all links."""
     train: Share = 0.03
-    """Share of every hospital's patients to train on: those with a diagnosis."""
+    """Share of each hospital's patients to train on: those with a diagnosis."""
     val: Share = 0.2
-    """Share of every hospital's patients to validate on; the rest is for testing."""
+    """Share of each hospital's patients to validate on; the rest is for testing."""
 
     def load(self, seed: int) -> Pool:
-        """The hospitals put together; `Pool.holders` says who holds which patients.
+        """All hospitals in one graph; `Pool.holders` says which hospitals hold a patient.
 
         >>> pool = Hospitals(parties=3, nodes=60, overlap=0.5).load(seed=0)
         >>> pool.party.nodes, sum(held.numel() for held in pool.holders)
@@ -66,35 +67,36 @@ class Hospitals(DataSet):
                 f"data set 'hospitals': {self.nodes} nodes are too few for {self.parties} parties: ask for more nodes"
             )
         generator = numpy_generator(seed, "hospitals")
-        owner = generated.owners(self.nodes, self.parties, generator)
-        second = generated.second_holders(owner, self.parties, self.overlap, generator)
-        y = generated.specialised(owner, self.parties, self.classes, self.skew, generator)
+        owner = generated.draw_owners(self.nodes, self.parties, generator)
+        second = generated.draw_second_holders(owner, self.parties, self.overlap, generator)
+        y = generated.draw_kinds(owner, self.parties, self.classes, self.skew, generator)
         graph = Data(
-            x=generated.around_means(y, self.classes, self.features, self.noise, generator),
+            x=generated.draw_features(y, self.classes, self.features, self.noise, generator),
             edge_index=self._links(owner, second, y, generator),
             y=torch.from_numpy(y),
         )
-        graph.update(split_by_share(torch.from_numpy(owner), self.train, self.val, numpy_generator(seed, "split")))
+        splits = split_by_share(torch.from_numpy(owner), self.train, self.val, numpy_generator(seed, "split"))
+        graph.update({f"{split}_mask": mask for split, mask in splits.items()})
         party = Party.of_graph("pooled", graph, ids=torch.arange(self.nodes))
-        holders = generated.holders_of(owner, second, self.parties)
+        holders = generated.holders(owner, second, self.parties)
         return Pool(party, self.classes, holders, note="Generated patients and their treatment; no real ones.")
 
     def _links(self, owner: Ints, second: Ints, y: Ints, generator: np.random.Generator) -> Tensor:
         shared = np.flatnonzero(second >= 0)
-        patient = np.concatenate([np.arange(self.nodes), shared])  # once at each of its hospitals
+        patient = np.concatenate([np.arange(self.nodes), shared])  # once per hospital
         wanted = round(patient.size * self.degree / 2)
         across = round(wanted * self.cross) if self.parties > 1 else 0
-        activity = generated.activities(self.nodes, self.tail, generator)
-        stays = Pairs(np.concatenate([owner, second[shared]]), y[patient], self.classes, activity[patient])
+        activity = generated.draw_activities(self.nodes, self.tail, generator)
+        stays = PairSampler(np.concatenate([owner, second[shared]]), y[patient], self.classes, activity[patient])
         source, target = self._drawn(stays, y[patient], wanted - across, False, generator)
-        inside = generated.distinct(patient[source], patient[target], self.nodes, wanted - across)
-        outside = self._between(Pairs(owner, y, self.classes, activity), second, y, across, generator)
-        return generated.both_ways(inside, outside)
+        inside = generated.first_distinct(patient[source], patient[target], self.nodes, wanted - across)
+        outside = self._between(PairSampler(owner, y, self.classes, activity), second, y, across, generator)
+        return generated.undirected(inside, outside)
 
     def _between(
-        self, patients: Pairs, second: Ints, y: Ints, wanted: int, generator: np.random.Generator
+        self, patients: PairSampler, second: Ints, y: Ints, wanted: int, generator: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """Pairs of patients that have no hospital in common; the more are shared, the more pairs are drawn in vain."""
+        """Pairs of patients without a common hospital. Several attempts, as pairs with one are drawn and dropped."""
         owner, found = patients.party, np.empty((2, 0), dtype=np.int64)
         for _ in range(8):
             source, target = self._drawn(patients, y, wanted, True, generator)
@@ -103,10 +105,10 @@ class Hospitals(DataSet):
             found = np.concatenate([found, np.stack([source[apart], target[apart]])], axis=1)
             if found.shape[1] >= wanted + wanted // 8:
                 break
-        return generated.distinct(found[0], found[1], self.nodes, wanted)
+        return generated.first_distinct(found[0], found[1], self.nodes, wanted)
 
     def _drawn(
-        self, pairs: Pairs, y: Ints, wanted: int, across: bool, generator: np.random.Generator
+        self, pairs: PairSampler, y: Ints, wanted: int, across: bool, generator: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        source = pairs.any(generated.tries_for(wanted), generator)
-        return pairs.partners(source, pairs.like(source, y, self.homophily, generator), across, generator)
+        source = pairs.sample(generated.oversampled(wanted), generator)
+        return pairs.partners(source, pairs.partner_kinds(source, y, self.homophily, generator), across, generator)

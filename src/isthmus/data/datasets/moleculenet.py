@@ -20,29 +20,29 @@ from isthmus.data.cache import cache_root
 from isthmus.data.checked import labelled
 from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, download
 from isthmus.data.party import SPLITS, Party
-from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
+from isthmus.data.pool import Pool, Share, check_shares, numpy_generator, split_by_share
 from isthmus.data.smiles import AtomFeatures, read_molecules, scaffolds_of, structural_columns
 from isthmus.errors import IsthmusError, did_you_mean
 
 ROWS_NAMED = 20
-"""Unreadable rows that a note names; the others it counts."""
+"""Unreadable rows that a note names; it counts the others."""
 
 
 class MolecularGraphs(PublicDataSet):
     """Molecules with one label or several, any of which may be missing; needs the extra `molecules`.
 
-    What is a molecule's text and what are its labels in a file, PyTorch Geometric's class knows. The file itself is
-    read here: that class leaves out molecules that it cannot read without saying so.
+    PyTorch Geometric's class says which columns hold the SMILES and the labels. Isthmus reads the file itself, because
+    that class drops unreadable molecules silently.
     """
 
     folder: ClassVar[str] = "molnet"
 
     features: AtomFeatures = "one-hot"
-    """How an atom is told: nine categories each one-hot; their numbers as they are; or those that no bond tells."""
+    """Features of an atom: nine categories one-hot; the same as nine numbers; or the atomic number alone, one-hot."""
     split: Literal["random", "scaffold"] = "random"
-    """Molecules drawn by seed, or whole scaffolds: those of most molecules to train on, rare ones for testing."""
+    """Molecules drawn at random, or whole scaffolds: frequent ones for training, rare ones for testing."""
     split_seed: int | None = Field(None, ge=0)
-    """Draws the split for all seeds of a study, which are then of training, cut and noise alone."""
+    """Seed of the split for all seeds of a study, which then vary only training, cut and noise."""
     train: Share = 0.8
     """Share of the molecules to train on."""
     val: Share = 0.1
@@ -50,32 +50,32 @@ class MolecularGraphs(PublicDataSet):
 
     def load(self, seed: int) -> Pool:
         smiles, y = self._table()
-        kept = cache_root() / "molecules"
-        found = read_molecules(smiles, self.features, cache_folder=kept)
-        if not found.graphs:
-            raise self.unreadable(ValueError("no SMILES in it is a molecule"), self.source())
+        cache_folder = cache_root() / "molecules"
+        parsed = read_molecules(smiles, self.features, cache_folder=cache_folder)
+        if not parsed.graphs:
+            raise self.read_error(ValueError("rdkit can read none of its SMILES"), self.source())
         readable = torch.ones(len(smiles), dtype=torch.bool)
-        readable[list(found.unreadable)] = False
+        readable[list(parsed.unreadable)] = False
         texts = tuple(smiles[at] for at in readable.nonzero().flatten().tolist())
-        graph = Data(x=found.x, edge_index=found.edge_index, batch=found.batch, y=y[readable])
-        graph.num_nodes, graph.num_graphs = found.x.size(0), found.graphs
-        drawn = seed if self.split_seed is None else self.split_seed
-        masks = labelled(self._split(texts, drawn, kept), graph.y)
+        graph = Data(x=parsed.x, edge_index=parsed.edge_index, batch=parsed.batch, y=y[readable])
+        graph.num_nodes, graph.num_graphs = parsed.x.size(0), parsed.graphs
+        split_seed = seed if self.split_seed is None else self.split_seed
+        masks = labelled(self._split(texts, split_seed, cache_folder), graph.y)
         party = Party("pooled", graph, "graph", masks["train"], masks["val"], masks["test"])
         party = replace(party, structural=structural_columns(self.features))
-        return Pool(party, classes=y.size(1), smiles=texts, note=note(found.unreadable, len(smiles)))
+        return Pool(party, classes=y.size(1), smiles=texts, note=unreadable_note(parsed.unreadable, len(smiles)))
 
-    def raw(self) -> Path:
+    def raw_folder(self) -> Path:
         return data_root() / self.folder / self.key() / "raw"
 
     def key(self) -> str:
-        """What PyG's class calls the data set, also the name of its folder."""
+        """The data set's name in PyG's class, and the name of its folder."""
         return self.title.lower()
 
     def shared_encoding(self) -> str:
         return f"smiles {self.features}"
 
-    def needed(self) -> Sequence[str]:
+    def required_files(self) -> Sequence[str]:
         return (f"{self._layout()[2]}.csv",)
 
     def source(self) -> str:
@@ -86,12 +86,12 @@ class MolecularGraphs(PublicDataSet):
     def download(self, folder: Path) -> None:
         path = download(self.source(), folder)
         if path.suffix == ".gz":
-            with gzip.open(path) as packed, (folder / self.needed()[0]).open("wb") as file:
+            with gzip.open(path) as packed, (folder / self.required_files()[0]).open("wb") as file:
                 shutil.copyfileobj(packed, file)
             path.unlink()
 
     def _layout(self) -> tuple[str, str, str, int, int | slice]:
-        """Title, file to download, file to read, column of the SMILES, columns of the labels."""
+        """Title, file to download, file to read, column of the SMILES, column or columns of the labels."""
         from torch_geometric.datasets import MoleculeNet
 
         names: dict[str, tuple[str, str, str, int, int | slice]] = MoleculeNet.names
@@ -102,36 +102,34 @@ class MolecularGraphs(PublicDataSet):
         return names[self.key()]
 
     def _table(self) -> tuple[list[str], Tensor]:
-        with self.published() as raw:
-            return read_table(raw / self.needed()[0], *self._layout()[3:])
+        with self.published_files() as raw:
+            return read_table(raw / self.required_files()[0], *self._layout()[3:])
 
-    def _split(self, smiles: Sequence[str], seed: int, kept: Path) -> dict[str, Tensor]:
+    def _split(self, smiles: Sequence[str], seed: int, cache_folder: Path) -> dict[str, Tensor]:
         if self.split == "scaffold":
-            return scaffold_split(scaffolds_of(smiles, cache_folder=kept), self.train, self.val)
-        masks = split_by_share(
-            torch.zeros(len(smiles), dtype=torch.long), self.train, self.val, numpy_generator(seed, "split")
-        )
-        return {split: masks[f"{split}_mask"] for split in SPLITS}
+            return scaffold_split(scaffolds_of(smiles, cache_folder=cache_folder), self.train, self.val)
+        one_group = torch.zeros(len(smiles), dtype=torch.long)
+        return split_by_share(one_group, self.train, self.val, numpy_generator(seed, "split"))
 
 
 def read_table(path: Path, smiles: int, labels: int | slice) -> tuple[list[str], Tensor]:
-    """The texts and the labels of a CSV file with a head, labels as real numbers `[rows, tasks]`, NaN where empty.
+    """The SMILES and the labels `[rows, tasks]`, NaN where empty, of a CSV file with a header.
 
     Arguments:
-        smiles: position of the column of texts.
-        labels: position of the column of labels, or of several.
+        smiles: position of the column with the SMILES.
+        labels: position of the column, or columns, with labels.
     """
     from pyarrow import csv as arrow
     from pyarrow import float64, string
 
     with path.open(encoding="utf-8", newline="") as file:
-        head = csv.reader(file)
-        places = range(len(next(head)))
-        lines = head.line_num
-    tasks = places[labels] if isinstance(labels, slice) else [places[labels]]
+        header = csv.reader(file)
+        columns = range(len(next(header)))
+        lines = header.line_num
+    tasks = columns[labels] if isinstance(labels, slice) else [columns[labels]]
     if isinstance(labels, slice) and len(tasks) < labels.stop - (labels.start or 0):
-        raise ValueError(f"{path.name} has {len(places)} columns, too few for the labels")
-    kinds = {f"f{places[smiles]}": string(), **{f"f{at}": float64() for at in tasks}}
+        raise ValueError(f"{path.name} has {len(columns)} columns, too few for the labels")
+    kinds = {f"f{columns[smiles]}": string(), **{f"f{at}": float64() for at in tasks}}
     table = arrow.read_csv(
         path,
         arrow.ReadOptions(skip_rows=lines, autogenerate_column_names=True),
@@ -142,48 +140,47 @@ def read_table(path: Path, smiles: int, labels: int | slice) -> tuple[list[str],
     return table.column(0).to_pylist(), torch.stack(values, dim=1).float()
 
 
-def scaffold_split(of: Tensor, train: float, val: float) -> dict[str, Tensor]:
-    """Masks of molecules, every scaffold whole in one of them, in the manner of DeepChem; no seed plays a part.
+def scaffold_split(scaffold: Tensor, train: float, val: float) -> dict[str, Tensor]:
+    """Masks over molecules that keep each scaffold in one split, as in DeepChem; no seed plays a part.
 
-    Scaffolds of most molecules come first, of equally many the one that appears last: files are often sorted by class,
-    and with it this also decides whether the many scaffolds of one molecule, of which most of validation and testing is
-    made, are of more than one. Each goes to training while it fits into that share of the molecules, else to
-    validation while it fits, else to testing. Molecules without rings are one group here, which its size mostly
-    brings to training.
+    Scaffolds are sorted by their number of molecules, the largest first. Each goes to training if it still fits there,
+    else to validation if it fits there, else to testing. Of equally large scaffolds the one that appears last in the
+    file goes first: files are often sorted by class, and most of validation and testing are scaffolds of one molecule,
+    so the other order could leave these splits with one class. Molecules without rings count as one scaffold, which is
+    mostly large enough to go to training.
 
     Arguments:
-        of: the scaffold of every molecule, -1 for none, `[molecules]`.
+        scaffold: the scaffold of every molecule, -1 for none, `[molecules]`.
         train, val: shares of the molecules.
 
     >>> masks = scaffold_split(torch.tensor([3, 0, 3, 1, 3]), 0.6, 0.2)
     >>> {split: mask.nonzero().flatten().tolist() for split, mask in masks.items()}
     {'train': [0, 2, 4], 'val': [3], 'test': [1]}
     """
-    if train + val > 1:
-        raise IsthmusError(f"train = {train} and val = {val} are more than the whole: lower one of them")
-    _, first, group, counts = np.unique(of.numpy(), return_index=True, return_inverse=True, return_counts=True)
-    room = {"train": round(train * of.numel()), "val": round((train + val) * of.numel())}
+    check_shares(train, val)
+    _, first, group, counts = np.unique(scaffold.numpy(), return_index=True, return_inverse=True, return_counts=True)
+    room = {"train": round(train * scaffold.numel()), "val": round((train + val) * scaffold.numel())}
     room["val"] -= room["train"]
-    side = np.full(counts.size, SPLITS.index("test"))
+    split_of = np.full(counts.size, SPLITS.index("test"))
     for at in np.lexsort((-first, -counts)):
         fits = next((split for split, left in room.items() if counts[at] <= left), None)
         if fits is not None:
-            side[at] = SPLITS.index(fits)
+            split_of[at] = SPLITS.index(fits)
             room[fits] -= int(counts[at])
-    return {split: torch.from_numpy(side[group] == at) for at, split in enumerate(SPLITS)}
+    return {split: torch.from_numpy(split_of[group] == at) for at, split in enumerate(SPLITS)}
 
 
-def note(unreadable: Sequence[int], rows: int) -> str:
-    """What the reader of a report is told about texts that are no molecules.
+def unreadable_note(unreadable: Sequence[int], rows: int) -> str:
+    """A sentence for the report about SMILES that are not molecules.
 
-    >>> note([6, 17], 1484)
-    '2 of 1,484 SMILES are no molecules to rdkit and left out: rows 7, 18.'
+    >>> unreadable_note([6, 17], 1484)
+    '2 of 1,484 SMILES cannot be read by rdkit and are left out: rows 7, 18.'
     """
     if not unreadable:
         return ""
     named = ", ".join(str(at + 1) for at in unreadable[:ROWS_NAMED])
     more = f" and {len(unreadable) - ROWS_NAMED:,} more" if len(unreadable) > ROWS_NAMED else ""
-    return f"{len(unreadable):,} of {rows:,} SMILES are no molecules to rdkit and left out: rows {named}{more}."
+    return f"{len(unreadable):,} of {rows:,} SMILES cannot be read by rdkit and are left out: rows {named}{more}."
 
 
 class Sider(MolecularGraphs):
@@ -195,7 +192,7 @@ class Sider(MolecularGraphs):
 
 
 class Bace(MolecularGraphs):
-    """Inhibitors of human beta-secretase 1, binding or not."""
+    """Candidate inhibitors of human beta-secretase 1, binding or not."""
 
     name: ClassVar[str] = "bace"
     title: ClassVar[str] = "BACE"
@@ -211,7 +208,7 @@ class ClinTox(MolecularGraphs):
 
 
 class Bbbp(MolecularGraphs):
-    """Compounds that pass the blood-brain barrier or not."""
+    """Compounds, able to pass the blood-brain barrier or not."""
 
     name: ClassVar[str] = "bbbp"
     title: ClassVar[str] = "BBBP"
@@ -219,7 +216,7 @@ class Bbbp(MolecularGraphs):
 
 
 class Tox21(MolecularGraphs):
-    """Compounds and twelve pathways of toxicity, many labels missing."""
+    """Compounds tested for twelve kinds of toxicity; many labels are missing."""
 
     name: ClassVar[str] = "tox21"
     title: ClassVar[str] = "Tox21"
@@ -231,5 +228,5 @@ class AnyMolecules(MolecularGraphs):
 
     name: ClassVar[str] = "moleculenet"
 
-    title: str  # type: ignore[misc]  # here what the other sets know of themselves is an option
-    """What PyTorch Geometric calls the set; upper and lower case are the same."""
+    title: str  # type: ignore[misc]  # a class variable in the other sets, an option here
+    """The set's name in PyTorch Geometric, in upper or lower case."""

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch_geometric.data import Data
 
-from isthmus.data.datasets.planting import MOTIFS, Pile, one_hot
+from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs, one_hot
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 
@@ -22,20 +22,20 @@ class Motifs(DataSet):
     graphs: int = Field(300, ge=1)
     """Graphs of all parties together."""
     classes: int = Field(3, ge=1, le=len(MOTIFS))
-    """Kinds of motif, in the order above; a graph's class is its motif."""
+    """Number of motifs, in the order above; a graph's class is its motif."""
     features: int = Field(8, ge=1)
-    """Kinds of node, one-hot; they say nothing about the class."""
+    """Kinds of node, one-hot; they are independent of the class."""
     size: int = Field(6, ge=4)
     """Nodes of a motif."""
     smallest: int = Field(8, ge=1)
-    """Least nodes of a tree; the largest tree has twice as many."""
+    """Nodes of the smallest tree; the largest has twice as many."""
     train: Share = 0.6
     """Share of the graphs to train on, the same in every class."""
     val: Share = 0.2
     """Share of the graphs to validate on; the rest is for testing."""
 
     def load(self, seed: int) -> Pool:
-        """All graphs as one pile.
+        """All graphs in one party.
 
         >>> pool = Motifs(graphs=12).load(seed=0)
         >>> pool.party.level, pool.party.items, pool.party.features
@@ -44,14 +44,13 @@ class Motifs(DataSet):
         generator = numpy_generator(seed, "motifs")
         y = generator.permutation(np.arange(self.graphs) % self.classes)
         trees = generator.integers(self.smallest, 2 * self.smallest + 1, size=self.graphs)
-        pile = Pile(trees, y[:, None] == np.arange(self.classes), self.size)
+        planted = PlantedGraphs(trees, y[:, None] == np.arange(self.classes), self.size)
         shapes = [motif(self.size) for motif in MOTIFS[: self.classes]]
-        edge_index = pile.edges(shapes, 1.0, generator)
-        batch = pile.batch
+        edge_index = planted.edges(shapes, 1.0, generator)
+        batch = planted.batch
         kinds = generator.integers(self.features, size=batch.numel())
         labels = torch.from_numpy(y)
         graph = Data(x=one_hot(kinds, self.features), edge_index=edge_index, y=labels, batch=batch)
-        masks = split_by_share(labels, self.train, self.val, numpy_generator(seed, "split"))
-        splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
+        splits = split_by_share(labels, self.train, self.val, numpy_generator(seed, "split"))
         party = Party.of_batch("pooled", graph, **splits)
         return Pool(party, self.classes, note="Generated trees with planted motifs.")

@@ -1,4 +1,4 @@
-"""Piles of small graphs, each a random tree with motifs planted in it, all made at once."""
+"""Many small graphs, each a random tree with planted motifs, generated at once."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ MOTIFS = (cycle, clique, star, wheel, path)
 
 
 @dataclass(frozen=True, eq=False)
-class Pile:
-    """Where everything stands in a pile of graphs: in each first the nodes of its tree, then those of its motifs.
+class PlantedGraphs:
+    """The layout of many small graphs: of each, first the nodes of its tree, then those of its motifs.
 
     Arguments:
-        trees: nodes of each graph's tree, at least one, `[graphs]`.
+        trees: number of nodes of each graph's tree, at least one, `[graphs]`.
         planted: which motifs each graph has, `[graphs, motifs]`.
         size: nodes of a motif.
 
-    >>> pile = Pile(trees=np.array([3, 2]), planted=np.array([[True], [False]]), size=4)
-    >>> pile.nodes.tolist(), pile.edges([cycle(4)], 1.0, np.random.default_rng(0)).shape
+    >>> graphs = PlantedGraphs(trees=np.array([3, 2]), planted=np.array([[True], [False]]), size=4)
+    >>> graphs.nodes.tolist(), graphs.edges([cycle(4)], 1.0, np.random.default_rng(0)).shape
     ([7, 2], torch.Size([2, 16]))
     """
 
@@ -63,7 +63,7 @@ class Pile:
 
     @property
     def batch(self) -> Tensor:
-        """For every node its graph, `[nodes]`."""
+        """The graph of each node, `[nodes]`."""
         nodes = torch.from_numpy(self.nodes)
         return torch.arange(nodes.numel()).repeat_interleave(nodes)
 
@@ -72,8 +72,8 @@ class Pile:
         nodes = self.nodes
         return nodes.cumsum() - nodes
 
-    def begins(self) -> list[tuple[Ints, Ints]]:
-        """For every motif the graphs that have it, and the motif's first node in each of them."""
+    def motif_starts(self) -> list[tuple[Ints, Ints]]:
+        """For each motif the graphs that have it, and the motif's first node in each of them."""
         before: Ints = np.cumsum(self.planted, axis=1) - self.planted
         first = (self.roots() + self.trees)[:, None] + self.size * before
         return [(graphs := np.flatnonzero(has), first[graphs, at]) for at, has in enumerate(self.planted.T)]
@@ -82,9 +82,9 @@ class Pile:
         """Edges both ways, graph after graph, `[2, edges]`.
 
         Arguments:
-            shapes: the edges of each motif; an edge more ties it to a node of the tree.
-            bend: of each graph, how its tree grows. The parent of node i is node `int(u ** bend * i)` with u uniform:
-                any node before it at 1, the one just before it near 0, the root or one near it far above 1.
+            shapes: the edges of each motif; one more edge ties it to a random node of the tree.
+            bend: the shape of each graph's tree. The parent of node i is node `int(u ** bend * i)` with u uniform in
+                [0, 1): any earlier node at 1; near 0 mostly the previous one (a chain); far above 1 mostly the root.
         """
         once = [len(shape) + 1 for shape in shapes]
         of_motifs = self.planted * np.array(once, dtype=np.int64)
@@ -98,7 +98,7 @@ class Pile:
         at = starts[graph] + child - 1
         found[0, at], found[1, at] = root + parent, root + child
         starts = (starts + self.trees - 1)[:, None] + of_motifs.cumsum(1) - of_motifs
-        for motif, (graphs, first) in enumerate(self.begins()):
+        for motif, (graphs, first) in enumerate(self.motif_starts()):
             tie = self.roots()[graphs] + generator.integers(self.trees[graphs])
             source, target = np.array(shapes[motif]).T
             at = starts[graphs, motif][:, None] + np.arange(once[motif])
@@ -107,7 +107,7 @@ class Pile:
         return torch.from_numpy(np.stack([found, found[::-1]], axis=2).reshape(2, -1))
 
     def _children(self) -> tuple[Ints, Ints]:
-        """For every node of a tree but the roots its graph and its place in the tree."""
+        """For each tree node except the roots, its graph and its position in the tree."""
         graph = np.arange(self.trees.size).repeat(self.trees - 1)
         before = (self.trees - 1).cumsum() - (self.trees - 1)
         return graph, np.arange(graph.size) - before[graph] + 1

@@ -1,4 +1,4 @@
-"""What public data sets have in common: where their files lie, how they get there, how nodes are split."""
+"""What public data sets have in common: the folder of their files, the download, the split of nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from isthmus.errors import IsthmusError
 def data_root() -> Path:
     """The folder of all downloaded data: `ISTHMUS_DATA` from the environment, or `~/.cache/isthmus/data`.
 
-    A data set of the family `tu`, say, has its files, as published, in `tu/ENZYMES/raw` below it.
+    The files of a data set are below it as published: those of ENZYMES, of the family `tu`, in `tu/ENZYMES/raw`.
     """
     named = os.environ.get("ISTHMUS_DATA")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "isthmus" / "data"
@@ -38,14 +38,14 @@ def data_root() -> Path:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a data set is, for the docs and for the test that reads the real files.
+    """The size of a data set, for the docs and for the test that reads the real files.
 
     Arguments:
         nodes: nodes of all graphs together.
-        edges: pairs of nodes that are joined, of all graphs together; an edge that goes both ways counts once.
-        features: width of the features.
-        classes: of labels for several tasks, how many tasks.
-        graphs: how many graphs are classified; none where nodes are.
+        edges: pairs of joined nodes of all graphs together; an edge in both directions counts once.
+        features: number of features.
+        classes: number of classes, or of tasks where labels have several.
+        graphs: number of graphs; none where nodes are classified.
     """
 
     nodes: int
@@ -60,27 +60,26 @@ class Sizes:
 
 
 class PublicDataSet(DataSet):
-    """A data set that others have published: read from a folder of its own, downloaded where its files are missing.
+    """A published data set, read from its own folder; missing files are downloaded.
 
-    A new one is a class of a few lines below the base of its family: `name`, `title` (what its publishers call it),
-    `sizes` and a docstring. A new family is a base of its own. Either a dataset class of PyTorch Geometric reads it:
-    then the base names the class in `reader` and calls `fetch`. Or it reads the files itself within `published`: then
-    it says what files those are (`needed`), where they come from (`source`) and, where that is more than one address,
-    how they are downloaded (`download`).
+    To add a data set to a family, subclass the family's base and set `name`, `title`, `sizes` and a docstring. To add a
+    family, write a base class of one of two kinds. If a class of PyTorch Geometric reads the data, name it in `reader`
+    and call `fetch`. Otherwise read the files within `published_files`, and define `required_files`, `source` (their
+    address) and, for more than one address, `download`.
     """
 
     reader: ClassVar[str]
-    """The class in `torch_geometric.datasets`, where one is used."""
+    """The class in `torch_geometric.datasets` that reads the data, if one does."""
     folder: ClassVar[str]
     """The family's folder under the data root."""
     title: ClassVar[str]
-    """What its publishers, and PyG, call the data set."""
-    place: ClassVar[str] = ""
-    """The data set's folder inside the family's, where that is not the title."""
+    """The data set's name at its publishers and in PyG."""
+    subfolder: ClassVar[str] = ""
+    """The data set's folder inside the family's; empty: the title."""
     url: ClassVar[str]
-    """Where its file is published, where that is one; the families of PyG's classes have theirs there."""
+    """The address of its file, unless a class of PyG knows it or there are several files."""
     sizes: ClassVar[Sizes | None] = None
-    """What is read with the default options; none where that depends on an option."""
+    """Its size with the default options; none if an option changes it."""
 
     @classmethod
     def describe(cls) -> dict[str, Any]:
@@ -89,24 +88,24 @@ class PublicDataSet(DataSet):
             return found
         return {**found, "summary": f"{found['summary'].rstrip('.')}: {cls.sizes}.", "sizes": asdict(cls.sizes)}
 
-    def raw(self) -> Path:
+    def raw_folder(self) -> Path:
         """The folder of the files as published."""
-        return data_root() / self.folder / (self.place or self.title) / "raw"
+        return data_root() / self.folder / (self.subfolder or self.title) / "raw"
 
     def shared_encoding(self) -> str:
-        """A name for its features: sets with the same one have the same features in the same order; empty: its own."""
+        """A name for its encoding: sets with the same name have the same feature columns; empty: columns of its own."""
         return ""
 
     def fetch(self, **options: Any) -> Any:
-        """PyG's dataset; `options` go to its class."""
+        """The dataset of PyG's class, which gets the `options`."""
         from torch_geometric import datasets
 
         reader = getattr(datasets, self.reader)
-        with self._guarded(getattr(reader, "url", "the data set's home page")), _beside(self.raw()) as root:
+        with self._guarded(getattr(reader, "url", "the data set's home page")), _pyg_root(self.raw_folder()) as root:
             return reader(root, self.title, **options)
 
-    def needed(self) -> Sequence[str]:
-        """The files in `raw` without which the data set cannot be read."""
+    def required_files(self) -> Sequence[str]:
+        """The files in `raw_folder` that are needed to read the data."""
         return ()
 
     def source(self) -> str:
@@ -114,37 +113,37 @@ class PublicDataSet(DataSet):
         return self.url
 
     def download(self, folder: Path) -> None:
-        """Put the needed files into a folder."""
+        """Download the required files into a folder."""
         download(self.source(), folder)
 
     @contextlib.contextmanager
-    def published(self) -> Iterator[Path]:
-        """The folder of the needed files, downloaded where they are missing, to read them in.
+    def published_files(self) -> Iterator[Path]:
+        """The folder with the required files, for a `with` block that reads them; missing files are downloaded first.
 
-        What goes wrong on the way or while reading becomes one line. A reader that finds something wrong in a file
-        raises a ValueError that says what.
+        An exception while downloading or reading becomes an error of one line. A reader that finds a fault in a file
+        raises a ValueError that says which.
         """
         with self._guarded(self.source()), contextlib.ExitStack() as stack:
-            files = self.raw()
-            if not all((files / name).is_file() for name in self.needed()):
-                files = stack.enter_context(arriving(files))
+            files = self.raw_folder()
+            if not all((files / name).is_file() for name in self.required_files()):
+                files = stack.enter_context(download_folder(files))
                 self.download(files)
             yield files
 
-    def unreadable(self, error: Exception, url: str) -> IsthmusError:
-        """The error for files that are not there or cannot be read, to be raised."""
+    def read_error(self, error: Exception, url: str) -> IsthmusError:
+        """The error for files that are missing or cannot be read, for the caller to raise."""
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raw, needed = self.raw(), self.needed()
+        raw, needed = self.raw_folder(), self.required_files()
         missing = [name for name in needed if not (raw / name).is_file()]
         if not needed and not (raw.is_dir() and any(raw.iterdir())):
             missing = ["files"]
         if missing:
             return IsthmusError(
                 f"data set '{self.name}': no {missing[0]} in {raw} and the download failed ({why}): "
-                f"put those from {url} there"
+                f"put the files from {url} there"
             )
         return IsthmusError(
-            f"data set '{self.name}': cannot read the files in {raw} ({why}): replace them by those from {url}"
+            f"data set '{self.name}': cannot read the files in {raw} ({why}): replace them with those from {url}"
         )
 
     @contextlib.contextmanager
@@ -154,15 +153,15 @@ class PublicDataSet(DataSet):
                 yield
         except IsthmusError:
             raise
-        except Exception as error:  # what a failed download or a broken file raises is up to the libraries below
-            raise self.unreadable(error, url) from error
+        except Exception as error:  # libraries raise anything for a failed download or a broken file
+            raise self.read_error(error, url) from error
 
 
 class OneGraph(PublicDataSet):
-    """One graph whose nodes are classified; its training, validation and test nodes are drawn by seed."""
+    """One graph with classified nodes; training, validation and test nodes are drawn at random."""
 
     train_per_class: int = Field(20, ge=1)
-    """Training nodes of each class; a class that has fewer gives all it has."""
+    """Training nodes per class; a class with fewer nodes gives all of them."""
     val: int = Field(500, ge=0)
     """Validation nodes."""
     test: int = Field(1000, ge=0)
@@ -170,40 +169,40 @@ class OneGraph(PublicDataSet):
 
     @abstractmethod
     def graph(self) -> Data:
-        """The graph as published, with masks where it has a split."""
+        """The graph as published, with masks if it has a split."""
 
     def load(self, seed: int) -> Pool:
         data = self.graph()
-        data.update(self.drawn_split(data.y, numpy_generator(seed, "split")))
+        data.update(self.draw_split(data.y, numpy_generator(seed, "split")))
         return node_pool(data)
 
-    def drawn_split(self, y: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
-        """`train_per_class` nodes of every class, then `val` and `test` of the others, as masks."""
+    def draw_split(self, y: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
+        """Masks of `train_per_class` nodes of every class, and of `val` and `test` of the others."""
         labelled = y >= 0
         train = labelled & (rank_within(y + 1, generator) < self.train_per_class)
         rest = torch.from_numpy(generator.permutation(torch.nonzero(labelled & ~train).flatten().numpy()))
         if self.val + self.test > rest.numel():
             raise IsthmusError(
-                f"data set '{self.name}': {rest.numel()} of {y.numel()} nodes are left beside the training ones, "
-                f"val = {self.val} and test = {self.test} are more: lower them or train_per_class"
+                f"data set '{self.name}': {rest.numel()} of {y.numel()} nodes remain after the training nodes, "
+                f"but val + test = {self.val + self.test}: lower val, test or train_per_class"
             )
-        held = {"val": rest[: self.val], "test": rest[self.val : self.val + self.test]}
-        masks = {f"{split}_mask": torch.zeros_like(train).index_fill_(0, at, True) for split, at in held.items()}
+        positions = {"val": rest[: self.val], "test": rest[self.val : self.val + self.test]}
+        masks = {f"{split}_mask": torch.zeros_like(train).index_fill_(0, at, True) for split, at in positions.items()}
         return {"train_mask": train, **masks}
 
 
 class SplitGraph(OneGraph):
-    """One graph whose nodes are classified, published with a split."""
+    """One graph with classified nodes and a published split."""
 
     split: Literal["public", "random"] = "public"
-    """The published split, or one drawn by seed with `train_per_class`, `val` and `test` nodes."""
+    """The published split, or a random one with `train_per_class`, `val` and `test` nodes."""
 
     def load(self, seed: int) -> Pool:
         return node_pool(self.graph()) if self.split == "public" else super().load(seed)
 
 
 def node_pool(data: Data) -> Pool:
-    """One graph with `train_mask`, `val_mask` and `test_mask` as a pool; bags of words become sparse.
+    """A pool from one graph with `train_mask`, `val_mask` and `test_mask`; bags of words become sparse.
 
     >>> graph = Data(x=torch.eye(20), edge_index=torch.tensor([[0], [1]]), y=torch.arange(20) % 3)
     >>> pool = node_pool(graph)
@@ -216,20 +215,20 @@ def node_pool(data: Data) -> Pool:
 
 
 @contextlib.contextmanager
-def arriving(folder: Path) -> Iterator[Path]:
-    """A folder to download into; its files move to `folder` when they could be read, so nothing half-written stays."""
+def download_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder to download into; if the `with` block succeeds, its files move to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".arriving-", dir=folder.parent) as made:
-        yield Path(made)
-        for each in sorted(Path(made).rglob("*")):
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder.parent) as temporary:
+        yield Path(temporary)
+        for each in sorted(Path(temporary).rglob("*")):
             if each.is_file():
-                place = folder / each.relative_to(made)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(each, place)
+                target = folder / each.relative_to(temporary)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(each, target)
 
 
 def download(url: str, folder: Path, name: str = "") -> Path:
-    """Download a file into a folder, under its own name or another."""
+    """Download a file into a folder, under its own name or the one given."""
     path = folder / (name or url.rpartition("/")[2])
     with urllib.request.urlopen(url, timeout=60) as answer, path.open("wb") as file:
         shutil.copyfileobj(answer, file)
@@ -237,28 +236,28 @@ def download(url: str, folder: Path, name: str = "") -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip archive; what it holds in one folder of its own comes without that folder."""
-    with tempfile.TemporaryDirectory(dir=folder) as aside:
+    """Unpack a zip archive; if all its files are in one folder, without that folder."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
         with zipfile.ZipFile(archive) as file:
-            file.extractall(aside)
-        inside = [each for each in Path(aside).iterdir() if not each.name.startswith(("__", "."))]
-        top = inside[0] if len(inside) == 1 and inside[0].is_dir() else Path(aside)
+            file.extractall(temporary)
+        inside = [each for each in Path(temporary).iterdir() if not each.name.startswith(("__", "."))]
+        top = inside[0] if len(inside) == 1 and inside[0].is_dir() else Path(temporary)
         for each in top.iterdir():
             each.replace(folder / each.name)
 
 
 @contextlib.contextmanager
-def _beside(raw: Path) -> Iterator[str]:
-    """A root as PyG wants it, for as long as a data set is read.
+def _pyg_root(raw: Path) -> Iterator[str]:
+    """A temporary root folder for a class of PyG, in which the raw files are a link.
 
-    PyG writes what it has processed beside the raw files. Those may lie in a read-only folder, and two processes may
-    read them at once; so it writes into a folder of its own, where the raw files are a link.
+    PyG writes processed data next to the raw files, but their folder may be read-only, and several processes may read
+    them at once.
     """
     with contextlib.ExitStack() as stack:
-        there = raw.is_dir() and any(raw.iterdir())
-        files = raw if there else stack.enter_context(arriving(raw))
+        downloaded = raw.is_dir() and any(raw.iterdir())
+        files = raw if downloaded else stack.enter_context(download_folder(raw))
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="isthmus-"))
-        inside = Path(root) / raw.parent.name
-        inside.mkdir()
-        (inside / "raw").symlink_to(files.resolve(), target_is_directory=True)
+        folder = Path(root) / raw.parent.name
+        folder.mkdir()
+        (folder / "raw").symlink_to(files.resolve(), target_is_directory=True)
         yield root

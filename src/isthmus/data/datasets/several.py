@@ -1,4 +1,4 @@
-"""Several sets of small graphs in one federation."""
+"""Several sets of small graphs, one per party."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isthmus.data.pool import DataSet, Pool
 from isthmus.errors import IsthmusError
 
 
-def named(each: str | dict[str, Any]) -> DataSet:
+def read_set(each: str | dict[str, Any]) -> DataSet:
     """A data set from its name, or from a table with its name and options."""
     table = {"name": each} if isinstance(each, str) else each
     if not isinstance(table.get("name"), str):
@@ -29,41 +29,41 @@ def named(each: str | dict[str, Any]) -> DataSet:
 
 def _checked(sets: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
     for each in sets:
-        named(each)
+        read_set(each)
     return sets
 
 
 class Several(DataSet):
-    """Several sets of small graphs, one party for each: who learns what from graphs of another kind?
+    """Several sets of small graphs, one party each: do parties learn from graphs of another kind?
 
-    Sets of one encoding (all of molecules, all without features but degrees) have their feature columns in common, all
-    others columns of their own side by side. A set's classes come after those of the sets before it; where sets have
-    labels of several tasks, every set has tasks of its own, and its graphs no label for the others'.
+    Sets with one encoding (molecules; graphs with degrees as features) share their feature columns; each other set has
+    columns of its own. The classes of a set are numbered after those of the sets before it. Sets with several tasks
+    keep their own tasks, and their graphs have no label for the tasks of the others.
     """
 
     name: ClassVar[str] = "several"
 
     sets: Annotated[list[str | dict[str, Any]], AfterValidator(_checked)] = Field(min_length=1)
-    """The sets: names, or tables with a name and options. A party is called like its set, or like its `title`."""
+    """The sets: names, or tables with a name and options. A party has the name of its set, or its `title`."""
 
     def load(self, seed: int) -> Pool:
-        """The sets as parties.
+        """One party per set.
 
         >>> pool = Several(sets=["motifs", {"name": "motifs", "features": 4}]).load(seed=0)
         >>> [(party.name, party.items) for party in pool.parties], pool.party.features, pool.classes
         ([('motifs', 300), ('motifs-2', 300)], 12, 6)
         """
-        sets = [named(each) for each in self.sets]
+        sets = [read_set(each) for each in self.sets]
         pools = [each.load(seed) for each in sets]
         wholes = [pool.party for pool in pools]
-        names = distinct(
+        names = unique_names(
             [getattr(each, "title", "") if "title" in type(each).model_fields else each.name for each in sets]
         )
         self._check(names, wholes)
         encodings = self._encodings(sets, names, wholes)
-        x = side_by_side([party.graph.x for party in wholes], encodings)
-        structural = structural_of(wholes, encodings)
-        y = one_after_another([party.graph.y for party in wholes], [pool.classes for pool in pools])
+        x = concat_features([party.graph.x for party in wholes], encodings)
+        structural = structural_columns(wholes, encodings)
+        y = offset_labels([party.graph.y for party in wholes], [pool.classes for pool in pools])
         parties = [replace(_party(*parts), structural=structural) for parts in zip(names, wholes, x, y, strict=True)]
         smiles = [pool.smiles for pool in pools]
         return Pool(
@@ -75,7 +75,7 @@ class Several(DataSet):
         )
 
     def _check(self, names: Sequence[str], wholes: Sequence[Party]) -> None:
-        kinds = [labels_of(party.graph.y) for party in wholes]
+        kinds = [label_kind(party.graph.y) for party in wholes]
         for name, party, kind in zip(names, wholes, kinds, strict=True):
             if party.level != "graph":
                 raise IsthmusError(f"data 'several': '{name}' is one graph: give sets of many graphs")
@@ -99,10 +99,10 @@ class Several(DataSet):
         return found
 
 
-def labels_of(y: Tensor) -> str:
-    """What kind of labels these are.
+def label_kind(y: Tensor) -> str:
+    """The kind of labels, in words.
 
-    >>> labels_of(torch.tensor([0, 2])), labels_of(torch.tensor([[0.5], [torch.nan]]))
+    >>> label_kind(torch.tensor([0, 2])), label_kind(torch.tensor([[0.5], [torch.nan]]))
     ('classes', 'measured values')
     """
     if not y.is_floating_point():
@@ -110,10 +110,10 @@ def labels_of(y: Tensor) -> str:
     return "labels of yes or no" if bool(((y == 0) | (y == 1) | y.isnan()).all()) else "measured values"
 
 
-def distinct(names: Sequence[str]) -> list[str]:
-    """Names with a number where one is there again.
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, with a number added to repeated ones.
 
-    >>> distinct(["tox", "bbbp", "tox"])
+    >>> unique_names(["tox", "bbbp", "tox"])
     ['tox', 'bbbp', 'tox-2']
     """
     found: list[str] = []
@@ -123,10 +123,10 @@ def distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def side_by_side(matrices: Sequence[Tensor], encodings: Sequence[str]) -> list[Tensor]:
-    """Features on the columns of all encodings, which stand in the order in which they appear; sparse where any are.
+def concat_features(matrices: Sequence[Tensor], encodings: Sequence[str]) -> list[Tensor]:
+    """Features widened to the columns of all encodings, in order of appearance; sparse if any of them is.
 
-    >>> [x.tolist() for x in side_by_side([torch.ones(1, 2), torch.ones(1, 1)], ["a", "b"])]
+    >>> [x.tolist() for x in concat_features([torch.ones(1, 2), torch.ones(1, 1)], ["a", "b"])]
     [[[1.0, 1.0, 0.0]], [[0.0, 0.0, 1.0]]]
     """
     widths = {encoding: x.size(1) for encoding, x in zip(encodings, matrices, strict=True)}
@@ -134,10 +134,10 @@ def side_by_side(matrices: Sequence[Tensor], encodings: Sequence[str]) -> list[T
         return list(matrices)
     starts = dict(zip(widths, accumulate(widths.values(), initial=0), strict=False))
     width, sparse = sum(widths.values()), any(map(rows.is_sparse, matrices))
-    return [_widened(x, starts[kind], width, sparse) for x, kind in zip(matrices, encodings, strict=True)]
+    return [_widen(x, starts[kind], width, sparse) for x, kind in zip(matrices, encodings, strict=True)]
 
 
-def structural_of(parties: Sequence[Party], encodings: Sequence[str]) -> Tensor:
+def structural_columns(parties: Sequence[Party], encodings: Sequence[str]) -> Tensor:
     """Which of those columns follow from the edges, ascending."""
     of = dict(zip(encodings, parties, strict=True))
     starts = accumulate((party.features for party in of.values()), initial=0)
@@ -145,8 +145,8 @@ def structural_of(parties: Sequence[Party], encodings: Sequence[str]) -> Tensor:
     return torch.cat([torch.empty(0, dtype=torch.long), *(start + own for start, own in known if own is not None)])
 
 
-def _widened(x: Tensor, start: int, width: int, sparse: bool) -> Tensor:
-    """Columns from `start` on, zeros beside them."""
+def _widen(x: Tensor, start: int, width: int, sparse: bool) -> Tensor:
+    """`x` in the columns from `start` on, zeros in the others."""
     if not sparse:
         wide = x.new_zeros(x.size(0), width)
         wide[:, start : start + x.size(1)] = x
@@ -155,10 +155,10 @@ def _widened(x: Tensor, start: int, width: int, sparse: bool) -> Tensor:
     return rows.csr(x.crow_indices(), x.col_indices() + start, x.values(), (x.size(0), width))
 
 
-def one_after_another(labels: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-    """Classes (or tasks) after those of the labels before; `counts` says how many each has.
+def offset_labels(labels: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    """Labels whose classes (or tasks) are numbered after those before; `counts` has the number of each.
 
-    >>> [y.tolist() for y in one_after_another([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])]
+    >>> [y.tolist() for y in offset_labels([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])]
     [[0, 2], [4]]
     """
     starts = list(accumulate(counts, initial=0))

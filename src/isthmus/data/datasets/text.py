@@ -1,4 +1,4 @@
-"""Text files of numbers, read quickly."""
+"""Reads text files of numbers, fast."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def numbers(path: Path, kind: type[np.generic] = np.int64) -> NDArray[Any]:
-    """A text file of numbers between commas, a line for each row, as `[rows, columns]`; `.gz` files are unpacked.
+def read_numbers(path: Path, kind: type[np.generic] = np.int64) -> NDArray[Any]:
+    """The numbers of a comma-separated text file, `[rows, columns]`; a `.gz` file is unpacked.
 
-    A ValueError names the file where a line holds something else.
+    Raises a ValueError that names the file if a field is not a number.
     """
     import pyarrow as pa
     from pyarrow import csv
@@ -29,9 +29,9 @@ def numbers(path: Path, kind: type[np.generic] = np.int64) -> NDArray[Any]:
         )
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path.name}: {error}") from error
-    found = np.empty((table.num_rows, len(names)), dtype=kind)
+    values = np.empty((table.num_rows, len(names)), dtype=kind)
     for at, column in enumerate(table.columns):
         if column.null_count:
-            raise ValueError(f"{path.name}: column {at + 1} has {column.null_count} gaps")
-        found[:, at] = column.to_numpy()
-    return found
+            raise ValueError(f"{path.name}: column {at + 1} has {column.null_count} empty fields")
+        values[:, at] = column.to_numpy()
+    return values

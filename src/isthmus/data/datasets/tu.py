@@ -16,26 +16,25 @@ from torch_geometric.data import Data
 from torch_geometric.utils import coalesce, remove_self_loops
 
 from isthmus.data import rows
-from isthmus.data.datasets.bags import edges
+from isthmus.data.datasets.bags import directed_edges
 from isthmus.data.datasets.public import PublicDataSet, Sizes, download, unpack
-from isthmus.data.datasets.text import numbers
+from isthmus.data.datasets.text import read_numbers
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 
-DENSE = 50_000_000
-"""Entries up to which one-hot degrees are a dense matrix."""
+MAX_DENSE = 50_000_000
+"""One-hot degrees with more entries than this are a sparse matrix."""
 
-
-COORDINATES = frozenset({"BZR", "COX2", "DHFR"})
-"""Molecules whose atoms come with their three coordinates, which tell what is bonded."""
+SETS_WITH_COORDINATES = frozenset({"BZR", "COX2", "DHFR"})
+"""Molecules whose atoms have three coordinates as features; the bonds can be guessed from them."""
 
 
 class SmallGraphs(PublicDataSet):
     """Many small graphs, each with one class, from the TU Dortmund collection.
 
-    Features are the nodes' attributes and then, one-hot, their labels, as with PyG's class. The files are read here
-    for speed: PyG's class takes them apart line by line, and the largest have millions.
+    Features are the nodes' attributes and then their labels, one-hot, as with PyG's class. Isthmus reads the files
+    itself for speed: PyG's class splits them line by line, and the largest have millions of lines.
     """
 
     folder: ClassVar[str] = "tu"
@@ -45,12 +44,11 @@ class SmallGraphs(PublicDataSet):
     val: Share = 0.1
     """Share of the graphs to validate on; the rest is for testing."""
     split_seed: int | None = Field(None, ge=0)
-    """Draws the split for all seeds of a study, which are then of training and cut alone."""
+    """Seed of the split for all seeds of a study, which then vary only training and cut."""
     attributes: bool = True
-    """Whether nodes have their numeric attributes, where there are any; without, their labels alone, as PyG has them by
-    default."""
+    """Whether numeric attributes of the nodes are features; without them, only the labels are, as PyG's default."""
 
-    def needed(self) -> Sequence[str]:
+    def required_files(self) -> Sequence[str]:
         return [f"{self.title}_{part}.txt" for part in ("A", "graph_indicator")]
 
     def source(self) -> str:
@@ -63,85 +61,84 @@ class SmallGraphs(PublicDataSet):
 
     def load(self, seed: int) -> Pool:
         graph = self.graphs()
-        source = numpy_generator(seed if self.split_seed is None else self.split_seed, "split")
-        masks = split_by_share(graph.y, self.train, self.val, source)
-        splits = {key.removesuffix("_mask"): mask for key, mask in masks.items()}
+        generator = numpy_generator(seed if self.split_seed is None else self.split_seed, "split")
+        splits = split_by_share(graph.y, self.train, self.val, generator)
         party = replace(Party.of_batch("pooled", graph, **splits), structural=self.structural(graph))
         return Pool(party, classes=int(graph.y.max()) + 1)
 
     def structural(self, graph: Data) -> Tensor | None:
-        """Columns of the features that follow from the edges, or these from them: where atoms are in space."""
-        return torch.arange(3) if self.attributes and self.title in COORDINATES else None
+        """Columns of the features that reveal edges, or follow from them: the coordinates of atoms."""
+        return torch.arange(3) if self.attributes and self.title in SETS_WITH_COORDINATES else None
 
     def graphs(self) -> Data:
-        """All graphs one after another; `batch` says for every node which one it is in."""
-        with self.published() as raw:
+        """All graphs in one `Data`; `batch` is the graph of each node."""
+        with self.published_files() as raw:
             if not (raw / f"{self.title}_graph_labels.txt").exists():
                 raise IsthmusError(
                     f"data set '{self.name}': {self.title} has no {self.title}_graph_labels.txt, so its graphs have no "
-                    "classes: choose a set for classification"
+                    "classes: choose another set, one for classification"
                 )
             return read_graphs(raw, self.title, attributed=self.attributes)
 
 
 def read_graphs(raw: Path, title: str, *, attributed: bool = True) -> Data:
-    """Graphs in the files of the collection; `x` is none where nodes have neither attributes (if asked for) nor
-    labels."""
+    """The graphs in the files of a set; `x` is none if nodes have neither labels nor (requested) attributes."""
 
     def path(part: str) -> Path:
         return raw / f"{title}_{part}.txt"
 
-    batch = torch.from_numpy(numbers(path("graph_indicator"))[:, 0] - 1)
-    written = numbers(path("graph_labels"))
-    graphs, nodes = len(written), batch.numel()
-    if written.shape[1] > 1:
-        raise ValueError(f"{path('graph_labels').name}: {written.shape[1]} labels for each graph, it must be one")
+    batch = torch.from_numpy(read_numbers(path("graph_indicator"))[:, 0] - 1)
+    labels = read_numbers(path("graph_labels"))
+    graphs, nodes = len(labels), batch.numel()
+    if labels.shape[1] > 1:
+        raise ValueError(f"{path('graph_labels').name}: {labels.shape[1]} labels for each graph, it must be one")
     if bool((batch.diff() < 0).any()) or not 0 <= int(batch[0]) <= int(batch[-1]) < graphs:
-        raise ValueError(f"{path('graph_indicator').name}: graphs must stand in the order 1 .. {graphs}")
-    pairs = numbers(path("A")) - 1
+        raise ValueError(f"{path('graph_indicator').name}: graphs must be in the order 1 .. {graphs}")
+    pairs = read_numbers(path("A")) - 1
     if pairs.shape[1] != 2:
         raise ValueError(f"{path('A').name}: a line must hold the two ends of an edge")
-    edge_index = coalesce(remove_self_loops(edges(pairs[:, 0], pairs[:, 1], nodes))[0], num_nodes=nodes)
+    edge_index = coalesce(remove_self_loops(directed_edges(pairs[:, 0], pairs[:, 1], nodes))[0], num_nodes=nodes)
     if bool((batch[edge_index[0]] != batch[edge_index[1]]).any()):
         raise ValueError(f"{path('A').name}: an edge joins two graphs")
-    described = []
+    x = []
     if attributed and path("node_attributes").exists():
-        described.append(attributes(path("node_attributes"), nodes))
-    described += [] if not path("node_labels").exists() else kinds(path("node_labels"), nodes)
-    _, y = np.unique(written[:, 0], return_inverse=True)
-    graph = Data(x=torch.cat(described, dim=1) if described else None, edge_index=edge_index, y=torch.from_numpy(y))
+        x.append(read_attributes(path("node_attributes"), nodes))
+    if path("node_labels").exists():
+        x += one_hot_labels(path("node_labels"), nodes)
+    _, y = np.unique(labels[:, 0], return_inverse=True)
+    graph = Data(x=torch.cat(x, dim=1) if x else None, edge_index=edge_index, y=torch.from_numpy(y))
     graph.batch, graph.num_nodes, graph.num_graphs = batch, nodes, graphs
     return graph
 
 
-def attributes(path: Path, nodes: int) -> Tensor:
-    """Numbers that describe the nodes, `[nodes, attributes]`."""
-    found = torch.from_numpy(numbers(path, np.float64)).to(torch.get_default_dtype())
+def read_attributes(path: Path, nodes: int) -> Tensor:
+    """Numeric attributes of the nodes, `[nodes, attributes]`."""
+    found = torch.from_numpy(read_numbers(path, np.float64)).to(torch.get_default_dtype())
     if found.size(0) != nodes or not bool(torch.isfinite(found).all()):
-        raise ValueError(f"{path.name}: it must have finite numbers for each of {nodes} nodes")
+        raise ValueError(f"{path.name}: it must have a line of finite numbers for each of {nodes} nodes")
     return found
 
 
-def kinds(path: Path, nodes: int) -> list[Tensor]:
-    """Labels of the nodes, one-hot from the smallest to the largest; a matrix for each column."""
-    found = torch.from_numpy(numbers(path))
+def one_hot_labels(path: Path, nodes: int) -> list[Tensor]:
+    """Labels of the nodes, one-hot from the smallest to the largest; one matrix per column of the file."""
+    found = torch.from_numpy(read_numbers(path))
     if found.size(0) != nodes:
-        raise ValueError(f"{path.name}: {found.size(0)} lines, the nodes are {nodes}")
+        raise ValueError(f"{path.name}: {found.size(0)} lines, but there are {nodes} nodes")
     return [one_hot(column - column.min()).to(torch.get_default_dtype()) for column in found.unbind(dim=1)]
 
 
-def degrees(graph: Data, most: int) -> Tensor:
-    """Degrees as features, one-hot with a column for each from 0 to `most`; greater ones share the last.
+def degree_features(graph: Data, most: int) -> Tensor:
+    """Degrees as features, one-hot with a column for each from 0 to `most`; higher degrees share the last column.
 
-    They are sparse where they would fill more than 200 MB: until then dense ones are faster, there are few columns.
+    The matrix is dense, which is faster with few columns, unless it would fill more than 200 MB.
 
     >>> star = Data(edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4)
-    >>> degrees(star, most=2).tolist()
+    >>> degree_features(star, most=2).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
     """
     nodes = int(graph.num_nodes or 0)
     degree = torch.bincount(graph.edge_index[1], minlength=nodes).clamp(max=most)
-    if nodes * (most + 1) <= DENSE:
+    if nodes * (most + 1) <= MAX_DENSE:
         return one_hot(degree, most + 1).to(torch.get_default_dtype())
     return rows.csr(torch.arange(nodes + 1), degree, torch.ones(nodes), (nodes, most + 1))
 
@@ -151,20 +148,20 @@ class Tu(SmallGraphs):
 
     name: ClassVar[str] = "tu"
 
-    title: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")  # type: ignore[misc]  # an option: it stands for all
-    """What the collection calls the set, such as MUTAG."""
+    title: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")  # type: ignore[misc]  # a class variable in the other sets, an option here
+    """The set's name in the collection, such as MUTAG."""
     max_degree: int = Field(100, ge=1)
-    """For sets whose nodes have neither attributes nor labels: features are degrees, one-hot up to this one."""
+    """For sets without node attributes and labels: features are degrees, one-hot; higher ones share the last column."""
 
     def shared_encoding(self) -> str:
         parts = ("node_attributes", "node_labels")[not self.attributes :]
-        described = [self.raw() / f"{self.title}_{part}.txt" for part in parts]
+        described = [self.raw_folder() / f"{self.title}_{part}.txt" for part in parts]
         return "" if any(path.exists() for path in described) else f"degrees up to {self.max_degree}"
 
     def graphs(self) -> Data:
         graph = super().graphs()
         if graph.x is None:
-            graph.x = degrees(graph, self.max_degree)
+            graph.x = degree_features(graph, self.max_degree)
         return graph
 
     def structural(self, graph: Data) -> Tensor | None:

@@ -16,6 +16,7 @@ from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, Contents, check_fo
 from isthmus.data.folder.settings import FILE
 from isthmus.data.ids import uniform
 from isthmus.data.party import Party
+from isthmus.data.pool import check_shares
 from isthmus.errors import IsthmusError
 
 
@@ -103,8 +104,7 @@ def build_party(
 def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str, Tensor]:
     if contents.splits is not None:
         return contents.splits
-    if train + val > 1:
-        raise IsthmusError(f"train = {train} and val = {val} are more than the whole: lower one of them")
+    check_shares(train, val)
     at = uniform(contents.item_ids, seed, "split")
     held = {"train": at < train, "val": (at >= train) & (at < train + val), "test": at >= train + val}
     return {split: mask & contents.labelled for split, mask in held.items()}

@@ -37,7 +37,7 @@ class QuantityDirichlet(Partition):
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         generator = numpy_generator(seed, "partition")
         shares = generator.dirichlet(np.full(parties, self.beta), size=1)
-        return fill_empty_parties(spread(one_group(pool), torch.from_numpy(shares), generator), parties)
+        return fill_empty_parties(deal_by_share(one_group(pool), torch.from_numpy(shares), generator), parties)
 
 
 class Iid(Partition):
@@ -67,7 +67,7 @@ class LabelDirichlet(Partition):
         generator = numpy_generator(seed, "partition")
         drawn = torch.from_numpy(generator.dirichlet(np.full(parties, self.beta), size=classes))
         unlabelled = torch.full((1, parties), 1 / parties, dtype=drawn.dtype)
-        return fill_empty_parties(spread(y, torch.cat([drawn, unlabelled]), generator), parties)
+        return fill_empty_parties(deal_by_share(y, torch.cat([drawn, unlabelled]), generator), parties)
 
 
 class LabelSkew(Partition):
@@ -130,7 +130,7 @@ def _dealt(in_runs: Tensor, parties: int) -> Tensor:
     return owner
 
 
-def spread(group: Tensor, shares: Tensor, generator: np.random.Generator) -> Tensor:
+def deal_by_share(group: Tensor, shares: Tensor, generator: np.random.Generator) -> Tensor:
     """Owners, when every group's items go to the parties by that group's shares, `[groups, parties]`, drawn blindly."""
     at = (rank_within(group, generator).double() + 0.5) / torch.bincount(group)[group]
     ends = shares.cumsum(1)[:, :-1].contiguous()
