@@ -37,6 +37,14 @@ from isthmus.testing import Subject, small_parties
 HERE = Path(__file__).parent
 PAPERS = HERE.parent / "benchmarks" / "papers"
 ROUNDS = 3
+GUIDES = {
+    "coupled.md": ("fedcog", "fedcog-gcn", "fedgcn", "fedsage", "fedsage-plus", "bds-gcn"),
+    "overlap.md": ("fedgl",),
+    "secret-edges.md": ("fgcl",),
+    "unlabelled.md": ("fclg", "infograph", "mvgrl"),
+    "condensed.md": ("fedgc", "gcond", "doscond", "sfgc"),
+}
+"""The page that says what the parties of a method have, and how to choose."""
 OURS = "guide"
 """The folder of studies that are no paper's."""
 MOST = 8
@@ -52,8 +60,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(kind: type[Method], shelf: Sequence[Entry]) -> str:
-    page = f"{kind.listing.setting}.md"
-    guide = page if (HERE / page).is_file() else "methods.md"
+    guide = next((page for page, names in GUIDES.items() if kind.name in names), "methods.md")
     parts = [
         f"# {kind.name}",
         *_said(inspect.getdoc(kind) or ""),
@@ -80,7 +87,7 @@ def _said(doc: str) -> Iterator[str]:
 
 def _leaves(kind: type[Method]) -> str:
     level = kind.levels[0]
-    parties = overlapping_parties() if kind.listing.setting == "overlap" else small_parties(level)
+    parties = overlapping_parties() if kind.name in GUIDES["overlap.md"] else small_parties(level)
     subject = Subject(kind(rounds=ROUNDS), parties, Encoder.named(kind.encoder)(hidden=8))
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for each in subject.run().go().ledger.rows():
@@ -90,8 +97,7 @@ def _leaves(kind: type[Method]) -> str:
     rows = []
     for (action, verb, eyes, protection), of in groups.items():
         answers = list(Counter(each["call"] for each in of).values())
-        fields = list(fields_in(each["fields"] for each in of))
-        deed = Deed(action, eyes, protection, fields, answers, _shares(of), subject.method.field_nouns())
+        deed = Deed(action, eyes, protection, list(fields_in(each["fields"] for each in of)), answers, _shares(of))
         rows.append((_when({each["round"] for each in of}), code(action), verb, sentence(in_plain_words(deed))))
     if not rows:
         return "Nothing."

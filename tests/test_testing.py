@@ -31,7 +31,7 @@ class Mine(FedAvg):
             self.model.load(request["weights"])
             self.method.local.fit(self, self.loss)
             weights = self.after({name: stack.clone() for name, stack in self.model.stacks().items()}, request)
-            return Answer({"weights": weights}, weight=self.weights_of_mean())
+            return Answer({"weights": weights}, weight=self.averaging_weights())
 
         def loss(self, step: Step) -> torch.Tensor:
             return self.task.loss(step)
@@ -116,7 +116,7 @@ class HidesErrors(Mine):
                 return super().train(request)
             except RuntimeError:
                 weights = {name: w.expand(len(self.cohort), *w.shape) for name, w in request["weights"].items()}
-                return Answer({"weights": weights}, weight=self.weights_of_mean())
+                return Answer({"weights": weights}, weight=self.averaging_weights())
 
 
 class IgnoresThePartiesOfACohort(Mine):

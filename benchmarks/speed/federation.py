@@ -40,7 +40,7 @@ from figures import machine, named, print_table
 from isthmus import toml
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Reply
-from isthmus.federation.verbs import Wanted
+from isthmus.federation.transport import TotalRequest
 from isthmus.protect.base import Message
 from isthmus.protect.masks import MaskedSums, MaskingGuard
 from isthmus.protect.sealing import Channel, keyrings
@@ -235,7 +235,7 @@ def simulated(parties: int, weights: int, gone: float) -> dict[str, Any]:
     room = Room(parties, weights, gone)
     sums = MaskedSums(32, 0.5, room, lambda total, request: "", 1)  # type: ignore[arg-type]
     before, began = memory(), time.perf_counter()
-    made = sums.total(Wanted("train", {}, room.parties))
+    made = sums.total(TotalRequest("train", {}, room.parties))
     passed = time.perf_counter() - began
     held = memory() - before
     party = {step: float(np.mean(each)) for step, each in room.times.items()}

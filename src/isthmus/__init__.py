@@ -35,7 +35,7 @@ _MODULES = {
     "Answer": "isthmus.federation.answers",
     "Mail": "isthmus.federation.answers",
     "Federation": "isthmus.federation.verbs",
-    "Each": "isthmus.federation.verbs",
+    "Each": "isthmus.federation.transport",
     "IsthmusError": "isthmus.errors",
     "Results": "isthmus.study.results",
     "Study": "isthmus.study.config",
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from isthmus.federation.answers import Mail as Mail
     from isthmus.federation.site import Site as Site
     from isthmus.federation.site import action as action
-    from isthmus.federation.verbs import Each as Each
+    from isthmus.federation.transport import Each as Each
     from isthmus.federation.verbs import Federation as Federation
     from isthmus.methods.base import Averaging as Averaging
     from isthmus.methods.base import Method as Method

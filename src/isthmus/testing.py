@@ -23,10 +23,9 @@ from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
-from isthmus.federation.ledger import Verb
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
-from isthmus.federation.verbs import Each
+from isthmus.federation.transport import Command, Each
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.loop import Run, RunResult
@@ -128,7 +127,7 @@ def _quiet() -> Iterator[None]:
 def cohort_law(subject: Subject) -> None:
     """One cohort of K parties gives the same weights as K cohorts of one party."""
     together, apart = subject.run().go(), subject.run(side_by_side=False).go()
-    _assert_close(together.weights, apart.weights, "weights of one cohort and of cohorts of one party")
+    _assert_close(together.models, apart.models, "weights of one cohort and of cohorts of one party")
     assert together.chosen_round == apart.chosen_round, "one cohort and cohorts of one party choose different rounds"
 
 
@@ -142,7 +141,7 @@ def same_seed_same_result(subject: Subject) -> None:
     first, second = subject.run().go(), subject.run().go()
     _assert_same(first, second, "two runs with one seed")
     other = subject.run(seed=subject.seed + 1).go()
-    assert not _equal(first.weights, other.weights), "another seed gives the same weights: the seed does nothing"
+    assert not _equal(first.models, other.models), "another seed gives the same weights: the seed does nothing"
 
 
 def resume_equals_uninterrupted(subject: Subject) -> None:
@@ -166,7 +165,7 @@ def resume_equals_uninterrupted(subject: Subject) -> None:
 def test_labels_decide_nothing(subject: Subject) -> None:
     """Wrong test labels change neither what training sends nor which round is chosen."""
     clean, poisoned = Recording(subject), Recording(subject, parties=[_poisoned(p) for p in subject.parties])
-    _assert_equal_trees(clean.result.weights, poisoned.result.weights, "weights with clean and poisoned test labels")
+    _assert_equal_trees(clean.result.models, poisoned.result.models, "weights with clean and poisoned test labels")
     assert clean.result.chosen_round == poisoned.result.chosen_round, "the choice of the round depends on test labels"
     assert clean.training == poisoned.training, "what parties send in training depends on test labels"
 
@@ -183,7 +182,7 @@ def weights_travel_or_are_kept(subject: Subject) -> None:
             continue
         recorded = any(_is_weight(name, path) for path in record.fields | record.kept)
         assert recorded, f"weight '{name}' is neither sent nor kept"
-        for path, value in wire.flatten(record.result.weights):
+        for path, value in wire.flatten(record.result.models):
             trained = not _is_weight(name, path) or not torch.equal(value.float(), parameter.detach().float())
             assert trained, f"weight '{name}' ({path}) is never trained"
 
@@ -194,7 +193,7 @@ def _is_weight(name: str, path: str) -> bool:
 
 def faults_are_named(subject: Subject) -> None:
     """A party that fails, or answers with NaN, is named; the run goes on or stops as the method's quorum says."""
-    if subject.method.role == "pooled":
+    if subject.method.pooled:
         return  # all data are in one place, so no party can be missing
     victim = subject.parties[0].name
     lenient = subject.method.model_copy(update={"quorum": 0.0})
@@ -205,16 +204,16 @@ def faults_are_named(subject: Subject) -> None:
         try:
             result = run.go()
         except IsthmusError as error:
-            if subject.method.everyone and victim in str(error):
+            if subject.method.everyone != "never" and victim in str(error):
                 continue
-            fault = "the error names no party" if subject.method.everyone else "the run stopped without need"
+            fault = "the error names no party" if subject.method.everyone != "never" else "the run stopped without need"
             raise AssertionError(f"{what} at '{victim}': {fault}: {error}") from error
         rows = list(result.ledger.rows())
         named = {row["party"] for row in rows if row["status"] == "failed"}
         assert named == {victim}, f"{what} at '{victim}': the ledger names {sorted(named) or 'nobody'}"
         used = _used_in_training(rows, victim)
         assert not used, f"{what} at '{victim}': action '{used}' used an answer of the failed party"
-        for path, value in wire.flatten(result.weights):
+        for path, value in wire.flatten(result.models):
             if victim not in path:
                 assert bool(torch.isfinite(value).all()), f"{what} at '{victim}' reached weight '{path}'"
         run = subject.run(method=strict, parties=parties, transport=_transport(subject, strict, parties, failing))
@@ -261,27 +260,32 @@ class _Recorder(LocalTransport):
         self.training: list[tuple[str, str, bytes]] = []
         self.fields: set[str] = set()
 
-    def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
-        for party in of:
-            payload = request.payloads[party] if isinstance(request, Each) else request
-            self.received[party] += len(wire.encode(payload))
-            self.fields |= {name for name, _ in wire.flatten(payload)}
-        replies = super().call(verb, action, request, of)
+    def send(self, command: Command) -> list[Reply]:
+        if command.do == "answer":
+            self._count_requests(command)
+        if command.do == "deliver":
+            self._count_mail(command.payload)
+        replies = super().send(command)
         for reply in replies:
             for at, party in enumerate(reply.parties):
                 for payload in list(reply.letters[at].values()) if reply.letters else [reply.payload(at)]:
                     data = wire.encode(payload)
                     self.sent[party] += len(data)
                     self.fields |= {name for name, _ in wire.flatten(payload)}
-                    if action != "evaluate":
-                        self.training.append((action, party, data))
+                    if command.action != "evaluate":
+                        self.training.append((command.action, party, data))
         return replies
 
-    def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
+    def _count_requests(self, command: Command) -> None:
+        for party in command.of:
+            payload = command.payload.payloads[party] if isinstance(command.payload, Each) else command.payload
+            self.received[party] += len(wire.encode(payload))
+            self.fields |= {name for name, _ in wire.flatten(payload)}
+
+    def _count_mail(self, mail: Mapping[str, Mapping[str, Any]]) -> None:
         for party, payload in mail.items():
             letters = payload.values() if all(isinstance(v, Mapping) for v in payload.values()) else [payload]
             self.received[party] += sum(len(wire.encode(letter)) for letter in letters)
-        super().deliver(action, mail)
 
 
 class Recording:
@@ -306,7 +310,7 @@ def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _site(subject: Subject, method: Method, parties: Sequence[Party]) -> Site:
-    hosted = [pool_parties(parties)] if method.role == "pooled" else list(parties)
+    hosted = [pool_parties(parties)] if method.pooled else list(parties)
     return method.site(hosted, subject.task, _module(subject, method, parties), seed=subject.seed)
 
 
@@ -317,7 +321,7 @@ def _module(subject: Subject, method: Method, parties: Sequence[Party]) -> nn.Mo
 def _transport(subject: Subject, method: Method, parties: Sequence[Party], failing: str | None) -> LocalTransport:
     """Return a transport of one cohort; `failing` raises when it draws a random number, or else at the action's end."""
     site = _site(subject, method, parties)
-    generators, answer = site.generators, site._answer
+    generators, perform = site.generators, site.perform
     failed = False
 
     def failing_generators(*purpose: object) -> Any:
@@ -327,16 +331,16 @@ def _transport(subject: Subject, method: Method, parties: Sequence[Party], faili
             raise RuntimeError("disk on fire")
         return generators(*purpose)
 
-    def failing_answer(function: Any, request: Any, positions: tuple[int, ...]) -> Reply:
+    def failing_perform(function: Any, request: Any, positions: tuple[int, ...]) -> Reply:
         nonlocal failed
         failed = False
-        reply = answer(function, request, positions)
+        reply = perform(function, request, positions)
         if failing in reply.parties and not failed:
             raise RuntimeError("disk on fire")
         return reply
 
     # patches this one object, not its class
-    site.generators, site._answer = failing_generators, failing_answer  # type: ignore[method-assign]
+    site.generators, site.perform = failing_generators, failing_perform  # type: ignore[method-assign]
     return LocalTransport([site])
 
 
@@ -390,7 +394,7 @@ def _assert_equal_trees(a: Any, b: Any, what: str) -> None:
 
 
 def _assert_same(a: RunResult, b: RunResult, what: str) -> None:
-    _assert_equal_trees(a.weights, b.weights, f"weights of {what}")
+    _assert_equal_trees(a.models, b.models, f"weights of {what}")
     assert a.history == b.history, f"histories of {what} differ"
     assert list(a.ledger.rows()) == list(b.ledger.rows()), f"ledgers of {what} differ"
     assert (a.chosen_round, a.rounds) == (b.chosen_round, b.rounds), f"rounds of {what} differ"

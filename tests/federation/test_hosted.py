@@ -15,7 +15,8 @@ from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.hosted import HostSide, HostTransport
 from isthmus.federation.remote import Message
 from isthmus.federation.site import Site
-from isthmus.federation.verbs import Each, Federation
+from isthmus.federation.transport import Each
+from isthmus.federation.verbs import Federation
 
 SPLIT = {"a": NAMES[:1], "b": NAMES[1:]}
 
@@ -51,7 +52,7 @@ def test_a_total_is_the_same_to_the_bit() -> None:
     here, there = both(stacked)
     totals = [each.total("say", {"w": torch.full((1,), 0.1)}) for each in (here, there)]
     assert bits(totals[0].sums) == bits(totals[1].sums)
-    assert here.ledger.calls == there.ledger.calls
+    assert here.ledger.entries == there.ledger.entries
     assert bits(here.transport.save()) == bits(there.transport.save())
 
 
@@ -78,7 +79,7 @@ def test_mail_reaches_parties_at_other_hosts_and_old_mail_is_gone() -> None:
         for turn, due in ((0, [0, 0, 0, 1]), (1, [0, 0, 0, 0])):
             federation.exchange("say", {"what": "send", "turn": turn})
             assert [each["came"] for each in federation.ask("say", {"what": "read"}).values()] == due
-    assert here.ledger.calls == there.ledger.calls
+    assert here.ledger.entries == there.ledger.entries
 
 
 def test_what_cannot_travel_is_the_fault_of_its_party_alone() -> None:

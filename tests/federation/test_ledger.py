@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from isthmus.federation.ledger import COLUMNS, Call, Ledger
+from isthmus.federation.ledger import COLUMNS, Entry, Ledger
 from isthmus.store import pack, unpack
 
 
 def filled() -> Ledger:
     ledger = Ledger()
-    ledger.add(Call(1, 0, "total", "train", "server sees the sum", "w[2]", "none", ("a", "b"), (80, 0), (72, 72),
+    ledger.add(Entry(1, 0, "total", "train", "server sees the sum", "w[2]", "none", ("a", "b"), (80, 0), (72, 72),
                     {"b": "action 'train', it rained"}))  # fmt: skip
     ledger.add(
-        Call(2, 1, "exchange", "send", "the addressed party", "ids[3]", "none", ("b",), (24,), (16,), {}, {"b": 3})
+        Entry(2, 1, "exchange", "send", "the addressed party", "ids[3]", "none", ("b",), (24,), (16,), {}, {"b": 3})
     )
     return ledger
 
@@ -44,9 +44,9 @@ def test_totals_are_the_sums_of_the_rows() -> None:
 
 def test_a_ledger_comes_back_from_a_checkpoint_as_it_was() -> None:
     ledger, restored = filled(), Ledger()
-    restored.add(ledger.calls[0])
+    restored.add(ledger.entries[0])
     restored.restore(unpack(pack({"ledger": ledger.dump()}))["ledger"])
-    assert restored.calls == ledger.calls
+    assert restored.entries == ledger.entries
     assert list(restored.rows()) == list(ledger.rows())
 
 

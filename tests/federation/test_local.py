@@ -53,7 +53,7 @@ def test_through_bytes_a_run_is_the_same_bit_for_bit(method: Averaging, held: st
     plain, wired = (run(method, held, wire=wire, side_by_side=side_by_side) for wire in (False, True))
     results = plain.go(), wired.go()
     assert told(results[0]) == told(results[1])
-    assert results[0].ledger.calls == results[1].ledger.calls
+    assert results[0].ledger.entries == results[1].ledger.entries
     assert bits(plain.transport.save()) == bits(wired.transport.save())
 
 
@@ -63,12 +63,12 @@ def test_one_cohort_gives_what_cohorts_of_one_give(method: Averaging, held: str)
     together, alone = (run(method, held, side_by_side=side_by_side) for side_by_side in (True, False))
     results = together.go(), alone.go()
     assert_close(together.state.weights, alone.state.weights)
-    assert results[0].ledger.calls == results[1].ledger.calls
+    assert results[0].ledger.entries == results[1].ledger.entries
 
 
 def test_sampled_rounds_ask_the_sampled_alone() -> None:
     result = run(METHODS["fedavg"]).go()
-    asked = [call.parties for call in result.ledger.calls if call.action == "train"]
+    asked = [call.parties for call in result.ledger.entries if call.action == "train"]
     assert [len(parties) for parties in asked] == [2] * 4
     assert len(set(asked)) > 1
 

@@ -14,7 +14,7 @@ from scripted import NAMES, Scripted, bits, number, site_of, small_parties
 from isthmus.errors import IsthmusError, PartyFailed, PayloadError
 from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.site import Kept, Site, action
-from isthmus.federation.verbs import Each
+from isthmus.federation.transport import Each
 from isthmus.store import pack, unpack
 
 # ---- what a site keeps

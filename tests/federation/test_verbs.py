@@ -14,7 +14,8 @@ from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.site import Site
-from isthmus.federation.verbs import Each, Federation
+from isthmus.federation.transport import Each
+from isthmus.federation.verbs import Federation
 
 ALONE = ((0,), (1,), (2,), (3,))
 modes = pytest.mark.parametrize("through_bytes", [False, True], ids=["in process", "wire"])
@@ -166,7 +167,7 @@ def test_parties_get_the_rows_they_name_and_no_others(wants: bool, through_bytes
 
     federation = federation_of(script, split=((0, 1), (2, 3)), wire=through_bytes)
     union = federation.agree("say")
-    federation.total("say", {"wants": wants}, to="parties", rows=union, least=2)
+    federation.total("say", {"wants": wants}, to="parties", rows=union, min_contributors=2)
     federation.ask("say", {"hear": True})
     for party, ids in IDS.items():
         due = [20, 40] if wants else ids
@@ -179,7 +180,7 @@ def test_parties_get_the_rows_they_name_and_no_others(wants: bool, through_bytes
 def test_a_total_of_too_few_is_not_opened_nor_delivered() -> None:
     federation = federation_of(stacks)
     with pytest.raises(TooFewAnswers, match="a total of 1 party is not opened: at least 2"):
-        federation.total("say", of=NAMES[:1], to="parties", least=2)
+        federation.total("say", of=NAMES[:1], to="parties", min_contributors=2)
     assert all(site.inbox == {} for site in federation.transport.sites)
 
 
@@ -270,7 +271,7 @@ def test_a_request_that_must_not_travel_never_leaves(request_: Any, says: str, t
     with pytest.raises(PayloadError) as caught:
         federation.ask("say", request_)
     assert says in str(caught.value)
-    assert called == federation.ledger.calls == []
+    assert called == federation.ledger.entries == []
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,7 @@ def test_a_wrong_name_is_told_with_the_nearest(call: Callable[[Federation], Any]
     with pytest.raises(IsthmusError) as caught:
         call(federation)
     assert says in str(caught.value)
-    assert federation.ledger.calls == []
+    assert federation.ledger.entries == []
 
 
 # ---- faulty answers and the quorum
@@ -362,7 +363,7 @@ def test_below_the_quorum_a_call_says_who_is_missing(quorum: float, passes: bool
         federation.ask("say")
     assert "round 7, action 'say': 3 of 4 parties answered, at least 4 must" in str(caught.value)
     assert "missing: 'party-1' (action 'say', field 'g/x' is nan" in str(caught.value)
-    assert len(federation.ledger.calls) == 1
+    assert len(federation.ledger.entries) == 1
 
 
 def test_the_quorum_is_exact_where_floats_are_not() -> None:
@@ -422,7 +423,7 @@ def test_the_ledger_says_verb_eyes_fields_and_round() -> None:
     federation = federation_of(stacks, clock=lambda: 3)
     federation.ask("say")
     federation.total("say")
-    assert [(call.round, call.call, call.verb, call.eyes, call.fields) for call in federation.ledger.calls] == [
+    assert [(call.round, call.call, call.verb, call.eyes, call.fields) for call in federation.ledger.entries] == [
         (3, 0, "ask", "server sees each answer", "w/a[3], weight of/all[]"),
         (3, 1, "total", "server sees the sum", "w/a[3], weight of/all[]"),
     ]

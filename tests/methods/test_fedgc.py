@@ -332,7 +332,7 @@ def test_steps_of_theta_are_gradient_descent_on_the_synthetic_graph(parties):
 
 def test_other_parties_are_drawn_in_every_round_of_teaching(parties):
     found = run_of(FedGC(**{**QUICK, "teaching": 8}, fraction=0.5), parties).go()
-    drawn = [call.parties for call in found.ledger.calls if call.action == "train"]
+    drawn = [call.parties for call in found.ledger.entries if call.action == "train"]
     assert len(drawn) == 2 * 8
     assert len(set(drawn)) > 1
 
@@ -375,7 +375,7 @@ def test_one_theta_is_asked_once(parties):
 
 def test_no_sums_of_classes_leave_for_a_start_at_noise(parties):
     found = run_of(FedGC(**QUICK, self_training=False, bottleneck=False, start="random"), parties).go()
-    fields = {call.action: call.fields for call in found.ledger.calls}
+    fields = {call.action: call.fields for call in found.ledger.entries}
     assert "sum[4,0]" in fields["count"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from isthmus.data.describe import CutDescription, PartyDescription
-from isthmus.federation.ledger import Call, Ledger
+from isthmus.federation.ledger import Entry, Ledger
 from isthmus.methods.base import Method
 from isthmus.progress.terminal import Live, show_cut, size, table
 from isthmus.study.loop import RunResult
@@ -19,7 +19,7 @@ from isthmus.study.results import Results
 
 def result(method: str, seed: int, *, sent: int = 80, **metrics: float) -> RunResult:
     ledger = Ledger()
-    ledger.add(Call(1, 0, "ask", "train", "server sees each answer", "w[2]", "none", ("a",), (sent,), (0,)))
+    ledger.add(Entry(1, 0, "ask", "train", "server sees each answer", "w[2]", "none", ("a",), (sent,), (0,)))
     return RunResult(method, seed, 100, 90, 12.5, dict(metrics), [], ledger)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, PlainTotal, Reply
-from isthmus.federation.verbs import Made, Wanted
+from isthmus.federation.transport import TotalRequest, TotalResult
 from isthmus.protect.base import Guard, Message
 from isthmus.protect.options import Protection
 from isthmus.protect.sealing import Channel, keyrings
@@ -96,8 +96,8 @@ class Table:
         rows: IdUnion | None = None,
         to: Any = "server",
         least: int = 1,
-    ) -> Made:
-        return self.sums.total(Wanted("say", request or {}, self.parties, to, rows, least))
+    ) -> TotalResult:
+        return self.sums.total(TotalRequest("say", request or {}, self.parties, to, rows, least))
 
     def plain(self, of: Sequence[str], rows: IdUnion | None = None, least: int = 1) -> PlainTotal:
         """The same total, added up of what parties say."""

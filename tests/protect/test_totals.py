@@ -16,7 +16,7 @@ from tests.protect.closed import Table
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, IdUnion, Reply, Total
-from isthmus.federation.verbs import Wanted
+from isthmus.federation.transport import TotalRequest
 from isthmus.protect.base import Message
 from isthmus.protect.ckks import EncryptingGuard
 from isthmus.protect.masks import MaskingGuard
@@ -88,7 +88,7 @@ def test_masked_rows_are_those_of_the_plain_total(parties: int, seed: int, least
     table = Table("masks", rows_of(parties, seed))
     if parties < least:
         return
-    found, due = table.total(rows=UNION, least=least).total, table.plain(table.parties, UNION, least)
+    found, due = table.total(rows=UNION, min_contributors=least).total, table.plain(table.parties, UNION, least)
     assert torch.equal(found.opened, due.opened)  # type: ignore[arg-type]
     same(found.payload(), due.payload(), 1e-7)
     same({"x": found.mean("x")}, {"x": due.mean("x")}, 1e-7)
@@ -98,7 +98,7 @@ def test_masked_rows_are_those_of_the_plain_total(parties: int, seed: int, least
 @pytest.mark.parametrize("least", [1, 3])
 def test_a_sum_for_the_parties_reaches_them_and_not_the_server(kind: str, least: int) -> None:
     table = Table(kind, rows_of(4, wants=True))
-    made, due = table.total(rows=UNION, to="parties", least=least), table.plain(table.parties, UNION, least)
+    made, due = table.total(rows=UNION, to="parties", min_contributors=least), table.plain(table.parties, UNION, least)
     assert made.total.payload() == {}
     for party in table.parties:
         got, wants = table.delivered[party], table.replies[party].columns["wants"][0]  # type: ignore[index]
@@ -418,7 +418,7 @@ def test_who_is_gone_between_counts_and_sums_leaves_nobody_alone_in_a_row(kind: 
         return "gone" if to == "a" and message.get("step") == "again" else None
 
     table = Table(kind, replies, meddle=meddle)
-    found, due = table.total(rows=UNION, least=2).total, table.plain(table.parties[1:], UNION, 2)
+    found, due = table.total(rows=UNION, min_contributors=2).total, table.plain(table.parties[1:], UNION, 2)
     assert torch.equal(found.opened, due.opened)  # type: ignore[arg-type]
     same(found.payload(), due.payload(), 1e-4)
     sums = [m for _, m, _ in table.seen if m.get("step") == "open" and m["what"] == "sums"]
@@ -447,7 +447,7 @@ def test_who_is_gone_while_a_wrong_sum_is_drawn_again_ends_the_run() -> None:
 def test_a_sum_without_its_quorum_is_not_opened() -> None:
     table = Table("masks", weights_of(5), meddle=at_step("d", "call"))
     with pytest.raises(TooFewAnswers, match="4 of 5 parties is not opened, at least 5 must be in it"):
-        table.sums.total(Wanted("say", {}, table.parties, needed=5))
+        table.sums.total(TotalRequest("say", {}, table.parties, needed=5))
     assert not any(m.get("step") == "open" for _, m, _ in table.seen)
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.errors import IsthmusError
-from isthmus.federation.ledger import Call, Ledger
+from isthmus.federation.ledger import Entry, Ledger
 from isthmus.result_files import load_summary
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, _readable, ordered, versions
@@ -25,7 +25,9 @@ from isthmus.study.results import Results, _readable, ordered, versions
 def result(method: str = "fedavg", seed: int = 0, **metrics: float) -> RunResult:
     ledger = Ledger()
     ledger.add(
-        Call(1, 0, "total", "train", "server sees the sum", "w[2]", "none", ("a", "b"), (80, 0), (72, 72), {"b": "why"})
+        Entry(
+            1, 0, "total", "train", "server sees the sum", "w[2]", "none", ("a", "b"), (80, 0), (72, 72), {"b": "why"}
+        )
     )
     weights = {"conv.bias": torch.tensor([1.0, 2.0]), "conv.weight": torch.arange(6.0).view(2, 3).t()}
     return RunResult(method, seed, 3, 2, 0.5, dict(metrics), [(1, "test_accuracy", 0.25)], ledger, weights)
@@ -82,17 +84,6 @@ def test_saved_folder_reads_back(tmp_path: Path) -> None:
     assert abs(datetime.fromisoformat(found["created"]) - datetime.now(UTC)) < timedelta(minutes=5)
     weights = load_file(tmp_path / "weights" / "fedavg-0.safetensors")
     assert torch.equal(weights["conv.weight"], results.runs[0].weights["conv.weight"])
-
-
-def test_reports_learn_from_the_folder_what_a_method_is_and_what_its_fields_are() -> None:
-    tables = [{"name": "local"}, {"name": "centralized"}, {"name": "fedcog", "trainer": {"name": "scaffold"}}]
-    methods = Results({"methods": tables}, []).to_dict()["methods"]
-    assert {name: each["role"] for name, each in methods.items()} == {
-        "local": "alone", "centralized": "pooled", "fedcog": "federated"
-    }  # fmt: skip
-    assert methods["local"]["nouns"] == {}
-    assert methods["fedcog"]["nouns"]["sum"] == "features"
-    assert methods["fedcog"]["nouns"]["change"] == "changes of control variates"  # its trainer's
 
 
 def described(emd: float = 0.5) -> CutDescription:

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 from torch import nn
 
 from isthmus.data.party import Party
+from isthmus.federation.answers import Reply
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.transport import Command
 from isthmus.options import Registered
 from isthmus.study.config import Loaded, Study
 from isthmus.study.setup import module_for
@@ -81,9 +83,10 @@ class Recorder(LocalTransport):
         super().__init__(sites, **options)
         self.letters: list[Letter] = []
 
-    def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
-        for addressee, received in mail.items():
-            for sender, payload in received.items():
-                if sender in self.parties and isinstance(payload, Mapping):  # otherwise a field of a total
-                    self.letters.append(Letter(action, sender, addressee, payload))
-        super().deliver(action, mail)
+    def send(self, command: Command) -> list[Reply]:
+        if command.do == "deliver":
+            for addressee, mail in command.payload.items():
+                for sender, payload in mail.items():
+                    if sender in self.parties and isinstance(payload, Mapping):  # else it is a field of a sum
+                        self.letters.append(Letter(command.action, sender, addressee, payload))
+        return super().send(command)

@@ -191,8 +191,9 @@ def guess_from_release(method: FGCL, transport: LocalTransport, released: Collec
     scores, joined = [], []
     for site in transport.sites:
         assert isinstance(site, FGCL.AtParty)
-        site.kept.now = tuple(range(len(site.hosted)))
-        for party, pairs, views in zip(site.hosted.parties, site.pairs, site.kept.each("prepared"), strict=True):
+        with site.asked():
+            released_views = site.kept.each("prepared")
+        for party, pairs, views in zip(site.hosted.parties, site.pairs, released_views, strict=True):
             if party.name in released:
                 trains = party.train[rows.party_of_rows(pairs.counts, party.train.device)]
                 weights = [views[str(view)].cpu().double() for view in range(len(views))]

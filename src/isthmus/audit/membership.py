@@ -218,12 +218,12 @@ class _Attacker:
         (site,) = run.transport.sites
         hosted = site.hosted
         plain = Site(run.method, hosted.parties, self.task, run.module, seed=self.seed)
-        found = {"features": plain.outputs(weights)}
-        own = site.outputs(weights).split(site.cohort.items)  # a transformed party's own items come first
+        found = {"features": plain.predict_all(weights)}
+        own = site.predict_all(weights).split(site.cohort.items)  # of made parties the own items come first
         found["transformed"] = torch.cat([each[:items] for each, items in zip(own, hosted.items, strict=True)])
         if torch.equal(*found.values()):
             del found["transformed"]
-        if run.method.role == "pooled":  # the single party has the order of all parties put together
+        if run.method.pooled:  # the single party has the order of all parties put together
             found = {name: output[self.rows] for name, output in found.items()}
         here = self.guessed[self.rows]
         return {name: output[here].log_softmax(1) for name, output in found.items()}

@@ -14,7 +14,7 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.remote import Message, Post, RemoteTransport
-from isthmus.federation.verbs import Federation, told_reasons
+from isthmus.federation.verbs import Federation, format_missing
 from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
@@ -38,7 +38,7 @@ class Outcome:
 def fit_for_federation(study: Study) -> None:
     """Errors that show before any party is asked for anything."""
     for method in study.method_list():
-        if method.role == "pooled":
+        if method.pooled:
             raise IsthmusError(f"method '{method.name}' needs all data in one place: leave it out of a federation")
     _shares(study)
 
@@ -58,7 +58,7 @@ def coordinate(
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
     entrance = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
     if entrance.out:
-        raise IsthmusError(f"all parties must settle the set-up together, these cannot: {told_reasons(entrance.out)}")
+        raise IsthmusError(f"all parties must settle the set-up together, these cannot: {format_missing(entrance.out)}")
     federation = Federation(entrance)
     joined = join(federation)
     task = joined.task(study.named_task())
@@ -110,7 +110,7 @@ def _driven(
         transport=transport,
     ).go()
     checkpoint.unlink(missing_ok=True)
-    transport.end()
+    transport.close()
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -96,10 +97,15 @@ def run_away(
     return results
 
 
+_NAME = re.compile(r"[\w-][\w.-]*")
+"""Names of groups that can be names of files."""
+
+
 def _checked(run: RunResult, study: Study) -> RunResult:
     """A run of this study: what comes from another machine names files here."""
     known = run.method in [method.name for method in study.method_list()] and run.seed in study.seeds
-    if not known or any(isinstance(weights, Mapping) for weights in run.weights.values()):
+    groups = run.models.get("groups", {})
+    if not known or run.models.keys() - {"shared", "groups"} or not all(_NAME.fullmatch(name) for name in groups):
         raise IsthmusError("what the server sent is no result of this study: look into the server")
     return run
 

@@ -123,7 +123,7 @@ class Member(PartySide):
         found: Mapping[str, Any] = store.load(path)
         return found
 
-    def choose(self, run: str, weights: wire.Payload) -> None:
+    def write_model(self, run: str, weights: wire.Payload) -> None:
         flat = {name: value.contiguous().clone() for name, value in wire.flatten(weights)}
         store.write(self.state / "weights" / f"{_plain(run)}.safetensors", save(flat), private=True)
 

@@ -21,7 +21,8 @@ from isthmus.data.folder.reading import Contents
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Reply
-from isthmus.federation.verbs import Each, Federation
+from isthmus.federation.transport import Each
+from isthmus.federation.verbs import Federation
 from isthmus.tasks.base import Task
 
 KINDS = ("classification", "multilabel", "regression")
@@ -120,6 +121,9 @@ class Introduction:
         raise IsthmusError("nothing is delivered in the set-up")
 
     def save(self) -> dict[str, Any]:
+        return {}
+
+    def models(self) -> dict[str, Any]:
         return {}
 
     def restore(self, saved: Mapping[str, Any]) -> None:

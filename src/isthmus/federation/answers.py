@@ -49,6 +49,8 @@ class Reply:
     weights: dict[str, Column] = field(default_factory=dict)
     letters: Sequence[Letters] = ()
     failures: dict[str, str] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    """What a transport needs to restore the site, or models by party; empty in replies to actions."""
 
     @classmethod
     def of(cls, parties: Sequence[str], answer: Answer | Mail) -> Reply:
@@ -68,6 +70,11 @@ class Reply:
                 raise PayloadError(f"a weight for '{name}', which is no field: {did_you_mean(name, answer.fields)}")
             _check_length(f"the weight of '{name or 'all'}'", column, len(parties))
         return cls(tuple(parties), columns, weights)
+
+    @classmethod
+    def of_one(cls, party: str, answer: Mapping[str, Any]) -> Reply:
+        """One party's answer as the server has read it."""
+        return cls((party,), {name: [value] for name, value in wire.flatten(answer)})
 
     def payload(self, at: int) -> dict[str, Any]:
         """The answer of the party at this position as it travels."""
@@ -187,7 +194,7 @@ class IdUnion:
         """As a server's state can keep it; `IdUnion(**saved)` is the way back."""
         return {"ids": self.ids, "holders": self.holders, "held": dict(self.held)}
 
-    def places(self, ids: Tensor) -> Tensor:
+    def positions(self, ids: Tensor) -> Tensor:
         """Rows of these ids in a sum over the union."""
         at = torch.searchsorted(self.ids, ids).clamp(max=max(0, self.ids.numel() - 1))
         if ids.numel() and (self.ids.numel() == 0 or not bool((self.ids[at] == ids).all())):
@@ -267,23 +274,23 @@ class PlainTotal(Total):
         replies: the answers, added in the order of `asked`, one multiplication and one addition each, so that the
             sum is the same to the bit however the parties are spread over sites.
         rows: a union of ids; then every field is keyed by rows, and each answer names its own in the field `ids`.
-        least: rows with fewer contributors are not opened; a whole sum with fewer is an error.
+        min_contributors: rows with fewer contributors are not opened; a whole sum with fewer is an error.
     """
 
     def __init__(
-        self, replies: Sequence[Reply], asked: Sequence[str], rows: IdUnion | None = None, least: int = 1
+        self, replies: Sequence[Reply], asked: Sequence[str], rows: IdUnion | None = None, min_contributors: int = 1
     ) -> None:
         missing = {party: why for reply in replies for party, why in reply.failures.items()}
         super().__init__({}, {}, sum(len(reply.parties) for reply in replies), missing, rows)
         self._scratch: dict[str, Tensor] = {}
-        self._least = least
+        self._min_contributors = min_contributors
         order = {party: at for at, party in enumerate(asked)}
         ordered = [_in_order(reply, order) for reply in replies]
         turns = sorted(
             (order[party], which, at) for which, reply in enumerate(ordered) for at, party in enumerate(reply.parties)
         )
         if rows is None:
-            require_contributors(self.contributors, least, "a total")
+            require_contributors(self.contributors, min_contributors, "a total")
         places: dict[str, Tensor] = {}
         if rows is not None:
             places = {party: _places(reply, at, rows) for reply in ordered for at, party in enumerate(reply.parties)}
@@ -292,7 +299,7 @@ class PlainTotal(Total):
             paths.pop("ids", None)
             self.opened = torch.ones(rows.ids.numel(), dtype=torch.bool)
             for path in paths:
-                self.opened &= _contributors(path, ordered, places, rows) >= least
+                self.opened &= _contributors(path, ordered, places, rows) >= min_contributors
         for path in paths:
             self._add(path, [(ordered[which], at) for _, which, at in turns], places)
         self._scratch.clear()
@@ -305,7 +312,7 @@ class PlainTotal(Total):
             contributors += len(positions)
             column = reply.columns[path]
             weights = _weights_of(path, reply)
-            if self._least > 1 and weights is not None:  # who weighs nothing hides nobody
+            if self._min_contributors > 1 and weights is not None:  # who weighs nothing hides nobody
                 contributors -= sum(_is_zero(slice_of(weights, at)) for at in positions)
             if not places and isinstance(column, Tensor) and len(positions) == column.size(0) and _one_each(weights):
                 self._add_stack(path, column, weights, reply)
@@ -326,8 +333,8 @@ class PlainTotal(Total):
                     self._add_rows(path, value, weight, place)
             if positions[-1] == len(reply.parties) - 1:
                 values.pop(id(reply))  # and with it the buffer in which it put slices together
-        if self._least > 1 and self.rows is None:
-            require_contributors(contributors, self._least, f"a total of '{path}'")
+        if self._min_contributors > 1 and self.rows is None:
+            require_contributors(contributors, self._min_contributors, f"a total of '{path}'")
 
     def _add_stack(self, path: str, column: Tensor, weights: Tensor | None, reply: Reply) -> None:
         """As `_add_whole` for every slice of a stack: the same arithmetic, to the bit, in fewer calls."""
@@ -394,12 +401,12 @@ class PlainTotal(Total):
         self.weights[path].index_add_(0, at, row_weight)
 
 
-def require_contributors(contributors: int, least: int, what: str) -> None:
+def require_contributors(contributors: int, min_contributors: int, what: str) -> None:
     """An error for a sum of fewer than may be opened."""
-    if contributors < least:
+    if contributors < min_contributors:
         raise TooFewAnswers(
             f"{what} of {contributors} part{'y' if contributors == 1 else 'ies'} is not opened: "
-            f"at least {least} must contribute"
+            f"at least {min_contributors} must contribute"
         )
 
 
@@ -465,7 +472,7 @@ def _places(reply: Reply, at: int, rows: IdUnion) -> Tensor:
     if "ids" not in reply.columns:
         raise PayloadError(f"party '{party}': rows without a field 'ids' that says whose they are")
     try:
-        return rows.places(slice_of(reply.columns["ids"], at).cpu())
+        return rows.positions(slice_of(reply.columns["ids"], at).cpu())
     except PayloadError as error:
         raise PayloadError(f"party '{party}': {error}") from error
 

@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isthmus.errors import IsthmusError
-from isthmus.federation import wire
 from isthmus.federation.answers import Reply
-from isthmus.federation.ledger import Verb
 from isthmus.federation.remote import Message, Post
 from isthmus.federation.site import Site
-from isthmus.federation.verbs import Each, Transport, without
+from isthmus.federation.transport import Command, Each, Transport
+from isthmus.federation.verbs import without
 from isthmus.nn.stacks import Column, dense, is_stack
 
 log = logging.getLogger(__name__)
@@ -41,49 +40,14 @@ class HostTransport(Transport):
         self.parties = tuple(party for parties in held.values() for party in parties)
         self._sent({host: {"do": "begin", **begin[host]} for host in held})
 
-    def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
+    def send(self, command: Command) -> list[Reply]:
         messages: dict[str, Message] = {}
-        for host, here in self._at_hosts(of).items():
-            if isinstance(request, Each):
-                asks: Message = {"each": {party: request.payloads[party] for party in here}}
-            else:
-                asks = {"request": request}
-            messages[host] = {"do": "call", "action": action, "of": here, **asks}
+        for host, names in self.held.items():
+            here = tuple(party for party in names if party in command.of)
+            # every host hears of a delivery, because it ends the one before under the same action
+            if here or command.do == "deliver":
+                messages[host] = _message(command, here)
         return [_reply(said) for said in self._sent(messages).values()]
-
-    def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
-        """Every host is told, for what came for others under this action before has served."""
-        self._sent(
-            {
-                host: {"do": "deliver", "action": action, "mail": {name: mail[name] for name in names if name in mail}}
-                for host, names in self.held.items()
-            }
-        )
-
-    def save(self) -> dict[str, Any]:
-        return self._of_all({"do": "save"})
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        self._sent(
-            {
-                host: {"do": "restore", "saved": {party: saved[party] for party in parties}}
-                for host, parties in self.held.items()
-            }
-        )
-
-    def own_weights(self) -> dict[str, Any]:
-        return self._of_all({"do": "weights"})
-
-    def _at_hosts(self, parties: Sequence[str]) -> dict[str, list[str]]:
-        """By host those of these parties that it holds, in its order."""
-        asked = set(parties)
-        at = {host: [party for party in held if party in asked] for host, held in self.held.items()}
-        return {host: here for host, here in at.items() if here}
-
-    def _of_all(self, message: Message) -> dict[str, Any]:
-        """What every host has of each of its parties."""
-        said = self._sent(dict.fromkeys(self.held, message))
-        return {party: value for each in said.values() for party, value in each["found"].items()}
 
     def _sent(self, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Every host's reply, in their order."""
@@ -121,39 +85,34 @@ class HostSide(ABC):
             return {"wrong": f"{type(error).__name__}: {text} (the host's own output says more)"}
 
     def _handle(self, message: Message) -> Message:
-        do = message["do"]
-        if do == "begin":
-            self.site = None  # what the last run held makes room first
+        if message["do"] == "begin":
+            self.site = None  # free the memory of the last run first
             self.site = self.begin(message)
             return {}
         if self.site is None:
             raise IsthmusError("no run has begun here")
-        if do == "call":
-            return self._called(self.site, message)
-        if do == "save":
-            return {"found": self.site.save()}
-        if do == "weights":
-            kept = {party: saved["kept"] for party, saved in self.site.save().items()}
-            return {"found": {party: each["weights"] for party, each in kept.items() if "weights" in each}}
-        if do == "deliver":
-            self.site.deliver(message["action"], message["mail"])
-        elif do == "restore":
-            self.site.restore(message["saved"])
-        else:
-            raise IsthmusError(f"a host does not know what '{do}' asks for")
-        return {}
-
-    def _called(self, site: Site, message: Message) -> Message:
-        request = Each(message["each"]) if "each" in message else message["request"]
-        reply = site.answer(message["action"], request, message["of"])
-        reply = without(message["action"], reply, reply.not_carried())
+        request = Each(message["each"]) if "each" in message else message["payload"]
+        action = message["action"]
+        reply = self.site.handle(Command(message["do"], tuple(message["of"]), action, payload=request))
+        reply = without(action, reply, reply.not_carried())
         return {
             "parties": reply.parties,
             "columns": _stacks(reply.columns),
             "weights": _stacks(reply.weights),
             "letters": list(reply.letters),
             "failures": reply.failures,
+            "state": reply.state,
         }
+
+
+def _message(command: Command, here: tuple[str, ...]) -> Message:
+    """A command as one host gets it: what concerns its parties."""
+    message: Message = {"do": command.do, "action": command.action, "of": here}
+    if isinstance(command.payload, Each):
+        return {**message, "each": {party: command.payload.payloads[party] for party in here}}
+    if command.do in ("deliver", "restore"):
+        return {**message, "payload": {party: command.payload[party] for party in here if party in command.payload}}
+    return {**message, "payload": command.payload}
 
 
 def _stacks(columns: Mapping[str, Column]) -> dict[str, Any]:
@@ -161,4 +120,6 @@ def _stacks(columns: Mapping[str, Column]) -> dict[str, Any]:
 
 
 def _reply(said: Message) -> Reply:
-    return Reply(tuple(said["parties"]), said["columns"], said["weights"], said["letters"], said["failures"])
+    return Reply(
+        tuple(said["parties"]), said["columns"], said["weights"], said["letters"], said["failures"], said["state"]
+    )

@@ -16,11 +16,11 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Call:
+class Entry:
     """One use of a verb: what each asked party received and sent, in bytes of real payloads.
 
-    `notes` says for each party that did not answer why; `rows` how many rows by id were in what it sent, or in what
-    came to it, where that can be seen.
+    `notes` gives, for each party that did not answer, the reason; `rows` the number of rows by id in what it sent or
+    received, where that can be seen.
     """
 
     round: int
@@ -38,59 +38,59 @@ class Call:
 
 
 class Ledger:
-    """Writes itself: the federation adds a call for every use of a verb, a row of it per party.
+    """The federation adds an entry for every use of a verb; `rows` gives a row of it per party.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Call(1, 0, "total", "train", "server sees the sum", "weights/b[2]", "none", ("a",), (80,), (72,)))
+    >>> ledger.add(Entry(1, 0, "total", "train", "server sees the sum", "weights/b[2]", "none", ("a",), (80,), (72,)))
     >>> next(ledger.rows())["sent"]
     80
     """
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.entries: list[Entry] = []
 
-    def add(self, call: Call) -> None:
-        self.calls.append(call)
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row per action and party, with the columns `COLUMNS`."""
-        for call in self.calls:
-            for party, sent, received in zip(call.parties, call.sent, call.received, strict=True):
-                note = call.notes.get(party, "")
+        for entry in self.entries:
+            for party, sent, received in zip(entry.parties, entry.sent, entry.received, strict=True):
+                note = entry.notes.get(party, "")
                 yield {
-                    "round": call.round,
-                    "call": call.call,
-                    "verb": call.verb,
-                    "action": call.action,
+                    "round": entry.round,
+                    "call": entry.call,
+                    "verb": entry.verb,
+                    "action": entry.action,
                     "party": party,
-                    "eyes": call.eyes,
-                    "fields": call.fields,
-                    "rows": call.rows.get(party, 0),
+                    "eyes": entry.eyes,
+                    "fields": entry.fields,
+                    "rows": entry.rows.get(party, 0),
                     "sent": sent,
                     "received": received,
-                    "protection": call.protection,
-                    "status": "failed" if party in call.notes else "answered",
+                    "protection": entry.protection,
+                    "status": "failed" if party in entry.notes else "answered",
                     "note": note,
                 }
 
     @property
     def sent(self) -> int:
         """Bytes that left the parties, all together."""
-        return sum(sum(call.sent) for call in self.calls)
+        return sum(sum(entry.sent) for entry in self.entries)
 
     @property
     def received(self) -> int:
         """Bytes that came to the parties, all together."""
-        return sum(sum(call.received) for call in self.calls)
+        return sum(sum(entry.received) for entry in self.entries)
 
     def dump(self) -> list[dict[str, Any]]:
-        """The calls as plain data, for a checkpoint."""
-        return [asdict(call) for call in self.calls]
+        """The entries as plain data, for a checkpoint."""
+        return [asdict(entry) for entry in self.entries]
 
-    def restore(self, calls: Sequence[Mapping[str, Any]]) -> None:
-        """Start from the calls of a checkpoint."""
+    def restore(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from the entries of a checkpoint."""
         tuples = ("parties", "sent", "received")
-        self.calls = []
-        for call in calls:
-            fields: dict[str, Any] = {name: tuple(v) if name in tuples else v for name, v in call.items()}
-            self.calls.append(Call(**fields))
+        self.entries = []
+        for entry in entries:
+            fields: dict[str, Any] = {name: tuple(v) if name in tuples else v for name, v in entry.items()}
+            self.entries.append(Entry(**fields))

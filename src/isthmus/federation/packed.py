@@ -9,7 +9,7 @@ from typing import Any
 from isthmus.errors import PayloadError
 from isthmus.federation import wire
 from isthmus.federation.answers import Letters, Reply
-from isthmus.federation.verbs import Each
+from isthmus.federation.transport import Each
 from isthmus.nn.stacks import Column
 
 _WEIGHT_OF = "weight of"

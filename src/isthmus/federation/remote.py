@@ -26,7 +26,8 @@ from isthmus.federation.answers import Reply, Total
 from isthmus.federation.ledger import Verb
 from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
 from isthmus.federation.rules import Rules
-from isthmus.federation.verbs import Each, Transport, not_due
+from isthmus.federation.transport import Command, Each, Transport
+from isthmus.federation.verbs import not_due
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.options import Protect
 
@@ -94,6 +95,8 @@ class ActionHandler(Protocol):
 
     def restore(self, saved: Mapping[str, Any]) -> None: ...
 
+    def models(self) -> Mapping[str, Mapping[str, Any]]: ...
+
 
 class RemoteTransport(Transport):
     """Calls sites on other machines.
@@ -148,7 +151,23 @@ class RemoteTransport(Transport):
                 self.refused.add(party)
         self._meet()
 
-    def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
+    def send(self, command: Command) -> list[Reply]:
+        if command.do == "answer":
+            assert command.verb is not None
+            return self._call(command.verb, command.action, command.payload, command.of)
+        if command.do == "deliver":
+            self._deliver(command.action, command.payload)
+        elif command.do == "save":  # every party saves its state on its own machine; here a mark is enough
+            self.mark, self.at_mark = uuid4().hex, dict(self.answered)
+            self._tell_all({"do": "save", "mark": self.mark})
+            return [Reply((), state={"mark": self.mark, "answered": self.at_mark})]
+        elif command.do == "restore":
+            self._restore(command.payload)
+        else:
+            self._tell_all({"do": "models"})
+        return []
+
+    def _call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         self._welcome()
         asked = [party for party in of if party not in self.out]
         packed = packed_request(request, asked, self.limit)
@@ -165,7 +184,7 @@ class RemoteTransport(Transport):
         }
         return [*replies, Reply((), failures=away)] if away else replies
 
-    def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
+    def _deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
         messages: dict[str, Message] = {
             party: {"do": "deliver", "action": action, "mail": packed_mail(came, self.parties, self.limit)}
             for party, came in mail.items()
@@ -176,26 +195,15 @@ class RemoteTransport(Transport):
             missed.pop(action, None)  # what came last is delivered last
             missed[action] = messages[party]
 
-    def save(self) -> dict[str, Any]:
-        """Every party keeps its state on its own machine, under a mark; the mark is all that comes here."""
-        self.mark, self.at_mark = uuid4().hex, dict(self.answered)
-        self._tell_all({"do": "save", "mark": self.mark})
-        return {"mark": self.mark, "answered": self.at_mark}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def _restore(self, saved: Mapping[str, Any]) -> None:
         self.mark = str(saved["mark"])
         self.at_mark = {party: int(count) for party, count in saved["answered"].items()}
         for party in self.parties:
             if party not in self.out:
                 self._call_back(party)
 
-    def own_weights(self) -> dict[str, Any]:
-        """Parties that keep models of their own keep them on their own machines."""
-        self._tell_all({"do": "choose"})
-        return {}
-
-    def end(self) -> None:
-        """What parties have kept for this run has served."""
+    def close(self) -> None:
+        """Have the parties drop what they saved for this run."""
         self._tell_all({"do": "end"})
 
     # ---- for protected totals
@@ -276,7 +284,7 @@ class RemoteTransport(Transport):
     def _meet(self) -> None:
         """Tell all that are there with which key each party has begun; what was agreed on with others has served."""
         if self.sums is not None:
-            self.sums.renewed()
+            self.sums.restart()
         if self.sessions:
             self._tell_all({"do": "meet", "sessions": dict(self.sessions)})
 
@@ -494,8 +502,8 @@ class PartySide(ABC):
         """The state put aside under this mark."""
 
     @abstractmethod
-    def choose(self, run: str, weights: wire.Payload) -> None:
-        """Write down the party's own model, which is the best so far."""
+    def write_model(self, run: str, weights: wire.Payload) -> None:
+        """Write the party's model, the best so far, to this machine."""
 
     @abstractmethod
     def end(self, run: str) -> None:
@@ -543,11 +551,10 @@ class PartySide(ABC):
         elif do == "save":
             with self._on_disk():
                 self.keep(self.run, str(message["mark"]), self.present.save())
-        elif do == "choose":
-            kept = self.present.save().get(self.name, {}).get("kept", {})
-            if "weights" in kept:
+        elif do == "models":
+            if model := self.present.models().get(self.name):
                 with self._on_disk():
-                    self.choose(self.run, kept["weights"])
+                    self.write_model(self.run, model)
         elif do == "end":
             self.end(self.run)
         else:

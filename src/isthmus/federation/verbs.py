@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
@@ -16,101 +15,19 @@ from torch import Tensor
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
-from isthmus.federation.ledger import Call, Eyes, Ledger, Verb
+from isthmus.federation.ledger import Entry, Eyes, Ledger, Verb
+from isthmus.federation.transport import Command, Each, Request, To, TotalRequest, Transport
 from isthmus.nn.draws import generator
 from isthmus.nn.stacks import is_stack, outline, slice_of
 
 log = logging.getLogger(__name__)
 
+Needed = Literal["never", "set-up", "always"]
+Coefficients = Mapping[str, Mapping[str, float]]
+"""By addressee, by contributor: how much of the contributor's answer the addressee gets."""
+
 _IDS = re.compile(r"(?:^|, )ids\[([0-9]{1,12})\]")
-"""The field that has a row's ids, as `wire.describe` tells it."""
-
-
-@dataclass(frozen=True)
-class Each:
-    """A request that differs by party."""
-
-    payloads: Mapping[str, wire.Payload]
-
-
-Request = wire.Payload | Each | None
-To = Literal["server", "parties"]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A total that is wanted, as `Federation.total` says it."""
-
-    action: str
-    request: wire.Payload | Each
-    asked: tuple[str, ...]
-    to: To = "server"
-    rows: IdUnion | None = None
-    least: int = 1
-    needed: int = 1
-    """Parties that must be in it by the quorum; a sum of fewer is not opened."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """A total that a transport has made without seeing a summand.
-
-    Attributes:
-        total: what the server reads of it; without sums where only the parties do.
-        fields: of an answer, in short.
-        sent, received: bytes, by party.
-        delivered: by party the bytes of its part of a sum that went to the parties.
-    """
-
-    total: Total
-    fields: str
-    sent: Mapping[str, int]
-    received: Mapping[str, int]
-    delivered: Mapping[str, int]
-
-
-class Sums(ABC):
-    """A way to make totals whose summands the server does not see."""
-
-    @abstractmethod
-    def total(self, wanted: Wanted) -> Made:
-        """The total, of those parties that could be summed over."""
-
-    @abstractmethod
-    def renewed(self) -> None:
-        """Parties have begun anew: what was agreed on with them has served."""
-
-
-class Transport(ABC):
-    """How requests reach the sites and answers come back: in this process, or over a network."""
-
-    parties: tuple[str, ...]
-    limit: int = wire.LIMIT
-    """Largest payload, in bytes."""
-    sums: Sums | None = None
-    """What makes totals here; None: the server adds up summands that come to it as they are."""
-    protections: Mapping[Verb, str] = {}
-    """What protects what goes by a verb, where something does."""
-
-    @abstractmethod
-    def call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
-        """Have the sites of these parties answer an action; a party that cannot is in a reply's `failures`."""
-
-    @abstractmethod
-    def deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
-        """Hand every named party what has come for it under this action."""
-
-    @abstractmethod
-    def save(self) -> dict[str, Any]:
-        """What the sites need to go on after a restart, where they are on this machine."""
-
-    @abstractmethod
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The way back from `save`."""
-
-    @abstractmethod
-    def own_weights(self) -> dict[str, Any]:
-        """By party the model that it keeps for itself now, where that may be seen here."""
+"""The field that has a row's ids, as `wire.describe` writes it."""
 
 
 class Federation:
@@ -121,7 +38,10 @@ class Federation:
         seed: of the sampling of parties.
         quorum: the least share of the asked parties that must answer; below it a call is an error that names who
             did not answer and why.
-        clock: the round that is under way, for the ledger and the sampling.
+        everyone: when all parties that are asked must answer, whatever the quorum: never, before the first round, or
+            always.
+        clock: returns the current round, for the ledger and the sampling.
+        watch: called with the action and the replies of each call whose answers reach this process.
     """
 
     def __init__(
@@ -130,17 +50,18 @@ class Federation:
         *,
         seed: int = 0,
         quorum: float = 1.0,
+        everyone: Needed = "never",
         clock: Callable[[], int] = lambda: 0,
+        watch: Callable[[str, Sequence[Reply]], None] | None = None,
     ) -> None:
         self.transport = transport
         self.parties = transport.parties
         self.ledger = Ledger()
-        self.seed = seed
-        self.quorum = quorum
-        self.clock = clock
+        self.seed, self.quorum, self.everyone = seed, quorum, everyone
+        self.clock, self.watch = clock, watch
 
     def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
-        """A share of the parties, at least one, drawn anew every round and for every other purpose within it."""
+        """Draw a share of the parties, at least one: another draw in every round and for every purpose."""
         count = max(1, round(fraction * len(self.parties)))
         if count >= len(self.parties):
             return self.parties
@@ -149,8 +70,8 @@ class Federation:
 
     def ask(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Answers:
         """Every party's answer, read by the server one by one."""
-        asked, replies = self._call("ask", action, request, of, "server sees each answer")
-        return Answers(replies, asked)
+        asked, request = self._check(action, request, of)
+        return Answers(self._call("ask", action, request, asked, "server sees each answer"), asked)
 
     @overload
     def total(
@@ -161,7 +82,7 @@ class Federation:
         of: Sequence[str] | None = ...,
         to: Literal["server"] = ...,
         rows: IdUnion | None = ...,
-        least: int = ...,
+        min_contributors: int = ...,
     ) -> Total: ...
 
     @overload
@@ -173,7 +94,8 @@ class Federation:
         of: Sequence[str] | None = ...,
         to: Literal["parties"],
         rows: IdUnion | None = ...,
-        least: int = ...,
+        min_contributors: int = ...,
+        coefficients: Coefficients | None = ...,
     ) -> Receipt: ...
 
     def total(
@@ -184,36 +106,45 @@ class Federation:
         of: Sequence[str] | None = None,
         to: To = "server",
         rows: IdUnion | None = None,
-        least: int = 1,
+        min_contributors: int = 1,
+        coefficients: Coefficients | None = None,
     ) -> Total | Receipt:
         """One sum, or weighted mean, of what the parties answer; nobody sees a summand.
 
         Arguments:
-            to: the server reads the sum; or only the parties do (`Site.received`) and the server is blind.
-            rows: fields are keyed by rows over this union (see `agree`); each answer names its ids in `ids`. What
-                goes to the parties then is, for each, the rows that it names in `wants` (its own `ids` without it).
-            least: a sum, or a row of it, with fewer contributors is not opened.
+            to: the server reads the sum; or only the parties do (`Site.received`) and the server does not.
+            rows: fields are keyed by rows over this union (see `agree`); each answer names its ids in `ids`. A party
+                receives the rows that it names in `wants` (its own `ids` without it).
+            min_contributors: a sum, or a row of it, with fewer contributors is not opened.
+            coefficients: one weighted sum per addressee, sum_j c_ij x_j, that only the addressee receives. Contributors
+                with coefficient 0 do not count towards `min_contributors`; an addressee with too few gets no sum, and
+                the receipt says why.
         """
+        asked, request = self._check(action, request, of)
         eyes: Eyes = "server sees the sum" if to == "server" else "parties see the sum"
+        if coefficients is not None:
+            self._check_coefficients(action, coefficients, to, rows)
         if self.transport.sums is not None:
-            return self._protected(self.transport.sums, action, request, of, to, rows, least, eyes)
-        asked, replies = self._call("total", action, request, of, eyes, like=to == "server")
+            wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self._needed(asked))
+            return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
+        replies = self._call("total", action, request, asked, eyes, like=to == "server")
         wants = _values(replies, "wants") if rows is not None else {}
         for reply in replies if rows is not None else ():
             reply.columns.pop("wants", None)
-        total = PlainTotal(replies, asked, rows, least)
+        if coefficients is not None:
+            parcels, refused = _weighted_sums(replies, asked, coefficients, min_contributors)
+            return self._deliver(action, parcels, {}, _failures(replies) | refused)
+        total = PlainTotal(replies, asked, rows, min_contributors)
         if to == "server":
             return total
-        named = _values(replies, "ids") | wants
-        parcels = {party: _parcel(total, named.get(party)) for party in asked}
-        sizes = {("total", party): wire.size(parcel) for party, parcel in parcels.items()}
-        self._book_received(tuple(parcels), tuple(sizes.values()), {party: len(ids) for party, ids in named.items()})
-        self.transport.deliver(action, parcels)
-        return Receipt(sizes, total.missing)
+        ids = _values(replies, "ids") | wants
+        parcels = {party: _parcel(total, ids.get(party)) for party in asked}
+        return self._deliver(action, parcels, {party: len(own) for party, own in ids.items()}, total.missing)
 
     def exchange(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Receipt:
         """Parties' messages to each other pass through; the server learns sizes, not content."""
-        _, replies = self._call("exchange", action, request, of, "the addressed party")
+        asked, request = self._check(action, request, of)
+        replies = self._call("exchange", action, request, asked, "the addressed party")
         known = set(self.parties)
         inboxes: dict[str, dict[str, Any]] = {}
         sizes: dict[tuple[str, str], int] = {}
@@ -227,11 +158,11 @@ class Federation:
                         )
                     inboxes.setdefault(addressee, {})[sender] = payload
                     sizes[sender, addressee] = wire.size(payload)
-        came = {party: sum(sizes[sender, party] for sender in senders) for party, senders in inboxes.items()}
+        received = {party: sum(sizes[sender, party] for sender in senders) for party, senders in inboxes.items()}
         rows = {party: sum(map(_rows, inbox.values())) for party, inbox in inboxes.items()}
-        self._book_received(tuple(came), tuple(came.values()), rows)
-        self.transport.deliver(action, inboxes)
-        return Receipt(sizes, {party: why for reply in replies for party, why in reply.failures.items()})
+        self._book_received(received, rows)
+        self._send("deliver", payload=inboxes, action=action)
+        return Receipt(sizes, _failures(replies))
 
     def agree(self, action: str, request: Request = None) -> IdUnion:
         """The union of the (hashed) ids that the parties answer in the field `ids`: a step of set-up."""
@@ -242,70 +173,34 @@ class Federation:
         held = torch.cat([answer["ids"].unique() for answer in answers.values()])
         ids, holders = torch.unique(held, return_counts=True)
         union = IdUnion(ids, holders)
-        return IdUnion(ids, holders, {party: union.places(answer["ids"]) for party, answer in answers.items()})
+        return IdUnion(ids, holders, {party: union.positions(answer["ids"]) for party, answer in answers.items()})
 
-    # ---- what stands behind the verbs
+    # ---- state and models of the sites, which no verb shows
 
-    def _protected(
-        self,
-        sums: Sums,
-        action: str,
-        request: Request,
-        of: Sequence[str] | None,
-        to: To,
-        rows: IdUnion | None,
-        least: int,
-        eyes: Eyes,
-    ) -> Total | Receipt:
-        """A total that the transport makes."""
-        asked, request = self._checked(action, request, of)
-        made = sums.total(Wanted(action, request, asked, to, rows, least, self._needed(asked)))
-        total = made.total
-        self._book("total", action, made.received, asked, made.sent, made.fields, total.missing, eyes)
-        self._require_quorum(action, asked, total.contributors, total.missing)
-        if to == "server":
-            return total
-        self._book_received(tuple(made.delivered), tuple(made.delivered.values()))
-        return Receipt({("total", party): size for party, size in made.delivered.items()}, total.missing)
+    def save(self) -> dict[str, Any]:
+        """The state of the sites, or what they need to find it again."""
+        return self._states("save")
 
-    def _checked(
-        self, action: str, request: Request, of: Sequence[str] | None
-    ) -> tuple[tuple[str, ...], wire.Payload | Each]:
-        """Who is asked, and for what."""
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Have the sites go on from what `save` returned."""
+        self._send("restore", payload=saved)
+
+    def models(self) -> dict[str, Any]:
+        """By party the model that it evaluated last; parties on machines of their own write it down there instead."""
+        return self._states("models")
+
+    def _states(self, do: Literal["save", "models"]) -> dict[str, Any]:
+        return {party: state for reply in self._send(do) for party, state in reply.state.items()}
+
+    def _send(self, do: Literal["deliver", "save", "restore", "models"], **what: Any) -> list[Reply]:
+        return self.transport.send(Command(do, self.parties, **what))
+
+    # ---- what the verbs have in common
+
+    def _check(self, action: str, request: Request, of: Sequence[str] | None) -> tuple[tuple[str, ...], Any]:
+        """Who is asked, and for what; errors of the server's own side."""
         asked = self.parties if of is None else tuple(of)
         request = {} if request is None else request
-        self._check_asked(action, request, asked)
-        _check_request(action, request, asked, self.transport.limit)
-        return asked, request
-
-    def _call(
-        self,
-        verb: Verb,
-        action: str,
-        request: Request,
-        of: Sequence[str] | None,
-        eyes: Eyes,
-        like: bool = True,
-    ) -> tuple[tuple[str, ...], list[Reply]]:
-        asked, request = self._checked(action, request, of)
-        replies = self.transport.call(verb, action, request, asked)
-        sent: dict[str, int] = {}
-        for at, reply in enumerate(replies):
-            _check_verb(verb, action, reply)
-            arrived = without(action, reply, reply.not_carried())
-            sizes = _sizes(arrived)
-            over = _too_large(arrived, sizes, self.transport.limit)
-            sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}
-            arrived = without(action, arrived, over)
-            replies[at] = without(action, arrived, not_due(arrived, request if like else {}))
-        notes = {party: why for reply in replies for party, why in reply.failures.items()}
-        fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
-        rows = {party: count for reply in replies for party, count in _rows_sent(reply).items()}
-        self._book(verb, action, request_sizes(request, asked), asked, sent, fields, notes, eyes, rows)
-        self._require_quorum(action, asked, sum(len(reply.parties) for reply in replies), notes)
-        return asked, replies
-
-    def _check_asked(self, action: str, request: wire.Payload | Each, asked: Sequence[str]) -> None:
         known = set(self.parties)
         for party in asked:
             if party not in known:
@@ -316,6 +211,69 @@ class Federation:
             double = next((party for party in asked if asked.count(party) > 1), "")
             what = f"party '{double}' was asked twice" if double else "no party was asked"
             raise IsthmusError(f"action '{action}': {what}")
+        _check_request(action, request, asked, self.transport.limit)
+        return asked, request
+
+    def _check_coefficients(self, action: str, coefficients: Coefficients, to: To, rows: IdUnion | None) -> None:
+        if to != "parties" or rows is not None:
+            raise IsthmusError(f"action '{action}': coefficients go with to='parties' and without rows")
+        if self.transport.sums is not None:
+            name = self.transport.protections.get("total", "a protection")
+            raise IsthmusError(
+                f"action '{action}': '{name}' hides the summands of one sum and cannot make another one for each "
+                "addressee: set protect.total = 'none', or use a method that needs one sum for all"
+            )
+        for party, own in coefficients.items():
+            for name in (party, *own):
+                if name not in self.parties:
+                    raise IsthmusError(
+                        f"action '{action}': coefficients of an unknown party '{name}': "
+                        f"{did_you_mean(name, self.parties)}"
+                    )
+            if not all(math.isfinite(value) for value in own.values()):
+                raise IsthmusError(f"action '{action}': coefficients for party '{party}' are not finite")
+
+    def _closed_total(self, result: Any, wanted: TotalRequest, eyes: Eyes) -> Total | Receipt:
+        """Book and check a total that the transport made."""
+        total, action, asked = result.total, wanted.action, wanted.asked
+        self._book("total", action, result.received, asked, result.sent, result.fields, total.missing, eyes)
+        self._require_answers(action, asked, total.contributors, total.missing)
+        if wanted.to == "server":
+            return total
+        self._book_received(result.delivered)
+        return Receipt({("total", party): size for party, size in result.delivered.items()}, total.missing)
+
+    def _deliver(
+        self, action: str, parcels: Mapping[str, Any], rows: Mapping[str, int], missing: Mapping[str, str]
+    ) -> Receipt:
+        """Hand parties their parts of a total."""
+        sizes = {party: wire.size(parcel) for party, parcel in parcels.items()}
+        self._book_received(sizes, rows)
+        self._send("deliver", payload=parcels, action=action)
+        return Receipt({("total", party): size for party, size in sizes.items()}, missing)
+
+    def _call(
+        self, verb: Verb, action: str, request: Any, asked: tuple[str, ...], eyes: Eyes, like: bool = True
+    ) -> list[Reply]:
+        """Replies to an action, without the answers that must not be used; booked in the ledger."""
+        replies = self.transport.send(Command("answer", asked, action, verb, request))
+        sent: dict[str, int] = {}
+        for at, reply in enumerate(replies):
+            _check_verb(verb, action, reply)
+            arrived = without(action, reply, reply.not_carried())
+            sizes = _sizes(arrived)
+            over = _too_large(arrived, sizes, self.transport.limit)
+            sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}
+            arrived = without(action, arrived, over)
+            replies[at] = without(action, arrived, not_due(arrived, request if like else {}))
+        missing = _failures(replies)
+        fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
+        rows = {party: count for reply in replies for party, count in _rows_sent(reply).items()}
+        self._book(verb, action, request_sizes(request, asked), asked, sent, fields, missing, eyes, rows)
+        self._require_answers(action, asked, sum(len(reply.parties) for reply in replies), missing)
+        if self.watch is not None:
+            self.watch(action, replies)
+        return replies
 
     def _book(
         self,
@@ -325,16 +283,16 @@ class Federation:
         asked: tuple[str, ...],
         sent: Mapping[str, int],
         fields: str,
-        notes: Mapping[str, str],
+        missing: Mapping[str, str],
         eyes: Eyes,
         rows: Mapping[str, int] | None = None,
     ) -> None:
-        for party, why in notes.items():
+        for party, why in missing.items():
             log.warning("party '%s' is left out of round %d: %s", party, self.clock(), why)
         self.ledger.add(
-            Call(
+            Entry(
                 round=self.clock(),
-                call=len(self.ledger.calls),
+                call=len(self.ledger.entries),
                 verb=verb,
                 action=action,
                 eyes=eyes,
@@ -343,50 +301,47 @@ class Federation:
                 parties=asked,
                 sent=tuple(sent.get(party, 0) for party in asked),
                 received=tuple(received[party] for party in asked),
-                notes=notes,
+                notes=missing,
                 rows=rows or {},
             )
         )
 
-    def _book_received(
-        self, parties: tuple[str, ...], sizes: tuple[int, ...], rows: Mapping[str, int] | None = None
-    ) -> None:
-        """What came to parties after the call just booked: sums, or other parties' messages."""
-        last = self.ledger.calls[-1]
-        self.ledger.add(
-            Call(
-                round=last.round,
-                call=len(self.ledger.calls),
-                verb=last.verb,
-                action=f"{last.action}: delivery",
-                eyes=last.eyes,
-                fields=last.fields,
-                protection=last.protection,
-                parties=parties,
-                sent=(0,) * len(parties),
-                received=sizes,
-                rows=rows or {},
-            )
+    def _book_received(self, sizes: Mapping[str, int], rows: Mapping[str, int] | None = None) -> None:
+        """Book what came to parties after the call just booked: sums, or other parties' messages."""
+        last = self.ledger.entries[-1]
+        delivery = replace(
+            last,
+            call=len(self.ledger.entries),
+            action=f"{last.action}: delivery",
+            parties=tuple(sizes),
+            sent=(0,) * len(sizes),
+            received=tuple(sizes.values()),
+            notes={},
+            rows=rows or {},
         )
+        self.ledger.add(delivery)
 
     def _needed(self, asked: Sequence[str]) -> int:
         """How many of these parties must answer."""
+        if self.everyone == "always" or (self.everyone == "set-up" and self.clock() == 0):
+            return len(asked)
         return max(1, math.ceil(self.quorum * len(asked) - 1e-9))  # 0.07 * 100 is a little more than 7
 
-    def _require_quorum(self, action: str, asked: Sequence[str], answered: int, notes: Mapping[str, str]) -> None:
+    def _require_answers(self, action: str, asked: Sequence[str], answered: int, missing: Mapping[str, str]) -> None:
         needed = self._needed(asked)
-        if answered >= needed:
+        if answered >= needed and not (missing and needed == len(asked)):
             return
+        due = "all must" if needed == len(asked) else f"quorum {needed}"
         raise TooFewAnswers(
-            f"round {self.clock()}, action '{action}': {answered} of {len(asked)} parties answered, "
-            f"at least {needed} must; missing: {told_reasons(notes)}"
+            f"round {self.clock()}, {action}: only {answered} of {len(asked)} parties answered ({due}). "
+            f"Missing: {format_missing(missing)}"
         )
 
 
-def told_reasons(notes: Mapping[str, str]) -> str:
-    """Parties with why they are missing, those of one reason together; the first three reasons.
+def format_missing(notes: Mapping[str, str]) -> str:
+    """Missing parties with the reasons; those with the same reason together, at most three reasons.
 
-    >>> told_reasons({"a": "gone", "b": "slow", "c": "gone"})
+    >>> format_missing({"a": "gone", "b": "slow", "c": "gone"})
     "'a', 'c' (gone), 'b' (slow)"
     """
     by_reason: dict[str, list[str]] = {}
@@ -414,6 +369,35 @@ def _check_request(action: str, request: wire.Payload | Each, asked: Sequence[st
             wire.check(payload, limit=limit)
         except PayloadError as error:
             raise PayloadError(f"server, request of action '{action}'{whom}: {error}") from error
+
+
+def _failures(replies: Sequence[Reply]) -> dict[str, str]:
+    """By party why it has no answer."""
+    return {party: why for reply in replies for party, why in reply.failures.items()}
+
+
+def _weighted_sums(
+    replies: Sequence[Reply], asked: Sequence[str], coefficients: Coefficients, min_contributors: int
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """By addressee its weighted sum; and why others get none."""
+    if any(reply.weights for reply in replies):
+        raise PayloadError("answers to a total with coefficients have no weight: the coefficients are the weights")
+    parcels: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    for addressee, own in coefficients.items():
+        weighted = []
+        for reply in replies:
+            part = reply.keep([at for at, party in enumerate(reply.parties) if own.get(party, 0.0) != 0])
+            weights = torch.tensor([own[party] for party in part.parties], dtype=torch.float64)
+            weighted.append(Reply(part.parties, part.columns, {"": weights}))
+        try:
+            total = PlainTotal(weighted, asked, None, min_contributors)
+        except TooFewAnswers as error:
+            refused[addressee] = str(error)
+            continue
+        if total.contributors:
+            parcels[addressee] = total.payload()
+    return parcels, refused
 
 
 def _check_verb(verb: Verb, action: str, reply: Reply) -> None:
@@ -507,6 +491,6 @@ def _parcel(total: Total, wants: Any) -> dict[str, Any]:
         return total.payload()
     wants = total.rows.ids[:0] if wants is None else wants
     assert total.opened is not None
-    at = total.rows.places(wants.cpu())
+    at = total.rows.positions(wants.cpu())
     fields = {name: value[at.to(value.device)] for name, value in dict(wire.flatten(total.payload())).items()}
     return wire.unflatten({**fields, "ids": wants, "opened": total.opened[at]})

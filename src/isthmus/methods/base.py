@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,33 +11,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.data.party import Cohort, Level, Party
-from isthmus.federation.answers import Total
+from isthmus.federation.answers import Answers, Total
+from isthmus.federation.models import Models
 from isthmus.federation.site import Site
-from isthmus.federation.verbs import Federation
-from isthmus.methods.training import LocalTraining, Pull
-from isthmus.nn.weights import Weights, initial_weights
+from isthmus.federation.verbs import Federation, Needed
+from isthmus.methods.training import LocalTraining
+from isthmus.nn.weights import Weights, body_weights, head_weights, initial_weights
 from isthmus.options import Registered
 from isthmus.privacy.accounting import Account
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
-Role = Literal["federated", "pooled", "alone"]
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Where guides, defaults and the demo name a method. A subclass has its own: it does not inherit this."""
-
-    setting: str = ""
-    """What its parties have: a row of the decision table, and the page of the docs on it; empty for `methods`."""
-    place: int = 0
-    """Place among the methods that this row recommends, from 1; 0 for a method that it does not."""
-    leaves: str = "nothing more"
-    """What leaves a party beside sums of model weights."""
-    default: bool = False
-    """Whether a study trains with it that names no method."""
-    demo: int = 0
-    """Place among the methods of the demo, from 1; 0 for none."""
 
 
 class Model:
@@ -53,6 +36,14 @@ class Model:
     def trained(self) -> tuple[str, ...]:
         """Names of the weights that are parameters, in the module's order; the others are running statistics."""
         return tuple(name for name, _ in self.module.named_parameters())
+
+    def head(self) -> tuple[str, ...]:
+        """Names of the weights of the head, which turns embeddings into outputs."""
+        return head_weights(self.module)
+
+    def body(self) -> tuple[str, ...]:
+        """Names of all other weights."""
+        return body_weights(self.module)
 
 
 class State:
@@ -117,14 +108,10 @@ class Method(Registered):
     built_in_module: ClassVar[str] = "isthmus.methods"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "pair")
     """Levels of tasks that it is for."""
-    role: ClassVar[Role] = "federated"
-    """What it is in a comparison: a method proper, or a reference that only sets the scale. To a `pooled` reference a
-    study hands one party, put together from all; `alone` is every party by itself."""
-    nouns: ClassVar[Mapping[str, str]] = {}
-    """What the fields are that its parties send, in plain words, by `field` or, for one action only, `action/field`."""
-    listing: ClassVar[Listing] = Listing()
-    everyone: ClassVar[bool] = False
-    """Whether a party that does not take part, in set-up or in training, stops the run."""
+    pooled: ClassVar[bool] = False
+    """The reference that holds all data in one place: a study hands it one party, put together from all."""
+    everyone: ClassVar[Needed] = "never"
+    """When a party that does not answer stops the run, whatever the quorum: never, in set-up, or always."""
     disjoint: ClassVar[bool] = False
     """Whether it is for parties no two of which hold the same node."""
     encoder: ClassVar[str] = "gcn"
@@ -144,21 +131,12 @@ class Method(Registered):
     select: Literal["validation", "last"] = "validation"
     """Which round is the result: the best on validation data, or the last."""
     quorum: float = Field(0.5, ge=0, le=1)
-    """The least share of the asked parties that must answer; below it the run stops and says who did not."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "listing" not in cls.__dict__:
-            cls.listing = Listing()
-
-    @classmethod
-    def default_name(cls) -> str:
-        """The method of a study that names none."""
-        return next(name for name, kind in cls.known().items() if kind.listing.default)
-
-    def field_nouns(self) -> Mapping[str, str]:
-        """`nouns` with these options: a result folder records them for the report."""
-        return self.nouns
+    """The smallest share of the asked parties that must answer; below it the run stops and says who did not."""
+    evaluate_with: Literal["sent", "trained"] = "sent"
+    """Which model of a party is evaluated: the one that the server sent, or the one that local training made of it."""
+    evaluate_by: Literal["total", "ask"] = "total"
+    """How a federation's server gets the counts that metrics follow from: only their sum, or each party's counts, from
+    which it also knows the mean over parties and the worst one. A study in one process always knows these."""
 
     @abstractmethod
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
@@ -175,13 +153,14 @@ class Method(Registered):
     def check(self, module: nn.Module) -> None:
         """An error where it cannot train this model."""
 
-    def evaluated(self, state: State) -> dict[str, Any]:
-        """What parties are asked to evaluate: the server's weights, or nothing where they keep their own."""
-        return {"weights": state.weights} if "weights" in state else {}
+    @abstractmethod
+    def models(self, state: State) -> Models:
+        """The models that exist now: shared by all, by groups, and what each party keeps for itself."""
 
-    def evaluate(self, federation: Federation, state: State) -> Total:
-        """Counts from which the metrics of a round follow, summed over all parties."""
-        return federation.total("evaluate", self.evaluated(state))
+    def evaluate(self, federation: Federation, state: State) -> Total | Answers:
+        """Counts from which the metrics of a round follow: their sum over all parties, or every party's."""
+        request = self.models(state).request(federation.parties)
+        return (federation.total if self.evaluate_by == "total" else federation.ask)("evaluate", request)
 
     def product(self, state: State) -> dict[str, Tensor]:
         """A graph that it makes beside the weights: `x`, `y`, `edge_index` and `edge_weight`; nothing without one."""
@@ -195,7 +174,7 @@ class Method(Registered):
         """The most epsilon that a whole run spends on what noise protects; none without noise."""
         return None
 
-    def weighting_of(self, cohort: Cohort) -> Tensor:
+    def averaging_weights(self, cohort: Cohort) -> Tensor:
         """How much each party counts in a mean, `[parties]`."""
         return torch.ones(len(cohort))
 
@@ -205,9 +184,9 @@ class Learning(Site):
 
     method: Any
 
-    def fit(self, *, pull: Pull | None = None, alike: bool = True) -> Tensor:
-        """Local training, see `LocalTraining.fit`."""
-        steps: Tensor = self.method.local.fit(self, self.task.loss, pull=pull, alike=alike)
+    def fit(self, **how: Any) -> Tensor:
+        """Train locally on the task's loss; for `how` (`pull`, `only`, ...) see `LocalTraining.fit`."""
+        steps: Tensor = self.method.local.fit(self, self.task.loss, **how)
         return steps
 
 
@@ -223,7 +202,10 @@ class Averaging(Method):
     local: LocalTraining = LocalTraining()
     """Training at the parties."""
 
-    def weighting_of(self, cohort: Cohort) -> Tensor:
+    def models(self, state: State) -> Models:
+        return Models(shared=state.weights)
+
+    def averaging_weights(self, cohort: Cohort) -> Tensor:
         if self.weighting == "even":
             return torch.ones(len(cohort))
         return cohort.counts("train") if self.weighting == "train" else torch.tensor(cohort.items)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from isthmus.methods.base import Listing, Role
 from isthmus.methods.fedavg import FedAvg
 
 
@@ -12,5 +11,4 @@ class Centralized(FedAvg):
     """The pooled reference that a federation may not have: one party holds all nodes, and all edges between them."""
 
     name: ClassVar[str] = "centralized"
-    listing: ClassVar[Listing] = Listing(demo=5)
-    role: ClassVar[Role] = "pooled"
+    pooled: ClassVar[bool] = True

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.party import Block, Cohort, Party
-from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import TwoViews
 from isthmus.nn.contrast import between_views
 from isthmus.tasks.base import Step
@@ -42,7 +41,6 @@ class FCLG(TwoViews):
     """
 
     name: ClassVar[str] = "fclg"
-    listing: ClassVar[Listing] = Listing("unlabelled", 3)
 
     temperature: float = Field(0.5, gt=0)
     """Temperature of the contrast between graphs (tau)."""
@@ -74,7 +72,7 @@ class FCLG(TwoViews):
             if self.learned.inter == "none" or (epoch and not contrast) or (contrast and self.method.local.epochs == 1):
                 return
             with self.model.at_rest():
-                output = self.model(self.given.take(self.kept.now).block)
+                output = self.model(self.given.take(self.positions).block)
             now = output[int(self.learned.inter_on == "graphs")].squeeze(1)
             self.remembered = [*self.remembered[:1], now] if epoch else [now]
 
@@ -107,6 +105,6 @@ class FCLG(TwoViews):
                 return (now - server).square().sum(1)
             return F.softplus(((now * own[0]).sum(1) - (now * server).sum(1)) / tau)
 
-        def _outputs(self, request: Any) -> Tensor:
-            self.cohort = self.given.take(self.kept.now)
-            return super()._outputs(request)
+        def predict(self, request: Any) -> Tensor:
+            self.cohort = self.given.take(self.positions)
+            return super().predict(request)

@@ -9,7 +9,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Listing, Model, State
+from isthmus.methods.base import Averaging, Learning, Model, State
 
 
 class FedAvg(Averaging):
@@ -23,7 +23,6 @@ class FedAvg(Averaging):
     """
 
     name: ClassVar[str] = "fedavg"
-    listing: ClassVar[Listing] = Listing("any", 1, default=True, demo=2)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
@@ -40,4 +39,4 @@ class FedAvg(Averaging):
         def train(self, request: Payload) -> Answer:
             self.model.load(request["weights"])
             self.fit()
-            return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())
+            return Answer({"weights": self.model.weights()}, weight=self.averaging_weights())

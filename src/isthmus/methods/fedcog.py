@@ -21,9 +21,9 @@ from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.site import Prepared, action
-from isthmus.federation.verbs import Federation
+from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Listing, Model, State
+from isthmus.methods.base import Model, State
 from isthmus.methods.shared.composed import Composed
 from isthmus.nn.diffusion import Diffusion
 from isthmus.tasks.base import Task
@@ -49,17 +49,9 @@ class FedCog(Composed):
     """
 
     name: ClassVar[str] = "fedcog"
-    nouns: ClassVar[Mapping[str, str]] = {
-        "sum": "features",
-        "parts": "numbers of contributions",
-        "rows": "propagated features",
-    }
-    listing: ClassVar[Listing] = Listing(
-        "coupled", 1, "sums over neighbours, from party to party, or in totals for the parties"
-    )
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     encoder: ClassVar[str] = "sgc"
-    everyone: ClassVar[bool] = True
+    everyone: ClassVar[Needed] = "set-up"
     disjoint: ClassVar[bool] = True
 
     lnnc: bool = True
@@ -79,11 +71,10 @@ class FedCog(Composed):
             union = federation.agree("border") if self.through == "totals" else None
             for hop in range(1, diffusion_of(model.module).hops + 1):
                 if union is None:
-                    receipt = federation.exchange("propagate", {"hop": hop})
+                    federation.exchange("propagate", {"hop": hop})
                 else:
-                    receipt = federation.total("propagate_total", {"hop": hop}, rows=union, to="parties")
-                require_all(receipt.missing)
-            require_all(federation.ask("settle").missing)
+                    federation.total("propagate_total", {"hop": hop}, rows=union, to="parties")
+            federation.ask("settle")
             yield state
         yield from super().server(federation, model, state)
 
@@ -256,16 +247,9 @@ def diffusion_of(module: nn.Module) -> Diffusion:
     if not isinstance(diffusion, Diffusion):
         raise IsthmusError(
             "method 'fedcog' needs a model that propagates before it learns: sgc, gbp, or appnp and gprgnn with "
-            "first = 'propagate'; isthmus methods lists others that train a gcn on coupled graphs"
+            "first = 'propagate' (for gcn there is fedcog-gcn)"
         )
     return diffusion
-
-
-def require_all(missing: Mapping[str, str]) -> None:
-    """Sums over a coupled graph are wrong without a party."""
-    if missing:
-        party, why = next(iter(missing.items()))
-        raise IsthmusError(f"all parties must take part in propagation; party '{party}' did not: {why}")
 
 
 def _at_border(party: Party) -> Ints:

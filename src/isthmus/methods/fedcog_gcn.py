@@ -16,16 +16,18 @@ from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decouple
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
-from isthmus.federation.answers import Answer, Mail, Total
+from isthmus.federation.answers import Answer, Answers, Mail, Total
+from isthmus.federation.models import Models
 from isthmus.federation.site import Site, action
-from isthmus.federation.verbs import Federation
+from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Listing, Method, Model, State
-from isthmus.methods.fedcog import places_of, require_all
-from isthmus.methods.training import LocalTraining, moved
+from isthmus.methods.base import Method, Model, State
+from isthmus.methods.fedcog import places_of
+from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.nn.draws import Draws
 from isthmus.nn.encoders import Convolutions
 from isthmus.nn.products import Features, SparseProduct, grouped_linear, per_row
+from isthmus.nn.weights import Weights
 from isthmus.tasks.base import Task
 
 
@@ -47,20 +49,13 @@ class FedCogGcn(Method):
     """
 
     name: ClassVar[str] = "fedcog-gcn"
-    nouns: ClassVar[Mapping[str, str]] = {
-        "h": "hidden features or their gradients",
-        "gradients/weights": "gradients of model weights",
-    }
-    listing: ClassVar[Listing] = Listing(
-        "coupled", 2, "sums over neighbours and their gradients, from party to party, in every round"
-    )
     levels: ClassVar[tuple[Level, ...]] = ("node",)
-    everyone: ClassVar[bool] = True
+    everyone: ClassVar[Needed] = "always"
     disjoint: ClassVar[bool] = True
 
     rounds: int = Field(200, ge=1)
     """Iterations, at most: each is one step of the optimiser."""
-    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    descent: Optimizer = Optimizer(optimizer="adam", lr=0.01, weight_decay=5e-4)
     """The server's optimiser; its moments last over the iterations."""
     lnnc: bool = True
     """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
@@ -81,24 +76,25 @@ class FedCogGcn(Method):
         for state.round in state.rounds(self.rounds):
             self._forth(federation, state, layers, training=True)
             for layer in reversed(range(layers)):
-                require_all(federation.exchange("back", {"layer": layer, "items": state.items}).missing)
+                federation.exchange("back", {"layer": layer, "items": state.items})
             gradients = federation.total("gradients", {"weights": state.weights})
-            require_all(gradients.missing)
-            state.weights, state.first, state.second = moved(
-                self.optimizer, state.round, state.weights, gradients.sum("weights"), state.first, state.second
+            state.weights, state.first, state.second = server_step(
+                self.descent, state.round, state.weights, gradients.sum("weights"), state.first, state.second
             )
             yield state
 
-    def evaluate(self, federation: Federation, state: State) -> Total:
+    def models(self, state: State) -> Models:
+        return Models(shared=state.weights)
+
+    def evaluate(self, federation: Federation, state: State) -> Total | Answers:
         layers = 1 + max(int(name.split(".")[1]) for name in state.weights)
         self._forth(federation, state, layers, training=False)
-        return federation.total("evaluate")
+        return (federation.total if self.evaluate_by == "total" else federation.ask)("evaluate")
 
     def _forth(self, federation: Federation, state: State, layers: int, *, training: bool) -> None:
         for layer in range(layers):
             start = {"weights": state.weights} if layer == 0 else {}
-            receipt = federation.exchange("forth", {"layer": layer, "training": training, **start})
-            require_all(receipt.missing)
+            federation.exchange("forth", {"layer": layer, "training": training, **start})
 
     class AtParty(Site):
         method: FedCogGcn
@@ -113,7 +109,7 @@ class FedCogGcn(Method):
         @action
         def count(self, request: Payload) -> Answer:
             output = torch.empty(self.cohort.block.nodes, self.task.outputs, device=self.cohort.device)
-            return Answer({"items": self.task.loss_counts(self._step(output, self.cohort.masks["train"]))})
+            return Answer({"items": self.task.loss_counts(self.step(output, self.cohort.masks["train"]))})
 
         @action
         def forth(self, request: Payload) -> Mail:
@@ -161,7 +157,14 @@ class FedCogGcn(Method):
             with torch.no_grad():
                 output = self._output(self.layers - 1, False)
                 masks = self.cohort.masks
-                return Answer({split: self.task.counts(self._step(output, masks[split])) for split in ("val", "test")})
+                return Answer({split: self.task.counts(self.step(output, masks[split])) for split in ("val", "test")})
+
+        def models(self) -> dict[str, Weights]:
+            stacks = self._tape.stacks
+            return {
+                party: {name: stack[at].detach().clone() for name, stack in stacks.items()}
+                for at, party in enumerate(self.cohort.names)
+            }
 
         @property
         def decoupled(self) -> _Decoupled:
@@ -213,7 +216,7 @@ class FedCogGcn(Method):
 
         def _loss(self, output: Tensor) -> Tensor:
             """The sum of the loss over the training nodes here."""
-            step = self._step(output, self.cohort.masks["train"])
+            step = self.step(output, self.cohort.masks["train"])
             return (self.task.loss(step) * self.task.loss_counts(step).to(output)).sum()
 
         def _take_back(self, layer: int) -> None:

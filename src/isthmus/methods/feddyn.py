@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
+from isthmus.methods.base import Averaging, Learning, Model, State, Weighting
 from isthmus.nn.per_party import Leaf
 
 
@@ -32,8 +32,6 @@ class FedDyn(Averaging):
     """
 
     name: ClassVar[str] = "feddyn"
-    nouns: ClassVar[Mapping[str, str]] = {"moved": "changes of model weights"}
-    listing: ClassVar[Listing] = Listing("labels", 2, "changes of weights, in sums")
 
     alpha: float = Field(0.01, gt=0)
     """Weight of the regularisation."""
@@ -71,9 +69,9 @@ class FedDyn(Averaging):
                     for leaf, at, slope in zip(leaves, before, linear, strict=True)
                 ]
 
-            self.fit(pull=pull, alike=False)
+            self.fit(pull=pull, uniform_pull=False)
             weights = self.model.stacks()
             moved = {name: weights[name] - start[name] for name in g}
             for name, slope in g.items():
                 self.kept[f"gradient:{name}"] = slope - alpha * moved[name]
-            return Answer({"weights": weights, "moved": moved}, weight={"weights": self.weights_of_mean()})
+            return Answer({"weights": weights, "moved": moved}, weight={"weights": self.averaging_weights()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -15,14 +15,14 @@ from isthmus.data import rows
 from isthmus.data.party import Party
 from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.site import action
-from isthmus.federation.verbs import Federation
+from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Listing, Model, State
+from isthmus.methods.base import Averaging, Learning, Model, State
 from isthmus.methods.fedavg import FedAvg
-from isthmus.methods.fedcog import require_all
+from isthmus.methods.optimizer import PartyOptimizer
 from isthmus.methods.shared.condensing import Matching
-from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
-from isthmus.methods.training import LocalTraining, PartyOptimizer
+from isthmus.methods.shared.neighbour_sums import NeighbourSums
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.bottleneck import Bottleneck, divergence
 from isthmus.nn.condensed import Distance
 from isthmus.nn.draws import seed_of
@@ -56,15 +56,8 @@ class FedGC(Matching, Averaging):
     """
 
     name: ClassVar[str] = "fedgc"
-    nouns: ClassVar[Mapping[str, str]] = {**NOUNS, **Matching.nouns, "right": "numbers of right answers"}
-    listing: ClassVar[Listing] = Listing(
-        "condensed",
-        1,
-        "hashed ids, which the server reads; sums over neighbours, in totals for the parties; gradients in sums by "
-        "class; the condensed graph, which everybody gets",
-    )
     disjoint: ClassVar[bool] = True
-    everyone: ClassVar[bool] = True
+    everyone: ClassVar[Needed] = "set-up"
     membership_defences: ClassVar[tuple[str, ...]] = ("bottleneck",)
 
     hops: int = Field(2, ge=0)
@@ -102,14 +95,14 @@ class FedGC(Matching, Averaging):
                 if "union" not in state:
                     state.union = federation.agree("known").save()
                 union = IdUnion(**state.union)
-                require_all(federation.total("sum_up", rows=union, to="parties").missing)
-                require_all(federation.ask("settle").missing)
+                federation.total("sum_up", rows=union, to="parties")
+                federation.ask("settle")
                 yield state
         if self.self_training:
             yield from self._teach(federation, model, state)
         if self.bottleneck and state.once("transform"):
             request = {"head": state.teacher, "bottleneck": self._first_bottleneck(federation)}
-            require_all(federation.ask("transform", request).missing)
+            federation.ask("transform", request)
             yield state
         yield from super().server(federation, model, state)
 
@@ -126,7 +119,7 @@ class FedGC(Matching, Averaging):
                     state.teacher, state.best = state.now, right
                 state.taught += 1
                 yield state
-            require_all(federation.ask("label", {"weights": state.teacher}).missing)
+            federation.ask("label", {"weights": state.teacher})
             state.labelled += 1
             state.now, state.best, state.taught = model.weights(), -1.0, 0
             yield state
@@ -160,7 +153,7 @@ class FedGC(Matching, Averaging):
                 {"x": came["degree"].pow(-0.5).unsqueeze(1).to(came["sum"].dtype) * came["sum"]}
                 for came in self.received("sum_up")
             ]
-            self.forget()
+            self.invalidate()
             return Answer({})
 
         @action
@@ -206,7 +199,7 @@ class FedGC(Matching, Averaging):
                     optimizer.step(all_)
             maker.stop_training()
             self.kept["prepared"] = [{"x": own} for own in best.z.split(block.sizes)]
-            self.forget()
+            self.invalidate()
             return Answer({})
 
         def condensed_nodes(self) -> Tensor:
@@ -229,7 +222,7 @@ class FedGC(Matching, Averaging):
         def _taught(self, output: Tensor) -> Tensor:
             """(19): the task's loss over the nodes that have a label, from the start or from self-training."""
             if "labels" not in self.kept:
-                return self.task.loss(self._step(output, self.cohort.masks["train"]))
+                return self.task.loss(self.step(output, self.cohort.masks["train"]))
             y = self.labels
             return self.task.loss(Step(output, y, self.cohort.items, torch.arange(len(y), device=y.device)))
 

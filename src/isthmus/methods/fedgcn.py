@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -14,13 +14,12 @@ from torch_geometric.data import Data
 from isthmus.data.party import SPLITS, Level, Party
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
-from isthmus.federation.verbs import Federation
+from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Listing, Model, State
+from isthmus.methods.base import Model, State
 from isthmus.methods.fedavg import FedAvg
-from isthmus.methods.fedcog import require_all
 from isthmus.methods.fedcog_gcn import convolutions_of
-from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
+from isthmus.methods.shared.neighbour_sums import NeighbourSums
 from isthmus.nn.twins import REPEATED
 from isthmus.tasks.base import Task
 
@@ -44,10 +43,8 @@ class FedGcn(FedAvg):
     """
 
     name: ClassVar[str] = "fedgcn"
-    nouns: ClassVar[Mapping[str, str]] = NOUNS
-    listing: ClassVar[Listing] = Listing("coupled", 3, "sums over neighbours, in totals for the parties")
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
-    everyone: ClassVar[bool] = True
+    everyone: ClassVar[Needed] = "set-up"
     disjoint: ClassVar[bool] = True
 
     hops: Literal[0, 1, 2] = 2
@@ -59,8 +56,8 @@ class FedGcn(FedAvg):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if self.hops and state.once("sum up"):
             union = federation.agree("known")
-            require_all(federation.total("sum_up", rows=union, to="parties").missing)
-            require_all(federation.ask("settle").missing)
+            federation.total("sum_up", rows=union, to="parties")
+            federation.ask("settle")
             yield state
         yield from super().server(federation, model, state)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -23,9 +23,10 @@ from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.answers import Answer, IdUnion, Total
 from isthmus.federation.site import Prepared, action
-from isthmus.federation.verbs import Each, Federation
+from isthmus.federation.transport import Each
+from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Listing, Model, State, Weighting
+from isthmus.methods.base import Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
 from isthmus.tasks.base import Step, Task
@@ -76,8 +77,6 @@ class FedGL(FedAvg):
     """
 
     name: ClassVar[str] = "fedgl"
-    nouns: ClassVar[Mapping[str, str]] = {"embedding": "class scores", "probability": "class probabilities"}
-    listing: ClassVar[Listing] = Listing("overlap", 1, "predictions and embeddings of nodes, in sums by node")
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     weighting: Weighting = "size"
@@ -140,7 +139,7 @@ class FedGL(FedAvg):
             total = federation.total("train", {"weights": state.weights}, of=chosen)
             state.weights = total.mean("weights", default=state.weights)  # line 11
             if self.pseudo_labels or self.pseudo_graph:
-                told = federation.total("tell", of=chosen, rows=union, least=self.least)
+                told = federation.total("tell", of=chosen, rows=union, min_contributors=self.least)
                 everyone = sum(union.held[party].numel() for party in chosen if party not in told.missing)
                 self.discover(told, everyone, state)
             yield state
@@ -268,7 +267,7 @@ class FedGL(FedAvg):
                     hint |= {"edges": request["edges"][at].long().cpu(), "weight": request["weight"][at].cpu()}
                 made.append(hint)
             self.kept["prepared"] = made
-            self.forget()
+            self.invalidate()
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
@@ -282,7 +281,7 @@ class FedGL(FedAvg):
             pseudo = torch.cat([each["label"] for each in self.kept.each("prepared")])
             self.method.local.fit(self, partial(self._loss, pseudo.to(self.cohort.device)))
             self.kept["trained"] = self.model.stacks()
-            return Answer({"weights": self.model.weights()}, weight=self.weights_of_mean())
+            return Answer({"weights": self.model.weights()}, weight=self.averaging_weights())
 
         def _loss(self, pseudo: Tensor, step: Step) -> Tensor:
             """(8)."""
@@ -310,7 +309,7 @@ class FedGL(FedAvg):
             if self.method.both:
                 fields |= {"probability": list(probability.split(sizes))}
             ids = [_ids(party) for party in self.cohort.parties]
-            return Answer({"ids": ids, **fields}, weight=self.weights_of_mean())
+            return Answer({"ids": ids, **fields}, weight=self.averaging_weights())
 
 
 def takes_weights(module: nn.Module) -> bool:

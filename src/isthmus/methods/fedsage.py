@@ -19,11 +19,12 @@ from isthmus.data.party import SPLITS, Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer, Mail, Total
 from isthmus.federation.site import Prepared, action
-from isthmus.federation.verbs import Each, Federation
+from isthmus.federation.transport import Each
+from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Listing, Model, State
+from isthmus.methods.base import Model, State
 from isthmus.methods.fedavg import FedAvg
-from isthmus.methods.training import LocalTraining, moved
+from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.nn.draws import generator
 from isthmus.nn.products import Features, Propagation
 from isthmus.nn.weights import Weights
@@ -49,7 +50,6 @@ class FedSage(FedAvg):
     """
 
     name: ClassVar[str] = "fedsage"
-    listing: ClassVar[Listing] = Listing("coupled")
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     encoder: ClassVar[str] = "sage"
 
@@ -109,9 +109,9 @@ class NeighGen(Options):
 
     def step(self, state: Mapping[str, Any], gradients: Weights) -> dict[str, Any]:
         """What a party keeps of its generator, after a step of Adam."""
-        options = LocalTraining(optimizer="adam", lr=self.lr, weight_decay=0.0)
+        options = Optimizer(optimizer="adam", lr=self.lr, weight_decay=0.0)
         at = int(state["step"]) + 1
-        weights, first, second = moved(options, at, state["weights"], gradients, state["first"], state["second"])
+        weights, first, second = server_step(options, at, state["weights"], gradients, state["first"], state["second"])
         return {"step": at, "weights": weights, "first": first, "second": second}
 
 
@@ -150,14 +150,6 @@ class FedSagePlus(FedSage):
     """
 
     name: ClassVar[str] = "fedsage-plus"
-    nouns: ClassVar[Mapping[str, str]] = {
-        "squares": "squared features",
-        "entries": "numbers of entries",
-        "inputs": "inputs of the neighbour generator",
-        "show/weights": "weights of the neighbour generator",
-        "feature": "gradients of the neighbour generator",
-    }
-    listing: ClassVar[Listing] = Listing("coupled")
 
     neighgen: NeighGen = NeighGen()
     """The generator of missing neighbours."""
@@ -270,7 +262,7 @@ class FedSagePlus(FedSage):
                 x = ground.scale * generated(weights, _noisy(z.repeat_interleave(missing, dim=0), source))
                 made.append({"missing": missing, "x": x})
             self.kept["prepared"] = made
-            self._made = None
+            self.invalidate()
             for name in ("neighgen", "groups"):  # they have served
                 self.kept[name] = [False] * len(made)
             for name in ("show", "compare"):

@@ -22,7 +22,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import Prepared, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Listing, Model, State, Weighting
+from isthmus.methods.base import Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
@@ -62,11 +62,6 @@ class FGCL(FedAvg):
     """
 
     name: ClassVar[str] = "fgcl"
-    listing: ClassVar[Listing] = Listing(
-        "secret-edges",
-        1,
-        "nothing more; noise is on every graph before anything is computed, and epsilon is accounted for",
-    )
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
 
     weighting: Weighting = "even"
@@ -177,7 +172,7 @@ class FGCL(FedAvg):
 
         def _draw(self, *purpose: object) -> None:
             """Noise for every pair of nodes of every graph of the parties asked, once for each view."""
-            asked = [self.pairs[at] for at in self.kept.now]
+            asked = [self.pairs[at] for at in self.positions]
             bits = [
                 pairs.bits(party.graph.edge_index, party.graph.x.dtype)
                 for pairs, party in zip(asked, self.held.parties, strict=True)
@@ -185,7 +180,7 @@ class FGCL(FedAvg):
             views: list[dict[str, Tensor]] = [{} for _ in asked]
             for view, mechanism in enumerate(self.method.mechanisms()):
                 for at, party in enumerate(self.held.parties):
-                    answered = self.answered[self.kept.now[at]]
+                    answered = self.answered[self.positions[at]]
                     whose = self.noise_seed, party.name, answered, "noise", view, *purpose
                     what = mechanism.name, *mechanism.model_dump().values(), digest(bits[at])
                     # of two releases with the same noise, or with one a multiple of the other, both bits would follow
@@ -193,7 +188,7 @@ class FGCL(FedAvg):
                     released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
                     views[at][str(view)] = self.method.post.of(released, asked[at])
             self.kept["prepared"] = views
-            self.forget()
+            self.invalidate()
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
             """All views of all graphs, one pile after another; only items of the first are trained on and evaluated."""
@@ -231,7 +226,7 @@ class FGCL(FedAvg):
             """
             if self.method.redraw == "epoch" and at == 0:
                 self._draw(epoch)
-                self.cohort = self.cohort_of(self.kept.now)
+                self.cohort = self.cohort_of(self.positions)
             order, where, there, first, before = [], [], [], 0, 0
             for which, source in enumerate(self.generators("negatives", epoch, at)):
                 items = self.cohort.items[which]
@@ -272,8 +267,8 @@ class FGCL(FedAvg):
             score = torch.cat([score[:, :1], score[:, 2:].masked_fill(~self._there, -torch.inf)], dim=1)
             return loss + self.method.gamma * step.mean(score.logsumexp(1) - score[:, 0])
 
-        def _outputs(self, request: Payload) -> Tensor:
-            outputs = super()._outputs(request)
+        def predict(self, request: Payload) -> Tensor:
+            outputs = super().predict(request)
             if self.method.evaluated_on != "views":
                 return outputs
             views = len(self.method.epsilons)

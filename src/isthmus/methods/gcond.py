@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from isthmus.methods.base import Listing, Role
 from isthmus.methods.shared.condensing import Matching
 
 
@@ -32,8 +31,7 @@ class DosCond(Matching):
     """
 
     name: ClassVar[str] = "doscond"
-    listing: ClassVar[Listing] = Listing("condensed")
-    role: ClassVar[Role] = "pooled"
+    pooled: ClassVar[bool] = True
 
     finetune: bool = False
     """Whether the model is trained further on the whole graph before it is evaluated."""
@@ -62,7 +60,6 @@ class GCond(DosCond):
     """
 
     name: ClassVar[str] = "gcond"
-    listing: ClassVar[Listing] = Listing("condensed")
 
     renew: int = Field(20, ge=1)
     """Rounds with one draw of theta."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from isthmus.federation.answers import Answer
+from isthmus.federation.models import Models
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Learning, Listing, Method, Model, Role, State
+from isthmus.methods.base import Learning, Method, Model, State
 from isthmus.methods.training import LocalTraining
 
 
@@ -19,8 +20,6 @@ class Local(Method):
     """Each party trains alone on its own data; no weight leaves it. What federated learning must beat."""
 
     name: ClassVar[str] = "local"
-    role: ClassVar[Role] = "alone"
-    listing: ClassVar[Listing] = Listing(demo=1)
 
     local: LocalTraining = LocalTraining()
     """Training at the parties."""
@@ -35,21 +34,21 @@ class Local(Method):
             federation.ask("train")
             yield state
 
-    def evaluated(self, state: State) -> dict[str, Any]:
-        return {}
+    def models(self, state: State) -> Models:
+        return Models(personal=True)
 
     class AtParty(Learning):
         method: Local
 
         @action
         def start(self, request: Payload) -> Answer:
-            self.model.load(request["weights"])
-            self.kept["weights"] = self.model.stacks()
+            self.load_model(request["weights"])
+            self.keep_model()
             return Answer({})
 
         @action
         def train(self, request: Payload) -> Answer:
-            self.model.load(self.kept["weights"])
+            self.load_model({})
             self.fit()
-            self.kept["weights"] = self.model.stacks()
+            self.keep_model()
             return Answer({})

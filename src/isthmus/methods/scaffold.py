@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
+from isthmus.methods.base import Averaging, Learning, Model, State, Weighting
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
@@ -32,8 +32,6 @@ class Scaffold(Averaging):
     """
 
     name: ClassVar[str] = "scaffold"
-    nouns: ClassVar[Mapping[str, str]] = {"change": "changes of control variates"}
-    listing: ClassVar[Listing] = Listing("labels", 1, "a second set of weights, in sums", demo=4)
 
     server_lr: float = Field(1.0, gt=0)
     """Learning rate of the server."""
@@ -69,7 +67,7 @@ class Scaffold(Averaging):
             def pull(leaves: Sequence[Leaf]) -> list[Tensor]:
                 return self.model.like_leaves(leaves, towards)
 
-            steps = self.fit(pull=pull, alike=False).to(self.cohort.device)
+            steps = self.fit(pull=pull, uniform_pull=False).to(self.cohort.device)
             weights = self.model.stacks()
             change = {}
             for name in c:
@@ -78,4 +76,4 @@ class Scaffold(Averaging):
                 trained = (steps > 0).view(-1, *[1] * c[name].dim())
                 change[name] = torch.where(trained, moved - c[name], torch.zeros_like(moved))
                 self.kept[f"control:{name}"] = mine[name] + change[name]
-            return Answer({"weights": weights, "change": change}, weight={"weights": self.weights_of_mean()})
+            return Answer({"weights": weights, "change": change}, weight={"weights": self.averaging_weights()})

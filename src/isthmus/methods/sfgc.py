@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import ClassVar
 
@@ -16,7 +15,8 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Listing, Model, Role, State
+from isthmus.methods.base import Model, State
+from isthmus.methods.optimizer import Optimizer
 from isthmus.methods.shared.condensing import Condensing
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
@@ -41,13 +41,7 @@ class SFGC(Condensing):
     """
 
     name: ClassVar[str] = "sfgc"
-    nouns: ClassVar[Mapping[str, str]] = {
-        **Condensing.nouns,
-        "start": "model weights before training",
-        "goal": "model weights after training",
-    }
-    listing: ClassVar[Listing] = Listing("condensed")
-    role: ClassVar[Role] = "pooled"
+    pooled: ClassVar[bool] = True
 
     rounds: int = Field(200, ge=1)
     """Rounds of matching, at most."""
@@ -57,7 +51,7 @@ class SFGC(Condensing):
     """Parties that a class is at least of; all data are in one place."""
     noise: float = Field(0.1, gt=0)
     """How wide noise is around a class's mean: without edges nothing averages it out."""
-    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.01, weight_decay=0.0)
+    descent: Optimizer = Optimizer(optimizer="adam", lr=0.01, weight_decay=0.0)
     """The server's optimiser of X' and of the student's rate."""
     latest: int = Field(50, ge=0)
     """An expert's segment begins after so many epochs at most."""

@@ -177,7 +177,7 @@ class LivePage(Watcher):
 
 def _light(run: RunResult) -> RunResult:
     """Without weights and graphs, which would be written for nothing."""
-    return replace(run, history=list(run.history), weights={}, graph={})
+    return replace(run, history=list(run.history), models={}, graph={})
 
 
 class _Quietly(ThreadingHTTPServer):

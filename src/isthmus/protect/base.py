@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors
 from isthmus.federation.packed import packed_request
-from isthmus.federation.verbs import Each, Made, Sums, Wanted
+from isthmus.federation.transport import Each, Sums, TotalRequest, TotalResult
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.parts import Form, Part, form_of, form_read, form_text, totals
 from isthmus.protect.sealing import Channel
@@ -119,7 +119,7 @@ class Guard(ABC):
         at = None
         if self._ids is not None:
             assert self._wants is not None
-            at = self._ids.places(self._wants)
+            at = self._ids.positions(self._wants)
         fields: dict[str, Any] = dict(self.open(message["closed"], form, at, message))
         if at is not None:
             rows = wire.decode(message["opened"], limit=limit)["rows"]
@@ -218,12 +218,12 @@ class ClosedSums(Sums):
     def parcel(self, closed: Closed, at: Tensor | None) -> Message:
         """What of a closed sum goes to one party: these rows, or all of it."""
 
-    def total(self, wanted: Wanted) -> Made:
+    def total(self, wanted: TotalRequest) -> TotalResult:
         book = Book(missing=self.lines.outside(wanted.asked))
         book.missing |= {party: why for party, why in self.suspects.items() if party in wanted.asked}
         there = tuple(party for party in self.lines.there(wanted.asked) if party not in self.suspects)
         step = Step(wanted, "sums", first=True)
-        if wanted.least > 1 or (wanted.rows is not None and wanted.to == "parties"):
+        if wanted.min_contributors > 1 or (wanted.rows is not None and wanted.to == "parties"):
             closed, step = self._counted(wanted, there, book)
         else:
             closed = self._closed(step, there, book)
@@ -237,7 +237,7 @@ class ClosedSums(Sums):
             total = self._halved(step, closed, why, book)
         return self._made(wanted, total, book, {})
 
-    def _counted(self, wanted: Wanted, there: tuple[str, ...], book: Book) -> tuple[Closed, Step]:
+    def _counted(self, wanted: TotalRequest, there: tuple[str, ...], book: Book) -> tuple[Closed, Step]:
         """A closed sum, after counts of those who contribute. Whoever is gone in between was counted: then anew."""
         count = Step(wanted, "counts", first=True)
         while True:
@@ -257,9 +257,9 @@ class ClosedSums(Sums):
             opened = torch.stack([weight != 0 for weight in weights.values()]).all(0)
         return Total(sums, weights, len(closed.of), book.missing, step.wanted.rows, opened)
 
-    def _made(self, wanted: Wanted, total: Total, book: Book, delivered: dict[str, int]) -> Made:
+    def _made(self, wanted: TotalRequest, total: Total, book: Book, delivered: dict[str, int]) -> TotalResult:
         received = {party: book.received[party] for party in wanted.asked}
-        return Made(total, book.fields, dict(book.sent), received, delivered)
+        return TotalResult(total, book.fields, dict(book.sent), received, delivered)
 
     def _closed(self, step: Step, there: tuple[str, ...], book: Book) -> Closed:
         """One closed sum over those among these parties that are heard of."""
@@ -303,7 +303,7 @@ class ClosedSums(Sums):
             del replies[party]
         return replies
 
-    def _deliver(self, wanted: Wanted, closed: Closed, opened: Tensor | None, book: Book) -> dict[str, int]:
+    def _deliver(self, wanted: TotalRequest, closed: Closed, opened: Tensor | None, book: Book) -> dict[str, int]:
         """Send the parties what of a closed sum is for each; bytes of it."""
         messages: dict[str, Message] = {}
         for party in closed.of:
@@ -312,7 +312,7 @@ class ClosedSums(Sums):
             if wanted.rows is not None and opened is not None:
                 try:
                     ids = wire.decode(book.wants[party], limit=self.lines.limit)["ids"]
-                    at = wanted.rows.places(ids).view(len(ids))
+                    at = wanted.rows.positions(ids).view(len(ids))
                 except Exception:  # whatever a reader stumbles over in a message from outside
                     book.missing[party] = f"action '{wanted.action}', it wants rows that are none"
                     continue
@@ -377,7 +377,7 @@ class Step:
         of: parties that must all be in it: beside what was opened before, a sum without one would show its part.
     """
 
-    wanted: Wanted
+    wanted: TotalRequest
     what: Literal["counts", "sums"]
     first: bool
     opened: Tensor | None = None
@@ -385,7 +385,7 @@ class Step:
 
     def message(self, party: str, under: int, head: Message, limit: int) -> Message:
         wanted = self.wanted
-        shield: Message = {**head, "what": self.what, "to": wanted.to, "least": wanted.least}
+        shield: Message = {**head, "what": self.what, "to": wanted.to, "least": wanted.min_contributors}
         if self.opened is not None:
             shield["opened"] = wire.encode({"rows": self.opened})
         if not self.first:
@@ -416,9 +416,9 @@ class _Gone(Exception):  # noqa: N818 - reads as what happened
         self.left = left
 
 
-def _require(wanted: Wanted, of: Collection[str], book: Book) -> None:
+def _require(wanted: TotalRequest, of: Collection[str], book: Book) -> None:
     """An error for a sum that could not be opened, with the reasons why parties are not in it."""
-    needed = max(FEWEST, wanted.least, wanted.needed)
+    needed = max(FEWEST, wanted.min_contributors, wanted.quorum)
     if len(of) >= needed:
         return
     missing = [f"'{party}' ({why})" for party, why in book.missing.items()][:3]
@@ -428,15 +428,15 @@ def _require(wanted: Wanted, of: Collection[str], book: Book) -> None:
     )
 
 
-def _enough(wanted: Wanted, counts: Mapping[str, Tensor]) -> Tensor | None:
+def _enough(wanted: TotalRequest, counts: Mapping[str, Tensor]) -> Tensor | None:
     """Rows to which enough parties contribute, by every field; of a whole sum too few are an error."""
     if wanted.rows is None:
         for path, count in counts.items():
-            require_contributors(int(count), wanted.least, f"a total of '{path}'")
+            require_contributors(int(count), wanted.min_contributors, f"a total of '{path}'")
         return None
     opened = torch.ones(wanted.rows.ids.numel(), dtype=torch.bool)
     for count in counts.values():
-        opened &= count >= wanted.least
+        opened &= count >= wanted.min_contributors
     return opened
 
 

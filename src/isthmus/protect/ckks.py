@@ -140,7 +140,7 @@ class EncryptedSums(ClosedSums):
         self._context: Any = None
         self._noughts: dict[int, Any] = {}
 
-    def renewed(self) -> None:
+    def restart(self) -> None:
         self._holders = frozenset()
 
     def ready(self, action: str, asked: tuple[str, ...], book: Book) -> tuple[tuple[str, ...], dict[str, Message]]:

@@ -205,7 +205,7 @@ class MaskedSums(ClosedSums):
         self.bits, self.threshold = bits, threshold
         self._agreed: Agreed | None = None
 
-    def renewed(self) -> None:
+    def restart(self) -> None:
         self._agreed = None
 
     def ready(self, action: str, asked: tuple[str, ...], book: Book) -> tuple[tuple[str, ...], dict[str, Message]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from isthmus.report import wording
 
@@ -35,7 +35,6 @@ class Deed:
         fields: names of what was sent.
         answers: of each call how many parties answered.
         shares: by party, of those that answered at all.
-        nouns: what the method's own fields are.
     """
 
     action: str
@@ -44,7 +43,6 @@ class Deed:
     fields: Sequence[str]
     answers: Sequence[int]
     shares: Mapping[str, Share]
-    nouns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def delivery(self) -> bool:
@@ -53,14 +51,12 @@ class Deed:
 
     @property
     def what(self) -> str:
-        return wording.listed(wording.nouns(self.fields, self.action, self.nouns))
+        return wording.listed(wording.nouns(self.fields, self.action))
 
     @property
     def summed(self) -> str:
         """All but the ids that say which rows it is of."""
-        return wording.listed(
-            wording.nouns((name for name in self.fields if name not in _KEYS), self.action, self.nouns)
-        )
+        return wording.listed(wording.nouns((name for name in self.fields if name not in _KEYS), self.action))
 
     @property
     def keyed(self) -> bool:

@@ -15,14 +15,17 @@ from torch import nn
 from isthmus import store
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
-from isthmus.federation.answers import PlainTotal, Reply
+from isthmus.federation.answers import Answers, PlainTotal, Reply
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.models import Models
 from isthmus.federation.site import Site
-from isthmus.federation.verbs import Federation, Transport
+from isthmus.federation.transport import Transport
+from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.study.setup import check_fit, extended, whole_of
 from isthmus.tasks.base import Task
+from isthmus.tasks.metrics import metric_of
 
 SAVING = 0.1
 """Most of a run's time that goes into checkpoints: those of many parties are large."""
@@ -36,13 +39,16 @@ class RunResult:
     """What one run gave.
 
     Attributes:
-        metrics: of the chosen round, `test_accuracy`, `val_accuracy`, ...
+        metrics: of the chosen round, pooled over all parties: `test_accuracy`, `val_accuracy`, ...
         history: (round, metric, value), every evaluated round.
-        weights: the model of the chosen round; by party where parties keep their own.
-        privacy: what noise the parties added and what that spends, as `Account` tells it; empty without noise.
+        models: of the chosen round, `{"shared": weights, "groups": {group: {"parties", "weights"}}, "parties": {party:
+            weights}}`; in a federation the parties' own models stay with them.
+        privacy: what noise the parties added and what that spends, see `Account`; empty without noise.
         graph: that the method made up to the chosen round, such as a condensed one; empty without.
-        places: by round, of a task that is drawn, where all items stand and what class they have, `[items, 3]`.
-        parties: by party the metrics of its own test items in the chosen round; only a study can tell them.
+        places: by round, of a task that is drawn, the coordinates and the class of all items, `[items, 3]`.
+        parties: by party the metrics of its own test items in the chosen round.
+        over_parties: by metric the mean over parties, plain and weighted by test items, and the worst party.
+        evaluated: which model of a party was evaluated: the one that the server `sent` or the one `trained` from it.
     """
 
     method: str
@@ -53,21 +59,31 @@ class RunResult:
     metrics: dict[str, float]
     history: History = field(repr=False)
     ledger: Ledger = field(repr=False)
-    weights: dict[str, Any] = field(default_factory=dict, repr=False)
+    models: dict[str, Any] = field(default_factory=dict, repr=False)
     privacy: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Any] = field(default_factory=dict, repr=False)
     graph: dict[str, Any] = field(default_factory=dict, repr=False)
     parties: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
+    over_parties: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    evaluated: str = "sent"
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """The weights that all parties' models have in common."""
+        return self.models.get("shared", {})
 
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
-        keys = ("method", "seed", "rounds", "chosen_round", "seconds", "metrics")
-        more = {key: getattr(self, key) for key in ("privacy", "parties") if getattr(self, key)}
+        keys = ("method", "seed", "rounds", "chosen_round", "seconds", "evaluated", "metrics")
+        more = {key: getattr(self, key) for key in ("privacy", "parties", "over_parties") if getattr(self, key)}
+        if groups := self.models.get("groups"):
+            more["groups"] = {name: list(group["parties"]) for name, group in groups.items()}
         return {key: getattr(self, key) for key in keys} | more
 
     def dump(self) -> dict[str, Any]:
-        more = {"weights": self.weights, "places": self.places, "graph": self.graph}
-        return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), **more}
+        whole = {key: value for key, value in self.summary().items() if key != "groups"}
+        more = {"models": self.models, "places": self.places, "graph": self.graph}
+        return {**whole, "history": self.history, "ledger": self.ledger.dump(), **more}
 
     @classmethod
     def of_dump(cls, saved: Mapping[str, Any]) -> RunResult:
@@ -82,8 +98,8 @@ class Run:
 
     Arguments:
         method: with its options.
-        parties: all of them; a pooled method gets one, put together from all. None where a federation's transport
-            reaches them: what only a study can measure, which holds all of them, is left out then.
+        parties: all of them; a pooled method gets one, put together from all. Empty where a federation's transport
+            reaches them: then nothing is measured that needs all parties' data in one place.
         task: loss and metrics.
         module: the model before training.
         seed: of everything drawn.
@@ -122,19 +138,26 @@ class Run:
             self.whole = method.site([pool_parties(parties)], task, module, device=device)
         elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
-        parties = [pool_parties(parties)] if method.role == "pooled" and len(parties) > 1 else list(parties)
+        parties = [pool_parties(parties)] if method.pooled and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
+        self.here = bool(parties)
         self.transport = transport or LocalTransport(
             [method.site(group, task, module, seed=seed, device=device) for group in groups], wire=wire
         )
         self.state = State()
         self.progress: dict[str, Any] = {
-            "best": None, "best_round": 0, "metrics": {}, "weights": {}, "graph": {}, "places": {}, "seconds": 0.0,
-            "tested": [],
+            "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "places": {}, "seconds": 0.0,
+            "tested": {},
         }  # fmt: skip
         self.history: History = []
+        self._tested: dict[str, Any] = {}
         self.federation = Federation(
-            self.transport, seed=seed, quorum=method.quorum, clock=lambda: int(self.state.round)
+            self.transport,
+            seed=seed,
+            quorum=method.quorum,
+            everyone=method.everyone,
+            clock=lambda: int(self.state.round),
+            watch=self._watch if parties and not method.pooled else None,
         )
 
     def go(self) -> RunResult:
@@ -159,7 +182,7 @@ class Run:
         for state in self.method.server(self.federation, Model(self.module), self.state):
             if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
-            if state.round in self.task.picture_rounds and self.whole is not None and "weights" in state:
+            if state.round in self.task.picture_rounds and self.whole is not None:
                 self._draw(self.whole, state)
             yield state
             if self._is_over():
@@ -170,79 +193,83 @@ class Run:
         return self.progress["best"] is not None and 0 < self.method.patience <= waited
 
     def _evaluate(self, state: State) -> None:
+        models = self.method.models(state)
         if self.task.level == "pair" and len(self.federation.parties) > 1:
-            self.federation.exchange("lend", self.method.evaluated(state))
-        total = self.method.evaluate(self.federation, state)
-        tested = self._tested()
-        found = {split: self.task.metrics(total.sum(split)) for split in ("val", "test")}
+            self.federation.exchange("lend", models.request(self.federation.parties))
+        counts = self.method.evaluate(self.federation, state)
+        if isinstance(counts, Answers):
+            self._tested = {party: answer["test"] for party, answer in counts.items()}
+            counts = PlainTotal([Reply.of_one(party, answer) for party, answer in counts.items()], list(counts))
+        found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
-        for split, own in self._on_whole(state).items():
+        for split, own in self._on_whole(models).items():
             metrics |= {f"{of_whole}{split}_{name}": value for name, value in own.items()}
         self.history += [(state.round, name, value) for name, value in metrics.items()]
         value = self.task.score(found["val"])
         best = self.progress["best"]
         chosen = value is None or self.method.select == "last"
         if chosen or best is None or value > best:
-            kept = {"weights": self._weights(state), "graph": self.method.product(state)}
-            self.progress |= {"metrics": metrics, **kept, "chosen_round": state.round, "tested": tested}
+            kept = {"models": self._saved(models), "graph": self.method.product(state), "tested": self._tested}
+            self.progress |= {"metrics": metrics, **kept, "chosen_round": state.round}
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None:
             self.on_round(state.round, metrics)
 
-    def _tested(self) -> list[dict[str, Any]]:
-        """Each party's own counts of the evaluation just made; a federation's server has their sum alone."""
-        if not isinstance(self.transport, LocalTransport) or self.method.role == "pooled":
-            return []
-        return [
-            {
-                "parties": list(reply.parties),
-                "counts": {name: column for name, column in reply.columns.items() if name.startswith("test/")},
+    def _watch(self, action: str, replies: Sequence[Reply]) -> None:
+        """Keep each party's test counts of the last evaluation."""
+        if action == "evaluate":
+            self._tested = {
+                party: reply.payload(at).get("test", {}) for reply in replies for at, party in enumerate(reply.parties)
             }
-            for reply in self.transport.evaluated
-        ]
 
-    def _by_party(self) -> dict[str, dict[str, float]]:
-        """Metrics of every party's own test items; of those that have some."""
-        found, name_of = {}, "test_party_{}" if self.task.unsupervised else "test_{}"
-        for tested in self.progress.get("tested", ()):
-            reply = Reply(tuple(tested["parties"]), dict(tested["counts"]))
-            for at, party in enumerate(reply.parties):
-                counts = reply.payload(at).get("test")
-                metrics = self.task.metrics(counts) if counts else {}
-                told = {name_of.format(name): value for name, value in metrics.items() if math.isfinite(value)}
-                if told:
-                    found[party] = told
+    def _saved(self, models: Models) -> dict[str, Any]:
+        """The models of this round as they are saved, each under its owner; a federation's parties write their own."""
+        personal = models.personal or self.method.evaluate_with == "trained"
+        own = self.federation.models() if personal or not self.here else {}
+        groups = {
+            name: {"parties": list(group.parties), "weights": dict(group.weights)}
+            for name, group in models.groups.items()
+        }
+        saved = {"shared": dict(models.shared), "groups": groups, "parties": own}
+        return {owner: weights for owner, weights in saved.items() if weights}
+
+    def _by_party(self) -> dict[str, tuple[float, dict[str, float]]]:
+        """By party the number of its test items (or labels) and the metrics of these."""
+        name_of = "test_party_{}" if self.task.unsupervised else "test_{}"
+        found = {}
+        for party, counts in self.progress["tested"].items():
+            metrics = self.task.metrics(counts) if counts else {}
+            finite = {name_of.format(name): value for name, value in metrics.items() if math.isfinite(value)}
+            if finite:
+                found[party] = self.task.count(counts), finite
         return found
 
-    def _on_whole(self, state: State) -> dict[str, dict[str, float]]:
-        """Metrics of the server's weights on the graph that the parties' overlapping parts are put together to, or on
-        the graphs of all parties that are embedded."""
-        if self.whole is None or "weights" not in state:
+    def _on_whole(self, models: Models) -> dict[str, dict[str, float]]:
+        """Metrics of the shared model on the graph that the parties' overlapping parts form together, or on the graphs
+        of all parties."""
+        if self.whole is None or not models.one_for_all:
             return {}
         asked = self.whole.hosted.names
-        reply = self.whole.answer("evaluate", {"weights": state.weights}, asked)
+        reply = self.whole.answer("evaluate", {"weights": models.shared}, asked)
         if not reply.parties:  # what one party holds may be unfit for it; the ledger names that one
             return {}
         counts = PlainTotal([reply], asked)
         return {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
 
     def _draw(self, whole: Site, state: State) -> None:
-        """Where all items stand now."""
-        if (places := self.task.coordinates(whole.outputs(state.weights))) is None:
+        """Record the coordinates of all items."""
+        models = self.method.models(state)
+        if not models.one_for_all or (points := self.task.coordinates(whole.predict_all(models.shared))) is None:
             return
-        kinds = whole.hosted.y.cpu().to(places.dtype).unsqueeze(1)
-        self.progress["places"][str(state.round)] = torch.cat([places, kinds], dim=1)
-
-    def _weights(self, state: State) -> dict[str, Any]:
-        if "weights" in state:
-            return dict(state.weights)
-        return self.transport.own_weights()
+        kinds = whole.hosted.y.cpu().to(points.dtype).unsqueeze(1)
+        self.progress["places"][str(state.round)] = torch.cat([points, kinds], dim=1)
 
     def _result(self, seconds: float) -> RunResult:
         if not self.progress["metrics"] and not self.task.unsupervised:
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
+        tested = self._by_party()
         return RunResult(
             method=self.method.name,
             seed=self.seed,
@@ -252,10 +279,12 @@ class Run:
             metrics=dict(self.progress["metrics"]),
             history=self.history,
             ledger=self.federation.ledger,
-            weights=self.progress["weights"],
+            models=self.progress["models"],
             places=self.progress["places"],
             graph=self.progress["graph"],
-            parties=self._by_party(),
+            parties={party: metrics for party, (_, metrics) in tested.items()},
+            over_parties=over_parties(tested),
+            evaluated=self.method.evaluate_with,
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 
@@ -265,7 +294,7 @@ class Run:
             "progress": self.progress,
             "history": self.history,
             "ledger": self.federation.ledger.dump(),
-            "sites": self.transport.save(),
+            "sites": self.federation.save(),
         }
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
@@ -273,4 +302,26 @@ class Run:
         self.progress = dict(saved["progress"])
         self.history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
         self.federation.ledger.restore(saved["ledger"])
-        self.transport.restore(saved["sites"])
+        self.federation.restore(saved["sites"])
+
+
+def over_parties(tested: Mapping[str, tuple[float, Mapping[str, float]]]) -> dict[str, dict[str, Any]]:
+    """By metric the mean over parties, plain and weighted by size, and the worst party.
+
+    >>> over_parties({"a": (10, {"test_loss": 1.0}), "b": (30, {"test_loss": 2.0})})["test_loss"]
+    {'mean': 1.5, 'weighted': 1.75, 'worst': 2.0, 'worst_party': 'b', 'parties': 2}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for metric in dict.fromkeys(name for _, metrics in tested.values() for name in metrics):
+        values = {party: (size, metrics[metric]) for party, (size, metrics) in tested.items() if metric in metrics}
+        sign = -1 if metric_of(metric).smaller_is_better else 1
+        worst = min(values, key=lambda party: sign * values[party][1])
+        total = sum(size for size, _ in values.values())
+        found[metric] = {
+            "mean": math.fsum(value for _, value in values.values()) / len(values),
+            "weighted": math.fsum(size * value for size, value in values.values()) / total,
+            "worst": values[worst][1],
+            "worst_party": worst,
+            "parties": len(values),
+        }
+    return found

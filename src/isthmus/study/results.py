@@ -19,7 +19,6 @@ from isthmus import __version__, result_files, store, toml
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
-from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
 
 
@@ -59,24 +58,15 @@ class Results:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"methods": {...}, "runs": [...], "summary": [...], "cuts": [...]}`; equal cuts are one entry."""
+        """`{"runs": [...], "summary": [...], "cuts": [...]}`; cuts that are described alike are one entry."""
         cuts: dict[CutDescription, list[int]] = {}
         for seed, cut in self.cuts.items():
             cuts.setdefault(cut, []).append(seed)
         return {
-            "methods": {
-                name: {"role": method.role, "nouns": dict(method.field_nouns())}
-                for name, method in self._methods().items()
-            },
             "runs": [run.summary() for run in self.runs],
             "summary": self.summary(),
             "cuts": [{"seeds": seeds, **cut.to_dict()} for cut, seeds in cuts.items()],
         }
-
-    def _methods(self) -> dict[str, Method]:
-        """The study's methods, with their options."""
-        tables = [dict(table) for table in self.study.get("methods", [])]
-        return {name: Method.named(name).read(table, name) for table in tables if (name := table.pop("name"))}
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder: each file whole or not at all."""
@@ -135,14 +125,14 @@ def _holds_groups(value: Any) -> bool:
 
 
 def _weight_files(run: RunResult) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Weights by file: one for the server's, one per party where parties keep their own."""
+    """Weights by file: what all parties share, a model for each group, and the whole model of each party."""
     name = f"{run.method}-{run.seed}"
-    groups = {key: value for key, value in run.weights.items() if isinstance(value, Mapping)}
-    if groups:
-        for party, weights in groups.items():
-            yield f"{name}/{party}", _contiguous(weights)
-    elif run.weights:
+    if run.weights:
         yield name, _contiguous(run.weights)
+    for group, model in run.models.get("groups", {}).items():
+        yield f"{name}/groups/{group}", _contiguous(model["weights"])
+    for party, weights in run.models.get("parties", {}).items():
+        yield f"{name}/{party}", _contiguous(weights)
 
 
 def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ def trained(
 ) -> tuple[Weights, Tensor]:
     """A model's weights after training on what one party holds, from `weights` on, and its outputs for all items."""
     site = Site(FedAvg(), [party], task, module, seed=seed)
-    site.kept.now = (0,)
-    site.model.load(weights)
-    options.fit(site, task.loss)
-    found = {name: stack[0].clone() for name, stack in site.model.stacks().items()}
-    return found, site.outputs(found)
+    with site.asked():
+        site.model.load(weights)
+        options.fit(site, task.loss)
+        found = {name: stack[0].clone() for name, stack in site.model.stacks().items()}
+    return found, site.predict_all(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -10,10 +10,10 @@ from torch import nn
 
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
+from isthmus.federation.models import Models
 from isthmus.federation.site import Prepared, Site
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Averaging, Learning, Method, Model, State
-from isthmus.methods.fedavg import FedAvg
 from isthmus.tasks.base import Task
 
 
@@ -31,11 +31,8 @@ class Composed(Averaging):
     trainer as the site's method.
     """
 
-    trainer: Annotated[dict[str, Any], BeforeValidator(as_table)] = Field({"name": FedAvg.name})
+    trainer: Annotated[dict[str, Any], BeforeValidator(as_table)] = Field({"name": "fedavg"})
     """The method that trains: its name, or a table of its name and options."""
-
-    def field_nouns(self) -> Mapping[str, str]:
-        return {**self.training().field_nouns(), **self.nouns}
 
     def check(self, module: nn.Module) -> None:
         self.training().check(module)
@@ -43,9 +40,9 @@ class Composed(Averaging):
     def training(self) -> Method:
         """The trainer, with options that it has from this method."""
         table = dict(self.trainer)
-        kind = Method.named(str(table.pop("name", FedAvg.name)))
+        kind = Method.named(str(table.pop("name", "fedavg")))
         plain = issubclass(kind.AtParty, Learning) and not issubclass(kind.AtParty, Prepared)
-        if kind.role == "pooled" or not plain or issubclass(kind, Composed):
+        if kind.pooled or not plain or issubclass(kind, Composed):
             raise IsthmusError(f"method '{self.name}': '{kind.name}' is no trainer: name one that trains parties")
         if twice := [name for name in table if name in Method.model_fields]:
             raise IsthmusError(
@@ -73,5 +70,5 @@ class Composed(Averaging):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         yield from self.training().server(federation, model, state)
 
-    def evaluated(self, state: State) -> dict[str, Any]:
-        return self.training().evaluated(state)
+    def models(self, state: State) -> Models:
+        return self.training().models(state)

@@ -16,12 +16,14 @@ from isthmus.data import rows
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer, IdUnion
+from isthmus.federation.models import Models
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
+from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.methods.shared import alone
-from isthmus.methods.training import LocalTraining, moved
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.condensed import (
     DISTANCES,
     Distance,
@@ -47,7 +49,6 @@ class Condensing(Method):
     asked for, fine-tuned by each party.
     """
 
-    nouns: ClassVar[Mapping[str, str]] = {"square": "squared features", "count/sum": "features of each class"}
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     rounds: int = Field(200, ge=1)
@@ -62,7 +63,7 @@ class Condensing(Method):
     """Where X' starts: at each class's mean over all parties, with noise, or at noise."""
     noise: float = Field(1.0, gt=0)
     """How wide noise is around a class's mean, as a share of how far features spread."""
-    optimizer: LocalTraining = LocalTraining(epochs=1, optimizer="adam", lr=0.03, weight_decay=0.0)
+    descent: Optimizer = Optimizer(optimizer="adam", lr=0.03, weight_decay=0.0)
     """The server's optimiser of X'; its moments last over the rounds."""
     target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
     """Training of the model on the synthetic graph, from its first weights."""
@@ -86,6 +87,9 @@ class Condensing(Method):
                 state.weights = self.trained(model.module, self.graph(state), state.classes, seed)
             yield state
 
+    def models(self, state: State) -> Models:
+        return Models(shared=state.weights)
+
     def require_least(self, federation: Federation) -> None:
         """An error before anything is sent where there are too few parties for any sum."""
         if self.least > (there := len(federation.parties)):
@@ -98,9 +102,9 @@ class Condensing(Method):
 
     def begin(self, federation: Federation, state: State) -> None:
         """How many synthetic nodes of each class there are, and where their features start."""
-        size = federation.total("size", least=self.least)
+        size = federation.total("size", min_contributors=self.least)
         state.classes = round(float(size.sum("classes")) / size.contributors)
-        counted = federation.total("count", rows=self.classes(state), least=self.least)
+        counted = federation.total("count", rows=self.classes(state), min_contributors=self.least)
         items, sums = counted.sum("items").round(), counted.sum("sum").double()
         if not bool(items.any()):
             raise IsthmusError(
@@ -129,12 +133,12 @@ class Condensing(Method):
         told = dict(zip(graph, slopes, strict=True))
         for options, names in self.optimizers(graph).items():
             part = {name: told[name] for name in names}
-            state.graph, first, second = moved(options, state.round, state.graph, part, state.first, state.second)
+            state.graph, first, second = server_step(options, state.round, state.graph, part, state.first, state.second)
             state.first, state.second = {**state.first, **first}, {**state.second, **second}
 
-    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[LocalTraining, list[str]]:
+    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[Optimizer, list[str]]:
         """By optimiser what it moves."""
-        return {self.optimizer: list(graph)}
+        return {self.descent: list(graph)}
 
     def classes(self, state: State) -> IdUnion:
         """The rows of sums that are keyed by class."""
@@ -149,7 +153,7 @@ class Condensing(Method):
     def graph(self, state: State) -> Data:
         """G' as it is now."""
         if wrong := [name for name, value in state.graph.items() if not bool(value.isfinite().all())]:
-            rate = "edge_lr" if wrong[0].startswith("edges/") else "optimizer.lr"
+            rate = "edge_lr" if wrong[0].startswith("edges/") else "descent.lr"
             why = f"'{wrong[0]}' of the synthetic graph is not finite: lower {rate}"
             raise IsthmusError(f"method '{self.name}', by round {state.round}: {why}")
         with torch.no_grad():
@@ -243,7 +247,6 @@ class Matching(Condensing):
     graph whose gradients are the same.
     """
 
-    nouns: ClassVar[Mapping[str, str]] = {**Condensing.nouns, "slopes": "gradients"}
     hops_matched: int = Field(2, ge=0)
     """K: propagations of the SGC whose gradients are matched."""
     distance: Distance = "mse"
@@ -271,7 +274,9 @@ class Matching(Condensing):
             state.theta, state.asked = self._drawn(federation, state), False
         if not state.asked:  # the same theta of other parties would give away who of them said what
             chosen, classes = federation.sample(self.fraction), self.classes(state)
-            told = federation.total("match", {"theta": state.theta}, of=chosen, rows=classes, least=self.least)
+            told = federation.total(
+                "match", {"theta": state.theta}, of=chosen, rows=classes, min_contributors=self.least
+            )
             state.goal, state.opened, state.asked = told.mean("slopes"), told.opened, self.inner == 0
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
         ours = class_slopes(self._hidden(state, graph), state.y, state.theta)
@@ -283,10 +288,10 @@ class Matching(Condensing):
     def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
         return edges_start(x.size(1), self.edge_width, x.size(0), source) if self.edges else {}
 
-    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[LocalTraining, list[str]]:
-        edges = self.optimizer.model_copy(update={"lr": self.edge_lr})
+    def optimizers(self, graph: Mapping[str, Tensor]) -> dict[Optimizer, list[str]]:
+        edges = self.descent.model_copy(update={"lr": self.edge_lr})
         own = [name for name in graph if name.startswith("edges/")]
-        return {self.optimizer: [name for name in graph if name not in own], **({edges: own} if own else {})}
+        return {self.descent: [name for name in graph if name not in own], **({edges: own} if own else {})}
 
     @property
     def weakest(self) -> float:

@@ -61,9 +61,9 @@ class Unsupervised(Composed):
         def loss(self, step: Step) -> Tensor:
             """Of what the model gives for the graphs of a step, `[parties]`."""
 
-        def _outputs(self, request: Payload) -> Tensor:
+        def predict(self, request: Payload) -> Tensor:
             """Embeddings of graphs, the sum over their views, `[graphs, width]`."""
-            return super()._outputs(request)[1].sum(1)
+            return super().predict(request)[1].sum(1)
 
 
 class TwoViews(Unsupervised):

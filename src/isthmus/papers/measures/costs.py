@@ -16,8 +16,10 @@ from torch import nn
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
+from isthmus.federation.answers import Reply
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.transport import Command
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.weights import initial_weights
@@ -109,10 +111,14 @@ class Clocked(LocalTransport):
         super().__init__(*args, **options)
         self.seconds: dict[str, float] = {}
 
-    def call(self, verb: Any, action: str, request: Any, of: Any) -> Any:
-        start, name = time.process_time(), f"{action} {request['hop']}" if "hop" in request else action
+    def send(self, command: Command) -> list[Reply]:
+        if command.do != "answer":
+            return super().send(command)
+        start, name = time.process_time(), command.action
+        if "hop" in command.payload:
+            name = f"{name} {command.payload['hop']}"
         try:
-            return super().call(verb, action, request, of)
+            return super().send(command)
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 

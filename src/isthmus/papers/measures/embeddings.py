@@ -69,7 +69,7 @@ class Embeddings(Measure):
 def _embedded(run: Run, weights: Any) -> tuple[Any, Any]:
     """Return embeddings `[items, width]` as the task compares them, and classes."""
     assert run.whole is not None
-    z, y = run.whole.outputs(weights).double().cpu().numpy(), run.whole.hosted.y.cpu().numpy()
+    z, y = run.whole.predict_all(weights).double().cpu().numpy(), run.whole.hosted.y.cpu().numpy()
     if isinstance(run.task, GraphClustering):
         return run.task.scaled(z), y
     test = run.whole.hosted.masks["test"].cpu().numpy()

@@ -33,7 +33,7 @@ class OnOtherModels(Measure):
         assert isinstance(method, Condensing)
         assert isinstance(run.transport, LocalTransport)
         (site,) = run.transport.sites
-        site.outputs(result.weights)  # fills the caches of what the parties train on
+        site.predict_all(result.weights)  # fills the caches of what the parties train on
         metrics = {}
         for name in self.models:
             other = module_for(Encoder.named(name)(hidden=256), site.cohort.parties, task, seed)

@@ -1,0 +1,108 @@
+"""How a server side reaches its sites: one narrow interface, with an in-process and a network implementation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from isthmus.federation import wire
+from isthmus.federation.answers import IdUnion, Reply, Total
+from isthmus.federation.ledger import Verb
+
+
+@dataclass(frozen=True)
+class Each:
+    """A request that differs by party."""
+
+    payloads: Mapping[str, wire.Payload]
+
+
+Request = wire.Payload | Each | None
+To = Literal["server", "parties"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What sites are to do.
+
+    Arguments:
+        do: answer an action; take what other parties, or a total, deliver to them; save or restore their state; or
+            hand every party the model that it evaluated last (replies carry it where the sites are on this machine).
+        of: the parties concerned.
+        action, verb: of an answer; of a delivery the action that it belongs to.
+        payload: the request of an answer, the mail by party, or the state to restore.
+    """
+
+    do: Literal["answer", "deliver", "save", "restore", "models"]
+    of: tuple[str, ...]
+    action: str = ""
+    verb: Verb | None = None
+    payload: Any = None
+
+
+class Transport(ABC):
+    """Carries commands to the sites and brings back their replies: in this process, or over a network.
+
+    Attributes:
+        parties: all of them, in order.
+        limit: the largest payload, in bytes.
+        sums: makes totals whose summands the server cannot see; None: the server's process adds up plain summands.
+        protections: by verb, what protects its payloads.
+    """
+
+    parties: tuple[str, ...]
+    limit: int = wire.LIMIT
+    sums: Sums | None = None
+    protections: Mapping[Verb, str] = {}
+
+    @abstractmethod
+    def send(self, command: Command) -> list[Reply]:
+        """Carry out a command; a party that cannot is in a reply's `failures`, a saved state in its `state`."""
+
+    def close(self) -> None:  # noqa: B027 - most transports have nothing to do
+        """The run is over: sites may drop what they saved for it."""
+
+
+@dataclass(frozen=True)
+class TotalRequest:
+    """The arguments of `Federation.total`, and how many parties must be in the sum by the quorum."""
+
+    action: str
+    request: wire.Payload | Each
+    asked: tuple[str, ...]
+    to: To = "server"
+    rows: IdUnion | None = None
+    min_contributors: int = 1
+    quorum: int = 1
+
+
+@dataclass(frozen=True)
+class TotalResult:
+    """A total that was made without the server seeing a summand.
+
+    Attributes:
+        total: what the server reads of it; without sums where only the parties do.
+        fields: of an answer, in short.
+        sent, received: bytes, by party.
+        delivered: by party the bytes of its part of a sum that went to the parties.
+    """
+
+    total: Total
+    fields: str
+    sent: Mapping[str, int]
+    received: Mapping[str, int]
+    delivered: Mapping[str, int]
+
+
+class Sums(ABC):
+    """A way to make totals whose summands the server does not see."""
+
+    @abstractmethod
+    def total(self, wanted: TotalRequest) -> TotalResult:
+        """The total over those parties that could be summed over."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Parties restarted, so earlier agreements with them are void."""
