@@ -30,8 +30,7 @@ from isthmus.papers.markdown import signed, verdicts
 from isthmus.papers.plan import Cell, Table
 from isthmus.papers.results import figure_values
 from isthmus.papers.shelf import Entry, entries
-from isthmus.report.ledger_text import Deed, Share, in_plain_words, sentence, spans
-from isthmus.report.sections.ledger import fields_in
+from isthmus.report.ledger_text import ActionSummary, Share, describe_action, merge_spans, parse_fields
 from isthmus.testing import Subject, small_parties
 
 HERE = Path(__file__).parent
@@ -97,8 +96,9 @@ def _leaves(kind: type[Method]) -> str:
     rows = []
     for (action, verb, eyes, protection), of in groups.items():
         answers = list(Counter(each["call"] for each in of).values())
-        deed = Deed(action, eyes, protection, list(fields_in(each["fields"] for each in of)), answers, _shares(of))
-        rows.append((_when({each["round"] for each in of}), code(action), verb, sentence(in_plain_words(deed))))
+        fields = list(parse_fields(each["fields"] for each in of))
+        summary = ActionSummary(action, eyes, protection, fields, answers, _shares(of))
+        rows.append((_when({each["round"] for each in of}), code(action), verb, describe_action(summary)))
     if not rows:
         return "Nothing."
     told = f"The ledger of a small run: four parties of generated {level}s, {ROUNDS} rounds, default options."
@@ -107,7 +107,7 @@ def _leaves(kind: type[Method]) -> str:
 
 def _shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, Share]:
     times = Counter(each["party"] for each in rows)
-    held = spans((each["party"], (each["rows"], each["rows"])) for each in rows)
+    held = merge_spans((each["party"], (each["rows"], each["rows"])) for each in rows)
     return {party: Share((count, count), held[party]) for party, count in times.items()}
 
 

@@ -19,7 +19,7 @@ from isthmus.federation import wire
 from isthmus.federation.answers import Reply
 from isthmus.federation.remote import ActionHandler, Message, RemoteTransport
 from isthmus.federation.site import Site
-from isthmus.progress.terminal import left_out
+from isthmus.progress.terminal import unanswered_lines
 from isthmus.protect.options import Protect
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
@@ -404,7 +404,7 @@ def test_unknown_name_in_the_limits_of_a_party_is_an_error(tmp_path: Path) -> No
 def test_who_did_not_answer_is_told_with_the_first_reason(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     outcome = federated(study, tmp_path, failing_at("party-1", {2}, "no answer within 600 s"))
-    (line,) = left_out(Results(study.resolved(), outcome.runs))
+    (line,) = unanswered_lines(Results(study.resolved(), outcome.runs))
     assert line.startswith("party 'party-1' did not answer ")
     assert line.endswith("first in round 2 of fedavg: action 'train', no answer within 600 s")
 

@@ -15,9 +15,9 @@ from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.site import action
 from isthmus.methods.fgcl import FGCL, _differ, _drawn
 from isthmus.nn.encoders import Encoder
-from isthmus.progress.terminal import spent
+from isthmus.progress.terminal import privacy_lines
 from isthmus.report.report import write_report
-from isthmus.report.wording import spent_said
+from isthmus.report.wording import describe_privacy
 from isthmus.study.config import Study
 from isthmus.study.loop import Run
 from isthmus.study.run import run_study
@@ -385,7 +385,7 @@ def test_results_report_and_terminal_say_what_was_spent(tmp_path):
     told = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert [run.get("privacy", {}).get("basic") for run in told[:2]] == [None, None]
     assert told[2]["privacy"]["basic"] == {"epsilon": 2.0, "delta": 0.0}
-    assert spent(results) == ["fgcl: noise hides one edge of a party's graph with epsilon = 2"]
+    assert privacy_lines(results) == ["fgcl: noise hides one edge of a party's graph with epsilon = 2"]
     page = write_report([tmp_path / "out"], None).read_text()
     assert page.count("with epsilon = 2") == 1
 
@@ -397,7 +397,7 @@ def test_where_graphs_are_evaluated_nothing_is_claimed():
 def test_a_budget_with_a_delta_is_told_with_it():
     ran = run(method(mechanism="gaussian", redraw="epoch", rounds=30, epsilons=[0.01]), make_graph_parties())
     ran.state.draws = {"party-0": 400}
-    said = spent_said(ran.method.account(ran.state).to_dict())
+    said = describe_privacy(ran.method.account(ran.state).to_dict())
     assert said.startswith("noise hides one edge of a party's graph with epsilon = 4, delta = 0.004")
     assert "by advanced composition epsilon = 0.9" in said or "by advanced composition epsilon = 1" in said
 

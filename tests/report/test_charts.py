@@ -42,7 +42,7 @@ def test_ticks_enclose_the_values(low: float, high: float) -> None:
 
 
 def test_labels_are_moved_apart_in_order() -> None:
-    placed = charts.spread([50, 50, 49, 51, 10], 15, 0, 100)
+    placed = charts.space_labels([50, 50, 49, 51, 10], 15, 0, 100)
     assert all(after - before >= 15 - 1e-9 for before, after in pairwise(sorted(placed)))
     assert placed[2] < placed[0] < placed[1] < placed[3]
     assert min(placed) >= 0

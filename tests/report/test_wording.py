@@ -26,14 +26,14 @@ TWO = cut(holding("a"), holding("b"))
 
 
 def test_a_cut_in_words() -> None:
-    assert wording.cut_said([TWO]) == (
+    assert wording.describe_cut([TWO]) == (
         "2 parties hold 2,400 nodes and 80 edges; 25.0 % of the edges cross between parties. The earth mover's "
         "distance of the parties' labels from the mix of all is 0.50 (0: all are alike; the bound is 2)."
     )
 
 
 def test_cuts_of_several_seeds_are_mean_and_deviation() -> None:
-    said = wording.cut_said([TWO, replace(TWO, emd=0.7, edges=20), replace(TWO, emd=0.6)])
+    said = wording.describe_cut([TWO, replace(TWO, emd=0.7, edges=20), replace(TWO, emd=0.6)])
     assert "33.3 ± 14.4 % of the edges cross" in said
     assert "is 0.60 ± 0.10 (" in said
 
@@ -49,7 +49,7 @@ def test_cuts_of_several_seeds_are_mean_and_deviation() -> None:
     ],
 )
 def test_what_there_is_is_said(told: CutDescription, text: str) -> None:
-    assert text in wording.cut_said([told])
+    assert text in wording.describe_cut([told])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_there_is_is_said(told: CutDescription, text: str) -> None:
     ],
 )
 def test_what_says_nothing_is_left_out(told: CutDescription, text: str) -> None:
-    assert text not in wording.cut_said([told])
+    assert text not in wording.describe_cut([told])
 
 
 def test_counts_that_all_parties_lack_are_left_out() -> None:
@@ -94,12 +94,12 @@ def test_labels_have_a_column_each_or_one_for_all() -> None:
     ("numbers", "text"), [([], "–"), ([3], "3"), ([1, 3], "1, 3"), ([1, 2, 3], "1 to 3"), ([1, 5, 9], "1 to 9")]
 )
 def test_numbers_are_told_by_their_span(numbers: list[int], text: str) -> None:
-    assert wording.span(numbers) == text
+    assert wording.number_range(numbers) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999.6, "1 kB"), (1234, "1.23 kB"), (5e12, "5 TB")])
 def test_bytes_are_in_the_units_of_networks(count: float, text: str) -> None:
-    assert wording.size(count) == text
+    assert wording.format_bytes(count) == text
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_bytes_are_in_the_units_of_networks(count: float, text: str) -> None:
     ],
 )
 def test_metrics_are_spelled_as_people_write_them(metric: str, title: str) -> None:
-    assert wording.titled(metric) == title
+    assert wording.metric_title(metric) == title
 
 
 @pytest.mark.parametrize(

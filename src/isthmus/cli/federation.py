@@ -97,7 +97,7 @@ def run_command(
     _quiet()
     from isthmus.deploy.flare import Admin
     from isthmus.deploy.launch import run_away
-    from isthmus.progress.terminal import Live, left_out, show_results
+    from isthmus.progress.terminal import TerminalProgress, show_results, unanswered_lines
 
     whole = _study(study)
 
@@ -105,7 +105,7 @@ def run_command(
         typer.echo(f"waiting for {', '.join(missing)}", err=True)
 
     try:
-        with Admin(kit) as admin, Live(console(error=True)) as live:
+        with Admin(kit) as admin, TerminalProgress(console(error=True)) as live:
             results = run_away(admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting)
     except KeyboardInterrupt:
         typer.echo("isthmus: no longer watching, the federation goes on; look again with --resume", err=True)
@@ -114,7 +114,7 @@ def run_command(
         typer.echo(json.dumps(results.to_dict()))
         return
     show_results(results, console())
-    for line in left_out(results):
+    for line in unanswered_lines(results):
         typer.echo(line)
     typer.echo(f"results in {out}")
 
@@ -167,8 +167,8 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
     """Say what each party will disclose, to whom, how often and how large, by a dry run in this process."""
     from dataclasses import asdict
 
+    from isthmus.deploy.preview import disclosure_tables
     from isthmus.deploy.preview import preview as previewed
-    from isthmus.progress.terminal import disclosures
 
     whole = _study(study)
     found = previewed(whole)
@@ -176,7 +176,7 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
         typer.echo(json.dumps([asdict(each) for each in found]))
         return
     screen = console()
-    for shown in disclosures(found):
+    for shown in disclosure_tables(found):
         screen.print(shown, soft_wrap=True)
     parties = max(each.parties for each in found)
     screen.print(

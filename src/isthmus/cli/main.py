@@ -268,14 +268,14 @@ def _run(
     key: Path | None = None,
     told: Sequence[Watcher] = (),
 ) -> None:
-    from isthmus.progress.terminal import Live, show_results
+    from isthmus.progress.terminal import TerminalProgress, show_results
     from isthmus.study.run import Several, run_study
 
     use_one_thread()
     if resume and out is None:
         raise IsthmusError("--resume needs --out: the folder of the run to go on with")
     try:
-        with _reached(hosts, key) as there, Live(console(error=True)) as live:
+        with _reached(hosts, key) as there, TerminalProgress(console(error=True)) as live:
             watcher = Several(live, *told)
             results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=there)
     except KeyboardInterrupt:

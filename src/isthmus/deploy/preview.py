@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
 
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import find_folders
@@ -18,6 +22,7 @@ from isthmus.deploy.member import Member
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.remote import InProcessPost
 from isthmus.methods.base import Method
+from isthmus.report.wording import format_bytes
 from isthmus.study.config import Study, read_toml
 
 ROUNDS = 3
@@ -141,3 +146,27 @@ def _times(action: str, rows: list[dict[str, Any]], method: Method) -> int:
     if action in ("evaluate", "lend"):
         return calls[rounds] * math.ceil(method.rounds / method.every)
     return sum(calls.values()) + calls[rounds] * (method.rounds - rounds)
+
+
+def disclosure_tables(found: Sequence[Disclosure]) -> Iterator[Table | str]:
+    """A table for each method, with a row for each kind of message, and a line with the sums."""
+    for method in dict.fromkeys(each.method for each in found):
+        own = [each for each in found if each.method == method]
+        shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title=escape(method), title_justify="left")
+        for head in ("action", "who sees it", "what"):
+            shown.add_column(head, overflow="fold")
+        for head in ("parties", "times", "each"):
+            shown.add_column(head, justify="right", no_wrap=True)
+        for each in own:
+            sizes = " to ".join(map(format_bytes, sorted({each.least, each.most})))
+            under = "" if each.protection == "none" else f" ({each.protection})"
+            shown.add_row(
+                each.action, f"{each.eyes}{under}", escape(each.fields), str(each.parties), f"{each.times:,}", sizes
+            )
+        yield shown
+        sums = (sum(getattr(each, name) for each in own) for name in ("total", "share", "back"))
+        total, share, back = map(format_bytes, sums)
+        yield (
+            f"{escape(method)}, of one seed: {total} leave all parties together, of one at most {share}; "
+            f"{back} come to them\n"
+        )

@@ -18,7 +18,7 @@ from isthmus.papers.claims import FIGURES, Comparison, Verdict
 from isthmus.papers.plan import Place, Table
 from isthmus.papers.results import TableResults, by_seed, count_runs, figure_values
 from isthmus.papers.running import Progress
-from isthmus.progress.terminal import Bars
+from isthmus.progress.terminal import ProgressBars
 from isthmus.report import wording
 
 NAMED = 6
@@ -206,7 +206,7 @@ def write_page(path: Path, texts: Sequence[tuple[str, str]]) -> list[str]:
     return missing
 
 
-class Bar(Bars):
+class Bar(ProgressBars):
     """A bar with the time left, on a terminal, and a line for every finished run."""
 
     def __init__(self, console: Console) -> None:
@@ -216,7 +216,7 @@ class Bar(Bars):
 
     def update(self, progress: Progress) -> None:
         """Show the progress."""
-        left = "" if progress.left is None else f"about {wording.time_said(progress.left)} left"
+        left = "" if progress.left is None else f"about {wording.format_time(progress.left)} left"
         self._progress.update(self._bar, completed=progress.done, total=progress.total, left=left)
         if progress.line:
             rest = "" if self._console.is_terminal or not left else f" ({progress.done} of {progress.total}, {left})"

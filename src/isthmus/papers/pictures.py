@@ -70,7 +70,7 @@ def _charts(table: Table, results: TableResults) -> Iterator[tuple[str, str]]:
 def _title(table: Table, curve: str) -> str:
     """The title of a curve: that of the figure with the same metric, if there is one."""
     titles = (figure.title for figure in table.figures.values() if figure.metric == curve)
-    return next(titles, "") or wording.titled(curve)
+    return next(titles, "") or wording.metric_title(curve)
 
 
 def _curves(lines: Mapping[str, Runs], name: str) -> list[Curve]:

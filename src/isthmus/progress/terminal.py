@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,10 +24,10 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.data.describe import CutDescription
-from isthmus.deploy.preview import Disclosure
 from isthmus.methods.base import Method
 from isthmus.progress.pace import Pace
 from isthmus.report import wording
+from isthmus.report.wording import format_bytes
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
@@ -36,7 +36,7 @@ from isthmus.tasks.metrics import LEADING, METRICS, metric_of
 _CHOSEN_BY = tuple(f"val_{name}" for name in LEADING)
 
 
-class Bars:
+class ProgressBars:
     """Bars of progress in a terminal, within a `with`; where there is none nothing is drawn.
 
     Arguments:
@@ -65,7 +65,7 @@ class _Time(TimeElapsedColumn):
         return Text(left) if left else super().render(task)
 
 
-class Live(Bars, Watcher):
+class TerminalProgress(ProgressBars, Watcher):
     """A bar per run with the time left and the metric that rounds are chosen by, and one for the study; where there is
     no terminal, a line per run that ends."""
 
@@ -120,17 +120,17 @@ class Live(Bars, Watcher):
     def _left(self, seconds: float | None, stops: bool) -> str:
         if not seconds:
             return ""
-        return f"{'≤' if stops else 'about'} {wording.time_said(max(1.0, seconds))} left"
+        return f"{'≤' if stops else 'about'} {wording.format_time(max(1.0, seconds))} left"
 
 
 def show_results(results: Results, console: Console) -> None:
     """The table, and under it what noise has spent."""
-    console.print(table(results))
-    for line in spent(results):
+    console.print(results_table(results))
+    for line in privacy_lines(results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def table(results: Results) -> Table:
+def results_table(results: Results) -> Table:
     """Methods by metrics on test data, mean ± standard deviation over seeds; the round they are of; bytes sent."""
     summary = results.summary()
     names = ("roc_auc", "auc", "party_auc", "accuracy", "macro_f1", "rmse", "mae")
@@ -149,21 +149,21 @@ def table(results: Results) -> Table:
         rounds = sum(run.chosen_round for run in runs) / len(runs)
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
         pooled = method in Method.known() and Method.named(method).pooled
-        sent = "-" if pooled else size(sum(run.ledger.sent for run in runs) / len(runs))
+        sent = "-" if pooled else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
         shown.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
     return shown
 
 
-def spent(results: Results) -> list[str]:
+def privacy_lines(results: Results) -> list[str]:
     """A line for each method that adds noise: what the run that spent most spent."""
     most: dict[str, dict[str, Any]] = {}
     for run in results.runs:
         if run.privacy and run.privacy["basic"]["epsilon"] >= most.get(run.method, run.privacy)["basic"]["epsilon"]:
             most[run.method] = run.privacy
-    return [f"{method}: {wording.spent_said(privacy)}" for method, privacy in most.items()]
+    return [f"{method}: {wording.describe_privacy(privacy)}" for method, privacy in most.items()]
 
 
-def left_out(results: Results) -> list[str]:
+def unanswered_lines(results: Results) -> list[str]:
     """A line for each party that gave no answer in some call, and why in the first."""
     failed: dict[str, list[dict[str, Any]]] = {}
     for run in results.runs:
@@ -183,9 +183,9 @@ def show_cut(cut: CutDescription, console: Console) -> None:
     needed = Measurement.get(console, console.options.update(max_width=1000), table).minimum
     console.width = max(needed, console.width)  # a long line is better than a figure cut off
     console.print(table)
-    lines = [wording.cut_said([cut])]
-    if len(cut.parties) > wording.PARTIES_SHOWN:
-        lines.append(f"The first {wording.PARTIES_SHOWN} parties are shown; --json has all {len(cut.parties):,}.")
+    lines = [wording.describe_cut([cut])]
+    if len(cut.parties) > wording.MAX_PARTIES:
+        lines.append(f"The first {wording.MAX_PARTIES} parties are shown; --json has all {len(cut.parties):,}.")
     lines += [cut.note] if cut.note else []
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
@@ -200,46 +200,10 @@ def parties_table(cut: CutDescription) -> Table:
     for head in counts:
         shown.add_column(head, justify="right", no_wrap=True)
     shown.add_column({"class": "labels of each class", "yes-no": "yes of labelled", "value": "mean label"}[cut.kind])
-    for at, party in enumerate(cut.parties[: wording.PARTIES_SHOWN]):
+    for at, party in enumerate(cut.parties[: wording.MAX_PARTIES]):
         told = [*labels[at], *([f"({missing[at]:,} without)"] if missing[at] else [])]
         shown.add_row(escape(party.name), *(f"{of[at]:,}" for of in counts.values()), " ".join(told))
     return shown
-
-
-def disclosures(found: Sequence[Disclosure]) -> Iterator[Table | str]:
-    """For each method what leaves each party, in lines of one kind of message; under them what it comes to."""
-    for method in dict.fromkeys(each.method for each in found):
-        own = [each for each in found if each.method == method]
-        shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title=escape(method), title_justify="left")
-        for head in ("action", "who sees it", "what"):
-            shown.add_column(head, overflow="fold")
-        for head in ("parties", "times", "each"):
-            shown.add_column(head, justify="right", no_wrap=True)
-        for each in own:
-            span = size(each.least) if each.least == each.most else f"{size(each.least)} to {size(each.most)}"
-            under = "" if each.protection == "none" else f" ({each.protection})"
-            shown.add_row(
-                each.action, f"{each.eyes}{under}", escape(each.fields), str(each.parties), f"{each.times:,}", span
-            )
-        yield shown
-        total, share, back = (sum(getattr(each, name) for each in own) for name in ("total", "share", "back"))
-        yield (
-            f"{escape(method)}, of one seed: {size(total)} leave all parties together, of one at most {size(share)}; "
-            f"{size(back)} come to them\n"
-        )
-
-
-def size(count: float) -> str:
-    """Bytes for people.
-
-    >>> size(74_103_200)
-    '74.1 MB'
-    """
-    for unit in ("B", "kB", "MB"):
-        if count < (999.5 if unit == "B" else 999.95):
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def _has(summary: list[dict[str, Any]], metric: str) -> bool:

@@ -106,7 +106,7 @@ def line_chart(
     axes.yaxis.set_major_locator(_round_numbers())
     axes.yaxis.set_major_formatter(lambda value, _: show(value))
     low, high = axes.set_ylim(axes.yaxis.get_major_locator().view_limits(*(bounds or value_range(thin))))
-    places = spread([(curve.mean[-1] - low) / (high - low) for curve in thin], 17 / height, 0, 1)
+    places = space_labels([(curve.mean[-1] - low) / (high - low) for curve in thin], 17 / height, 0, 1)
     for curve, place in zip(thin, places, strict=True):
         canvas.over(curve.name, *_curve(axes, curve, place))
     ends = "; ".join(f"{c.name} ends at {show(c.mean[-1])} in round {c.rounds[-1]}" for c in thin)
@@ -252,10 +252,10 @@ def value_range(curves: Sequence[Curve]) -> tuple[float, float]:
     return min(min(curve.low) for curve in curves), max(max(curve.high) for curve in curves)
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def space_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Moves positions until neighbours are `gap` apart: a crowd spreads around its middle, the order stays.
 
-    >>> spread([30.0, 30.0, 50.0], 10, 0, 60)
+    >>> space_labels([30.0, 30.0, 50.0], 10, 0, 60)
     [25.0, 35.0, 50.0]
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])

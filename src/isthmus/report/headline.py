@@ -18,7 +18,7 @@ _EQUAL = 1e-9
 def title(studies: Iterable[Mapping[str, Any]]) -> str:
     """What was studied, as text."""
     known = list(studies)
-    data = wording.listed(list(dict.fromkeys(wording.data_name(study.get("data")) for study in known)))
+    data = wording.join_words(list(dict.fromkeys(wording.data_name(study.get("data")) for study in known)))
     parties = " or ".join(dict.fromkeys(str(study["parties"]) for study in known if study.get("parties")))
     return f"{data} across {parties} {'party' if parties == '1' else 'parties'}" if parties else data
 
@@ -74,7 +74,7 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
     lines = [findings.scores[method, metric] for method in ranked]
     seeds = sorted({line.seeds for line in lines})
     one = "One seed: how much of this is luck is not known."
-    text = one if seeds == [1] else f"Mean ± standard deviation over {wording.span(seeds)} seeds."
+    text = one if seeds == [1] else f"Mean ± standard deviation over {wording.number_range(seeds)} seeds."
     if len(lines) > 1:
         first, second = (names[method] for method in ranked[:2])
         lead = abs((lines[0].mean or 0.0) - (lines[1].mean or 0.0))
@@ -103,7 +103,7 @@ def _luck(found: Difference) -> str:
 def _facts(setting: Setting) -> str:
     study, runs = setting.folders[0].results.study, setting.runs
     planned = [int(seed) for folder in setting.folders for seed in folder.results.study.get("seeds") or ()]
-    rounds = wording.span(run.rounds for run in runs)
+    rounds = wording.number_range(run.rounds for run in runs)
     going = any(run.under_way for run in runs)
     return facts(study, sorted({*planned, *(run.seed for run in runs)}), f"{rounds} so far" if going else rounds)
 
@@ -111,11 +111,11 @@ def _facts(setting: Setting) -> str:
 def facts(study: Mapping[str, Any], seeds: Iterable[int], rounds: str) -> str:
     """What is known of a study; what is not is left out."""
     told = {
-        "Data": wording.described(study.get("data")),
-        "Task": wording.described(study.get("task") or ""),
-        "Partition": wording.described(study.get("partition") or ""),
+        "Data": wording.describe(study.get("data")),
+        "Task": wording.describe(study.get("task") or ""),
+        "Partition": wording.describe(study.get("partition") or ""),
         "Parties": str(study.get("parties") or ""),
-        "Model": wording.described(study.get("model")),
+        "Model": wording.describe(study.get("model")),
         "Seeds": ", ".join(map(str, seeds)) or "none",
         "Rounds": rounds,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Deed:
+class ActionSummary:
     """An action of a method, as the ledger has it over all its runs.
 
     Attributes:
@@ -51,12 +52,12 @@ class Deed:
 
     @property
     def what(self) -> str:
-        return wording.listed(wording.nouns(self.fields, self.action))
+        return wording.join_words(wording.nouns(self.fields, self.action))
 
     @property
     def summed(self) -> str:
         """All but the ids that say which rows it is of."""
-        return wording.listed(wording.nouns((name for name in self.fields if name not in _KEYS), self.action))
+        return wording.join_words(wording.nouns((name for name in self.fields if name not in _KEYS), self.action))
 
     @property
     def keyed(self) -> bool:
@@ -69,68 +70,62 @@ class Deed:
         return f"{known[0]} parties" if len(known) == 1 else f"at least {known[0]} and up to {known[-1]} parties"
 
 
-def in_plain_words(deed: Deed) -> str:
-    """Who saw what in this action, and what it rests on where no protection was on."""
-    if not any(deed.answers):
+def describe_action(action: ActionSummary) -> str:
+    """Who saw what in this action, and what that rests on if no protection was on."""
+    text = _text(action)
+    return f"E{text[1:]}" if text.startswith("each of ") else text  # a party's name keeps its first letter
+
+
+def _text(action: ActionSummary) -> str:
+    if not any(action.answers):
         return "No party answered."
-    if not deed.fields:
-        return f"{_told(deed, 'only said that it was done; no field left it')}."
-    say, hidden = _SEEN.get(deed.eyes, (_as_recorded, ""))
-    said = f"{say(deed)}."
-    alone = list(deed.answers).count(1)
-    if deed.eyes == "server sees the sum" and alone and max(deed.answers) > 1:
+    if not action.fields:
+        return f"{_told(action, 'only said that it was done; no field left it')}."
+    say, hidden = _SEEN.get(action.eyes, (_as_recorded, ""))
+    said = f"{say(action)}."
+    alone = list(action.answers).count(1)
+    if action.eyes == "server sees the sum" and alone and max(action.answers) > 1:
         said += f" Sums over one party alone, and so its own: {alone}."
     if not hidden:
         return said
-    bare = (deed.protection or "none") == "none"
-    return f"{said} {hidden}" if bare else f"{said} Protected by {deed.protection}."
+    bare = (action.protection or "none") == "none"
+    return f"{said} {hidden}" if bare else f"{said} Protected by {action.protection}."
 
 
-def sentence(text: str) -> str:
-    """As it stands at the beginning of a line: names of parties keep their first letter.
-
-    >>> sentence("each of 2 parties: once"), sentence("bank-a: once")
-    ('Each of 2 parties: once', 'bank-a: once')
-    """
-    return f"E{text[1:]}" if text.startswith("each of ") else text
+def _answers(action: ActionSummary) -> str:
+    return _told(action, f"the server saw its {action.what}")
 
 
-def _answers(deed: Deed) -> str:
-    return _told(deed, f"the server saw its {deed.what}")
+def _sums(action: ActionSummary) -> str:
+    if max(action.answers) == 1:
+        said = f"the server saw its {action.what}, as no other party answered: a sum over one hides nothing"
+        return _told(action, said)
+    if not action.keyed:
+        return _told(action, f"the server saw only the sum of {action.summed} over {action.over}")
+    said = f"the server saw its ids, and for each id only the sum of {action.summed} over those of {action.over} that have it"
+    return f"{_told(action, said)}. The sum of fewer than the method's least is not opened"
 
 
-def _sums(deed: Deed) -> str:
-    if max(deed.answers) == 1:
-        said = f"the server saw its {deed.what}, as no other party answered: a sum over one hides nothing"
-        return _told(deed, said)
-    if not deed.keyed:
-        return _told(deed, f"the server saw only the sum of {deed.summed} over {deed.over}")
-    said = (
-        f"the server saw its ids, and for each id only the sum of {deed.summed} over those of {deed.over} that have it"
-    )
-    return f"{_told(deed, said)}. The sum of fewer than the method's least is not opened"
-
-
-def _sums_for_parties(deed: Deed) -> str:
-    if deed.delivery:
-        return _told(deed, f"it alone saw its sums of {deed.summed}", rows="summed rows")
-    but = " but which ids it has and asks for" if deed.keyed else ""
-    said = _told(deed, f"it added {deed.summed} to sums over {deed.over} that only parties see")
+def _sums_for_parties(action: ActionSummary) -> str:
+    if action.delivery:
+        return _told(action, f"it alone saw its sums of {action.summed}", rows="summed rows")
+    but = " but which ids it has and asks for" if action.keyed else ""
+    said = _told(action, f"it added {action.summed} to sums over {action.over} that only parties see")
     return f"{said}. The server's side of the method saw nothing of it{but}"
 
 
-def _letters(deed: Deed) -> str:
-    if deed.delivery:
-        return _told(deed, f"it saw {deed.what} of other parties")
-    said = _told(deed, f"only the addressed party saw its {deed.what}")
+def _letters(action: ActionSummary) -> str:
+    if action.delivery:
+        return _told(action, f"it saw {action.what} of other parties")
+    said = _told(action, f"only the addressed party saw its {action.what}")
     return f"{said}. The server's side of the method learned sizes alone"
 
 
-def _as_recorded(deed: Deed) -> str:
-    return _told(deed, f"its {deed.what} was seen by: {deed.eyes or 'not recorded'}")
+def _as_recorded(action: ActionSummary) -> str:
+    return _told(action, f"its {action.what} was seen by: {action.eyes or 'not recorded'}")
 
 
-_SEEN: Mapping[str, tuple[Callable[[Deed], str], str]] = {
+_SEEN: Mapping[str, tuple[Callable[[ActionSummary], str], str]] = {
     "server sees each answer": (_answers, ""),
     "server sees the sum": (_sums, f"The summands were not hidden from {_OPERATOR}."),
     "parties see the sum": (_sums_for_parties, f"The summands were not hidden from {_OPERATOR}."),
@@ -142,23 +137,23 @@ _SEEN: Mapping[str, tuple[Callable[[Deed], str], str]] = {
 # ---- parties, times and rows
 
 
-def _told(deed: Deed, said: str, rows: str = "rows") -> str:
+def _told(action: ActionSummary, said: str, rows: str = "rows") -> str:
     """Of each group of parties that had the same part what is said, the first time in full."""
     groups: dict[Share, list[str]] = {}
-    for party, share in deed.shares.items():
+    for party, share in action.shares.items():
         groups.setdefault(share, []).append(party)
     if len(groups) > _SENTENCES:
-        return f"{_each(deed.shares)}: {said}, {_extremes(deed.shares, rows)}"
+        return f"{_each(action.shares)}: {said}, {_extremes(action.shares, rows)}"
     first, *others = groups.items()
-    text = f"{_who(first[1], deed.shares)}: {said}, {_counts(first[0], rows)}"
-    return "; ".join([text, *(f"{_who(parties, deed.shares)}: {_counts(share, rows)}" for share, parties in others)])
+    text = f"{_who(first[1], action.shares)}: {said}, {_counts(first[0], rows)}"
+    return "; ".join([text, *(f"{_who(parties, action.shares)}: {_counts(share, rows)}" for share, parties in others)])
 
 
 def _who(parties: Sequence[str], of: Mapping[str, Share]) -> str:
     if len(parties) == len(of):
         return _each(of)
     if len(parties) <= _NAMED:
-        return wording.listed(parties)
+        return wording.join_words(parties)
     return f"{', '.join(parties[: _NAMED - 1])} and {len(parties) - _NAMED + 1} more parties"
 
 
@@ -199,10 +194,10 @@ def _at_a_time(times: Span) -> str:
     return "" if times == (1, 1) else " each time"
 
 
-def spans(pairs: Iterable[tuple[str, Span]]) -> dict[str, Span]:
+def merge_spans(pairs: Iterable[tuple[str, Span]]) -> dict[str, Span]:
     """Spans under one name put together.
 
-    >>> spans([("a", (1, 2)), ("a", (0, 1)), ("b", (3, 3))])
+    >>> merge_spans([("a", (1, 2)), ("a", (0, 1)), ("b", (3, 3))])
     {'a': (0, 2), 'b': (3, 3)}
     """
     found: dict[str, Span] = {}
@@ -210,3 +205,15 @@ def spans(pairs: Iterable[tuple[str, Span]]) -> dict[str, Span]:
         before = found.get(name, (low, high))
         found[name] = min(before[0], low), max(before[1], high)
     return found
+
+
+def parse_fields(texts: Iterable[str | None]) -> dict[str, list[str]]:
+    """Every field with the shapes it had, from texts such as `weights/conv1.bias[64], count`."""
+    fields: dict[str, list[str]] = {}
+    for text in texts:
+        for part in re.split(r",\s*(?![^\[\]]*\])", text or ""):
+            name, bracket, shape = part.strip().partition("[")
+            shapes = fields.setdefault(name, []) if name else []
+            if bracket + shape not in shapes:
+                shapes.append(bracket + shape)
+    return fields

@@ -49,7 +49,7 @@ def folded(summary: str, body: str) -> str:
 
 def amount(count: float) -> str:
     """Bytes, in words and to the digit."""
-    return f'<data value="{count:.0f}" title="{count:,.0f} bytes">{wording.size(count)}</data>'
+    return f'<data value="{count:.0f}" title="{count:,.0f} bytes">{wording.format_bytes(count)}</data>'
 
 
 _STYLE = """

@@ -95,11 +95,13 @@ def _traffic(findings: Findings) -> str:
         )
     pooled = [name for name, own in findings.methods.items() if BOUNDS.get(own) == POOLED]
     if pooled:
-        note += f" In {wording.listed(pooled)} one party holds all data: what pooling them would move is not counted."
+        note += (
+            f" In {wording.join_words(pooled)} one party holds all data: what pooling them would move is not counted."
+        )
     figures = []
     for span in ("Per round", "In all"):
         groups = [charts.Bars(method, findings.style(method), flow[span]) for method, flow in flows.items()]
-        figures.append(f"<figure>{charts.bar_chart(span, ('sent', 'received'), groups, wording.size)}</figure>")
+        figures.append(f"<figure>{charts.bar_chart(span, ('sent', 'received'), groups, wording.format_bytes)}</figure>")
     table = page.table(f"<tr><td></td>{over}</tr><tr>{page.head('Method')}{names}</tr>", "".join(rows), note)
     return f"<div class=pair>{''.join(figures)}</div>{table}"
 

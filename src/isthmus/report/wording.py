@@ -17,9 +17,9 @@ ALONE = "every party alone"
 BOUNDS = {**dict.fromkeys(("centralized", "gcond", "doscond", "sfgc"), POOLED), "local": ALONE}
 """Methods that are no federation but the marks to measure one against. By name, for a report reads files alone."""
 
-PARTIES_SHOWN = 50
+MAX_PARTIES = 50
 """Of more parties, a table has not all."""
-COLUMNS_SHOWN = 8
+MAX_LABEL_COLUMNS = 8
 """With more classes or tasks, a table has one column for all of them."""
 
 
@@ -106,19 +106,19 @@ def split(metric: str) -> str:
     return metric.partition("_")[0]
 
 
-def base(metric: str) -> str:
+def without_split(metric: str) -> str:
     kind, _, rest = metric.partition("_")
     return rest if kind in ("train", "val", "test") and rest else metric
 
 
 def metric_name(metric: str, bare: bool = False) -> str:
-    column = base(metric) if bare else metric
+    column = without_split(metric) if bare else metric
     known = metric_of(column)
     before = column.removesuffix(known.name).replace("_", " ")
     return re.sub(r"\bval\b", "validation", before + known.title)
 
 
-def titled(metric: str) -> str:
+def metric_title(metric: str) -> str:
     name = metric_name(metric)
     return name[:1].upper() + name[1:]
 
@@ -131,11 +131,11 @@ def unit(metric: str) -> str:
     return " (%)" if percent(metric) else ""
 
 
-def shown(metric: str) -> Callable[[float], str]:
+def formatter(metric: str) -> Callable[[float], str]:
     return (lambda value: f"{100 * value:.4g} %") if percent(metric) else (lambda value: f"{value:.4g}")
 
 
-def number(value: float | None, metric: str) -> str:
+def format_number(value: float | None, metric: str) -> str:
     known = finite(value)
     if known is None:
         return "–"
@@ -151,16 +151,16 @@ def mean_and_std(mean: float | None, std: float | None, metric: str) -> str:
     ('0.003 ± 0.001', '50.0')
     """
     known, deviation = finite(mean), finite(std)
-    text = number(known, metric)
+    text = format_number(known, metric)
     if known is None or deviation is None:
         return text
     if "e" in text:
-        return f"{text} ± {number(deviation, metric)}"
+        return f"{text} ± {format_number(deviation, metric)}"
     scaled, digits = 100 * deviation if percent(metric) else deviation, len(text.partition(".")[2])
     return f"{text} ± {scaled:.{digits}f}"
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes in the decimal units that networks are sold in."""
     size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
@@ -170,10 +170,10 @@ def size(count: float) -> str:
     return f"{size:.3g} {unit}"
 
 
-def time_said(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time for people.
 
-    >>> time_said(45), time_said(600), time_said(9000)
+    >>> format_time(45), format_time(600), format_time(9000)
     ('45 s', '10 min', '2.5 h')
     """
     if seconds < 90:
@@ -181,7 +181,7 @@ def time_said(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def span(numbers: Iterable[int]) -> str:
+def number_range(numbers: Iterable[int]) -> str:
     known = sorted(set(numbers))
     if not known:
         return "–"
@@ -190,11 +190,11 @@ def span(numbers: Iterable[int]) -> str:
     return str(known[0]) if len(known) == 1 else f"{known[0]}{', ' if len(known) == 2 else ' to '}{known[-1]}"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def natural(text: str) -> list[tuple[int, str]]:
+def natural_key(text: str) -> list[tuple[int, str]]:
     """party-2 before party-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
@@ -207,24 +207,24 @@ def data_name(data: Any) -> str:
     """
     if isinstance(data, Mapping) and data.get("name") == "folder":
         return PurePath(str(data.get("path") or "")).name or "party folders"
-    return described(data, brief=True)
+    return describe(data, brief=True)
 
 
-def described(part: Any, brief: bool = False) -> str:
+def describe(part: Any, brief: bool = False) -> str:
     """A part of the study in words: its name first, then its options.
 
-    >>> described({"encoder": "gcn", "hidden": 64})
+    >>> describe({"encoder": "gcn", "hidden": 64})
     'gcn (hidden 64)'
     """
     if not isinstance(part, Mapping):
         return "not recorded" if part is None else str(part)
     options = {key: value for key, value in part.items() if value is not None}
     name = str(options.pop("name", None) or options.pop("encoder", None) or "unnamed")
-    said = [f"{key.replace('_', ' ')} {described(value)}" for key, value in options.items()]
+    said = [f"{key.replace('_', ' ')} {describe(value)}" for key, value in options.items()]
     return name if brief or not said else f"{name} ({', '.join(said)})"
 
 
-def cut_said(cuts: Sequence[CutDescription]) -> str:
+def describe_cut(cuts: Sequence[CutDescription]) -> str:
     """What the parties hold, and how unlike they are, over the cuts of several seeds (the first one's counts)."""
     cut = cuts[0]
     held = sum(party.items for party in cut.parties)
@@ -265,7 +265,7 @@ def label_columns(cut: CutDescription) -> tuple[list[str], list[list[str]]]:
     width = max(len(party.labels or party.labelled) for party in cut.parties)
     if not width:
         return [], [[] for _ in cut.parties]
-    if width > COLUMNS_SHOWN:
+    if width > MAX_LABEL_COLUMNS:
         return ["labels"], [[_labels_said(cut, party)] for party in cut.parties]
     return [cut.label(at) for at in range(width)], [
         [_label_said(cut, party, at) for at in range(width)] for party in cut.parties
@@ -297,10 +297,10 @@ def _mean_said(values: Sequence[float], digits: int) -> str:
     return mean if len(set(values)) == 1 else f"{mean} ± {stdev(values):.{digits}f}"
 
 
-def spent_said(privacy: Mapping[str, Any]) -> str:
+def describe_privacy(privacy: Mapping[str, Any]) -> str:
     """What a run's account says, in a sentence.
 
-    >>> spent_said({"unit": "one edge", "basic": {"epsilon": 2.0, "delta": 0.0}, "advanced": {"epsilon": 2.0}})
+    >>> describe_privacy({"unit": "one edge", "basic": {"epsilon": 2.0, "delta": 0.0}, "advanced": {"epsilon": 2.0}})
     'noise hides one edge with epsilon = 2'
     """
     plain, less = privacy["basic"], privacy["advanced"]

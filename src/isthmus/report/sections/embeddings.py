@@ -58,9 +58,11 @@ def _table(pictures: Mapping[Picture, Sequence[charts.Cloud]], known: Mapping[Pi
     metrics = [name for name in _JUDGED_BY if any(name in known.get(picture, {}) for picture in pictures)]
     rows = []
     for picture, clouds in pictures.items():
-        cells = (f"<td class=n>{wording.number(known.get(picture, {}).get(name), name)}</td>" for name in metrics)
+        cells = (
+            f"<td class=n>{wording.format_number(known.get(picture, {}).get(name), name)}</td>" for name in metrics
+        )
         counts = ", ".join(f"{cloud.name}: {len(cloud.points):,}" for cloud in clouds)
         rows.append(f"<tr><th scope=row>{picture[2]}</th>{''.join(cells)}<td>{escape(counts)}</td></tr>")
-    heads = "".join(page.head(wording.titled(name) + wording.unit(name), "n") for name in metrics)
+    heads = "".join(page.head(wording.metric_title(name) + wording.unit(name), "n") for name in metrics)
     head = f"<tr>{page.head('Round')}{heads}{page.head('Items')}</tr>"
     return page.table(head, "".join(rows), "What the pictures show, in figures: of all items, and of the same seed.")

@@ -1,15 +1,14 @@
-"""The report's section on who saw what: the ledger, action by action, in a table and in plain wording."""
+"""The report's section on who saw what: the ledger, action by action, in a table and in sentences."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from isthmus.report import page, wording
-from isthmus.report.ledger_text import Deed, Share, Span, in_plain_words, sentence, spans
+from isthmus.report.ledger_text import ActionSummary, Share, Span, describe_action, merge_spans, parse_fields
 from isthmus.report.loading import Findings
 
 _EXPOSURE = {
@@ -47,7 +46,7 @@ def who_saw_what(findings: Findings) -> str:
         privacy = [run.privacy for run in findings.runs_of(method) if run.privacy]
         if privacy:
             most = max(privacy, key=lambda each: float(each["basic"]["epsilon"]))
-            rows.append(_said(f"What leaves follows from data in which {wording.spent_said(most)}."))
+            rows.append(_said(f"What leaves follows from data in which {wording.describe_privacy(most)}."))
         bodies.append(_body(method, f"s{findings.style(method) % 8}", rows))
     names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
     counts = ("Calls", "Parties", "Sent", "Received")
@@ -93,8 +92,8 @@ def _shares(answered: Any) -> dict[tuple[str, ...], dict[str, Share]]:
         rows.setdefault(_key(row), []).append((party, (row["rows_min"] or 0, row["rows_max"] or 0)))
     shares = {}
     for key, pairs in times.items():
-        held = spans(rows[key])
-        shares[key] = {party: Share(span, held[party]) for party, span in spans(pairs).items()}
+        held = merge_spans(rows[key])
+        shares[key] = {party: Share(span, held[party]) for party, span in merge_spans(pairs).items()}
     return shares
 
 
@@ -103,27 +102,27 @@ def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
-    fields = fields_in(entry["fields_distinct"])
+    fields = parse_fields(entry["fields_distinct"])
     listed = escape(", ".join(_grouped(fields)) or "nothing")
     if fields:
         listed = f"<details><summary>{listed}</summary>{escape(_with_shapes(fields))}</details>"
     eyes, action = entry["eyes"] or "not recorded", entry["action"] or ""
     counts = [f"{len(entry['answers']) / runs:.4g}", str(len(entry["party_distinct"]))]
     counts += [page.amount(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
-    deed = Deed(
+    summary = ActionSummary(
         action,
         entry["eyes"] or "",
         entry["protection"] or "none",
         list(fields),
         entry["answers"],
-        dict(sorted(entry["shares"].items(), key=lambda each: wording.natural(each[0]))),
+        dict(sorted(entry["shares"].items(), key=lambda each: wording.natural_key(each[0]))),
     )
     return (
         f"<tr><th scope=row>{escape(action)}</th><td>{escape(entry['verb'] or '')}</td>"
         f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
         f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
         f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
-        f"{_said(sentence(in_plain_words(deed)))}"
+        f"{_said(describe_action(summary))}"
     )
 
 
@@ -153,18 +152,6 @@ def _failures(findings: Findings) -> str:
     if failed.num_rows > _FAILURES_SHOWN:
         note += f" The first {_FAILURES_SHOWN} are listed; all are in ledger.parquet."
     return f"<h3>Failures</h3>{page.table(head, ''.join(rows), note)}"
-
-
-def fields_in(texts: Iterable[str | None]) -> dict[str, list[str]]:
-    """Every field with the shapes it had, from texts such as `weights/conv1.bias[64], count`."""
-    fields: dict[str, list[str]] = {}
-    for text in texts:
-        for part in re.split(r",\s*(?![^\[\]]*\])", text or ""):
-            name, bracket, shape = part.strip().partition("[")
-            shapes = fields.setdefault(name, []) if name else []
-            if bracket + shape not in shapes:
-                shapes.append(bracket + shape)
-    return fields
 
 
 def _with_shapes(fields: Mapping[str, Sequence[str]]) -> str:

@@ -30,7 +30,7 @@ def who_holds_what(findings: Findings) -> str:
             folders.setdefault(cuts, []).append(folder.name)
     several = len(findings.folders) > 1
     return "".join(
-        f"{f'<h3>{escape(wording.listed(names))}</h3>' if several else ''}{_of_one(cuts)}"
+        f"{f'<h3>{escape(wording.join_words(names))}</h3>' if several else ''}{_of_one(cuts)}"
         for cuts, names in folders.items()
     )
 
@@ -38,7 +38,7 @@ def who_holds_what(findings: Findings) -> str:
 def _of_one(cuts: _Cuts) -> str:
     """The first seed's parties one by one, and how much the cuts of all seeds differ."""
     seeds, cut = cuts[0]
-    said = wording.cut_said([each for seeds, each in cuts for _ in seeds])
+    said = wording.describe_cut([each for seeds, each in cuts for _ in seeds])
     if len(cuts) > 1:
         said += f" Each seed has a cut of its own: single parties are shown as seed {seeds[0]} has them."
     note = f"<p>{escape(cut.note)}</p>" if cut.note else ""
@@ -49,7 +49,7 @@ def _chart(cut: CutDescription) -> str:
     width = max(len(party.labels) for party in cut.parties)
     if not 0 < width * len(cut.parties) <= _FIELDS:
         return ""
-    stacked = cut.kind == "class" and width <= wording.COLUMNS_SHOWN and len(cut.parties) <= _BARS
+    stacked = cut.kind == "class" and width <= wording.MAX_LABEL_COLUMNS and len(cut.parties) <= _BARS
     return f"<figure>{_stacks(cut, width) if stacked else _heat_map(cut, width)}</figure>"
 
 
@@ -92,7 +92,7 @@ def _table(cut: CutDescription) -> str:
         note += " Labels: how many say yes, of how many."
     if cut.kind == "value":
         note += " Labels: their mean."
-    if len(cut.parties) > wording.PARTIES_SHOWN:
+    if len(cut.parties) > wording.MAX_PARTIES:
         return _spread(counts, note)
     rows = []
     for at, party in enumerate(cut.parties):

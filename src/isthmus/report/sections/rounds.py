@@ -25,13 +25,13 @@ def round_by_round(findings: Findings) -> str:
         parts.append(_of_one(setting, {metric: of for metric, of in own.items() if of}))
     known = {curve.name for of in drawn.values() for curve in of}
     if bare := [method for method in findings.methods if method not in known]:
-        note += f" No value per round was recorded for {wording.listed(bare)}."
+        note += f" No value per round was recorded for {wording.join_words(bare)}."
     return f"{''.join(parts)}<p class=note>{escape(note)}</p>"
 
 
 def _of_one(setting: Setting, drawn: Mapping[str, Sequence[charts.Curve]]) -> str:
     parts: list[str] = []
-    for base in dict.fromkeys(wording.base(metric) for metric in [*setting.metrics, *drawn]):
+    for base in dict.fromkeys(wording.without_split(metric) for metric in [*setting.metrics, *drawn]):
         metrics = [metric for metric in (f"val_{base}", f"test_{base}", f"train_{base}", base) if metric in drawn]
         if not metrics:
             continue
@@ -39,11 +39,11 @@ def _of_one(setting: Setting, drawn: Mapping[str, Sequence[charts.Curve]]) -> st
         ranges = [charts.value_range(drawn[metric]) for metric in metrics]
         bounds = min(low for low, _ in ranges), max(high for _, high in ranges)
         pair = "".join(
-            f"<figure>{charts.line_chart(wording.titled(m), drawn[m], wording.shown(m), bounds)}</figure>"
+            f"<figure>{charts.line_chart(wording.metric_title(m), drawn[m], wording.formatter(m), bounds)}</figure>"
             for m in metrics
         )
         shown = f"<div class=pair>{pair}</div>{_tables(drawn, metrics)}"
-        parts.append(page.folded(wording.titled(base), shown) if parts else shown)
+        parts.append(page.folded(wording.metric_title(base), shown) if parts else shown)
     return "".join(parts)
 
 
@@ -86,11 +86,11 @@ def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) 
     told = sorted({*every[::skip], every[-1]})
     rows = []
     for at in told:
-        cells = (f"<td class=n>{wording.number(of.get(at), metric)}</td>" for (metric, _), of in means.items())
+        cells = (f"<td class=n>{wording.format_number(of.get(at), metric)}</td>" for (metric, _), of in means.items())
         rows.append(f"<tr><th scope=row>{at}</th>{''.join(cells)}</tr>")
     over = "".join(
         f'<th scope=colgroup colspan="{len(drawn[metric])}">'
-        f"{escape(wording.titled(metric) + wording.unit(metric))}</th>"
+        f"{escape(wording.metric_title(metric) + wording.unit(metric))}</th>"
         for metric in metrics
     )
     names = "".join(page.head(name, "n name") for _, name in means)

@@ -92,7 +92,7 @@ def _table(findings: Findings, setting: Setting, metrics: Sequence[str], runs: b
 
 def _of_runs(runs: Sequence[RunSummary]) -> str:
     seconds = [run.seconds for run in runs if run.seconds is not None]
-    seeds, time = wording.span(run.seed for run in runs), f"{fmean(seconds):.1f} s" if seconds else "–"
+    seeds, time = wording.number_range(run.seed for run in runs), f"{fmean(seconds):.1f} s" if seconds else "–"
     return f"<td>{escape(seeds)}</td><td class=whole>{_chosen(runs)}</td><td class=n>{time}</td>"
 
 
@@ -124,7 +124,7 @@ def _choice_rule(findings: Findings, setting: Setting) -> str:
         ended = [run for run in setting.runs if run.chosen_round is not None]
         early = {run.method for run in ended if run.chosen_round != run.rounds}
         last = [method for method in dict.fromkeys(run.method for run in ended) if method not in early]
-        text += f" For {wording.listed(last)} it was the last." if last else ""
+        text += f" For {wording.join_words(last)} it was the last." if last else ""
     if any(run.under_way for run in setting.runs):
         text += " One that is under way shows its last round so far."
     return text
@@ -133,7 +133,7 @@ def _choice_rule(findings: Findings, setting: Setting) -> str:
 def _chosen(runs: Sequence[RunSummary]) -> str:
     ended = [(run.chosen_round, run.rounds) for run in runs if run.chosen_round is not None]
     chosen, rounds = zip(*ended, strict=True) if ended else ((), ())
-    return f"{wording.span(chosen)} of {wording.span(rounds)}" if ended else "–"
+    return f"{wording.number_range(chosen)} of {wording.number_range(rounds)}" if ended else "–"
 
 
 def _score(score: Score | None, metric: str, best: bool) -> str:
@@ -154,8 +154,8 @@ def _chart(findings: Findings, setting: Setting) -> str:
         rows.append(charts.Dots(method, findings.style(method), known, mean, figure))
     if metric is None or not rows:
         return ""
-    title = f"{wording.titled(metric)}: a dot per seed, a stroke at the mean"
-    chart = charts.dot_chart(title, "Results per method.", rows, wording.shown(metric))
+    title = f"{wording.metric_title(metric)}: a dot per seed, a stroke at the mean"
+    chart = charts.dot_chart(title, "Results per method.", rows, wording.formatter(metric))
     return f"<figure>{chart}</figure>"
 
 
@@ -167,10 +167,10 @@ def _seed_table(findings: Findings, setting: Setting) -> str:
     rows = []
     for method in setting.methods:
         of = {run.seed: run.metrics.get(metric) for run in findings.runs_of(method)}
-        cells = "".join(f"<td class=n>{wording.number(of.get(seed), metric)}</td>" for seed in seeds)
+        cells = "".join(f"<td class=n>{wording.format_number(of.get(seed), metric)}</td>" for seed in seeds)
         rows.append(f"<tr>{row_head(findings, method)}{cells}</tr>")
     head = f"<tr>{page.head('Method')}{''.join(page.head(f'seed {seed}', 'n') for seed in seeds)}</tr>"
-    note = f"{wording.titled(metric)}{wording.unit(metric)} of every seed."
+    note = f"{wording.metric_title(metric)}{wording.unit(metric)} of every seed."
     return page.folded("The figures, seed by seed", page.table(head, "".join(rows), note))
 
 
@@ -226,24 +226,24 @@ def _gains(findings: Findings, means: Means, metric: str) -> str:
 
 
 def _party_chart(findings: Findings, means: Means, metric: str) -> str:
-    show = wording.shown(metric)
+    show = wording.formatter(metric)
     rows = []
     for method, of in means.items():
-        lowest, highest = (wording.number(each(of.values()), metric) for each in (min, max))
+        lowest, highest = (wording.format_number(each(of.values()), metric) for each in (min, max))
         text = f"{lowest} to {highest}{' %' if wording.percent(metric) else ''}"
         rows.append(charts.Dots(method, findings.style(method), list(of.items()), fmean(of.values()), text))
-    title = f"{wording.titled(metric)}: a dot per party, a stroke at their mean"
+    title = f"{wording.metric_title(metric)}: a dot per party, a stroke at their mean"
     return f"<figure>{charts.dot_chart(title, 'Results per party.', rows, show)}</figure>"
 
 
 def _party_table(means: Means, metric: str) -> str:
-    parties = sorted({party for of in means.values() for party in of}, key=wording.natural)
-    if len(parties) > wording.PARTIES_SHOWN:
+    parties = sorted({party for of in means.values() for party in of}, key=wording.natural_key)
+    if len(parties) > wording.MAX_PARTIES:
         return f"<p class=note>{len(parties)} parties: too many for a table, all are in results.json.</p>"
     rows = []
     for party in parties:
-        cells = "".join(f"<td class=n>{wording.number(of.get(party), metric)}</td>" for of in means.values())
+        cells = "".join(f"<td class=n>{wording.format_number(of.get(party), metric)}</td>" for of in means.values())
         rows.append(f"<tr><th scope=row>{escape(party)}</th>{cells}</tr>")
     head = f"<tr>{page.head('Party')}{''.join(page.head(method, 'n name') for method in means)}</tr>"
-    note = f"{wording.titled(metric)}{wording.unit(metric)} of every party, mean over seeds."
+    note = f"{wording.metric_title(metric)}{wording.unit(metric)} of every party, mean over seeds."
     return page.folded("The figures, party by party", page.table(head, "".join(rows), note))
