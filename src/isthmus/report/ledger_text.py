@@ -102,8 +102,9 @@ def _sums(action: ActionSummary) -> str:
         return _told(action, said)
     if not action.keyed:
         return _told(action, f"the server saw only the sum of {action.summed} over {action.over}")
-    said = f"the server saw its ids, and for each id only the sum of {action.summed} over those of {action.over} that have it"
-    return f"{_told(action, said)}. The sum of fewer than the method's least is not opened"
+    said = f"the server saw its ids, and for each id only the sum of {action.summed}"
+    said += f" over those of {action.over} that have it"
+    return f"{_told(action, said)}. A sum over fewer parties than the method's minimum is not opened"
 
 
 def _sums_for_parties(action: ActionSummary) -> str:

@@ -101,8 +101,9 @@ def _table(findings: Findings, contest: Contest) -> str:
     head = f"<tr>{''.join(page.head(name, '' if at == 0 else 'n') for at, name in enumerate(names))}</tr>"
     many = "a comparison" if len(found) == 1 else f"{len(found)} comparisons"
     note = (
-        f"{wording.metric_title(metric)}{f', in{unit}' if unit else ''}: differences seed by seed; paired t-test, two-sided, "
-        f"not corrected for {many}. Below zero is a loss; where the interval has zero in it, the order may be luck."
+        f"{wording.metric_title(metric)}{f', in{unit}' if unit else ''}: differences seed by seed; paired t-test, "
+        f"two-sided, not corrected for {many}. "
+        "Below zero is a loss; where the interval has zero in it, the order may be luck."
     )
     return f"{title}{page.table(head, ''.join(rows), note)}"
 
