@@ -17,7 +17,7 @@ from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.fgcl import FGCL
 from isthmus.nn.encoders import Encoder
-from isthmus.privacy.edges import Pairs
+from isthmus.privacy.edges import NodePairs
 from isthmus.privacy.mechanisms import Gaussian, Laplace, RandomizedResponse
 from isthmus.study.setup import module_for, task_for
 
@@ -32,12 +32,12 @@ VALUES = np.array([-3.0, -0.2, 0.0, 0.3, 0.5, 1.0, 2.5])
     ],
 )
 def test_evidence_is_the_log_of_the_odds(mechanism, density):
-    found = mechanism.evidence(torch.from_numpy(VALUES)).numpy()
+    found = mechanism.log_odds(torch.from_numpy(VALUES)).numpy()
     assert np.allclose(found, density(VALUES, 1) - density(VALUES, 0))
 
 
 def test_evidence_of_a_bit_that_may_be_turned_is_epsilon():
-    assert RandomizedResponse(epsilon=0.7).evidence(torch.tensor([0.0, 1.0])).tolist() == pytest.approx([-0.7, 0.7])
+    assert RandomizedResponse(epsilon=0.7).log_odds(torch.tensor([0.0, 1.0])).tolist() == pytest.approx([-0.7, 0.7])
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian", "randomized-response"])
@@ -144,7 +144,7 @@ def test_pairs_are_turned_round_one_at_a_time_whatever_fits_at_once(monkeypatch)
     cohort, task = Cohort((party,)), task_for([party])
     module = module_for(Encoder.named("gcn")(), [party], task, 0).eval()
     block = cohort.graphs_of(torch.tensor([2]))
-    pairs = Pairs.of([block.nodes])
+    pairs = NodePairs.of_graphs([block.nodes])
     bits = pairs.bits(block.edge_index) > 0
     there, apart = bits.nonzero().squeeze(1), (~bits).nonzero().squeeze(1)
     asked = torch.cat([there, apart])

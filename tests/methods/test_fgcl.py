@@ -229,7 +229,7 @@ def test_views_are_drawn_once_and_only_they_are_trained_on():
 def test_what_is_drawn_anew_is_spent_anew():
     ran = run(method(rounds=3, redraw="epoch", epsilons=[0.5, 0.25], local={**SGD, "epochs": 2}), make_graph_parties())
     ran.go()
-    assert ran.method.account(ran.state).spent().epsilon == pytest.approx((1 + 3 * 2) * 0.75)
+    assert ran.method.account(ran.state).cost().epsilon == pytest.approx((1 + 3 * 2) * 0.75)
 
 
 def test_who_was_drawn_most_often_has_spent_most():
@@ -238,7 +238,7 @@ def test_who_was_drawn_most_often_has_spent_most():
     most = max(ran.state.draws.values())
     assert min(ran.state.draws.values()) < most <= 5
     assert sum(ran.state.draws.values()) == 4 + 4 * 2
-    assert ran.method.account(ran.state).spent().epsilon == most
+    assert ran.method.account(ran.state).cost().epsilon == most
 
 
 def test_with_next_to_no_noise_the_views_are_the_graphs():

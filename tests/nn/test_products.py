@@ -8,7 +8,7 @@ from isthmus.data.party import Block
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.per_party import per_party
 from isthmus.nn.products import Columns, Features, Propagation, Propagations, grouped_linear, normalised_edges, per_row
-from isthmus.privacy.edges import Pairs
+from isthmus.privacy.edges import NodePairs
 from isthmus.privacy.mechanisms import Laplace
 
 SIZES = (3, 0, 5, 1)
@@ -193,7 +193,7 @@ def test_negative_weights_are_normalised_by_absolute_degrees(self_loops, improve
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 10.0, 100.0])
 @pytest.mark.parametrize("encoder", ["gcn", "graphconv", "tag", "lightgcn", "sgc", "appnp", "gbp", "gprgnn"])
 def test_models_read_edges_with_any_noise(encoder, epsilon):
-    pairs = Pairs.of([7, 1, 30])
+    pairs = NodePairs.of_graphs([7, 1, 30])
     bits = (torch.rand(len(pairs), generator=torch.Generator().manual_seed(0)) < 0.1).float()
     noisy = Laplace(epsilon=epsilon).release(bits, np.random.default_rng(1))
     edge_index, weight = pairs.graph(noisy)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from isthmus.privacy.edges import Pairs, PostProcessing
+from isthmus.privacy.edges import NodePairs, PostProcessing
 
 sizes_of = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 
@@ -23,7 +23,7 @@ def listed(sizes):
 
 @given(sizes=sizes_of, seed=st.integers(0, 99))
 def test_every_pair_of_every_graph_is_there_once(sizes, seed):
-    pairs, due = Pairs.of(sizes), listed(sizes)
+    pairs, due = NodePairs.of_graphs(sizes), listed(sizes)
     assert list(zip(pairs.source.tolist(), pairs.target.tolist(), strict=True)) == due
     assert len(pairs) == sum(pairs.counts) == len(due)
     chosen = torch.rand(len(due), generator=torch.Generator().manual_seed(seed)) < 0.4
@@ -39,7 +39,7 @@ def test_every_pair_of_every_graph_is_there_once(sizes, seed):
 
 
 def test_noise_is_drawn_once_for_both_ways():
-    pairs = Pairs.of([5, 3])
+    pairs = NodePairs.of_graphs([5, 3])
     index, weight = pairs.graph(torch.rand(len(pairs)) + 0.1)
     dense = torch.zeros(8, 8).index_put((index[0], index[1]), weight)
     assert torch.equal(dense, dense.t())
@@ -49,9 +49,9 @@ def test_noise_is_drawn_once_for_both_ways():
 @example(sizes=[7], degree=4.999999999999999, seed=0)
 @given(sizes=sizes_of, degree=st.floats(0.1, 5), seed=st.integers(0, 99))
 def test_the_largest_values_of_each_graph_are_kept(sizes, degree, seed):
-    pairs = Pairs.of(sizes)
+    pairs = NodePairs.of_graphs(sizes)
     values = torch.randn(len(pairs), generator=torch.Generator().manual_seed(seed))
-    kept = PostProcessing(clamp=False, degree=degree).of(values, pairs)
+    kept = PostProcessing(clamp=False, degree=degree).apply(values, pairs)
     for size, part, left in zip(sizes, values.split(pairs.counts), kept.split(pairs.counts), strict=True):
         count = min(round(size * degree / 2), part.numel())
         due = torch.zeros_like(part)
@@ -70,9 +70,9 @@ def test_the_largest_values_of_each_graph_are_kept(sizes, degree, seed):
     ],
 )
 def test_values_are_made_usable(options, due):
-    assert PostProcessing(**options).of(torch.tensor([-2.0, 0.25, 1.5]), Pairs.of([3])).tolist() == due
+    assert PostProcessing(**options).apply(torch.tensor([-2.0, 0.25, 1.5]), NodePairs.of_graphs([3])).tolist() == due
 
 
 def test_a_few_large_graphs_make_no_padding():
-    pairs = Pairs.of([400, *[10] * 1000])
+    pairs = NodePairs.of_graphs([400, *[10] * 1000])
     assert len(pairs) == 400 * 399 // 2 + 1000 * 45

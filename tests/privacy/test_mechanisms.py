@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
 
-from isthmus.privacy.mechanisms import Gaussian, Laplace, Mechanism, RandomizedResponse, delta_of
+from isthmus.privacy.mechanisms import Gaussian, Laplace, Mechanism, RandomizedResponse, gaussian_delta
 
 MANY = 400_000
 EPSILONS = (0.01, 0.1, 1.0, 3.0, 100.0)
@@ -53,7 +53,7 @@ def test_noise_is_of_its_distribution(epsilon):
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.1])
 def test_the_normal_noise_is_as_little_as_its_cost_allows(epsilon, delta):
     sigma = Gaussian(epsilon=epsilon, delta=delta).sigma
-    assert delta_of(sigma, epsilon) == pytest.approx(delta, rel=1e-4)
+    assert gaussian_delta(sigma, epsilon) == pytest.approx(delta, rel=1e-4)
     # theorem 8 is the worst event's probability beyond exp(epsilon) times the other's: the half line where it begins
     edge = sigma**2 * epsilon + 0.5
     due = norm(1, sigma).sf(edge) - math.exp(min(epsilon + norm(0, sigma).logsf(edge), 0))

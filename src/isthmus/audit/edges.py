@@ -22,8 +22,8 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fgcl import FGCL, budgets, safe
-from isthmus.privacy.accounting import Spent
-from isthmus.privacy.edges import Pairs
+from isthmus.privacy.accounting import PrivacyCost
+from isthmus.privacy.edges import NodePairs
 from isthmus.study.loop import Run
 from isthmus.tasks.base import Step, Task
 
@@ -166,7 +166,7 @@ class EdgeInference(Audit):
         assert isinstance(run.transport, LocalTransport)
         released = guess_from_release(method, run.transport, run.state.draws)
         account = method.account(run.state)
-        spent = Spent(math.inf) if account is None else account.spent()  # no guarantee
+        spent = PrivacyCost(math.inf) if account is None else account.cost()  # no guarantee
         bound = math.tanh(spent.epsilon / 2) + 2 * spent.delta / (1 + math.exp(min(spent.epsilon, 700.0)))
         return Leak(protection, spent.epsilon, spent.delta, min(bound, 1.0), released, *both, task.select_by, value)
 
@@ -197,7 +197,7 @@ def guess_from_release(method: FGCL, transport: LocalTransport, released: Collec
             if party.name in released:
                 trains = party.train[rows.party_of_rows(pairs.counts, party.train.device)]
                 weights = [views[str(view)].cpu().double() for view in range(len(views))]
-                evidence = [each.evidence(weight) for each, weight in zip(method.mechanisms(), weights, strict=True)]
+                evidence = [each.log_odds(weight) for each, weight in zip(method.mechanisms(), weights, strict=True)]
                 scores.append(torch.stack(evidence).sum(0)[trains])
                 joined.append(pairs.bits(party.graph.edge_index)[trains] > 0)
     return _required(Guess.of(torch.cat(scores).numpy(), torch.cat(joined).numpy()))
@@ -222,7 +222,7 @@ def _guess(
     scores, joined = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)]
     for graph in chosen:
         block = cohort.graphs_of(torch.tensor([graph]))
-        pairs = Pairs.of([block.nodes])
+        pairs = NodePairs.of_graphs([block.nodes])
         bits = pairs.bits(block.edge_index) > 0
         edges, apart = (mask.nonzero().squeeze(1) for mask in (bits, ~bits))
         asked = torch.cat([edges, apart[torch.from_numpy(source.permutation(apart.numel()))][: edges.numel()]])
@@ -241,7 +241,7 @@ def _required(guess: Guess | None) -> Guess:
 
 @torch.no_grad()
 def _losses(
-    model: nn.Module, task: Task, block: Block, pairs: Pairs, edges: Tensor, asked: Tensor, y: Tensor
+    model: nn.Module, task: Task, block: Block, pairs: NodePairs, edges: Tensor, asked: Tensor, y: Tensor
 ) -> Tensor:
     """Return the loss on a graph, then on the graph with one of the pairs asked about flipped, `[1 + asked]`.
 

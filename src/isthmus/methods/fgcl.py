@@ -28,7 +28,7 @@ from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import ChebFixed, Readout, weighs_edges
 from isthmus.privacy.accounting import Account
-from isthmus.privacy.edges import Pairs, PostProcessing
+from isthmus.privacy.edges import NodePairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
 from isthmus.tasks.base import Step, Task
 
@@ -138,7 +138,7 @@ class FGCL(FedAvg):
         if self.evaluated_on == "graphs" or self.features == "all":
             return None
         again = self.rounds * self.local.epochs if self.redraw == "epoch" else 0
-        return self.spent_by(1 + again).spent().epsilon
+        return self.spent_by(1 + again).cost().epsilon
 
     def spent_by(self, draws: int) -> Account:
         """What drawing all views so many times spends."""
@@ -154,7 +154,7 @@ class FGCL(FedAvg):
             if method.features == "safe":
                 parties = [safe(party) for party in parties]
             super().__init__(method, parties, task, module, **where)
-            self.pairs = [Pairs.of(_sizes(party)) for party in parties]
+            self.pairs = [NodePairs.of_graphs(_sizes(party)) for party in parties]
             self._stacks: list[Tensor] = []
             self._there: Tensor | None = None
             views = [str(view) for view in range(len(method.epsilons))]
@@ -186,7 +186,7 @@ class FGCL(FedAvg):
                     # of two releases with the same noise, or with one a multiple of the other, both bits would follow
                     source = np.random.default_rng(seed_of(*whose, *what))
                     released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
-                    views[at][str(view)] = self.method.post.of(released, asked[at])
+                    views[at][str(view)] = self.method.post.apply(released, asked[at])
             self.kept["prepared"] = views
             self.invalidate()
 

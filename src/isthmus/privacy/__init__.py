@@ -1,1 +1,1 @@
-"""Noise that hides what it is added to, and the account of what it costs."""
+"""Noise that protects what parties release, and the account of its privacy cost."""

@@ -1,4 +1,4 @@
-"""What releases spend together."""
+"""The privacy cost of several releases together."""
 
 from __future__ import annotations
 
@@ -9,74 +9,76 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Spent:
-    """An (epsilon, delta)."""
+class PrivacyCost:
+    """Epsilon and delta of differential privacy."""
 
     epsilon: float
     delta: float = 0.0
 
 
-def basic(spent: Iterable[Spent]) -> Spent:
-    """Releases about the same bit add up.
+def compose_basic(costs: Iterable[PrivacyCost]) -> PrivacyCost:
+    """Add up the costs of releases about the same bit.
 
-    >>> basic([Spent(1.0), Spent(0.5, 1e-6)])
-    Spent(epsilon=1.5, delta=1e-06)
+    >>> compose_basic([PrivacyCost(1.0), PrivacyCost(0.5, 1e-6)])
+    PrivacyCost(epsilon=1.5, delta=1e-06)
     """
-    spent = list(spent)
-    return Spent(math.fsum(each.epsilon for each in spent), math.fsum(each.delta for each in spent))
+    costs = list(costs)
+    return PrivacyCost(math.fsum(cost.epsilon for cost in costs), math.fsum(cost.delta for cost in costs))
 
 
-def advanced(spent: Iterable[Spent], delta: float) -> Spent:
-    """As `basic`, but with a little delta many small releases add up to less.
+def compose_advanced(costs: Iterable[PrivacyCost], delta: float) -> PrivacyCost:
+    """Compose many small releases, which cost less together than their sum, for a small additional delta.
 
-    Heterogeneous advanced composition (Kairouz, Oh and Viswanath 2015, theorem 3.5, its last bound):
+    Heterogeneous advanced composition (Kairouz, Oh and Viswanath 2015, theorem 3.5, its last bound), or basic
+    composition where that is less:
     epsilon = sum (e^eps_i - 1) eps_i / (e^eps_i + 1) + sqrt(2 ln(1/delta) sum eps_i^2).
 
     Arguments:
-        delta: what may be spent on top of the releases' own.
+        delta: probability of failure on top of the releases' own.
 
-    >>> round(advanced([Spent(0.01)] * 1000, 1e-6).epsilon, 2), round(basic([Spent(0.01)] * 1000).epsilon, 2)
+    >>> many = [PrivacyCost(0.01)] * 1000
+    >>> round(compose_advanced(many, 1e-6).epsilon, 2), round(compose_basic(many).epsilon, 2)
     (1.71, 10.0)
     """
-    spent = list(spent)
-    mean = math.fsum(each.epsilon * math.tanh(each.epsilon / 2) for each in spent)
-    spread = math.sqrt(2 * math.log(1 / delta) * math.fsum(each.epsilon**2 for each in spent))
-    found = Spent(mean + spread, 1 - (1 - delta) * math.prod(1 - each.delta for each in spent))
-    plain = basic(spent)
-    return plain if plain.epsilon <= found.epsilon else found
+    costs = list(costs)
+    mean = math.fsum(cost.epsilon * math.tanh(cost.epsilon / 2) for cost in costs)
+    deviation = math.sqrt(2 * math.log(1 / delta) * math.fsum(cost.epsilon**2 for cost in costs))
+    advanced = PrivacyCost(mean + deviation, 1 - (1 - delta) * math.prod(1 - cost.delta for cost in costs))
+    basic = compose_basic(costs)
+    return basic if basic.epsilon <= advanced.epsilon else advanced
 
 
 @dataclass
 class Account:
-    """What has been released, by whom and about what, and what that spends.
+    """What has been released, and its privacy cost.
 
-    Releases about different edges do not add up: whoever learns something of one edge learns nothing of another. So the
-    account is of one edge, the unit that is protected, and each entry counts a release of every edge.
+    The account is of one protected unit, such as one edge, and each entry counts a release of every unit. The costs of
+    releases about different units do not add up: a release of one edge reveals nothing about another.
 
     >>> account = Account("one edge of one graph")
-    >>> account.add(Spent(0.5), 2)
-    >>> account.spent()
-    Spent(epsilon=1.0, delta=0.0)
+    >>> account.add(PrivacyCost(0.5), 2)
+    >>> account.cost()
+    PrivacyCost(epsilon=1.0, delta=0.0)
     """
 
     unit: str
-    releases: list[tuple[Spent, int]] = field(default_factory=list)
+    releases: list[tuple[PrivacyCost, int]] = field(default_factory=list)
 
-    def add(self, spent: Spent, times: int = 1) -> None:
+    def add(self, cost: PrivacyCost, times: int = 1) -> None:
         if times:
-            self.releases.append((spent, times))
+            self.releases.append((cost, times))
 
-    def spent(self, delta: float = 0.0) -> Spent:
-        """All together: by basic composition, or by advanced composition with this delta on top where that is less."""
-        each = [spent for spent, times in self.releases for _ in range(times)]
-        return advanced(each, delta) if delta and each else basic(each)
+    def cost(self, delta: float = 0.0) -> PrivacyCost:
+        """The cost of all releases, by advanced composition if `delta` is given and by basic composition otherwise."""
+        costs = [cost for cost, times in self.releases for _ in range(times)]
+        return compose_advanced(costs, delta) if delta and costs else compose_basic(costs)
 
     def to_dict(self, delta: float = 1e-5) -> dict[str, Any]:
-        """As a report tells it."""
-        plain, less = self.spent(), self.spent(delta)
+        """As results store it."""
+        basic, advanced = self.cost(), self.cost(delta)
         return {
             "unit": self.unit,
-            "releases": [{"epsilon": s.epsilon, "delta": s.delta, "times": times} for s, times in self.releases],
-            "basic": {"epsilon": plain.epsilon, "delta": plain.delta},
-            "advanced": {"epsilon": less.epsilon, "delta": less.delta},
+            "releases": [{"epsilon": c.epsilon, "delta": c.delta, "times": times} for c, times in self.releases],
+            "basic": {"epsilon": basic.epsilon, "delta": basic.delta},
+            "advanced": {"epsilon": advanced.epsilon, "delta": advanced.delta},
         }

@@ -1,4 +1,4 @@
-"""Graphs as tables of node pairs, released with noise (FGCL, section III-B): who is joined to whom stays secret."""
+"""Graphs as tables of node pairs, which can be released with noise so that edges stay secret (FGCL, section III-B)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from isthmus.options import Options
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
-    """All pairs of two nodes of one graph, of several graphs, one after another: without padding.
+class NodePairs:
+    """All pairs of nodes within each of several graphs, graph after graph, without padding.
 
     Arguments:
         source: first node of each pair, ascending, `[pairs]`.
         target: second node, larger, of the same graph, `[pairs]`.
-        sizes: nodes of each graph.
-        start: at which pair those of each node begin, `[nodes + 1]`.
+        sizes: number of nodes of each graph.
+        start: the first pair of each source node, `[nodes + 1]`.
     """
 
     source: Tensor
@@ -30,15 +30,16 @@ class Pairs:
     start: Tensor
 
     @classmethod
-    def of(cls, sizes: Sequence[int]) -> Pairs:
-        """
-        >>> pairs = Pairs.of([3, 1, 2])
+    def of_graphs(cls, sizes: Sequence[int]) -> NodePairs:
+        """All pairs of graphs with so many nodes.
+
+        >>> pairs = NodePairs.of_graphs([3, 1, 2])
         >>> pairs.source.tolist(), pairs.target.tolist()
         ([0, 0, 1, 4], [1, 2, 2, 5])
         """
         counts = torch.tensor(list(sizes), dtype=torch.long)
         last = counts.cumsum(0).repeat_interleave(counts)  # where each node's graph ends
-        others = last - torch.arange(last.numel()) - 1  # nodes after it in its graph
+        others = last - torch.arange(last.numel()) - 1  # nodes after this one in its graph
         start = torch.cat([others.new_zeros(1), others.cumsum(0)])
         source = torch.arange(others.numel()).repeat_interleave(others)
         target = torch.arange(source.numel()) - start[source] + source + 1
@@ -49,11 +50,11 @@ class Pairs:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Pairs of each graph."""
+        """Number of pairs of each graph."""
         return tuple(size * (size - 1) // 2 for size in self.sizes)
 
     def bits(self, edge_index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """1 for pairs that are joined in either direction, `[pairs]`; loops are no pairs."""
+        """1 for pairs with an edge in either direction, else 0, `[pairs]`; loops are ignored."""
         low, high = edge_index.min(0).values, edge_index.max(0).values
         low, high = low[low < high], high[low < high]
         bits = torch.zeros(len(self), dtype=dtype)
@@ -61,25 +62,26 @@ class Pairs:
         return bits
 
     def graph(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The graph of these weights, both ways: `[2, edges]` and `[edges]`; a pair of weight 0 is no edge."""
+        """Edges `[2, edges]` in both directions and their weights `[edges]`; a pair of weight 0 is no edge."""
         at = weights.nonzero().squeeze(1)
         source, target, weights = self.source[at], self.target[at], weights[at]
         return torch.stack([torch.cat([source, target]), torch.cat([target, source])]), weights.repeat(2)
 
 
 class PostProcessing(Options):
-    """What is made of released values. It looks at nothing else, so that it costs no privacy."""
+    """How released values become edge weights. It reads nothing else, so it costs no privacy."""
 
     clamp: bool = True
-    """Values are brought to [0, 1]."""
+    """Clamp values to [0, 1]."""
     threshold: float | None = None
-    """Values of at least this become 1, others 0."""
+    """Set values of at least this to 1 and others to 0."""
     degree: float | None = Field(None, gt=0)
-    """Of each graph only so many of the largest values are kept that a node has this many neighbours on average."""
+    """Keep only the largest values of each graph, so many that nodes have this many neighbours on average."""
 
-    def of(self, values: Tensor, pairs: Pairs) -> Tensor:
-        """
-        >>> PostProcessing().of(torch.tensor([-0.3, 0.4, 1.7]), Pairs.of([3])).tolist()
+    def apply(self, values: Tensor, pairs: NodePairs) -> Tensor:
+        """Edge weights from the released values of these pairs.
+
+        >>> PostProcessing().apply(torch.tensor([-0.3, 0.4, 1.7]), NodePairs.of_graphs([3])).tolist()
         [0.0, 0.4000000059604645, 1.0]
         """
         kept = self._largest(values, pairs) if self.degree is not None else None
@@ -89,7 +91,7 @@ class PostProcessing(Options):
             values = values.clamp(0, 1)
         return values if kept is None else values * kept
 
-    def _largest(self, values: Tensor, pairs: Pairs) -> Tensor:
+    def _largest(self, values: Tensor, pairs: NodePairs) -> Tensor:
         """A mask of the largest values of each graph."""
         assert self.degree is not None
         graph = rows.party_of_rows(pairs.counts, values.device)

@@ -1,4 +1,4 @@
-"""Mechanisms that hide single bits: whether two nodes are joined."""
+"""Mechanisms that hide single bits, such as whether two nodes are joined."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from scipy.special import log_ndtr
 from torch import Tensor
 
 from isthmus.options import Registered
-from isthmus.privacy.accounting import Spent
+from isthmus.privacy.accounting import PrivacyCost
 
 Ints = NDArray[np.int64]
 
 GRID = 2**20
-"""Noise comes in steps of one part of so many, added as whole numbers: of floating point noise the last digits tell the
-bit (Mironov 2012)."""
+"""Noise is a whole number of steps of 1 / GRID: the last digits of floating-point noise reveal the bit (Mironov
+2012)."""
 
 
 class Mechanism(Registered):
-    """A way to release bits with noise. What it releases tells of each bit little more than if the bit were the other.
+    """A way to release bits with noise under (epsilon, delta)-differential privacy.
 
-    (epsilon, delta)-differential privacy: P[M(0) in S] <= exp(epsilon) P[M(1) in S] + delta for every set S, and the
-    other way round.
+    P[M(0) in S] <= exp(epsilon) P[M(1) in S] + delta for every set S, and with 0 and 1 exchanged.
     """
 
     kind: ClassVar[str] = "mechanism"
@@ -39,20 +38,20 @@ class Mechanism(Registered):
 
     @abstractmethod
     def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
-        """Each bit with noise of its own.
+        """Add independent noise to each bit.
 
         Arguments:
-            bits: zeros and ones, floating, `[bits]`.
+            bits: zeros and ones as floating-point numbers, `[bits]`.
         """
 
     @abstractmethod
-    def evidence(self, values: Tensor) -> Tensor:
-        """How much likelier released values are where the bit is 1: the log of the odds, `[bits]`."""
+    def log_odds(self, values: Tensor) -> Tensor:
+        """Log of the likelihood ratio of released values, bit 1 against bit 0, `[bits]`."""
 
     @property
-    def cost(self) -> Spent:
-        """What one release of a bit spends."""
-        return Spent(self.epsilon)
+    def cost(self) -> PrivacyCost:
+        """The privacy cost of one release of a bit."""
+        return PrivacyCost(self.epsilon)
 
 
 class Additive(Mechanism):
@@ -64,14 +63,14 @@ class Additive(Mechanism):
 
     @abstractmethod
     def noise(self, count: int, generator: np.random.Generator) -> Ints:
-        """What is added to so many bits, in steps of 1 / GRID."""
+        """Noise for so many bits, in steps of 1 / GRID."""
 
 
 class Laplace(Additive):
     """Noise of the discrete Laplace distribution with scale 1 / epsilon: the difference of two geometric numbers.
 
-    A bit changes the value by 1, GRID steps, and a step makes a value exp(epsilon / GRID) times less likely (Dwork et
-    al. 2006; on a grid Ghosh et al. 2009).
+    A bit changes the value by 1, that is, by GRID steps, and each step makes a value exp(epsilon / GRID) times less
+    likely (Dwork et al. 2006; on a grid Ghosh et al. 2009).
     """
 
     name: ClassVar[str] = "laplace"
@@ -84,12 +83,12 @@ class Laplace(Additive):
         up, down = np.floor(generator.standard_exponential((2, count)) * (GRID / self.epsilon)).astype(np.int64)
         return np.asarray(up - down)
 
-    def evidence(self, values: Tensor) -> Tensor:
+    def log_odds(self, values: Tensor) -> Tensor:
         return self.epsilon * (2 * values.clamp(0, 1) - 1)
 
 
 class Gaussian(Additive):
-    """Normal noise, as little as (epsilon, delta) allows (the analytic Gaussian mechanism, Balle and Wang 2018)."""
+    """The least normal noise that (epsilon, delta) allows (the analytic Gaussian mechanism, Balle and Wang 2018)."""
 
     name: ClassVar[str] = "gaussian"
 
@@ -100,25 +99,25 @@ class Gaussian(Additive):
         return np.round(generator.standard_normal(count) * self.sigma * GRID).astype(np.int64)
 
     @property
-    def cost(self) -> Spent:
-        return Spent(self.epsilon, self.delta)
+    def cost(self) -> PrivacyCost:
+        return PrivacyCost(self.epsilon, self.delta)
 
-    def evidence(self, values: Tensor) -> Tensor:
+    def log_odds(self, values: Tensor) -> Tensor:
         return (2 * values - 1) / (2 * self.sigma**2)
 
     @property
     def sigma(self) -> float:
         """The least standard deviation s with Phi(1/2s - eps s) - exp(eps) Phi(-1/2s - eps s) <= delta."""
         low, high = 1e-6, 1.0
-        while delta_of(high, self.epsilon) > self.delta:
+        while gaussian_delta(high, self.epsilon) > self.delta:
             high *= 2
-        return float(brentq(lambda sigma: delta_of(sigma, self.epsilon) - self.delta, low, high, xtol=1e-12))
+        return float(brentq(lambda sigma: gaussian_delta(sigma, self.epsilon) - self.delta, low, high, xtol=1e-12))
 
 
-def delta_of(sigma: float, epsilon: float) -> float:
-    """What normal noise on a value that changes by at most 1 spends besides epsilon (Balle and Wang, theorem 8).
+def gaussian_delta(sigma: float, epsilon: float) -> float:
+    """The delta of normal noise on a value that changes by at most 1 (Balle and Wang 2018, theorem 8).
 
-    >>> round(delta_of(1.0, 1.0), 4)
+    >>> round(gaussian_delta(1.0, 1.0), 4)
     0.1269
     """
     half, shift = 0.5 / sigma, epsilon * sigma
@@ -126,14 +125,14 @@ def delta_of(sigma: float, epsilon: float) -> float:
 
 
 class RandomizedResponse(Mechanism):
-    """A bit is told as it is with probability exp(epsilon) / (1 + exp(epsilon)), else turned round (Warner 1965)."""
+    """Release the true bit with probability exp(epsilon) / (1 + exp(epsilon)), else the other one (Warner 1965)."""
 
     name: ClassVar[str] = "randomized-response"
 
     def release(self, bits: Tensor, generator: np.random.Generator) -> Tensor:
         odds = math.exp(-self.epsilon)
-        turned = torch.from_numpy(generator.random(bits.numel()) < odds / (1 + odds))
-        return torch.where(turned, 1 - bits, bits)
+        flipped = torch.from_numpy(generator.random(bits.numel()) < odds / (1 + odds))
+        return torch.where(flipped, 1 - bits, bits)
 
-    def evidence(self, values: Tensor) -> Tensor:
+    def log_odds(self, values: Tensor) -> Tensor:
         return self.epsilon * (2 * values - 1)
