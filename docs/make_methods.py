@@ -36,14 +36,6 @@ from isthmus.testing import Subject, small_parties
 HERE = Path(__file__).parent
 PAPERS = HERE.parent / "benchmarks" / "papers"
 ROUNDS = 3
-GUIDES = {
-    "coupled.md": ("fedcog", "fedcog-gcn", "fedgcn", "fedsage", "fedsage-plus", "bds-gcn"),
-    "overlap.md": ("fedgl",),
-    "secret-edges.md": ("fgcl",),
-    "unlabelled.md": ("fclg", "infograph", "mvgrl"),
-    "condensed.md": ("fedgc", "gcond", "doscond", "sfgc"),
-}
-"""The page that says what the parties of a method have, and how to choose."""
 OURS = "guide"
 """The folder of studies that are no paper's."""
 MOST = 8
@@ -59,7 +51,8 @@ def pages() -> dict[str, str]:
 
 
 def _page(kind: type[Method], shelf: Sequence[Entry]) -> str:
-    guide = next((page for page, names in GUIDES.items() if kind.name in names), "methods.md")
+    page = f"{kind.listing.setting}.md"
+    guide = page if (HERE / page).is_file() else "methods.md"
     parts = [
         f"# {kind.name}",
         *_said(inspect.getdoc(kind) or ""),
@@ -86,7 +79,7 @@ def _said(doc: str) -> Iterator[str]:
 
 def _leaves(kind: type[Method]) -> str:
     level = kind.levels[0]
-    parties = overlapping_parties() if kind.name in GUIDES["overlap.md"] else small_parties(level)
+    parties = overlapping_parties() if kind.listing.setting == "overlap" else small_parties(level)
     subject = Subject(kind(rounds=ROUNDS), parties, Encoder.named(kind.encoder)(hidden=8))
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for each in subject.run().go().ledger.rows():
@@ -97,7 +90,7 @@ def _leaves(kind: type[Method]) -> str:
     for (action, verb, eyes, protection), of in groups.items():
         answers = list(Counter(each["call"] for each in of).values())
         fields = list(parse_fields(each["fields"] for each in of))
-        summary = ActionSummary(action, eyes, protection, fields, answers, _shares(of))
+        summary = ActionSummary(action, eyes, protection, fields, answers, _shares(of), subject.method.field_nouns())
         rows.append((_when({each["round"] for each in of}), code(action), verb, describe_action(summary)))
     if not rows:
         return "Nothing."

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isthmus.advice.methods import ADVICE
+from isthmus.advice.methods import ROWS, leaving
 from isthmus.audit.base import Audit
 from isthmus.data.partition import Partition
 from isthmus.data.pool import DataSet
@@ -103,11 +103,12 @@ def written(text: str, page: str) -> str:
 def advice() -> str:
     """What parties may have, the methods for it, and what the guide's studies on generated data have found."""
     rows = []
-    for each in ADVICE:
+    for each in ROWS:
         study = shelf.entry(GUIDE, f"guide/{each.study}")
         figure = next(iter(study.plan.figures))
+        names = code(*(kind.name for kind in each.methods()))
         rows.append(
-            (each.has, code(*each.methods), each.leaves, f"`guide/{each.study}`, {figure}: {_found(study, figure)}")
+            (each.has, names, leaving(each.methods()), f"`guide/{each.study}`, {figure}: {_found(study, figure)}")
         )
     return table(
         ("what parties have", "methods", "what leaves beside weights of models, in sums", "what was found"), rows

@@ -193,7 +193,7 @@ def _is_weight(name: str, path: str) -> bool:
 
 def faults_are_named(subject: Subject) -> None:
     """A party that fails, or answers with NaN, is named; the run goes on or stops as the method's quorum says."""
-    if subject.method.pooled:
+    if subject.method.role == "pooled":
         return  # all data are in one place, so no party can be missing
     victim = subject.parties[0].name
     lenient = subject.method.model_copy(update={"quorum": 0.0})
@@ -310,7 +310,7 @@ def _plain_names(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _site(subject: Subject, method: Method, parties: Sequence[Party]) -> Site:
-    hosted = [pool_parties(parties)] if method.pooled else list(parties)
+    hosted = [pool_parties(parties)] if method.role == "pooled" else list(parties)
     return method.site(hosted, subject.task, _module(subject, method, parties), seed=subject.seed)
 
 

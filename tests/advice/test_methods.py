@@ -14,7 +14,7 @@ import pytest
 
 from command_line import Isthmus
 from isthmus.advice.counts import Counts
-from isthmus.advice.methods import ADVICE, Situation, advised, flags, shared_nodes
+from isthmus.advice.methods import ROWS, Situation, advised, flags, shared_nodes
 from isthmus.data.describe import describe
 from isthmus.data.folder.loading import read_folders
 from isthmus.data.folder.writing import write_parties
@@ -26,7 +26,7 @@ GRAPHS = replace(NODES, level="graph")
 
 
 def first(situation: Situation) -> list[str]:
-    return [advice.methods[0] for advice, _ in advised(situation)]
+    return [advice.methods[0] for advice in advised(situation)]
 
 
 def test_what_fits_comes_in_order_and_fedavg_last() -> None:
@@ -41,7 +41,7 @@ def test_what_fits_comes_in_order_and_fedavg_last() -> None:
 
 
 def test_what_refuses_the_data_is_not_named() -> None:
-    shared = [name for advice, _ in advised(replace(NODES, crossing=9, shared=3)) for name in advice.methods]
+    shared = [name for advice in advised(replace(NODES, crossing=9, shared=3)) for name in advice.methods]
     assert not any(Method.named(name).disjoint for name in shared)
     several = replace(NODES, crossing=9, shared=3, classes=False, emd=None)  # labels of several tasks
     assert first(several) == ["fedavg"]
@@ -99,7 +99,7 @@ def test_every_method_named_runs_on_what_parties_exported(which: str, isthmus: I
 
 
 def test_every_row_of_the_advice_is_tried() -> None:
-    assert {name for advice in ADVICE for name in advice.methods} == set().union(*NAMED.values())
+    assert {kind.name for row in ROWS for kind in row.methods()} == set().union(*NAMED.values())
 
 
 def test_flags_are_those_that_a_method_cannot_do_without() -> None:
@@ -109,10 +109,9 @@ def test_flags_are_those_that_a_method_cannot_do_without() -> None:
 
 
 def test_every_method_named_is_one_for_that_level() -> None:
-    for advice in ADVICE:
-        for name in advice.methods:
-            levels = Method.named(name).levels
-            assert "graph" in levels if advice.has.startswith("Many small") else "node" in levels
+    for row in ROWS:
+        for kind in row.methods():
+            assert ("graph" if row.has.startswith("Many small") else "node") in kind.levels
 
 
 @pytest.mark.parametrize("data", ["banks", "hospitals", "motifs"])

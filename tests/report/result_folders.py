@@ -18,6 +18,7 @@ SEEDS = (0, 1, 2)
 ROUNDS = 12
 PARTIES = 4
 LEVEL = {"fedavg": 0.80, "fedsage": 0.82, "centralized": 0.84, "local": 0.70}
+ROLE = {"centralized": "pooled", "local": "alone"}
 
 Build = Callable[..., Path]
 
@@ -128,6 +129,7 @@ def write_folder(
                 "seeds": list(seeds),
                 "methods": [{"name": method} for method in methods],
             },
+            "methods": {method: {"role": ROLE.get(method, "federated"), "nouns": {}} for method in methods},
             "runs": runs,
             "summary": summary(runs),
             "cuts": [cut(seeds)],

@@ -86,6 +86,17 @@ def test_saved_folder_reads_back(tmp_path: Path) -> None:
     assert torch.equal(weights["conv.weight"], results.runs[0].weights["conv.weight"])
 
 
+def test_reports_learn_from_the_folder_what_a_method_is_and_what_its_fields_are() -> None:
+    tables = [{"name": "local"}, {"name": "centralized"}, {"name": "fedcog", "trainer": {"name": "scaffold"}}]
+    methods = Results({"methods": tables}, []).to_dict()["methods"]
+    assert {name: each["role"] for name, each in methods.items()} == {
+        "local": "alone", "centralized": "pooled", "fedcog": "federated"
+    }  # fmt: skip
+    assert methods["local"]["nouns"] == {}
+    assert methods["fedcog"]["nouns"]["sum"] == "features"
+    assert methods["fedcog"]["nouns"]["change"] == "changes of control variates"  # its trainer's
+
+
 def described(emd: float = 0.5) -> CutDescription:
     held = PartyDescription("a", 3, 3, 4, 0, 0, 1, 1, 1, 0, labels=(1, 2))
     return CutDescription("node", "class", (held,), 3, 4, 0, emd)

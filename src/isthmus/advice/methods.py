@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -93,111 +93,122 @@ def _distance(counts: Sequence[Sequence[int]]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """Methods for one kind of setting.
+class Row:
+    """A row of the decision table: a kind of setting. Methods declare by its name, in `listing`, that they are for it.
 
     Attributes:
         has: what parties have, as the guide names it.
-        leaves: what leaves a party, beside weights of models in sums.
         study: the table of `benchmarks/papers/guide` that shows the gain.
-        why: what speaks for it in a situation; nothing where it does not fit.
+        why: why such methods fit a situation; nothing where they do not.
     """
 
+    setting: str
     has: str
-    methods: tuple[str, ...]
-    leaves: str
     study: str
     why: Callable[[Situation], str]
 
-    def within(self, situation: Situation) -> Advice:
-        """The same without the methods that refuse nodes with several owners, where there are such nodes."""
-        fit = (name for name in self.methods if not (situation.shared and Method.named(name).disjoint))
-        return replace(self, methods=tuple(fit))
+    def methods(self) -> list[type[Method]]:
+        """Those that it recommends, the first one first."""
+        fit = (kind for kind in Method.known().values() if kind.listing.setting == self.setting and kind.listing.place)
+        return sorted(fit, key=lambda kind: kind.listing.place)
 
 
-def _where(fits: bool, why: str) -> str:
-    return why if fits else ""
+def leaving(methods: Sequence[type[Method]]) -> str:
+    """What leaves a party with these methods, beside sums of model weights."""
+    names: dict[str, list[str]] = {}
+    for kind in methods:
+        names.setdefault(kind.listing.leaves, []).append(kind.name)
+    return (
+        next(iter(names)) if len(names) == 1 else "; ".join(f"{', '.join(own)}: {text}" for text, own in names.items())
+    )
 
 
-ADVICE = (
-    Advice(
+@dataclass(frozen=True)
+class Advice:
+    """Methods for a situation, why they fit, and what leaves a party beside sums of model weights."""
+
+    methods: tuple[str, ...]
+    why: str
+    leaves: str
+
+
+ROWS = (
+    Row(
+        "coupled",
         "One graph each, nodes with one owner; edges lead to nodes of other parties",
-        ("fedcog", "fedcog-gcn", "fedgcn"),
-        "sums over neighbours, from party to party, or in totals for the parties",
         "coupled",
-        lambda s: _where(
-            s.level == "node" and bool(s.crossing) and bool(s.labelled),
-            f"{s.crossing:,} edges lead to nodes of other parties; each party by itself cannot follow them",
+        lambda s: (
+            f"{s.crossing:,} edges lead to nodes of other parties; each party by itself cannot follow them"
+            if s.level == "node" and s.crossing and s.labelled
+            else ""
         ),
     ),
-    Advice(
-        "One graph each; several parties hold the same nodes",
-        ("fedgl",),
-        "predictions and embeddings of nodes, in sums by node",
+    Row(
         "overlap",
-        lambda s: _where(
-            bool(s.shared) and bool(s.labelled) and s.classes,
-            f"{s.shared or 0:,} nodes are with several parties, and what each knows of them can be put together",
+        "One graph each; several parties hold the same nodes",
+        "overlap",
+        lambda s: (
+            f"{s.shared:,} nodes are with several parties, and what each knows of them can be put together"
+            if s.shared and s.labelled and s.classes
+            else ""
         ),
     ),
-    Advice(
-        "One graph each, nodes with one owner; a small graph that may be handed out is wanted",
-        ("fedgc",),
-        "hashed ids, which the server reads; sums over neighbours, in totals for the parties; gradients in sums by "
-        "class; the condensed graph, which everybody gets",
+    Row(
         "condensed",
-        lambda s: _where(
-            s.level == "node" and bool(s.labelled) and s.classes,
-            "where models are to be trained later, or by others: on a synthetic graph in place of the parties' data",
+        "One graph each, nodes with one owner; a small graph that may be handed out is wanted",
+        "condensed",
+        lambda s: (
+            "where models are to be trained later, or by others: on a synthetic graph in place of the parties' data"
+            if s.level == "node" and s.labelled and s.classes
+            else ""
         ),
     ),
-    Advice(
-        "Many small graphs each, whose edges are secret",
-        ("fgcl",),
-        "nothing more; noise is on every graph before anything is computed, and epsilon is accounted for",
+    Row(
         "secret-edges",
-        lambda s: _where(
-            s.level == "graph" and bool(s.labelled),
-            "where it must not be told from a model which edges a graph has",
+        "Many small graphs each, whose edges are secret",
+        "secret-edges",
+        lambda s: (
+            "where it must not be told from a model which edges a graph has"
+            if s.level == "graph" and s.labelled
+            else ""
         ),
     ),
-    Advice(
-        "Many small graphs each, without labels",
-        ("infograph", "mvgrl", "fclg"),
-        "nothing more",
+    Row(
         "unlabelled",
-        lambda s: _where(
-            s.level == "graph" and s.classes and 2 * s.labelled < s.items,
-            f"{s.items - s.labelled:,} of {s.items:,} graphs have no label: embeddings are learned without",
+        "Many small graphs each, without labels",
+        "unlabelled",
+        lambda s: (
+            f"{s.items - s.labelled:,} of {s.items:,} graphs have no label: embeddings are learned without"
+            if s.level == "graph" and s.classes and 2 * s.labelled < s.items
+            else ""
         ),
     ),
-    Advice(
-        "Labels of different kinds at each party",
-        ("scaffold", "feddyn", "fedadam", "fedprox"),
-        "with scaffold a second set of weights, in sums; else nothing more",
+    Row(
         "labels",
-        lambda s: _where(
-            s.emd is not None and s.parties > 1 and s.emd >= UNLIKE,
-            f"labels are unlike by {s.emd or 0:.2f}: models drift apart, which these correct; compare with local",
+        "Labels of different kinds at each party",
+        "labels",
+        lambda s: (
+            f"labels are unlike by {s.emd:.2f}: models drift apart, which these correct; compare with local"
+            if s.emd is not None and s.parties > 1 and s.emd >= UNLIKE
+            else ""
         ),
     ),
-    Advice(
+    Row(
+        "any",
         "Nothing of this",
-        ("fedavg",),
-        "nothing more",
         "coupled",
-        lambda s: _where(bool(s.labelled), "what all others are to be compared with"),
+        lambda s: "what all others are to be compared with" if s.labelled else "",
     ),
-)  # fmt: skip
+)
 """From what parties have most in common to what they have least."""
 
 
-def advised(situation: Situation) -> Iterator[tuple[Advice, str]]:
-    """What fits a situation, without methods that refuse what the parties have, and why."""
-    for advice in ADVICE:
-        fit = advice.within(situation)
-        if fit.methods and (why := advice.why(situation)):
-            yield fit, why
+def advised(situation: Situation) -> Iterator[Advice]:
+    """What fits a situation, without the methods that refuse nodes with several owners where there are such nodes."""
+    for row in ROWS:
+        fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
+        if fit and (why := row.why(situation)):
+            yield Advice(tuple(kind.name for kind in fit), why, leaving(fit))
 
 
 def flags(method: str) -> str:

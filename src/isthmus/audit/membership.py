@@ -223,7 +223,7 @@ class _Attacker:
         found["transformed"] = torch.cat([each[:items] for each, items in zip(own, hosted.items, strict=True)])
         if torch.equal(*found.values()):
             del found["transformed"]
-        if run.method.pooled:  # the single party has the order of all parties put together
+        if run.method.role == "pooled":  # the single party has the order of all parties put together
             found = {name: output[self.rows] for name, output in found.items()}
         here = self.guessed[self.rows]
         return {name: output[here].log_softmax(1) for name, output in found.items()}

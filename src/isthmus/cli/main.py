@@ -73,7 +73,7 @@ def run_command(
     seeds: Annotated[str | None, typer.Option(help="Seeds: 0,1,2")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any option: local.lr=0.1, fedprox.mu=0.1, model.dropout=0, data.cross=0.2, ..."),
+        typer.Option("--set", help="Any option: local.lr=0.1, METHOD.OPTION=0.1, model.dropout=0, data.cross=0.2, ..."),
     ] = None,
     unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.")] = None,
@@ -139,13 +139,14 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train on a generated federation of banks with several methods and write a report."""
+    from isthmus.methods.base import Method
     from isthmus.study.config import Study
 
-    names = ("local", "fedavg", "fedprox", "scaffold", "centralized")
+    known = sorted(Method.known().values(), key=lambda kind: kind.listing.demo)
     study = Study.of(
         {
             "data": {"name": "banks"},
-            "methods": [{"name": name} for name in names],
+            "methods": [{"name": kind.name} for kind in known if kind.listing.demo],
             "training": {"rounds": 60},
             "seeds": [0, 1, 2],
         }
@@ -196,17 +197,17 @@ def advise(
             {
                 "methods": advice.methods,
                 "flags": {name: flags(name) for name in advice.methods},
-                "why": why,
+                "why": advice.why,
                 "leaves": advice.leaves,
             }
-            for advice, why in found
+            for advice in found
         ]
         typer.echo(json.dumps({"situation": asdict(situation), "advice": answers}))
         return
     typer.echo(situation.said())
-    for advice, why in found:
+    for advice in found:
         names = ", ".join(f"{name} ({more})" if (more := flags(name)) else name for name in advice.methods)
-        typer.echo(f"\n{names}\n  why: {why}\n  what leaves beside models: {advice.leaves}")
+        typer.echo(f"\n{names}\n  why: {advice.why}\n  what leaves beside models: {advice.leaves}")
     if not found:
         typer.echo("\nno method: no item has a label, and what learns without labels is for whole graphs")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Tables and figures of papers, ours beside theirs.", rich_markup_mode=None)
 
 Folder = Annotated[Path, typer.Option("--folder", help="Where <paper>/<table>.toml are.")]
-Some = Annotated[str | None, typer.Argument(help="A paper, or one of its tables: fedgl, fedgl/table2; all without.")]
+Some = Annotated[str | None, typer.Argument(help="A paper, or one of its tables: PAPER, PAPER/TABLE; all without.")]
 HERE = Path("benchmarks/papers")
 
 

@@ -38,7 +38,7 @@ class Outcome:
 def fit_for_federation(study: Study) -> None:
     """Errors that show before any party is asked for anything."""
     for method in study.method_list():
-        if method.pooled:
+        if method.role == "pooled":
             raise IsthmusError(f"method '{method.name}' needs all data in one place: leave it out of a federation")
     _shares(study)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -22,6 +23,23 @@ from isthmus.privacy.accounting import Account
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
+Role = Literal["federated", "pooled", "alone"]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Where guides, defaults and the demo name a method. A subclass has its own: it does not inherit this."""
+
+    setting: str = ""
+    """What its parties have: a row of the decision table, and the page of the docs on it; empty for `methods`."""
+    place: int = 0
+    """Place among the methods that this row recommends, from 1; 0 for a method that it does not."""
+    leaves: str = "nothing more"
+    """What leaves a party beside sums of model weights."""
+    default: bool = False
+    """Whether a study trains with it that names no method."""
+    demo: int = 0
+    """Place among the methods of the demo, from 1; 0 for none."""
 
 
 class Model:
@@ -108,8 +126,12 @@ class Method(Registered):
     built_in_module: ClassVar[str] = "isthmus.methods"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "pair")
     """Levels of tasks that it is for."""
-    pooled: ClassVar[bool] = False
-    """The reference that holds all data in one place: a study hands it one party, put together from all."""
+    role: ClassVar[Role] = "federated"
+    """What it is in a comparison: a method proper, or a reference that only sets the scale. To a `pooled` reference a
+    study hands one party, put together from all; `alone` is every party by itself."""
+    nouns: ClassVar[Mapping[str, str]] = {}
+    """What the fields are that its parties send, in plain words, by `field` or, for one action only, `action/field`."""
+    listing: ClassVar[Listing] = Listing()
     everyone: ClassVar[Needed] = "never"
     """When a party that does not answer stops the run, whatever the quorum: never, in set-up, or always."""
     disjoint: ClassVar[bool] = False
@@ -137,6 +159,20 @@ class Method(Registered):
     evaluate_by: Literal["total", "ask"] = "total"
     """How a federation's server gets the counts that metrics follow from: only their sum, or each party's counts, from
     which it also knows the mean over parties and the worst one. A study in one process always knows these."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "listing" not in cls.__dict__:
+            cls.listing = Listing()
+
+    @classmethod
+    def default_name(cls) -> str:
+        """The method of a study that names none."""
+        return next(name for name, kind in cls.known().items() if kind.listing.default)
+
+    def field_nouns(self) -> Mapping[str, str]:
+        """`nouns` with these options: a result folder records them for the report."""
+        return self.nouns
 
     @abstractmethod
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.methods.base import Listing
 from isthmus.methods.fedcog_gcn import FedCogGcn
 
 
@@ -33,6 +34,7 @@ class BdsGcn(FedCogGcn):
     """
 
     name: ClassVar[str] = "bds-gcn"
+    listing: ClassVar[Listing] = Listing("coupled")
 
     boundary: float = Field(0.1, gt=0, le=1)
     """p: the share of border nodes that is drawn."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from isthmus.methods.base import Listing, Role
 from isthmus.methods.fedavg import FedAvg
 
 
@@ -11,4 +12,5 @@ class Centralized(FedAvg):
     """The pooled reference that a federation may not have: one party holds all nodes, and all edges between them."""
 
     name: ClassVar[str] = "centralized"
-    pooled: ClassVar[bool] = True
+    listing: ClassVar[Listing] = Listing(demo=5)
+    role: ClassVar[Role] = "pooled"

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.party import Block, Cohort, Party
+from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import TwoViews
 from isthmus.nn.contrast import between_views
 from isthmus.tasks.base import Step
@@ -41,6 +42,7 @@ class FCLG(TwoViews):
     """
 
     name: ClassVar[str] = "fclg"
+    listing: ClassVar[Listing] = Listing("unlabelled", 3)
 
     temperature: float = Field(0.5, gt=0)
     """Temperature of the contrast between graphs (tau)."""

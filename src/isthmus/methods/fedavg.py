@@ -9,7 +9,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Model, State
+from isthmus.methods.base import Averaging, Learning, Listing, Model, State
 
 
 class FedAvg(Averaging):
@@ -23,6 +23,7 @@ class FedAvg(Averaging):
     """
 
     name: ClassVar[str] = "fedavg"
+    listing: ClassVar[Listing] = Listing("any", 1, default=True, demo=2)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())

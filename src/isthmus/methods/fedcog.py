@@ -23,7 +23,7 @@ from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.site import Prepared, action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State
+from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.shared.composed import Composed
 from isthmus.nn.diffusion import Diffusion
 from isthmus.tasks.base import Task
@@ -49,6 +49,14 @@ class FedCog(Composed):
     """
 
     name: ClassVar[str] = "fedcog"
+    nouns: ClassVar[Mapping[str, str]] = {
+        "sum": "features",
+        "parts": "numbers of contributions",
+        "rows": "propagated features",
+    }
+    listing: ClassVar[Listing] = Listing(
+        "coupled", 1, "sums over neighbours, from party to party, or in totals for the parties"
+    )
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     encoder: ClassVar[str] = "sgc"
     everyone: ClassVar[Needed] = "set-up"
@@ -247,7 +255,7 @@ def diffusion_of(module: nn.Module) -> Diffusion:
     if not isinstance(diffusion, Diffusion):
         raise IsthmusError(
             "method 'fedcog' needs a model that propagates before it learns: sgc, gbp, or appnp and gprgnn with "
-            "first = 'propagate' (for gcn there is fedcog-gcn)"
+            "first = 'propagate'; isthmus methods lists others that train a gcn on coupled graphs"
         )
     return diffusion
 

@@ -21,7 +21,7 @@ from isthmus.federation.models import Models
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Method, Model, State
+from isthmus.methods.base import Listing, Method, Model, State
 from isthmus.methods.fedcog import places_of
 from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.nn.draws import Draws
@@ -49,6 +49,13 @@ class FedCogGcn(Method):
     """
 
     name: ClassVar[str] = "fedcog-gcn"
+    nouns: ClassVar[Mapping[str, str]] = {
+        "h": "hidden features or their gradients",
+        "gradients/weights": "gradients of model weights",
+    }
+    listing: ClassVar[Listing] = Listing(
+        "coupled", 2, "sums over neighbours and their gradients, from party to party, in every round"
+    )
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     everyone: ClassVar[Needed] = "always"
     disjoint: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Model, State, Weighting
+from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
 from isthmus.nn.per_party import Leaf
 
 
@@ -32,6 +32,8 @@ class FedDyn(Averaging):
     """
 
     name: ClassVar[str] = "feddyn"
+    nouns: ClassVar[Mapping[str, str]] = {"moved": "changes of model weights"}
+    listing: ClassVar[Listing] = Listing("labels", 2, "changes of weights, in sums")
 
     alpha: float = Field(0.01, gt=0)
     """Weight of the regularisation."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -17,11 +17,11 @@ from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Model, State
+from isthmus.methods.base import Averaging, Learning, Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.optimizer import PartyOptimizer
 from isthmus.methods.shared.condensing import Matching
-from isthmus.methods.shared.neighbour_sums import NeighbourSums
+from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.bottleneck import Bottleneck, divergence
 from isthmus.nn.condensed import Distance
@@ -56,6 +56,13 @@ class FedGC(Matching, Averaging):
     """
 
     name: ClassVar[str] = "fedgc"
+    nouns: ClassVar[Mapping[str, str]] = {**NOUNS, **Matching.nouns, "right": "numbers of right answers"}
+    listing: ClassVar[Listing] = Listing(
+        "condensed",
+        1,
+        "hashed ids, which the server reads; sums over neighbours, in totals for the parties; gradients in sums by "
+        "class; the condensed graph, which everybody gets",
+    )
     disjoint: ClassVar[bool] = True
     everyone: ClassVar[Needed] = "set-up"
     membership_defences: ClassVar[tuple[str, ...]] = ("bottleneck",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -16,10 +16,10 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State
+from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
-from isthmus.methods.shared.neighbour_sums import NeighbourSums
+from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
 from isthmus.nn.twins import REPEATED
 from isthmus.tasks.base import Task
 
@@ -43,6 +43,8 @@ class FedGcn(FedAvg):
     """
 
     name: ClassVar[str] = "fedgcn"
+    nouns: ClassVar[Mapping[str, str]] = NOUNS
+    listing: ClassVar[Listing] = Listing("coupled", 3, "sums over neighbours, in totals for the parties")
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     everyone: ClassVar[Needed] = "set-up"
     disjoint: ClassVar[bool] = True

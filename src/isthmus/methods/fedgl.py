@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from isthmus.federation.site import Prepared, action
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State, Weighting
+from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
 from isthmus.tasks.base import Step, Task
@@ -77,6 +77,8 @@ class FedGL(FedAvg):
     """
 
     name: ClassVar[str] = "fedgl"
+    nouns: ClassVar[Mapping[str, str]] = {"embedding": "class scores", "probability": "class probabilities"}
+    listing: ClassVar[Listing] = Listing("overlap", 1, "predictions and embeddings of nodes, in sums by node")
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     weighting: Weighting = "size"

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.federation.verbs import Federation
-from isthmus.methods.base import Model, State
+from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 
 
@@ -100,6 +100,7 @@ class FedAdam(FedOpt):
     """
 
     name: ClassVar[str] = "fedadam"
+    listing: ClassVar[Listing] = Listing("labels", 3)
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square

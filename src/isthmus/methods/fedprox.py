@@ -11,6 +11,7 @@ from torch import Tensor
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.wire import Payload
+from isthmus.methods.base import Listing
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.per_party import Leaf
 
@@ -30,6 +31,7 @@ class FedProx(FedAvg):
     """
 
     name: ClassVar[str] = "fedprox"
+    listing: ClassVar[Listing] = Listing("labels", 4, demo=3)
 
     mu: float = Field(0.01, ge=0)
     """Weight of the proximal term."""

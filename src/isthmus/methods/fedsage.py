@@ -22,7 +22,7 @@ from isthmus.federation.site import Prepared, action
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State
+from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.nn.draws import generator
@@ -50,6 +50,7 @@ class FedSage(FedAvg):
     """
 
     name: ClassVar[str] = "fedsage"
+    listing: ClassVar[Listing] = Listing("coupled")
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     encoder: ClassVar[str] = "sage"
 
@@ -150,6 +151,14 @@ class FedSagePlus(FedSage):
     """
 
     name: ClassVar[str] = "fedsage-plus"
+    nouns: ClassVar[Mapping[str, str]] = {
+        "squares": "squared features",
+        "entries": "numbers of entries",
+        "inputs": "inputs of the neighbour generator",
+        "show/weights": "weights of the neighbour generator",
+        "feature": "gradients of the neighbour generator",
+    }
+    listing: ClassVar[Listing] = Listing("coupled")
 
     neighgen: NeighGen = NeighGen()
     """The generator of missing neighbours."""

@@ -22,7 +22,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import Prepared, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State, Weighting
+from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
@@ -62,6 +62,11 @@ class FGCL(FedAvg):
     """
 
     name: ClassVar[str] = "fgcl"
+    listing: ClassVar[Listing] = Listing(
+        "secret-edges",
+        1,
+        "nothing more; noise is on every graph before anything is computed, and epsilon is accounted for",
+    )
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
 
     weighting: Weighting = "even"

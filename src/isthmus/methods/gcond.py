@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from isthmus.methods.base import Listing, Role
 from isthmus.methods.shared.condensing import Matching
 
 
@@ -31,7 +32,8 @@ class DosCond(Matching):
     """
 
     name: ClassVar[str] = "doscond"
-    pooled: ClassVar[bool] = True
+    listing: ClassVar[Listing] = Listing("condensed")
+    role: ClassVar[Role] = "pooled"
 
     finetune: bool = False
     """Whether the model is trained further on the whole graph before it is evaluated."""
@@ -60,6 +62,7 @@ class GCond(DosCond):
     """
 
     name: ClassVar[str] = "gcond"
+    listing: ClassVar[Listing] = Listing("condensed")
 
     renew: int = Field(20, ge=1)
     """Rounds with one draw of theta."""

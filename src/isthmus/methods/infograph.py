@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import Unsupervised
 from isthmus.nn.contrast import Head, mutual_information
 from isthmus.nn.encoders import Embedder
@@ -29,6 +30,7 @@ class InfoGraph(Unsupervised):
     """
 
     name: ClassVar[str] = "infograph"
+    listing: ClassVar[Listing] = Listing("unlabelled", 1)
 
     def extended(self, module: nn.Module) -> nn.Module:
         return WithHeads(module)

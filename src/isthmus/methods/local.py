@@ -12,7 +12,7 @@ from isthmus.federation.models import Models
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Learning, Method, Model, State
+from isthmus.methods.base import Learning, Listing, Method, Model, Role, State
 from isthmus.methods.training import LocalTraining
 
 
@@ -20,6 +20,8 @@ class Local(Method):
     """Each party trains alone on its own data; no weight leaves it. What federated learning must beat."""
 
     name: ClassVar[str] = "local"
+    role: ClassVar[Role] = "alone"
+    listing: ClassVar[Listing] = Listing(demo=1)
 
     local: LocalTraining = LocalTraining()
     """Training at the parties."""

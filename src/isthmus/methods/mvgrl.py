@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import TwoViews
 from isthmus.nn.contrast import Head, mutual_information
 from isthmus.nn.encoders import Embedder, Views
@@ -34,6 +35,7 @@ class Mvgrl(TwoViews):
     """
 
     name: ClassVar[str] = "mvgrl"
+    listing: ClassVar[Listing] = Listing("unlabelled", 2)
 
     def extended(self, module: nn.Module) -> nn.Module:
         return TwoEncoders(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Model, State, Weighting
+from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
@@ -32,6 +32,8 @@ class Scaffold(Averaging):
     """
 
     name: ClassVar[str] = "scaffold"
+    nouns: ClassVar[Mapping[str, str]] = {"change": "changes of control variates"}
+    listing: ClassVar[Listing] = Listing("labels", 1, "a second set of weights, in sums", demo=4)
 
     server_lr: float = Field(1.0, gt=0)
     """Learning rate of the server."""

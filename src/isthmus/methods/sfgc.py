@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Model, State
+from isthmus.methods.base import Listing, Model, Role, State
 from isthmus.methods.optimizer import Optimizer
 from isthmus.methods.shared.condensing import Condensing
 from isthmus.methods.training import LocalTraining
@@ -41,7 +42,13 @@ class SFGC(Condensing):
     """
 
     name: ClassVar[str] = "sfgc"
-    pooled: ClassVar[bool] = True
+    nouns: ClassVar[Mapping[str, str]] = {
+        **Condensing.nouns,
+        "start": "model weights before training",
+        "goal": "model weights after training",
+    }
+    listing: ClassVar[Listing] = Listing("condensed")
+    role: ClassVar[Role] = "pooled"
 
     rounds: int = Field(200, ge=1)
     """Rounds of matching, at most."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, model_validator
 
 from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.methods.base import Method
 from isthmus.options import Options
 from isthmus.papers.claims import Claim
 from isthmus.papers.measures import Measure
@@ -233,7 +234,7 @@ class Cell:
     def study_for(self, seed: int, changes: Mapping[str, Any] | None = None) -> Study:
         """Return its study with one seed, and with these changes on top."""
         whole = merged(self.study, changes or {})
-        method = whole.pop("method", {"name": "fedavg"})
+        method = whole.pop("method", {"name": Method.default_name()})
         return Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
 
     def trials(self) -> list[dict[str, Any]]:

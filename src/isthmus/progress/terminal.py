@@ -148,7 +148,7 @@ def results_table(results: Results) -> Table:
         cells = [_cell(summary, method, metric) for metric in metrics]
         rounds = sum(run.chosen_round for run in runs) / len(runs)
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
-        pooled = method in Method.known() and Method.named(method).pooled
+        pooled = method in Method.known() and Method.named(method).role == "pooled"
         sent = "-" if pooled else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
         shown.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
     return shown

@@ -9,7 +9,7 @@ from typing import Any
 from isthmus.report import wording
 from isthmus.report.loading import Findings, Setting
 from isthmus.report.sections.comparison import LEVEL, Difference, differences
-from isthmus.report.wording import ALONE, BOUNDS
+from isthmus.report.wording import ALONE
 
 _EQUAL = 1e-9
 """Means that are nearer than this are the same."""
@@ -45,8 +45,7 @@ def _verdict(findings: Findings, setting: Setting) -> str:
     said = [f"{names[method]} {findings.score_text(method, metric)}" for method in others[:3]]
     said += [f"{len(others) - 3} more methods behind"] if len(others) > 3 else []
     said += [
-        f"{names[method]} ({BOUNDS[findings.methods[method]]}) {findings.score_text(method, metric)}"
-        for method in marks
+        f"{names[method]} ({findings.reference(method)}) {findings.score_text(method, metric)}" for method in marks
     ]
     text = (
         f"<b>{names[best]}</b> reached <b>{findings.score_text(best, metric)}</b> {escape(wording.metric_name(metric))}"
@@ -87,7 +86,7 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
         elif seeds != [1] and near:
             text += f" The lead of {first} over {second} is within one standard deviation"
             text += "." if found is None else ", and the same for every seed."
-    alone = [method for method in names if BOUNDS.get(findings.methods[method]) == ALONE and method not in ranked]
+    alone = [method for method in names if findings.reference(method) == ALONE and method not in ranked]
     if (order := findings.ranked([*alone, ranked[0]], metric)) and order[0] in alone:
         text += f" Parties that train alone are better: {names[order[0]]}."
     return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from isthmus.report import wording
 
@@ -36,6 +36,7 @@ class ActionSummary:
         fields: names of what was sent.
         answers: of each call how many parties answered.
         shares: by party, of those that answered at all.
+        nouns: what the method's own fields are.
     """
 
     action: str
@@ -44,6 +45,7 @@ class ActionSummary:
     fields: Sequence[str]
     answers: Sequence[int]
     shares: Mapping[str, Share]
+    nouns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def delivery(self) -> bool:
@@ -52,12 +54,14 @@ class ActionSummary:
 
     @property
     def what(self) -> str:
-        return wording.join_words(wording.nouns(self.fields, self.action))
+        return wording.join_words(wording.nouns(self.fields, self.action, self.nouns))
 
     @property
     def summed(self) -> str:
         """All but the ids that say which rows it is of."""
-        return wording.join_words(wording.nouns((name for name in self.fields if name not in _KEYS), self.action))
+        return wording.join_words(
+            wording.nouns((name for name in self.fields if name not in _KEYS), self.action, self.nouns)
+        )
 
     @property
     def keyed(self) -> bool:

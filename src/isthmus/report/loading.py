@@ -64,6 +64,13 @@ class Cut(BaseModel):
         return {**value, "description": value} if isinstance(value, Mapping) else value
 
 
+class About(BaseModel):
+    """What a method is, and what its own fields are, as its class declares it."""
+
+    role: str = "federated"
+    nouns: dict[str, str] = {}
+
+
 class ResultsFile(BaseModel):
     """`results.json`."""
 
@@ -71,6 +78,7 @@ class ResultsFile(BaseModel):
     created: str = ""
     versions: dict[str, Any] = {}
     study: dict[str, Any]
+    methods: dict[str, About] = {}
     runs: list[RunSummary]
     summary: list[Score]
     cuts: list[Cut] = []
@@ -159,12 +167,14 @@ class Findings:
 
     Attributes:
         methods: for each method's name on the page its own name.
+        about: by name on the page what its class declares.
         set_up: what left parties on machines of their own before any method ran, in the form of a ledger.
         graphs: the sizes of graphs that runs made, by method and seed.
     """
 
     folders: list[ResultFolder]
     methods: dict[str, str]
+    about: dict[str, About]
     runs: list[RunSummary]
     scores: dict[tuple[str, str], Score]
     history: Any
@@ -219,9 +229,13 @@ class Findings:
         text = self.scores[method, metric].text + (" %" if wording.percent(metric) else "")
         return text.replace(" ", "\N{NO-BREAK SPACE}")
 
+    def reference(self, method: str) -> str:
+        """What the page calls a method that only sets the scale; empty for a method proper."""
+        return wording.REFERENCES.get(self.about[method].role, "")
+
     def federated(self, methods: Iterable[str]) -> list[str]:
         """The methods that keep data apart and train together."""
-        return [method for method in methods if self.methods[method] not in wording.BOUNDS]
+        return [method for method in methods if not self.reference(method)]
 
     def smaller_is_better(self, metric: str | None) -> bool:
         return metric_of(metric or "").smaller_is_better
@@ -288,15 +302,18 @@ def _combine(folders: list[ResultFolder]) -> Findings:
     method_uses = Counter(method for folder in folders for method in folder.methods)
     name_uses = Counter(folder.name for folder in folders)
     methods: dict[str, str] = {}
+    about: dict[str, About] = {}
     renamed = []
     for order, folder in enumerate(folders, 1):
         name = folder.name if name_uses[folder.name] == 1 else f"{folder.name} #{order}"
         names = {each: each if method_uses[each] == 1 else f"{each} ({name})" for each in folder.methods}
         methods |= {on_page: own for own, on_page in names.items()}
+        about |= {on_page: folder.results.methods.get(own, About()) for own, on_page in names.items()}
         renamed.append(_rename_methods(replace(folder, name=name), names))
     return Findings(
         folders=renamed,
         methods=methods,
+        about=about,
         runs=[run for folder in renamed for run in folder.results.runs],
         scores={(score.method, score.metric): score for folder in renamed for score in folder.results.summary},
         history=pa.concat_tables([folder.history for folder in renamed]),

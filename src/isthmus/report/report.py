@@ -23,7 +23,7 @@ from isthmus.report.sections.parties import who_holds_what
 from isthmus.report.sections.privacy import what_noise_spent
 from isthmus.report.sections.rounds import round_by_round
 from isthmus.report.sections.scores import how_methods_did, row_head
-from isthmus.report.wording import BOUNDS, POOLED
+from isthmus.report.wording import POOLED
 
 
 def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -93,7 +93,7 @@ def _traffic(findings: Findings) -> str:
         note += (
             f" Before any method the parties of a federation sent {page.amount(before)} to settle what they have alike."
         )
-    pooled = [name for name, own in findings.methods.items() if BOUNDS.get(own) == POOLED]
+    pooled = [name for name in findings.methods if findings.reference(name) == POOLED]
     if pooled:
         note += (
             f" In {wording.join_words(pooled)} one party holds all data: what pooling them would move is not counted."

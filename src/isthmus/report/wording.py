@@ -14,8 +14,8 @@ from isthmus.tasks.metrics import metric_of
 
 POOLED = "all data pooled"
 ALONE = "every party alone"
-BOUNDS = {**dict.fromkeys(("centralized", "gcond", "doscond", "sfgc"), POOLED), "local": ALONE}
-"""Methods that are no federation but the marks to measure one against. By name, for a report reads files alone."""
+REFERENCES = {"pooled": POOLED, "alone": ALONE}
+"""By role what the report calls a method that only sets the scale."""
 
 MAX_PARTIES = 50
 """Of more parties, a table has not all."""
@@ -32,35 +32,11 @@ _NOUNS = {
     "nodes": "numbers of nodes",
     "classes": "numbers of classes",
     "features": "numbers of features",
-    "entries": "numbers of entries",
-    "right": "numbers of right answers",
-    "parts": "numbers of contributions",
-    "sum": "features",
-    "degree": "numbers of neighbours",
-    "square": "squared features",
-    "squares": "squared features",
-    "slopes": "gradients",
-    "change": "changes of control variates",
-    "moved": "changes of model weights",
-    "start": "model weights before training",
-    "goal": "model weights after training",
-    "embedding": "class scores",
-    "probability": "class probabilities",
-    "h": "hidden features or their gradients",
-    "rows": "propagated features",
     "output": "embeddings",
-    "inputs": "inputs of the neighbour generator",
-    "feature": "gradients of the neighbour generator",
     "agreed": "settings of its files",
     "kind": "kind of labels",
 }
-"""What the fields are that methods of the house send: the first part of their name, up to a slash or a dot."""
-_OF_ACTION = {
-    ("gradients", "weights"): "gradients of model weights",
-    ("show", "weights"): "weights of the neighbour generator",
-    ("count", "sum"): "features of each class",
-}
-"""What fields are that an action uses in a way of its own."""
+"""What fields are, by the first part of their name, up to a slash or a dot. Result folders record a method's own."""
 _EVALUATED = {
     "confusion": "counts of right and wrong answers",
     "scores": "counts of scores",
@@ -76,26 +52,29 @@ _EVALUATED = {
 """What the fields are that evaluation sends, of each split."""
 
 
-def nouns(fields: Iterable[str], action: str = "") -> list[str]:
-    """What fields of an action are, in plain words; one that is not known by its name in quotes.
+def nouns(fields: Iterable[str], action: str = "", own: Mapping[str, str] | None = None) -> list[str]:
+    """What fields of an action are, in plain words; an unknown one by its name in quotes.
+
+    Arguments:
+        own: the method's nouns, by `field` or `action/field`.
 
     >>> nouns(["weights/conv.bias", "weights/conv.weight", "val/loss", "gini", "weight of/all"])
     ['model weights', 'losses', "'gini'", 'how much each counts']
     """
-    found = dict.fromkeys(_noun(field, action.partition(":")[0]) for field in fields)
+    found = dict.fromkeys(_noun(field, action.partition(":")[0], own or {}) for field in fields)
     last = found.pop(_NOUNS["weight of"], "") is None
     return [*found, *([_NOUNS["weight of"]] * last)]
 
 
-def _noun(field: str, action: str) -> str:
+def _noun(field: str, action: str, own: Mapping[str, str]) -> str:
     first, _, rest = field.partition("/")
-    if (action, first) in _OF_ACTION:
-        return _OF_ACTION[action, first]
     if first in ("val", "test"):
         return _EVALUATED.get(rest, f"'{field}'")
     if first.isdecimal():  # totals of a party folder's columns go by the columns' places
         return "totals of columns"
-    return _NOUNS.get(first) or _NOUNS.get(first.partition(".")[0]) or f"'{first}'"
+    known = {**_NOUNS, **own}
+    keys = (f"{action}/{first}", first, first.partition(".")[0])
+    return next((known[key] for key in keys if key in known), f"'{first}'")
 
 
 def finite(value: float | None) -> float | None:

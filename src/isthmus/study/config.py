@@ -68,7 +68,7 @@ class Study(Options):
     """The encoder and its options."""
     training: dict[str, Any] = Field(default={})
     """Options for all methods that have them: rounds, patience, local = { epochs = 5 }, ..."""
-    methods: list[dict[str, Any]] = Field(default=[{"name": "fedavg"}])
+    methods: list[dict[str, Any]] = Field(default_factory=lambda: [{"name": Method.default_name()}])
     """The methods: names and options."""
     seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
     """One run of every method for each."""

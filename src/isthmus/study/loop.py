@@ -138,7 +138,7 @@ class Run:
             self.whole = method.site([pool_parties(parties)], task, module, device=device)
         elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
-        parties = [pool_parties(parties)] if method.pooled and len(parties) > 1 else list(parties)
+        parties = [pool_parties(parties)] if method.role == "pooled" and len(parties) > 1 else list(parties)
         groups = [parties] if side_by_side else [[party] for party in parties]
         self.here = bool(parties)
         self.transport = transport or LocalTransport(
@@ -157,7 +157,7 @@ class Run:
             quorum=method.quorum,
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
-            watch=self._watch if parties and not method.pooled else None,
+            watch=self._watch if parties and method.role != "pooled" else None,
         )
 
     def go(self) -> RunResult:

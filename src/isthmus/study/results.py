@@ -19,6 +19,7 @@ from isthmus import __version__, result_files, store, toml
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
+from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
 
 
@@ -58,15 +59,24 @@ class Results:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"runs": [...], "summary": [...], "cuts": [...]}`; cuts that are described alike are one entry."""
+        """`{"methods": {...}, "runs": [...], "summary": [...], "cuts": [...]}`; equal cuts are one entry."""
         cuts: dict[CutDescription, list[int]] = {}
         for seed, cut in self.cuts.items():
             cuts.setdefault(cut, []).append(seed)
         return {
+            "methods": {
+                name: {"role": method.role, "nouns": dict(method.field_nouns())}
+                for name, method in self._methods().items()
+            },
             "runs": [run.summary() for run in self.runs],
             "summary": self.summary(),
             "cuts": [{"seeds": seeds, **cut.to_dict()} for cut, seeds in cuts.items()],
         }
+
+    def _methods(self) -> dict[str, Method]:
+        """The study's methods, with their options."""
+        tables = [dict(table) for table in self.study.get("methods", [])]
+        return {name: Method.named(name).read(table, name) for table in tables if (name := table.pop("name"))}
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder: each file whole or not at all."""

@@ -163,7 +163,7 @@ def _one(
 ) -> RunResult:
     parties = loaded.parties
     task = loaded.task
-    away = None if method.pooled else hosts  # what is put together is one party, and nothing to spread
+    away = None if method.role == "pooled" else hosts  # what is put together is one party, and nothing to spread
     return Run(
         method,
         parties,

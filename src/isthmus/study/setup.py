@@ -47,7 +47,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
             f"method '{method.name}' is for graphs whose nodes have one owner each, {twice} nodes have several: "
             "cut them apart, or use a method for graphs that overlap"
         )
-    if not any(bool((party.train if method.pooled else party.training_mask).any()) for party in parties):
+    if not any(bool((party.train if method.role == "pooled" else party.training_mask).any()) for party in parties):
         if level == "pair":
             raise IsthmusError("no link to train on has both ends at one party: cut into fewer parties")
         raise IsthmusError("no party has a training label: give at least one party items to train on")

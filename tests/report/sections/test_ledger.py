@@ -133,6 +133,7 @@ def test_a_sum_by_ids_is_over_those_that_have_them(build: Build) -> None:
 
 def test_a_sum_for_the_parties_shows_the_server_whose_rows_they_are(build: Build) -> None:
     def summed(parts: dict[str, Any]) -> None:
+        parts["results"]["methods"]["fedavg"]["nouns"] = {"sum": "features"}
         for row in parts["ledger"]:
             row |= {"eyes": "parties see the sum", "fields": "ids[40], sum[40, 8], wants[12]"}
 
@@ -145,6 +146,7 @@ def test_what_a_party_had_is_told_with_its_name_how_often_and_how_many_rows(buil
     counts = {"party-0": 1204, "party-1": 30, "party-2": 30, "party-3": 7}
 
     def delivered(parts: dict[str, Any]) -> None:
+        parts["results"]["methods"]["fedavg"]["nouns"] = {"sum": "features", "degree": "numbers of neighbours"}
         parts["ledger"] = [
             row | {"action": "sum_up: delivery", "eyes": "parties see the sum", "rows": counts[row["party"]],
                    "fields": "ids[40], sum[40, 8], degree[40]"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -14,6 +14,7 @@ from isthmus.federation.models import Models
 from isthmus.federation.site import Prepared, Site
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Averaging, Learning, Method, Model, State
+from isthmus.methods.fedavg import FedAvg
 from isthmus.tasks.base import Task
 
 
@@ -31,8 +32,11 @@ class Composed(Averaging):
     trainer as the site's method.
     """
 
-    trainer: Annotated[dict[str, Any], BeforeValidator(as_table)] = Field({"name": "fedavg"})
+    trainer: Annotated[dict[str, Any], BeforeValidator(as_table)] = Field({"name": FedAvg.name})
     """The method that trains: its name, or a table of its name and options."""
+
+    def field_nouns(self) -> Mapping[str, str]:
+        return {**self.training().field_nouns(), **self.nouns}
 
     def check(self, module: nn.Module) -> None:
         self.training().check(module)
@@ -40,9 +44,9 @@ class Composed(Averaging):
     def training(self) -> Method:
         """The trainer, with options that it has from this method."""
         table = dict(self.trainer)
-        kind = Method.named(str(table.pop("name", "fedavg")))
+        kind = Method.named(str(table.pop("name", FedAvg.name)))
         plain = issubclass(kind.AtParty, Learning) and not issubclass(kind.AtParty, Prepared)
-        if kind.pooled or not plain or issubclass(kind, Composed):
+        if kind.role == "pooled" or not plain or issubclass(kind, Composed):
             raise IsthmusError(f"method '{self.name}': '{kind.name}' is no trainer: name one that trains parties")
         if twice := [name for name in table if name in Method.model_fields]:
             raise IsthmusError(

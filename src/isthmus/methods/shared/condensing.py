@@ -49,6 +49,7 @@ class Condensing(Method):
     asked for, fine-tuned by each party.
     """
 
+    nouns: ClassVar[Mapping[str, str]] = {"square": "squared features", "count/sum": "features of each class"}
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     rounds: int = Field(200, ge=1)
@@ -247,6 +248,7 @@ class Matching(Condensing):
     graph whose gradients are the same.
     """
 
+    nouns: ClassVar[Mapping[str, str]] = {**Condensing.nouns, "slopes": "gradients"}
     hops_matched: int = Field(2, ge=0)
     """K: propagations of the SGC whose gradients are matched."""
     distance: Distance = "mse"

@@ -16,6 +16,9 @@ from isthmus.federation.site import Prepared, action
 from isthmus.federation.wire import Payload
 from isthmus.nn.draws import seed_of
 
+NOUNS = {"sum": "features", "degree": "numbers of neighbours"}
+"""What the fields of the sums are."""
+
 
 class NeighbourSums(Prepared):
     """The party side of sum_v c_uv x_v over all neighbours v of a node u, with c_uv = ((1 + d_u) (1 + d_v))^-1/2.

@@ -28,7 +28,7 @@ def who_saw_what(findings: Findings) -> str:
     """The section's HTML."""
     bodies = []
     if before := _entries(findings.set_up).get("set-up"):
-        rows = [_entry_rows(entry, len(findings.folders)) for entry in before]
+        rows = [_entry_rows(entry, len(findings.folders), {}) for entry in before]
         bodies.append(_body("Before any method: the set-up", "", rows))
     entries = _entries(findings.ledger)
     for method in findings.methods:
@@ -36,8 +36,8 @@ def who_saw_what(findings: Findings) -> str:
             bodies.append(_body(method, f"s{findings.style(method) % 8}", [_said("Told when a run has ended.")]))
             continue
         runs = len(findings.finished_runs(method)) or 1
-        rows = [_entry_rows(entry, runs) for entry in entries.get(method, [])]
-        if wording.BOUNDS.get(findings.methods[method]) == wording.POOLED:
+        rows = [_entry_rows(entry, runs, findings.about[method].nouns) for entry in entries.get(method, [])]
+        if findings.reference(method) == wording.POOLED:
             rows.insert(
                 0, _said("All data were pooled before; the ledger does not record that. Here one party holds all.")
             )
@@ -101,7 +101,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(row[key] for key in _KEYS)
 
 
-def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
+def _entry_rows(entry: Mapping[str, Any], runs: int, nouns: Mapping[str, str]) -> str:
     fields = parse_fields(entry["fields_distinct"])
     listed = escape(", ".join(_grouped(fields)) or "nothing")
     if fields:
@@ -116,6 +116,7 @@ def _entry_rows(entry: Mapping[str, Any], runs: int) -> str:
         list(fields),
         entry["answers"],
         dict(sorted(entry["shares"].items(), key=lambda each: wording.natural_key(each[0]))),
+        nouns,
     )
     return (
         f"<tr><th scope=row>{escape(action)}</th><td>{escape(entry['verb'] or '')}</td>"

@@ -14,7 +14,7 @@ from statistics import fmean
 from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings, RunSummary, Score, Setting
 from isthmus.report.sections.comparison import Contest, compared
-from isthmus.report.wording import ALONE, BOUNDS
+from isthmus.report.wording import ALONE
 
 COLUMNS = 6
 """Metrics that stand in one table."""
@@ -44,7 +44,7 @@ def contest(findings: Findings, setting: Setting) -> Contest | None:
 
 def row_head(findings: Findings, method: str) -> str:
     """The head of a method's row, with its colour."""
-    aside = BOUNDS.get(findings.methods[method])
+    aside = findings.reference(method)
     note = f" <small>{aside}</small>" if aside else ""
     return f'<th scope=row class="s{findings.style(method) % 8}"><i></i>{escape(method)}{note}</th>'
 
@@ -202,7 +202,7 @@ def _party_means(setting: Setting) -> tuple[str, Means]:
 
 def _gains(findings: Findings, means: Means, metric: str) -> str:
     """Who gains and who loses against training alone, where one method trained alone."""
-    alone = [method for method in means if BOUNDS.get(findings.methods[method]) == ALONE]
+    alone = [method for method in means if findings.reference(method) == ALONE]
     if len(alone) != 1:
         return ""
     own, sign, rows = means[alone[0]], -1 if findings.smaller_is_better(metric) else 1, []
