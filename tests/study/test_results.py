@@ -88,7 +88,7 @@ def test_saved_folder_reads_back(tmp_path: Path) -> None:
 
 def test_reports_learn_from_the_folder_what_a_method_is_and_what_its_fields_are() -> None:
     tables = [{"name": "local"}, {"name": "centralized"}, {"name": "fedcog", "trainer": {"name": "scaffold"}}]
-    methods = Results({"methods": tables}, []).to_dict()["methods"]
+    methods = Results({"methods": tables}, []).methods()
     assert {name: each["role"] for name, each in methods.items()} == {
         "local": "alone", "centralized": "pooled", "fedcog": "federated"
     }  # fmt: skip

@@ -70,7 +70,7 @@ def test_folder_holds_results_and_nothing_else(two: Path) -> None:
 
 def test_results_have_a_run_for_each_method_and_seed(two: Path) -> None:
     found = json.loads((two / "results.json").read_text())
-    assert set(found) == {"isthmus", "created", "versions", "study", "runs", "summary", "cuts"}
+    assert set(found) == {"format", "isthmus", "created", "versions", "study", "methods", "runs", "summary", "cuts"}
     assert [(each["method"], each["seed"]) for each in found["runs"]] == [
         ("fedavg", 0), ("fedavg", 3), ("local", 0), ("local", 3),
     ]  # fmt: skip

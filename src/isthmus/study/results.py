@@ -59,24 +59,25 @@ class Results:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"methods": {...}, "runs": [...], "summary": [...], "cuts": [...]}`; equal cuts are one entry."""
+        """`{"runs": [...], "summary": [...], "cuts": [...]}`; cuts with equal descriptions are one entry."""
         cuts: dict[CutDescription, list[int]] = {}
         for seed, cut in self.cuts.items():
             cuts.setdefault(cut, []).append(seed)
         return {
-            "methods": {
-                name: {"role": method.role, "nouns": dict(method.field_nouns())}
-                for name, method in self._methods().items()
-            },
             "runs": [run.summary() for run in self.runs],
             "summary": self.summary(),
             "cuts": [{"seeds": seeds, **cut.to_dict()} for cut, seeds in cuts.items()],
         }
 
-    def _methods(self) -> dict[str, Method]:
-        """The study's methods, with their options."""
-        tables = [dict(table) for table in self.study.get("methods", [])]
-        return {name: Method.named(name).read(table, name) for table in tables if (name := table.pop("name"))}
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """What the report has to know of each method: its role and what its own fields are."""
+        read = {}
+        for table in self.study.get("methods", []):
+            method = Method.named(table["name"]).read(
+                {key: table[key] for key in table if key != "name"}, table["name"]
+            )
+            read[method.name] = {"role": method.role, "nouns": dict(method.field_nouns())}
+        return read
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder: each file whole or not at all."""
@@ -96,7 +97,7 @@ class Results:
         store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"format": result_files.FORMAT, "isthmus": __version__, "created": created, "versions": versions()}
-        content = {**head, "study": self.study, **self.to_dict()}
+        content = {**head, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
 
     def _history(self) -> Iterator[dict[str, Any]]:
