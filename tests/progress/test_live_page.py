@@ -15,7 +15,7 @@ from isthmus.errors import IsthmusError
 from isthmus.progress.live_page import LivePage
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
-from isthmus.study.run import Several, Watcher, run_study
+from isthmus.study.run import Watcher, Watchers, run_study
 
 PLAN = Study.of(
     {
@@ -55,7 +55,7 @@ class Looking(Watcher):
 def test_it_shows_what_there_is_so_far(live: LivePage) -> None:
     assert "No round has been evaluated yet" in got(live)[1]
     looking = Looking(live)
-    results = run_study(PLAN, watcher=Several(live, looking))
+    results = run_study(PLAN, watcher=Watchers(live, looking))
     (during,) = looking.seen
     assert "Under way: fedavg, seed 0, round 3. 0 of 2 runs have ended." in during
     assert during.count("<svg") >= 2
@@ -77,7 +77,7 @@ def test_what_is_known_from_the_start_is_told_and_what_is_not_is_left_out(live: 
             self.seen.append(got(self.page)[1])
 
     looking = Early(live)
-    run_study(PLAN, watcher=Several(live, looking))
+    run_study(PLAN, watcher=Watchers(live, looking))
     begun, during, other = looking.seen
     for page in looking.seen:
         assert "<h1>banks across 4 parties</h1>" in page

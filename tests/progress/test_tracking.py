@@ -10,7 +10,7 @@ from isthmus.errors import IsthmusError
 from isthmus.progress.tracking import MlFlow, TensorBoard
 from isthmus.study.config import Study
 from isthmus.study.results import Results
-from isthmus.study.run import Several, Watcher, run_study
+from isthmus.study.run import Watcher, Watchers, run_study
 
 PLAN = Study.of(
     {
@@ -81,7 +81,7 @@ def test_what_is_stopped_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), TensorBoard(tmp_path / "tb") as board, MlFlow(PLAN, server) as kept:
-        run_study(PLAN, watcher=Several(board, kept, Stopping()))
+        run_study(PLAN, watcher=Watchers(board, kept, Stopping()))
     client = mlflow.MlflowClient(tracking_uri=server)
     (run,) = client.search_runs([client.get_experiment_by_name("isthmus").experiment_id])
     assert run.info.status == "KILLED"

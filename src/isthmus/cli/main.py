@@ -270,14 +270,14 @@ def _run(
     told: Sequence[Watcher] = (),
 ) -> None:
     from isthmus.progress.terminal import TerminalProgress, show_results
-    from isthmus.study.run import Several, run_study
+    from isthmus.study.run import Watchers, run_study
 
     use_one_thread()
     if resume and out is None:
         raise IsthmusError("--resume needs --out: the folder of the run to go on with")
     try:
         with _reached(hosts, key) as there, TerminalProgress(console(error=True)) as live:
-            watcher = Several(live, *told)
+            watcher = Watchers(live, *told)
             results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=there)
     except KeyboardInterrupt:
         typer.echo(f"isthmus: stopped{'; go on with --resume' if out else ''}", err=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isthmus import store
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.deploy.setup import Joined, join, named_totals
 from isthmus.errors import IsthmusError, TooFewAnswers
@@ -18,7 +17,7 @@ from isthmus.federation.verbs import Federation, format_missing
 from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
-from isthmus.study.run import Watcher
+from isthmus.study.run import Watcher, run_methods
 from isthmus.study.setup import check_task, module_of
 from isthmus.tasks.base import Task
 
@@ -53,7 +52,6 @@ def coordinate(
         name: of this study; under the same name a study that was cut off goes on.
         state: folder for checkpoints, and for runs that are done.
     """
-    watcher = watcher or Watcher()
     fit_for_federation(study)
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
     entrance = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
@@ -62,56 +60,26 @@ def coordinate(
     federation = Federation(entrance)
     joined = join(federation)
     task = joined.task(study.named_task())
-    runs = []
+    runs: list[RunResult] = []
+
+    def train(method: Method, seed: int, **options: Any) -> RunResult:
+        plan = plan_of(study, method, task, joined, f"{name}/{method.name}-{seed}", seed)
+        try:
+            transport = RemoteTransport(post, plan, **fixed)
+            module = module_of(study.encoder(), joined.features, task, seed)
+            check_task(method, task)
+            method.check(module)
+            run = Run(method, (), task, module, seed=seed, save_every=save_every, transport=transport, **options)
+            result = run.go()
+        except IsthmusError as error:
+            kind = TooFewAnswers if isinstance(error, TooFewAnswers) else IsthmusError
+            raise kind(f"{method.name}, seed {seed}: {error}") from error
+        transport.close()
+        return result
+
     for seed in study.seeds:
-        for method in study.method_list():
-            done = state / f"{method.name}-{seed}.run"
-            if done.exists():
-                runs.append(RunResult.of_dump(store.load(done)))
-                continue
-            watcher.run_started(method, seed)
-            plan = plan_of(study, method, task, joined, f"{name}/{method.name}-{seed}", seed)
-            try:
-                result = _driven(study, method, task, joined, RemoteTransport(post, plan, **fixed), seed, state,
-                                 watcher, save_every)  # fmt: skip
-            except IsthmusError as error:
-                kind = TooFewAnswers if isinstance(error, TooFewAnswers) else IsthmusError
-                raise kind(f"{method.name}, seed {seed}: {error}") from error
-            store.save(done, result.dump())
-            watcher.run_done(result)
-            runs.append(result)
+        runs += run_methods(study.method_list(), seed, train, watcher or Watcher(), state)
     return Outcome(runs, federation.ledger)
-
-
-def _driven(
-    study: Study,
-    method: Method,
-    task: Task,
-    joined: Joined,
-    transport: RemoteTransport,
-    seed: int,
-    state: Path,
-    watcher: Watcher,
-    save_every: float,
-) -> RunResult:
-    checkpoint = state / f"{method.name}-{seed}.checkpoint"
-    module = module_of(study.encoder(), joined.features, task, seed)
-    check_task(method, task)
-    method.check(module)
-    result = Run(
-        method,
-        (),
-        task,
-        module,
-        seed=seed,
-        checkpoint=checkpoint,
-        save_every=save_every,
-        on_round=lambda at, metrics: watcher.round_done(method, seed, at, metrics),
-        transport=transport,
-    ).go()
-    checkpoint.unlink(missing_ok=True)
-    transport.close()
-    return result
 
 
 def plan_of(study: Study, method: Method, task: Task, joined: Joined, run: str, seed: int) -> Message:

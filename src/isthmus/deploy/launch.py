@@ -18,7 +18,7 @@ from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, ordered
-from isthmus.study.run import STATE, Watcher, prepare
+from isthmus.study.run import STATE, Watcher, prepare_folder
 
 State = Literal["under way", "done", "lost"]
 """How a job stands: one that is lost has ended before its end."""
@@ -64,7 +64,7 @@ def run_away(
     fit_for_federation(study)
     more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
     resolved = {**study.resolved(), **more}
-    prepare(out, resolved, resume=resume, force=force)
+    prepare_folder(out, resolved, resume=resume, force=force)
     place = out / STATE / "job"
     watcher = watcher or Watcher()
     watcher.study_started(resolved)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from torch import nn
 
@@ -13,6 +14,7 @@ from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.federation.verbs import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_once, merged
@@ -21,21 +23,18 @@ from isthmus.study.results import Results, ordered
 from isthmus.study.setup import check_labelled, module_for, task_of
 from isthmus.tasks.base import Task
 
-if TYPE_CHECKING:
-    from isthmus.deploy.hosts import Hosts
-
 STATE = ".state"
 """Folder inside the result folder with what a killed run needs to go on; gone once the study is done."""
 
 
 class Watcher:
-    """Told what happens; the command line draws it. This one keeps silent."""
+    """Hears what happens in a study. This one ignores it; subclasses override what they need."""
 
     def study_started(self, study: Mapping[str, Any]) -> None:
-        """What is run, all of it spelled out."""
+        """A study begins; `study` has all its options spelled out."""
 
     def cut_made(self, seed: int, cut: CutDescription) -> None:
-        """The parties of the runs with this seed are there."""
+        """The parties for the runs with this seed are loaded."""
 
     def run_started(self, method: Method, seed: int) -> None: ...
 
@@ -44,38 +43,26 @@ class Watcher:
     def run_done(self, result: RunResult) -> None: ...
 
     def run_restored(self, result: RunResult) -> None:
-        """A run that had ended before this study was gone on with."""
+        """A run was finished before this study was resumed."""
 
 
-class Several(Watcher):
-    """Tells several watchers."""
+class Watchers(Watcher):
+    """Passes everything on to several watchers."""
 
     def __init__(self, *watchers: Watcher) -> None:
-        self.watchers = watchers
+        def pass_on(event: str, *details: Any) -> None:
+            for each in watchers:
+                getattr(each, event)(*details)
 
-    def study_started(self, study: Mapping[str, Any]) -> None:
-        for each in self.watchers:
-            each.study_started(study)
+        for event in vars(Watcher):
+            if not event.startswith("_"):
+                setattr(self, event, partial(pass_on, event))
 
-    def cut_made(self, seed: int, cut: CutDescription) -> None:
-        for each in self.watchers:
-            each.cut_made(seed, cut)
 
-    def run_started(self, method: Method, seed: int) -> None:
-        for each in self.watchers:
-            each.run_started(method, seed)
+class Machines(Protocol):
+    """Machines that the parties of a study are spread over."""
 
-    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        for each in self.watchers:
-            each.round_done(method, seed, at, metrics)
-
-    def run_done(self, result: RunResult) -> None:
-        for each in self.watchers:
-            each.run_done(result)
-
-    def run_restored(self, result: RunResult) -> None:
-        for each in self.watchers:
-            each.run_restored(result)
+    def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> Transport: ...
 
 
 def run_study(
@@ -86,31 +73,43 @@ def run_study(
     force: bool = False,
     watcher: Watcher | None = None,
     save_every: float = 2.0,
-    hosts: Hosts | None = None,
+    hosts: Machines | None = None,
 ) -> Results:
     """Run all of a study.
 
     Arguments:
-        out: the result folder; none writes nothing.
-        resume: go on with what `out` holds; results equal those of an uninterrupted run bit for bit.
-        force: start anew although `out` holds results.
-        save_every: seconds between checkpoints, at least; 0 saves after every round.
-        hosts: machines that the parties are spread over; without, all are in this process.
+        out: the result folder; without one, nothing is written.
+        resume: continue the study in `out`; results equal those of an uninterrupted run bit for bit.
+        force: start over although `out` holds results.
+        save_every: least seconds between checkpoints; 0 saves after every round.
+        hosts: machines to spread the parties over; without them, all parties are in this process.
     """
     watcher = watcher or Watcher()
     out = None if out is None else Path(out)
     methods = study.method_list()
-    first = study.load(study.seeds[0])  # wrong input shows before anything is written
+    first = study.load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
-    there_before = out is not None and out.exists()
+    existed = out is not None and out.exists()
     if out is not None:
-        prepare(out, resolved, resume=resume, force=force)
+        prepare_folder(out, resolved, resume=resume, force=force)
     watcher.study_started(resolved)
+    runs: list[RunResult] = []
+    cuts: dict[int, CutDescription] = {}
+
+    def train(method: Method, seed: int, **options: Any) -> RunResult:
+        if hosts is not None and method.role != "pooled":  # a pooled method has one party, nothing to spread
+            options["transport"] = hosts.transport(study, method, seed, loaded)
+        return build_run(study, method, seed, loaded, save_every=save_every, **options).go()
+
     try:
-        runs, cuts = _all(study, methods, first, out, watcher, save_every, hosts)
+        for seed in study.seeds:
+            loaded = first if seed == study.seeds[0] else study.load(seed)
+            cuts[seed] = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
+            watcher.cut_made(seed, cuts[seed])
+            runs += run_methods(methods, seed, train, watcher, None if out is None else out / STATE)
     except IsthmusError:
         if out is not None:
-            _forget(out, there_before)
+            _discard_unless_started(out, existed)
         raise
     results = Results(resolved, ordered(runs, [method.name for method in methods]), cuts)
     if out is not None:
@@ -119,67 +118,40 @@ def run_study(
     return results
 
 
-def _all(
-    study: Study,
-    methods: Sequence[Method],
-    first: Loaded,
-    out: Path | None,
-    watcher: Watcher,
-    save_every: float,
-    hosts: Hosts | None,
-) -> tuple[list[RunResult], dict[int, CutDescription]]:
-    """Every method with every seed, those that had ended before as they were; and what parties held, by seed."""
-    runs: list[RunResult] = []
-    cuts: dict[int, CutDescription] = {}
-    for seed in study.seeds:
-        loaded = first if seed == study.seeds[0] else study.load(seed)
-        cuts[seed] = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
-        watcher.cut_made(seed, cuts[seed])
-        for method in methods:
-            done = None if out is None else out / STATE / f"{method.name}-{seed}.run"
-            if done is not None and done.exists():
-                runs.append(RunResult.of_dump(store.load(done)))
-                watcher.run_restored(runs[-1])
-                continue
-            watcher.run_started(method, seed)
-            result = _one(study, method, seed, loaded, out, watcher, save_every, hosts)
-            if done is not None:
-                store.save(done, result.dump())
-                done.with_suffix(".checkpoint").unlink(missing_ok=True)
-            watcher.run_done(result)
-            runs.append(result)
-    return runs, cuts
+def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options: Any) -> Run:
+    """Return the run of one method of a study with one seed; `options` are those of `Run`."""
+    module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
+    device = study.torch_device()
+    return Run(method, loaded.parties, loaded.task, module, seed=seed, device=device, wire=study.wire, **options)
 
 
-def _one(
-    study: Study,
-    method: Method,
-    seed: int,
-    loaded: Loaded,
-    out: Path | None,
-    watcher: Watcher,
-    save_every: float,
-    hosts: Hosts | None,
-) -> RunResult:
-    parties = loaded.parties
-    task = loaded.task
-    away = None if method.role == "pooled" else hosts  # what is put together is one party, and nothing to spread
-    return Run(
-        method,
-        parties,
-        task,
-        module_for(study.encoder(), parties, task, seed),
-        seed=seed,
-        device=study.torch_device(),
-        wire=study.wire,
-        checkpoint=None if out is None else out / STATE / f"{method.name}-{seed}.checkpoint",
-        save_every=save_every,
-        on_round=lambda at, metrics: watcher.round_done(method, seed, at, metrics),
-        transport=None if away is None else away.transport(study, method, seed, loaded),
-    ).go()
+def run_methods(
+    methods: Sequence[Method], seed: int, train: Callable[..., RunResult], watcher: Watcher, state: Path | None = None
+) -> list[RunResult]:
+    """Run every method with one seed and return the results; runs that are finished already are read from `state`.
+
+    Arguments:
+        train: trains a method; called with the method, the seed and the options `checkpoint` and `on_round` of `Run`.
+        state: folder for checkpoints and finished runs.
+    """
+    runs = []
+    for method in methods:
+        finished = None if state is None else state / f"{method.name}-{seed}.run"
+        if finished is not None and finished.exists():
+            runs.append(RunResult.of_dump(store.load(finished)))
+            watcher.run_restored(runs[-1])
+            continue
+        watcher.run_started(method, seed)
+        checkpoint = None if finished is None else finished.with_suffix(".checkpoint")
+        runs.append(train(method, seed, checkpoint=checkpoint, on_round=partial(watcher.round_done, method, seed)))
+        if finished is not None:
+            store.save(finished, runs[-1].dump())
+            finished.with_suffix(".checkpoint").unlink(missing_ok=True)
+        watcher.run_done(runs[-1])
+    return runs
 
 
-def prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
+def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
     """Make sure that the folder is ours to write to, and remember which study it belongs to."""
     mark = out / STATE / "study"
     if resume:
@@ -187,7 +159,7 @@ def prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool
             raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use --force to run it anew")
         if not mark.exists():
             raise IsthmusError(f"{out} holds no started study: run it without --resume first")
-        if store.load(mark) != _plain(resolved):
+        if store.load(mark) != _as_loaded(resolved):
             raise IsthmusError(f"{out} was started with another study: resume it with the same options")
         return
     if out.exists() and not out.is_dir():
@@ -211,18 +183,18 @@ def prepare(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool
         ):
             path = out / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    there_before = out.exists()
+    existed = out.exists()
     try:
-        store.save(mark, _plain(resolved))
+        store.save(mark, _as_loaded(resolved))
     except IsthmusError:
-        shutil.rmtree(out / STATE if there_before else out, ignore_errors=True)
+        shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
         raise
 
 
-def _forget(out: Path, there_before: bool) -> None:
+def _discard_unless_started(out: Path, existed: bool) -> None:
     """Take away what a study leaves that failed before anything was worth going on from."""
     if [path.name for path in (out / STATE).iterdir()] == ["study"]:
-        shutil.rmtree(out / STATE if there_before else out, ignore_errors=True)
+        shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
 
 
 def _holds_results(out: Path) -> bool:
@@ -233,7 +205,7 @@ def _holds_results(out: Path) -> bool:
         return False
 
 
-def _plain(value: Any) -> Any:
+def _as_loaded(value: Any) -> Any:
     """As `store.read` gives it back: tuples as lists."""
     return store.unpack(store.pack(value))
 
@@ -295,7 +267,7 @@ def run(
     )
     where = plan.torch_device()
     if out is not None:
-        _make(Path(out))
+        _make_folder(Path(out))
     runs = []
     cuts: dict[int, CutDescription] = {}
     try:
@@ -328,7 +300,7 @@ def run(
     return results
 
 
-def _make(out: Path) -> None:
+def _make_folder(out: Path) -> None:
     """Make a folder before the work whose results it is for."""
     try:
         out.mkdir(parents=True)

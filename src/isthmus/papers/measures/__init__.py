@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from isthmus.options import Registered
 from isthmus.study.config import Study
 from isthmus.study.loop import Run
-from isthmus.study.setup import module_for
+from isthmus.study.run import build_run
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,7 @@ class Measure(Registered):
         """
 
 
-def prepare_run(study: Study, seed: int, checkpoint: Path | None, *, side_by_side: bool = True) -> Run:
-    """Return the run of a study with one method."""
-    loaded = study.load(seed)
-    module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
+def prepare_run(study: Study, seed: int, checkpoint: Path | None, **options: Any) -> Run:
+    """Return the run of a study with one method; `options` are those of `Run`."""
     (method,) = study.method_list()
-    return Run(
-        method,
-        loaded.parties,
-        loaded.task,
-        module,
-        seed=seed,
-        device=study.torch_device(),
-        checkpoint=checkpoint,
-        side_by_side=side_by_side,
-    )
+    return build_run(study, method, seed, study.load(seed), checkpoint=checkpoint, **options)
