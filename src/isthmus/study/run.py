@@ -14,7 +14,7 @@ from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, did_you_mean
-from isthmus.federation.verbs import Transport
+from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_once, merged
