@@ -151,7 +151,7 @@ def train_side_by_side(
     if cohort.level == "graph":
         block, at = cohort.graphs_of(chosen), torch.arange(chosen.numel())
     model.load(weights)
-    leaves = model.start_training(block, [True] * len(cohort), touched=False)
+    leaves = model.start_training(block, [True] * len(cohort), touched_rows=False)
     optimizer = PartyOptimizer(options, leaves)
     found = None
     for step in range(options.epochs):

@@ -8,7 +8,7 @@ from torch_geometric.transforms import GDC
 from helpers import make_graph_parties
 from isthmus.data.party import Party
 from isthmus.data.views import add_diffusion_view
-from isthmus.nn.encoders import views_of
+from isthmus.nn.encoders import split_views
 
 
 def walked(a, alpha):
@@ -33,7 +33,7 @@ def test_the_second_view_is_personalised_pagerank(least, weighted):
         ends = party.graph.edge_index.sort(dim=0).values
         party.graph.edge_weight = 0.5 + ((ends[0] * 7 + ends[1]) % 5).float()
     seen = add_diffusion_view(party, restart=0.15, threshold=least)
-    (own, own_weight), (index, weight) = views_of(seen.graph.edge_index, seen.graph.edge_weight)
+    (own, own_weight), (index, weight) = split_views(seen.graph.edge_index, seen.graph.edge_weight)
     nodes, batch = party.nodes, party.graph.batch
     given = torch.ones(party.edges) if not weighted else party.graph.edge_weight
     a = dense(party.graph.edge_index, given, nodes)
@@ -50,7 +50,7 @@ def test_a_graph_of_one_node_is_its_own_neighbour():
     alone = Data(x=torch.ones(1, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([0]))
     pair = Data(x=torch.ones(2, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([1]))
     seen = add_diffusion_view(Party.of_graphs("lab-a", [alone, pair]), restart=0.2, threshold=0.0)
-    _, (index, weight) = views_of(seen.graph.edge_index, seen.graph.edge_weight)
+    _, (index, weight) = split_views(seen.graph.edge_index, seen.graph.edge_weight)
     assert sorted(index.t().tolist()) == [[0, 0], [1, 1], [1, 2], [2, 1], [2, 2]]
     torch.testing.assert_close(weight[0], torch.tensor(1.0))
 
@@ -58,7 +58,7 @@ def test_a_graph_of_one_node_is_its_own_neighbour():
 def test_it_is_the_diffusion_that_pyg_has():
     party = make_graph_parties()[0]
     seen = add_diffusion_view(party, restart=0.2, threshold=0.01).graph
-    _, (index, weight) = views_of(seen.edge_index, seen.edge_weight)
+    _, (index, weight) = split_views(seen.edge_index, seen.edge_weight)
     gdc = GDC(
         normalization_out=None,
         diffusion_kwargs={"method": "ppr", "alpha": 0.2},
@@ -75,5 +75,5 @@ def test_it_is_the_diffusion_that_pyg_has():
 
 def test_edges_with_one_weight_are_one_view():
     index, weight = torch.tensor([[0], [1]]), torch.tensor([2.0])
-    assert views_of(index, None) == [(index, None)]
-    assert views_of(index, weight) == [(index, weight)]
+    assert split_views(index, None) == [(index, None)]
+    assert split_views(index, weight) == [(index, weight)]

@@ -172,7 +172,7 @@ def test_a_field_of_fewer_parties_than_least_is_not_opened() -> None:
 def first_layers() -> FirstLayer:
     cohort = Cohort(make_node_parties(sparse=True, untrained=(1,)))
     model = per_party(Gcn().build(FEATURES, 3, "node"), 4)
-    for leaf in model.start_training(cohort.block, [True, False, True, True], touched=True):
+    for leaf in model.start_training(cohort.block, [True, False, True, True], touched_rows=True):
         with torch.no_grad():
             leaf.tensor += drawn(*leaf.tensor.shape)
     model.stop_training()
@@ -209,7 +209,7 @@ def test_kept_rows_have_the_sizes_slices_and_faults_of_their_stack() -> None:
     assert bits(reply.payload(2)) == bits(plain.payload(2))
     assert bits(reply.keep([2, 0]).payload(0)) == bits(plain.payload(2))
     with torch.no_grad():
-        layer.kept[-1, 0] = torch.nan
+        layer.party_rows[-1, 0] = torch.nan
     assert reply.not_carried().keys() == {3}
 
 

@@ -18,7 +18,7 @@ from isthmus.methods.fedprox import FedProx
 from isthmus.methods.infograph import InfoGraph
 from isthmus.methods.mvgrl import Mvgrl
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Encoder, views_of
+from isthmus.nn.encoders import Encoder, split_views
 from isthmus.report.report import write_report
 from isthmus.study.config import Study
 from isthmus.study.loop import Run
@@ -56,7 +56,7 @@ class Literal:
         for at in range(party.items):
             nodes = (seen.batch == at).nonzero().flatten()
             here = seen.batch[seen.edge_index[0]] == at
-            edges = views_of(seen.edge_index[:, here] - nodes[0], seen.edge_weight[here])
+            edges = split_views(seen.edge_index[:, here] - nodes[0], seen.edge_weight[here])
             matrices = [
                 torch.zeros(len(nodes), len(nodes)).index_put_((index[1], index[0]), weight, accumulate=True)
                 for index, weight in edges

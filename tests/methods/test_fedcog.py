@@ -90,7 +90,7 @@ def test_embeddings_are_those_of_the_whole_graph(drawn, name, side_by_side, thro
     encoder = Encoder.named(name).read(DIFFUSING[name], name)
     run, module = started(FedCog(rounds=1, lnnc=False, through=through), parties, encoder, side_by_side=side_by_side)
     run.go()
-    due = module.diffusion.of(dense(whole), whole.graph.edge_index, whole.graph.get("edge_weight"))
+    due = module.diffusion.diffuse(dense(whole), whole.graph.edge_index, whole.graph.get("edge_weight"))
     found = trained_on(run)
     torch.testing.assert_close(torch.stack([found[node] for node in whole.ids.tolist()]), due, rtol=0, atol=1e-10)
 

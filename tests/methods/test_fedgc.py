@@ -83,11 +83,11 @@ def test_one_round_is_that_of_the_paper_written_out(parties):
 def literal_goal(parties, theta):
     """(9) on features that were propagated twice over the whole graph and then within each party."""
     whole = pool_parties(parties)
-    summed = Diffusion(hops=2).of(whole.graph.x.to_dense(), whole.graph.edge_index, whole.graph.edge_weight)
+    summed = Diffusion(hops=2).diffuse(whole.graph.x.to_dense(), whole.graph.edge_index, whole.graph.edge_weight)
     goal, total = torch.zeros(theta.size(0), *theta.shape), torch.zeros(theta.size(0))
     for party in parties:
         x = summed[torch.searchsorted(whole.ids, party.ids)]
-        h = Diffusion(hops=2).of(x, party.graph.edge_index, party.graph.get("edge_weight"))
+        h = Diffusion(hops=2).diffuse(x, party.graph.edge_index, party.graph.get("edge_weight"))
         for kind in range(theta.size(0)):
             rows = party.train & (party.graph.y == kind)
             if rows.any():
@@ -110,7 +110,7 @@ def test_gradients_are_those_of_the_nodes_that_are_condensed(parties, nodes):
     told = site.match({"theta": theta})
     kept = zip(parties, site.kept.each("labels"), site.cohort.parties, strict=True)
     for at, (party, labels, made) in enumerate(kept):
-        h = Diffusion(hops=2).of(made.graph.x, party.graph.edge_index, party.graph.get("edge_weight"))
+        h = Diffusion(hops=2).diffuse(made.graph.x, party.graph.edge_index, party.graph.get("edge_weight"))
         for kind in range(classes):
             rows = labels == kind if nodes == "labelled" else party.train & (party.graph.y == kind)
             own = theta.clone().requires_grad_()
@@ -127,7 +127,7 @@ def test_sums_over_neighbours_are_those_of_the_whole_graph(parties):
     next(server)
     next(server)
     whole = pool_parties(parties)
-    due = Diffusion(hops=2).of(whole.graph.x.to_dense(), whole.graph.edge_index, whole.graph.edge_weight)
+    due = Diffusion(hops=2).diffuse(whole.graph.x.to_dense(), whole.graph.edge_index, whole.graph.edge_weight)
     made = site.cohort_of(range(len(parties))).parties
     for party, own in zip(parties, made, strict=True):
         torch.testing.assert_close(own.graph.x, due[torch.searchsorted(whole.ids, party.ids)], atol=1e-5, rtol=1e-4)
@@ -363,7 +363,9 @@ def test_parties_without_ids_add_nothing_to_each_others_nodes():
         next(server)
         made = site.cohort_of(range(len(apart))).parties
         for party, own in zip(apart, made, strict=True):
-            due = Diffusion(hops=1).of(party.graph.x.to_dense(), party.graph.edge_index, party.graph.get("edge_weight"))
+            due = Diffusion(hops=1).diffuse(
+                party.graph.x.to_dense(), party.graph.edge_index, party.graph.get("edge_weight")
+            )
             torch.testing.assert_close(own.graph.x.to_dense(), due, atol=1e-5, rtol=1e-4)
 
 

@@ -19,7 +19,7 @@ def source():
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_edges_are_those_of_the_mlp_on_pairs_put_together(source, symmetric):
     x = torch.randn(5, 3, generator=source)
-    edges = condensed.edges_start(3, 4, 5, source)
+    edges = condensed.initial_edge_weights(3, 4, 5, source)
     found = condensed.adjacency(x, edges, symmetric=symmetric)
 
     def score(i, j):
@@ -37,20 +37,20 @@ def test_edges_are_those_of_the_mlp_on_pairs_put_together(source, symmetric):
 
 def test_propagation_is_that_of_a_gcn_on_the_graph_that_is_released(source):
     x = torch.randn(6, 4, generator=source)
-    joined = condensed.adjacency(x, condensed.edges_start(4, 8, 6, source), symmetric=False)
-    graph = condensed.released(x, torch.arange(6) % 2, joined, threshold=0.0)
+    joined = condensed.adjacency(x, condensed.initial_edge_weights(4, 8, 6, source), symmetric=False)
+    graph = condensed.to_data(x, torch.arange(6) % 2, joined, threshold=0.0)
     from torch_geometric.nn import SGConv
 
     layer = SGConv(4, 4, K=2, bias=False)
     layer.lin.weight = nn.Parameter(torch.eye(4))
     theirs = layer(graph.x, graph.edge_index, graph.edge_weight)
-    torch.testing.assert_close(condensed.propagated(x, joined, 2), theirs, atol=1e-5, rtol=1e-4)
-    assert torch.equal(condensed.propagated(x, None, 2), x)
+    torch.testing.assert_close(condensed.propagate(x, joined, 2), theirs, atol=1e-5, rtol=1e-4)
+    assert torch.equal(condensed.propagate(x, None, 2), x)
 
 
 def test_pairs_are_scored_some_at_a_time_with_the_same_gradient(source, monkeypatch):
     x = torch.randn(7, 3, generator=source, requires_grad=True)
-    edges = condensed.edges_start(3, 4, 7, source)
+    edges = condensed.initial_edge_weights(3, 4, 7, source)
     found = []
     for pairs in (10**6, 15):
         monkeypatch.setattr(condensed, "PAIRS", pairs)
@@ -62,12 +62,12 @@ def test_pairs_are_scored_some_at_a_time_with_the_same_gradient(source, monkeypa
 
 def test_weak_edges_are_left_out(source):
     joined = torch.tensor([[0.0, 0.9, 0.005], [0.2, 0.0, 0.0], [0.0, 0.01, 0.0]])
-    graph = condensed.released(torch.eye(3), torch.tensor([0, 1, 1]), joined, threshold=0.01)
+    graph = condensed.to_data(torch.eye(3), torch.tensor([0, 1, 1]), joined, threshold=0.01)
     assert graph.edge_index.tolist() == [[1, 0, 1], [0, 1, 2]]
     torch.testing.assert_close(graph.edge_weight, torch.tensor([0.9, 0.2, 0.01]))
-    ended = condensed.released(torch.eye(3), torch.zeros(3), 1e-9 * joined, 0.01)
+    ended = condensed.to_data(torch.eye(3), torch.zeros(3), 1e-9 * joined, 0.01)
     assert ended.edge_index.numel() == 0, "edges that weigh nothing beside a node itself are none"
-    assert condensed.released(torch.eye(3), torch.zeros(3), None, 0.01).edge_index.shape == (2, 0)
+    assert condensed.to_data(torch.eye(3), torch.zeros(3), None, 0.01).edge_index.shape == (2, 0)
 
 
 def literal_slopes(h, y, weight, classes):
@@ -86,7 +86,7 @@ def test_gradients_of_classes_are_autograds(seed):
     source = torch.Generator().manual_seed(seed)
     h, weight = torch.randn(20, 5, generator=source), torch.randn(4, 5, generator=source)
     y = torch.randint(3, (20,), generator=source)  # class 3 has no rows
-    torch.testing.assert_close(condensed.class_slopes(h, y, weight), literal_slopes(h, y, weight, 4))
+    torch.testing.assert_close(condensed.class_gradients(h, y, weight), literal_slopes(h, y, weight, 4))
 
 
 def test_gradients_of_all_parties_are_those_of_each_alone():
@@ -94,7 +94,7 @@ def test_gradients_of_all_parties_are_those_of_each_alone():
     h, weight = torch.randn(30, 5, generator=source), torch.randn(3, 5, generator=source)
     y, party = torch.randint(3, (30,), generator=source), torch.arange(3).repeat_interleave(10)
     y[party == 1] = 2
-    found = condensed.party_slopes(h, y, party, 4, weight)
+    found = condensed.party_gradients(h, y, party, 4, weight)
     for at in range(4):
         torch.testing.assert_close(found[at], literal_slopes(h[party == at], y[party == at], weight, 3))
 
@@ -111,7 +111,7 @@ def test_distances_are_squares_and_the_cosines_of_7():
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=8).filter(any), st.integers(1, 60))
 def test_every_class_that_is_there_gets_a_share_near_its_own(counts, total):
     items = torch.tensor(counts, dtype=torch.float64)
-    given = condensed.shares(items, total)
+    given = condensed.allot_nodes(items, total)
     here = items > 0
     assert int(given.sum()) == max(total, int(here.sum()))
     assert bool((given[here] >= 1).all())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from isthmus.nn.contrast import Head, between_views, mutual_information, padded
+from isthmus.nn.contrast import Projection, contrast_views, mutual_information_loss, pad_rows
 
 SIZES = (3, 0, 1, 5)
 
@@ -35,20 +35,20 @@ def literal_contrast(u, v, tau):
 @pytest.mark.parametrize("sizes", [SIZES, (4, 4), (1,)])
 def test_contrast_between_views_is_the_papers_for_every_party_alone(sizes, tau):
     u = drawn(sum(sizes), 2, 6)
-    found = between_views(u, sizes, tau)
+    found = contrast_views(u, sizes, tau)
     due = [literal_contrast(part[:, 0], part[:, 1], tau) for part in u.split(sizes)]
     torch.testing.assert_close(found, torch.stack(due), rtol=1e-5, atol=1e-6)
 
 
 def test_contrast_keeps_gradients_finite_where_parties_have_none_or_one_item():
     u = drawn(sum(SIZES), 2, 6).requires_grad_()
-    between_views(u, SIZES, 0.1).sum().backward()
+    contrast_views(u, SIZES, 0.1).sum().backward()
     assert bool(u.grad.isfinite().all())
     assert bool((u.grad[3] == 0).all()), "a graph alone has nothing to be told from"
 
 
 def test_embeddings_as_large_as_sums_are_do_not_overflow():
-    assert bool(between_views(1e6 * drawn(8, 2, 6), (8,), 0.05).isfinite().all())
+    assert bool(contrast_views(1e6 * drawn(8, 2, 6), (8,), 0.05).isfinite().all())
 
 
 def literal_information(h, u, graph):
@@ -69,7 +69,7 @@ def test_mutual_information_is_that_of_every_party_alone():
     graphs = (3, 1, 0)
     h, u = drawn(8, 4), drawn(4, 4, seed=1)
     graph = torch.cat([of_graph[0], of_graph[1] + 3])
-    found = mutual_information(h, u, graph, (6, 2, 0), graphs)
+    found = mutual_information_loss(h, u, graph, (6, 2, 0), graphs)
     due = [
         literal_information(*each)
         for each in zip(h.split((6, 2, 0)), u.split(graphs), of_graph, strict=True)
@@ -78,7 +78,7 @@ def test_mutual_information_is_that_of_every_party_alone():
 
 
 def test_padding_holds_every_row_once():
-    values, there = padded(drawn(9, 2), SIZES)
+    values, there = pad_rows(drawn(9, 2), SIZES)
     assert values.shape == (4, 5, 2)
     assert there.sum(1).tolist() == list(SIZES)
     torch.testing.assert_close(values[there], drawn(9, 2))
@@ -86,4 +86,4 @@ def test_padding_holds_every_row_once():
 
 
 def test_a_head_keeps_the_width():
-    assert Head(5)(drawn(3, 5)).shape == (3, 5)
+    assert Projection(5)(drawn(3, 5)).shape == (3, 5)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from isthmus.nn.draws import Draws, NotSideBySide, generator, seed_of, sizes_of
+from isthmus.nn.draws import Draws, NotSideBySide, generator, rows_per_party, seed_of
 from isthmus.nn.products import Features
 
 SIZES = (30, 0, 50, 7)
@@ -91,11 +91,11 @@ def test_the_entries_of_sparse_features_drop_the_same_alone_and_side_by_side():
 
 def test_rows_are_divided_by_the_layout_that_adds_up():
     layouts = [(3, 4), (1, 2)]
-    assert sizes_of(7, layouts) == (3, 4)
-    assert sizes_of(3, layouts) == (1, 2)
+    assert rows_per_party(7, layouts) == (3, 4)
+    assert rows_per_party(3, layouts) == (1, 2)
     with pytest.raises(NotSideBySide):
-        sizes_of(5, layouts)
+        rows_per_party(5, layouts)
 
 
 def test_any_rows_are_those_of_the_only_party():
-    assert sizes_of(5, [(3,), (1,)]) == (5,)
+    assert rows_per_party(5, [(3,), (1,)]) == (5,)

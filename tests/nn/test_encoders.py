@@ -137,7 +137,7 @@ def embedded(model, parties, weights):
     """Output, embedding and the gradient of the embedding's squares."""
     cohort = Cohort(tuple(parties))
     model.load(weights)
-    leaves = model.start_training(cohort.block, [True] * len(parties), touched=False)
+    leaves = model.start_training(cohort.block, [True] * len(parties), touched_rows=False)
     output, h = model(cohort.block, [generator(name) for name in cohort.names], embed=True)
     h.square().sum().backward()
     return output.detach(), h.detach(), from_leaves(model, leaves, [slope_of(leaf) for leaf in leaves])

@@ -250,7 +250,7 @@ def test_an_absent_party_keeps_its_statistics(name):
     start = apart(module, len(cohort))
     model.load(start)
     active = [True, False, True, True]
-    model.start_training(cohort.block, active, touched=False)
+    model.start_training(cohort.block, active, touched_rows=False)
     model(cohort.block_of(active), [generator(name) for name in cohort.names])
     statistics = [n for n in start if "running" in n]
     for name in statistics:
@@ -290,7 +290,7 @@ def test_a_first_layer_is_trained_where_the_model_falls_back():
     cohort = Cohort(make_parties("node", sparse=True))
     for touched in (False, True):
         model = per_party(module, len(cohort))
-        leaves = model.start_training(cohort.block, [True] * len(cohort), touched=touched)
+        leaves = model.start_training(cohort.block, [True] * len(cohort), touched_rows=touched)
         model(cohort.block, [generator(name) for name in cohort.names]).square().sum().backward()
         assert not model.side_by_side
         assert all(leaf.tensor.grad is not None and leaf.tensor.grad.any() for leaf in leaves if "lin" in leaf.name)
@@ -300,7 +300,7 @@ def test_a_first_layer_is_trained_where_the_model_falls_back():
 def test_every_pass_draws_anew_from_a_partys_generator(name):
     module, cohort = made(name), Cohort(make_parties("node"))
     model = per_party(module, len(cohort))
-    model.start_training(cohort.block, [True] * len(cohort), touched=False)
+    model.start_training(cohort.block, [True] * len(cohort), touched_rows=False)
     generators = [generator(name) for name in cohort.names]
     first, second = (model(cohort.block, generators) for _ in range(2))
     for one, other in zip(first.split(cohort.items), second.split(cohort.items), strict=True):
@@ -340,7 +340,7 @@ def test_loaded_weights_come_back_out(first):
     model, start = per_party(module, len(cohort)), apart(module, len(cohort))
     model.load(start)
     assert_close(model.stacks(), start, within=0.0)
-    model.start_training(cohort.block, [True] * len(cohort), touched=False)
+    model.start_training(cohort.block, [True] * len(cohort), touched_rows=False)
     assert_close(model.stacks(), start, within=0.0)
     model.stop_training()
     assert_close(model.stacks(), start, within=0.0)
@@ -401,7 +401,7 @@ def test_weights_that_are_not_named_stay_as_they_were_bit_for_bit(name, given, s
     start = apart(module, len(cohort) if given == "stacked" else 1)
     model.load(start if given == "stacked" else {n: w[0] for n, w in start.items()})
     only = [n for n in start if n.startswith(("head", "convs.1"))]
-    leaves = model.start_training(cohort.block, [True] * len(cohort), touched=False, only=only)
+    leaves = model.start_training(cohort.block, [True] * len(cohort), touched_rows=False, only=only)
     assert {leaf.name for leaf in leaves} == set(only)
     optimizer = PartyOptimizer(LocalTraining(optimizer="adam", weight_decay=0.1), leaves)
     for step in range(2):
@@ -416,7 +416,7 @@ def test_a_first_layer_that_is_not_named_stays_as_it_was_bit_for_bit(touched):
     cohort, module = Cohort(make_parties("node", sparse=True)), first_layer_model()
     model = per_party(module, len(cohort))
     due = model(cohort.block)
-    leaves = model.start_training(cohort.block, [True] * len(cohort), touched=touched, only=["convs.1.bias"])
+    leaves = model.start_training(cohort.block, [True] * len(cohort), touched_rows=touched, only=["convs.1.bias"])
     model(cohort.block).sum().backward()
     assert [leaf.name for leaf in leaves] == ["convs.1.bias"]
     model.stop_training()
@@ -426,7 +426,7 @@ def test_a_first_layer_that_is_not_named_stays_as_it_was_bit_for_bit(touched):
 
 def test_only_weights_of_the_model_can_be_named():
     with pytest.raises(IsthmusError, match=r"cannot train 'head\.wait', .* did you mean 'head\.weight'"):
-        per_party(made("batch-norm"), 2).start_training(None, (), touched=False, only=["head.wait"])
+        per_party(made("batch-norm"), 2).start_training(None, (), touched_rows=False, only=["head.wait"])
 
 
 # ---- embeddings
@@ -469,7 +469,7 @@ def fitted(cohort, trains, touched, options, pulls):
     weights = {n: w[0] for n, w in apart(module, 1).items()}
     model.load(weights)
     block = cohort.block_of(trains)
-    leaves = model.start_training(block, trains, touched=touched)
+    leaves = model.start_training(block, trains, touched_rows=touched)
     optimizer = PartyOptimizer(options, leaves)
     elsewhere = {n: w + 1 for n, w in weights.items()}
     for step in range(3):
@@ -512,8 +512,8 @@ def test_a_first_layer_is_kept_by_touched_rows_only_from_one_slice_for_all():
     module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=True))
     model, start = per_party(module, 4), apart(module, 4)
     model.load(start)
-    leaves = model.start_training(cohort.block, [True] * 4, touched=True)
-    assert not any(leaf.everyone for leaf in leaves)
+    leaves = model.start_training(cohort.block, [True] * 4, touched_rows=True)
+    assert not any(leaf.shared for leaf in leaves)
     assert_close(model.stacks(), start, within=0.0)
 
 
@@ -522,7 +522,7 @@ def test_a_first_layer_is_kept_by_touched_rows_only_from_one_slice_for_all():
 def test_weights_go_into_the_shapes_of_the_leaves_and_back(sparse, stacked):
     module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=sparse))
     model, values = per_party(module, 4), apart(module, 4)
-    leaves = model.start_training(cohort.block, [True] * 4, touched=False)
+    leaves = model.start_training(cohort.block, [True] * 4, touched_rows=False)
     if not stacked:
         values = {n: w[:1].expand(4, *w.shape[1:]) for n, w in values.items()}
     given = values if stacked else {n: w[0] for n, w in values.items()}
@@ -534,7 +534,7 @@ def test_weights_go_into_the_shapes_of_the_leaves_and_back(sparse, stacked):
 def test_a_first_layer_kept_by_touched_rows_reads_other_features_once_it_is_trained():
     module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=True))
     model, trains = per_party(module, 4), [True, False, True, True]
-    model.start_training(cohort.block_of(trains), trains, touched=True)
+    model.start_training(cohort.block_of(trains), trains, touched_rows=True)
     with pytest.raises(IsthmusError, match="trained on the features it was made for"):
         model(cohort.block)
     model.stop_training()
@@ -547,7 +547,7 @@ def test_a_first_layer_kept_by_touched_rows_reads_other_features_once_it_is_trai
 def test_parts_of_a_leaf_are_views_of_a_partys_slice(sparse):
     module, cohort = first_layer_model(), Cohort(make_parties("node", sparse=sparse))
     model = per_party(module, 4)
-    leaves = model.start_training(cohort.block, [True] * 4, touched=False)
+    leaves = model.start_training(cohort.block, [True] * 4, touched_rows=False)
     before = {n: w.clone() for n, w in model.stacks().items()}
     with torch.no_grad():
         for leaf in leaves:

@@ -201,7 +201,7 @@ def test_models_read_edges_with_any_noise(encoder, epsilon):
     model = per_party(module, parties=1)
     block = Block(noise(38, 4, seed=2), edge_index, sizes=(38,), edge_weight=weight)
     assert model(block).isfinite().all()
-    leaves = model.start_training(block, [True], touched=False)
+    leaves = model.start_training(block, [True], touched_rows=False)
     model(block).square().sum().backward()
     assert all(leaf.tensor.grad.isfinite().all() for leaf in leaves if leaf.tensor.grad is not None)
     assert any(leaf.tensor.grad is not None for leaf in leaves)

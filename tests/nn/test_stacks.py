@@ -15,7 +15,7 @@ def first_layer(touched=True):
     torch.manual_seed(0)
     cohort = Cohort(make_parties("node", sparse=True))
     model = PerParty(Gcn(hidden=8).build(FEATURES, CLASSES, "node"), len(cohort))
-    for leaf in model.start_training(cohort.block, TRAINS, touched=touched):
+    for leaf in model.start_training(cohort.block, TRAINS, touched_rows=touched):
         with torch.no_grad():
             leaf.tensor += torch.randn(leaf.tensor.shape)
     model.stop_training()
@@ -64,12 +64,12 @@ def test_slices_that_are_not_finite_are_found(kind, bad):
     stack = COLUMNS[kind]()
     assert not_finite(stack) == []
     with torch.no_grad():
-        (stack if isinstance(stack, torch.Tensor) else stack.kept)[-1, 0] = bad
+        (stack if isinstance(stack, torch.Tensor) else stack.party_rows)[-1, 0] = bad
     assert not_finite(stack) == [3]
 
 
 @pytest.mark.parametrize(("row", "positions"), [(0, [1]), (1, [0, 2, 3])], ids=["those that rest", "those that train"])
 def test_rows_that_parties_share_count_for_each_of_them(row, positions):
     layer = first_layer()
-    layer.rest[row, 0, 0] = torch.nan
+    layer.shared_rows[row, 0, 0] = torch.nan
     assert not_finite(layer) == positions

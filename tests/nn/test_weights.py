@@ -6,7 +6,7 @@ from torch_geometric import nn as gnn
 from helpers import CLASSES, FEATURES
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Gcn, Gin, LightGcn, Sgc
-from isthmus.nn.weights import body_weights, head_of, head_weights, initial_weights, redrawn
+from isthmus.nn.weights import body_weights, draw_weights, head_of, head_weights, initial_weights
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_redrawn_weights_follow_their_seed_and_leave_the_model_alone():
     module = Gcn().build(FEATURES, CLASSES, "node")
     before = {name: weight.clone() for name, weight in initial_weights(module).items()}
     state = torch.get_rng_state()
-    one, same, other = (redrawn(module, seed)["convs.0.lin.weight"] for seed in (0, 0, 1))
+    one, same, other = (draw_weights(module, seed)["convs.0.lin.weight"] for seed in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert all(torch.equal(weight, before[name]) for name, weight in initial_weights(module).items())

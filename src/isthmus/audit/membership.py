@@ -26,7 +26,7 @@ from isthmus.methods.base import Method
 from isthmus.methods.shared import alone
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import generator, seed_of
-from isthmus.nn.weights import redrawn
+from isthmus.nn.weights import draw_weights
 from isthmus.study.loop import Run
 from isthmus.study.setup import shared_nodes
 from isthmus.tasks.base import Task
@@ -297,7 +297,7 @@ class _Attacker:
         nothing = torch.zeros_like(trained)
         party = replace(party, train=trained, val=nothing, test=nothing)
         seed = seed_of(self.seed, purpose)
-        return alone.trained(self.module, redrawn(self.module, seed), party, self.task, self.audit.shadow, seed)[
+        return alone.trained(self.module, draw_weights(self.module, seed), party, self.task, self.audit.shadow, seed)[
             1
         ].log_softmax(1)
 

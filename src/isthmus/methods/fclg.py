@@ -14,7 +14,7 @@ from isthmus.data import rows
 from isthmus.data.party import Block, Cohort, Party
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import TwoViews
-from isthmus.nn.contrast import between_views
+from isthmus.nn.contrast import contrast_views
 from isthmus.tasks.base import Step
 
 
@@ -73,7 +73,7 @@ class FCLG(TwoViews):
             contrast = self.learned.inter == "contrast"
             if self.learned.inter == "none" or (epoch and not contrast) or (contrast and self.method.local.epochs == 1):
                 return
-            with self.model.at_rest():
+            with self.model.evaluating():
                 output = self.model(self.given.take(self.positions).block)
             now = output[int(self.learned.inter_on == "graphs")].squeeze(1)
             self.remembered = [*self.remembered[:1], now] if epoch else [now]
@@ -81,7 +81,7 @@ class FCLG(TwoViews):
         def loss(self, step: Step) -> Tensor:
             """Lines 17 and 18."""
             h, u = step.output
-            loss = between_views(u, step.sizes, self.learned.temperature)
+            loss = contrast_views(u, step.sizes, self.learned.temperature)
             if not self.remembered or (self.learned.inter == "contrast" and len(self.remembered) < 2):
                 return loss
             if self.learned.inter_on == "graphs":

@@ -126,7 +126,7 @@ class FedCog(Composed):
         def settle(self, request: Payload) -> Answer:
             """Line 9 for the last time; from here on the parties train on what the hops come to."""
             self._border()
-            result = self.diffusion.result(matrices.same_layout(self.way.hops), matrices.concat_columns)
+            result = self.diffusion.combine(matrices.same_layout(self.way.hops), matrices.concat_columns)
             self.kept["prepared"] = matrices.pack_per_party(result, self.way.coupling.sizes)
             self._way = None
             return Answer({})
@@ -244,7 +244,7 @@ class _Way:
         if restart := self.diffusion.restart:
             h, start = matrices.same_layout([h, self._start])
             h = (1 - restart) * h + restart * start
-        if not self.diffusion.keeps_all:
+        if not self.diffusion.needs_all_hops:
             self.hops.clear()
         self.hops.append(matrices.dense_if_faster(h))
 

@@ -192,7 +192,7 @@ class FedGC(Matching, Averaging):
             self.model.load(request["head"])
             maker = PerParty(self.method.bottleneck_of(block.x.size(1)), len(all_), self.cohort.device)
             maker.load(request["bottleneck"])
-            optimizer = PartyOptimizer(options, maker.start_training(block, all_, touched=False))
+            optimizer = PartyOptimizer(options, maker.start_training(block, all_, touched_rows=False))
             best = _Best(block.sizes)
             for step in range(options.epochs + 1):
                 mean, spread = maker(block)

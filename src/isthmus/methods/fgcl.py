@@ -26,7 +26,7 @@ from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
-from isthmus.nn.encoders import ChebFixed, Readout, weighs_edges
+from isthmus.nn.encoders import ChebFixed, Readout, uses_edge_weights
 from isthmus.privacy.accounting import Account
 from isthmus.privacy.edges import NodePairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
@@ -98,7 +98,7 @@ class FGCL(FedAvg):
 
     def check(self, module: nn.Module) -> None:
         bits = self.post.threshold is not None or self.mechanism == "randomized-response"
-        if not isinstance(module, Readout) or not (bits or weighs_edges(module)):
+        if not isinstance(module, Readout) or not (bits or uses_edge_weights(module)):
             raise IsthmusError(
                 "method 'fgcl' needs an encoder of Isthmus that weighs edges: gcn, graphconv, tag, lightgcn, or gat "
                 "or sage with model.weighted = true; others take edges that are there or not: set post.threshold"

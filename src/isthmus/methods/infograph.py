@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import Unsupervised
-from isthmus.nn.contrast import Head, mutual_information
+from isthmus.nn.contrast import Projection, mutual_information_loss
 from isthmus.nn.encoders import Embedder
 from isthmus.tasks.base import Step
 
@@ -40,7 +40,7 @@ class InfoGraph(Unsupervised):
             h, _, u = step.output
             block = self.block
             assert block.batch is not None
-            return mutual_information(h, u, block.batch, block.sizes, block.graphs)
+            return mutual_information_loss(h, u, block.batch, block.sizes, block.graphs)
 
 
 class WithHeads(nn.Module):
@@ -50,8 +50,8 @@ class WithHeads(nn.Module):
         super().__init__()
         assert isinstance(embedder, Embedder)
         self.embedder = embedder
-        self.of_nodes = Head(embedder.width)
-        self.of_graphs = Head(embedder.width)
+        self.of_nodes = Projection(embedder.width)
+        self.of_graphs = Projection(embedder.width)
 
     def forward(
         self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int

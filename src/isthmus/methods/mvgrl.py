@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from isthmus.methods.base import Listing
 from isthmus.methods.shared.unsupervised import TwoViews
-from isthmus.nn.contrast import Head, mutual_information
+from isthmus.nn.contrast import Projection, mutual_information_loss
 from isthmus.nn.encoders import Embedder, Views
 from isthmus.tasks.base import Step
 
@@ -46,7 +46,7 @@ class Mvgrl(TwoViews):
             block = self.block
             assert block.batch is not None
             where = block.batch, block.sizes, block.graphs
-            return mutual_information(h[:, 0], u[:, 1], *where) + mutual_information(h[:, 1], u[:, 0], *where)
+            return mutual_information_loss(h[:, 0], u[:, 1], *where) + mutual_information_loss(h[:, 1], u[:, 0], *where)
 
 
 class TwoEncoders(nn.Module):
@@ -57,8 +57,8 @@ class TwoEncoders(nn.Module):
         assert isinstance(embedder, Embedder)
         self.embedders = nn.ModuleList([embedder, _drawn_anew(embedder)])
         self.views = Views()
-        self.of_nodes = Head(embedder.width)
-        self.of_graphs = Head(embedder.width)
+        self.of_nodes = Projection(embedder.width)
+        self.of_graphs = Projection(embedder.width)
 
     def forward(
         self, x: Any, edge_index: Tensor, edge_weight: Tensor, batch: Tensor, batch_size: int

@@ -56,14 +56,14 @@ class PartyOptimizer:
         parting, self.uniform = self.uniform and not all(active), self.uniform and all(active)
         for leaf, (first, second), counters in zip(self.leaves, self.moments, self.counters, strict=True):
             grad = leaf.tensor.grad if leaf.tensor.grad is not None else torch.zeros_like(leaf.tensor)
-            moving = [False, True] if leaf.everyone else list(active)
-            if self.uniform and not leaf.everyone:  # all slices move together: one tensor, one counter
+            moving = [False, True] if leaf.shared else list(active)
+            if self.uniform and not leaf.shared:  # all slices move together: one tensor, one counter
                 tensors.append((leaf.tensor, grad, first, second, counters[0]))
                 continue
             slices = zip(*(leaf.parts(each) for each in (leaf.tensor, grad)), strict=True)
             seconds = leaf.parts(second) if second.numel() else [second] * len(leaf.sizes)
             firsts = leaf.parts(first) if first.numel() else [first] * len(leaf.sizes)
-            if parting and not leaf.everyone:  # they moved as one before
+            if parting and not leaf.shared:  # they moved as one before
                 for counter in counters[1:]:
                     counter.copy_(counters[0])
             for on, (value, slope), m, v, counter in zip(moving, slices, firsts, seconds, counters, strict=True):

@@ -21,7 +21,7 @@ from isthmus.methods.optimizer import Optimizer
 from isthmus.methods.shared.condensing import Condensing
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import seed_of
-from isthmus.nn.weights import redrawn
+from isthmus.nn.weights import draw_weights
 
 
 class SFGC(Condensing):
@@ -79,7 +79,7 @@ class SFGC(Condensing):
         """One round: an expert's segment, a student on the synthetic nodes, one step of X' and of its rate."""
         source = torch.Generator().manual_seed(seed_of(federation.seed, "expert", state.round))
         begins = int(torch.randint(self.latest + 1, (), generator=source))
-        request = {"weights": redrawn(model.module, source.initial_seed()), "begins": begins}
+        request = {"weights": draw_weights(model.module, source.initial_seed()), "begins": begins}
         told = federation.total("expert", request)
         start, goal = told.mean("start"), told.mean("goal")
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}

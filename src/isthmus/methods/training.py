@@ -73,7 +73,7 @@ class LocalTraining(Optimizer):
         # without batches every step reads the same
         whole = None if self.batch_size or read else _read(cohort, next(self._batches(site, 0)), trains, near)
         leaves = model.start_training(
-            whole[0] if whole and touched else cohort.block, trains, touched=touched, only=only
+            whole[0] if whole and touched else cohort.block, trains, touched_rows=touched, only=only
         )
         optimizer = PartyOptimizer(self, leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)

@@ -18,12 +18,12 @@ PAIRS = 1_000_000
 """Of as many pairs of synthetic nodes hidden layers are held at a time."""
 
 
-def shares(counts: Tensor, total: int) -> Tensor:
+def allot_nodes(counts: Tensor, total: int) -> Tensor:
     """How many of `total` synthetic nodes each class gets: as its nodes are, by largest remainder, one at least.
 
     A class without nodes gets none.
 
-    >>> shares(torch.tensor([6.0, 3.0, 0.0, 1.0]), 5).tolist()
+    >>> allot_nodes(torch.tensor([6.0, 3.0, 0.0, 1.0]), 5).tolist()
     [3, 1, 0, 1]
     """
     here = counts > 0
@@ -37,7 +37,7 @@ def shares(counts: Tensor, total: int) -> Tensor:
     return given.long()
 
 
-def edges_start(features: int, width: int, nodes: int, source: torch.Generator) -> dict[str, Tensor]:
+def initial_edge_weights(features: int, width: int, nodes: int, source: torch.Generator) -> dict[str, Tensor]:
     """Weights of the MLP of (8), drawn as torch's Linear layers are; it starts with about one neighbour for a node.
 
     With a last bias of 0 every pair would be joined by 1/2, and all nodes would start with the same neighbours' mean.
@@ -76,7 +76,7 @@ def adjacency(x: Tensor, edges: Mapping[str, Tensor], *, symmetric: bool) -> Ten
     return score.sigmoid() * (1 - torch.eye(x.size(0), device=x.device))
 
 
-def propagated(x: Tensor, joined: Tensor | None, hops: int) -> Tensor:
+def propagate(x: Tensor, joined: Tensor | None, hops: int) -> Tensor:
     """(D^-1/2 (A' + I) D^-1/2)^hops X', as a GCN reads A'_ij: what comes to i from j; without edges X' itself."""
     if joined is None:
         return x
@@ -88,7 +88,7 @@ def propagated(x: Tensor, joined: Tensor | None, hops: int) -> Tensor:
     return x
 
 
-def class_slopes(h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+def class_gradients(h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Gradients of a linear model's cross-entropy, one for each class: the mean over that class's rows alone.
 
     g_c = (1 / n_c) sum_{i: y_i = c} (softmax(W h_i) - e_c) h_i^T, zero for a class without rows. Written out, for it
@@ -107,8 +107,8 @@ def class_slopes(h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     return torch.einsum("nc,no,nd->cod", share, error, h)
 
 
-def party_slopes(h: Tensor, y: Tensor, party: Tensor, parties: int, weight: Tensor) -> Tensor:
-    """As `class_slopes` for every party, `[parties, classes, classes, features]`: one backward pass for all of them.
+def party_gradients(h: Tensor, y: Tensor, party: Tensor, parties: int, weight: Tensor) -> Tensor:
+    """As `class_gradients` for every party, `[parties, classes, classes, features]`: one backward pass for all of them.
 
     Every party's every class has a copy of the weights of its own, so that none mixes with another.
     """
@@ -136,14 +136,14 @@ def columns(ours: Tensor, theirs: Tensor) -> Tensor:
 DISTANCES: dict[Distance, Callable[[Tensor, Tensor], Tensor]] = {"mse": squares, "columns": columns}
 
 
-def released(x: Tensor, y: Tensor, joined: Tensor | None, threshold: float) -> Data:
+def to_data(x: Tensor, y: Tensor, joined: Tensor | None, threshold: float) -> Data:
     """The synthetic graph as PyG has it: an edge j -> i for A'_ij, if above `threshold` times the strongest.
 
     Where all are weak beside a node's weight of 1 on itself, what they must be above is that share of 1 / nodes: edges
     that matching has ended, weights of 1e-9, mean nothing to a GCN and everything to a model that takes means over
     neighbours without the node itself.
 
-    >>> released(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.0, 0.9], [0.1, 0.0]]), 0.5).edge_index.tolist()
+    >>> to_data(torch.eye(2), torch.tensor([0, 1]), torch.tensor([[0.0, 0.9], [0.1, 0.0]]), 0.5).edge_index.tolist()
     [[1], [0]]
     """
     if joined is None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from isthmus.data import rows
 
 
-class Head(nn.Module):
+class Projection(nn.Module):
     """Three layers and a linear way past them: what stands between embeddings and a contrast."""
 
     def __init__(self, width: int) -> None:
@@ -26,10 +26,10 @@ class Head(nn.Module):
         return out
 
 
-def padded(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+def pad_rows(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Rows of each party as a matrix of its own, `[parties, most, ...]`, and where there are rows, `[parties, most]`.
 
-    >>> padded(torch.tensor([1.0, 2.0, 3.0]), (2, 1))[0].tolist()
+    >>> pad_rows(torch.tensor([1.0, 2.0, 3.0]), (2, 1))[0].tolist()
     [[1.0, 2.0], [3.0, 0.0]]
     """
     most = max(sizes)
@@ -42,7 +42,7 @@ def padded(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
     return out, there
 
 
-def between_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor:
+def contrast_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor:
     """Contrast between two views of items: (5) and (6) of FCLG, SimCLR's NT-Xent; `[parties]`.
 
     L(u, v) = log(sum_{z in U + V, z != u} exp(u z / tau) / exp(u v / tau)); the mean of L(u, v) and L(v, u) over a
@@ -52,7 +52,7 @@ def between_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor
         u: embeddings, `[items, 2, width]`.
     """
     unit = F.normalize(u, dim=2)
-    z, there = padded(unit, sizes)
+    z, there = pad_rows(unit, sizes)
     z, there = z.flatten(1, 2), there.repeat_interleave(2, dim=1)  # [parties, 2 most, width]
     score = z @ z.mT / temperature
     itself = torch.eye(z.size(1), dtype=torch.bool, device=z.device)
@@ -61,7 +61,7 @@ def between_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor
     return rows.mean_per_party(others.view(-1, 2).mean(1) - own, sizes)
 
 
-def mutual_information(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int], graphs: Sequence[int]) -> Tensor:
+def mutual_information_loss(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int], graphs: Sequence[int]) -> Tensor:
     """Minus the Jensen-Shannon estimate of the information that nodes and graphs have of each other, `[parties]`.
 
     T = <h_v, u_g>; softplus(T) over nodes and graphs that they are not in, softplus(-T) over those that they are in,
@@ -74,7 +74,7 @@ def mutual_information(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int]
         nodes, graphs: how many each party has.
     """
     own = (h * u[graph]).sum(1)
-    score = padded(h, nodes)[0] @ padded(u, graphs)[0].mT  # [parties, most nodes, most graphs], 0 where none is
+    score = pad_rows(h, nodes)[0] @ pad_rows(u, graphs)[0].mT  # [parties, most nodes, most graphs], 0 where none is
     inside = rows.sum_per_party(F.softplus(own) - math.log(2), nodes)
     outside = (F.softplus(score) - math.log(2)).sum((1, 2)) - inside
     count = torch.tensor([n * (g - 1) for n, g in zip(nodes, graphs, strict=True)], device=h.device)

@@ -34,7 +34,7 @@ class Diffusion:
     weights: tuple[float, ...] | None = None
     every: bool = False
 
-    def result(self, hops: Sequence[Any], side_by_side: Callable[[Sequence[Any]], Any]) -> Any:
+    def combine(self, hops: Sequence[Any], side_by_side: Callable[[Sequence[Any]], Any]) -> Any:
         """What the hops come to."""
         if self.every:
             return side_by_side(hops)
@@ -46,7 +46,7 @@ class Diffusion:
         return total
 
     @property
-    def keeps_all(self) -> bool:
+    def needs_all_hops(self) -> bool:
         """Whether all hops are needed in the end, or only the last."""
         return self.every or self.weights is not None
 
@@ -60,11 +60,11 @@ class Diffusion:
         values = degree[index[1]] ** (self.left + 0.5) * values * degree[index[0]] ** (self.right + 0.5)
         return Propagation(index, values, nodes)
 
-    def of(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+    def diffuse(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """The diffused features of a whole graph, `[nodes, features]` or, with every hop, `[nodes, (K + 1) features]`.
 
         >>> edges = torch.tensor([[0, 1], [1, 0]])
-        >>> Diffusion(hops=1).of(torch.eye(2), edges)
+        >>> Diffusion(hops=1).diffuse(torch.eye(2), edges)
         tensor([[0.5000, 0.5000],
                 [0.5000, 0.5000]])
         """
@@ -73,4 +73,4 @@ class Diffusion:
         for _ in range(self.hops):
             reached = matrix @ hops[-1]
             hops.append((1 - self.restart) * reached + self.restart * x if self.restart else reached)
-        return self.result(hops, lambda each: torch.cat(list(each), dim=1))
+        return self.combine(hops, lambda each: torch.cat(list(each), dim=1))

@@ -57,9 +57,9 @@ class Draws(TorchFunctionMode):
         if not training or p == 0.0:
             return x
         if isinstance(x, Features):
-            sizes = x.entries(sizes_of(x.size(0), self.layouts))
+            sizes = x.entries(rows_per_party(x.size(0), self.layouts))
             return x.with_values(x.values * self.keep(sizes, x.values.shape, p, x.values))
-        sizes = sizes_of(x.size(0), self.layouts)
+        sizes = rows_per_party(x.size(0), self.layouts)
         return x * self.keep(sizes, x.shape, p, x)
 
     def keep(self, sizes: Sequence[int], shape: Sequence[int], p: float, like: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class Draws(TorchFunctionMode):
         return kept.to(like.device, like.dtype).mul_(1.0 / (1.0 - p) if p < 1.0 else 0.0)
 
 
-def sizes_of(count: int, layouts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def rows_per_party(count: int, layouts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """How `count` rows are divided among the parties."""
     if len(layouts[0]) == 1:
         return (count,)

@@ -118,7 +118,7 @@ class Embedder(nn.Module):
 
 
 class Views(nn.Module):
-    """`views_of`, kept for the edges met last, whose propagations are then kept as well."""
+    """`split_views`, kept for the edges met last, whose propagations are then kept as well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,12 +126,12 @@ class Views(nn.Module):
 
     def forward(self, edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
         if self._met[0] is not edge_index or self._met[1] is not edge_weight:
-            self._met = edge_index, edge_weight, views_of(edge_index, edge_weight)
+            self._met = edge_index, edge_weight, split_views(edge_index, edge_weight)
         found: list[tuple[Tensor, Tensor | None]] = self._met[2]
         return found
 
 
-def views_of(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+def split_views(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
     """The edges of each view, and their weights."""
     if edge_weight is None or edge_weight.dim() == 1:
         return [(edge_index, edge_weight)]
@@ -139,7 +139,7 @@ def views_of(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tenso
     return [(edge_index[:, here], edge_weight[here, view]) for view, here in enumerate(there)]
 
 
-def weighs_edges(module: nn.Module) -> bool:
+def uses_edge_weights(module: nn.Module) -> bool:
     """Whether a model of Isthmus for whole graphs looks at the weights of their edges."""
     return bool(getattr(getattr(module, "body", None), "weighted", True))
 
@@ -521,7 +521,7 @@ class DiffusedPerceptron(Diffused):
         return f"perceptron.{Perceptron.first_layer}" if self.diffused else None
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return self.perceptron(x if self.diffused else self.diffusion.of(x, edge_index, edge_weight))
+        return self.perceptron(x if self.diffused else self.diffusion.diffuse(x, edge_index, edge_weight))
 
 
 class GprGnn(Encoder):
@@ -552,7 +552,7 @@ class DiffusedGpr(Diffused):
         self.gamma = HopWeights(start)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        hops = x if self.diffused else self.diffusion.of(x, edge_index, edge_weight)
+        hops = x if self.diffused else self.diffusion.diffuse(x, edge_index, edge_weight)
         return self.perceptron(self.gamma(hops.view(hops.size(0), self.gamma.length, -1)))
 
 

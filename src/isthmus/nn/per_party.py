@@ -31,13 +31,13 @@ class Leaf:
         name: the weight it is (part of); a first-layer weight kept by touched rows has a second leaf `name#rest`.
         tensor: what autograd sees.
         sizes: rows of the tensor that are each party's.
-        everyone: the slice moves when any party moves (the rest of a first-layer weight, equal at all that train).
+        shared: the slice moves when any party moves (the rest of a first-layer weight, equal at all that train).
     """
 
     name: str
     tensor: Tensor
     sizes: tuple[int, ...]
-    everyone: bool = False
+    shared: bool = False
 
     def parts(self, of: Tensor) -> tuple[Tensor, ...]:
         """`of` (shaped like the leaf) as one view per party."""
@@ -110,14 +110,14 @@ class PerParty:
         return {name: dense(stack) for name, stack in self.weights().items()}
 
     def start_training(
-        self, block: Block, trains: Sequence[bool], *, touched: bool, only: Collection[str] | None = None
+        self, block: Block, trains: Sequence[bool], *, touched_rows: bool, only: Collection[str] | None = None
     ) -> list[Leaf]:
         """Make the weights trainable, a slice per party, and return the leaves that an optimiser moves.
 
         Arguments:
             block: what will be trained on.
             trains: which parties take steps at all.
-            touched: every party that trains takes the same number of steps, and only its data moves its weights
+            touched_rows: every party that trains takes the same number of steps, and only its data moves its weights
                 otherwise than those of other parties: then a first layer may be stored by touched rows.
             only: names of the weights to train; the others keep their values, running statistics too, and get no
                 gradient. None trains all.
@@ -135,13 +135,13 @@ class PerParty:
         self._stacks, self._shared = {}, None
         for name, stack in stacks.items():
             if name == self.first_layer and rows.is_sparse(block.x):
-                use = touched and shared is not None
+                use = touched_rows and shared is not None
                 layer = self._first_layer(block, shared[name] if shared and use else stack, use, trains)
                 self._stacks[name] = layer
                 if name in trainable:
-                    leaves.append(Leaf(name, layer.kept.requires_grad_(), layer.columns.sizes))
+                    leaves.append(Leaf(name, layer.party_rows.requires_grad_(), layer.columns.sizes))
                     if use:
-                        leaves.append(Leaf(f"{name}#rest", layer.rest, (1, 1), everyone=True))
+                        leaves.append(Leaf(f"{name}#rest", layer.shared_rows, (1, 1), shared=True))
                 continue
             full = dense(stack).clone(memory_format=torch.contiguous_format)
             self._stacks[name] = full
@@ -173,7 +173,7 @@ class PerParty:
             layer = self._stacks[name]
             if isinstance(layer, Tensor):
                 shaped.append(value if stacked else value.expand_as(leaf.tensor))
-            elif leaf.everyone:
+            elif leaf.shared:
                 shaped.append(value.t().expand_as(leaf.tensor))
             elif stacked:
                 shaped.append(value.transpose(1, 2).reshape(leaf.tensor.shape))
@@ -184,7 +184,7 @@ class PerParty:
     def stop_training(self) -> None:
         """Freeze the weights; what autograd held is let go."""
         for stack in self._stacks.values():
-            for tensor in (stack,) if isinstance(stack, Tensor) else (stack.kept, stack.rest):
+            for tensor in (stack,) if isinstance(stack, Tensor) else (stack.party_rows, stack.shared_rows):
                 tensor.requires_grad_(False).grad = None
         self.training = False
 
@@ -257,7 +257,7 @@ class PerParty:
         self._shared, self._stacks = initial_weights(self.module), {}
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def evaluating(self) -> Iterator[None]:
         """The weights as they are now, without gradients, as after training."""
         training, self.training = self.training, False
         try:

@@ -14,7 +14,7 @@ from torch_geometric import nn as gnn
 
 from isthmus.data import rows
 from isthmus.errors import IsthmusError
-from isthmus.nn.draws import NotSideBySide, sizes_of
+from isthmus.nn.draws import NotSideBySide, rows_per_party
 from isthmus.nn.products import Features, Propagations, grouped_linear, per_row
 from isthmus.nn.stacks import FirstLayer
 
@@ -34,7 +34,7 @@ class Bank:
         if not self.stacked:
             return weight
         stack = weight.squeeze(1) if weight.dim() > 2 and weight.size(1) == 1 else weight
-        return per_row(stack, sizes_of(count, self.layouts))
+        return per_row(stack, rows_per_party(count, self.layouts))
 
 
 Twin: TypeAlias = Callable[..., Tensor]
@@ -68,20 +68,20 @@ def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
     if not bank.stacked:
         return F.linear(x, weight, bias)
     if isinstance(weight, FirstLayer) and weight.columns.touched and weight.columns.x is not x.x:
-        if weight.kept.requires_grad:
+        if weight.party_rows.requires_grad:
             raise IsthmusError("a first layer kept by touched rows is trained on the features it was made for")
         weight = weight.stack()
     if isinstance(weight, FirstLayer):
         columns = weight.columns
         if columns.x is not x.x:  # a batch of the features it was made for
-            columns = x.all_columns(sizes_of(x.size(0), bank.layouts))
-        out = x.grouped(weight.kept, columns)
+            columns = x.all_columns(rows_per_party(x.size(0), bank.layouts))
+        out = x.grouped(weight.party_rows, columns)
     elif isinstance(x, Features):
         by_input = weight.transpose(1, 2).reshape(-1, weight.size(1))
-        out = x.grouped(by_input, x.all_columns(sizes_of(x.size(0), bank.layouts)))
+        out = x.grouped(by_input, x.all_columns(rows_per_party(x.size(0), bank.layouts)))
     else:
         flat = x.reshape(-1, x.size(-1))
-        out = grouped_linear(flat, weight, sizes_of(flat.size(0), bank.layouts)).view(*x.shape[:-1], -1)
+        out = grouped_linear(flat, weight, rows_per_party(flat.size(0), bank.layouts)).view(*x.shape[:-1], -1)
     return out if bias is None else out + bank.per_row(f"{prefix}bias", x.size(0))
 
 
@@ -171,7 +171,7 @@ def _batch_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
         raise NotSideBySide("batch normalisation of more than rows of features")
     use_batch = layer.training or layer.running_mean is None
     names = [f"{prefix}{name}" for name in ("running_mean", "running_var", "weight", "bias")]
-    sizes = sizes_of(x.size(0), bank.layouts)
+    sizes = rows_per_party(x.size(0), bank.layouts)
     if not bank.stacked and not use_batch:
         mean, var, scale, shift = (bank.weights.get(name) for name in names)
         return F.batch_norm(x, mean, var, scale, shift, False, 0.0, layer.eps)

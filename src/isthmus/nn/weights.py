@@ -24,7 +24,7 @@ def statistics(module: nn.Module) -> Weights:
     return {name: buffer.detach() for name, buffer in module.named_buffers() if buffer.is_floating_point()}
 
 
-def redrawn(module: nn.Module, seed: int) -> Weights:
+def draw_weights(module: nn.Module, seed: int) -> Weights:
     """Other initial weights for the same model: `reset_parameters` of every layer that has it."""
     module = copy.deepcopy(module)
     with torch.random.fork_rng(devices=[]):

@@ -28,12 +28,12 @@ from isthmus.nn.condensed import (
     DISTANCES,
     Distance,
     adjacency,
-    class_slopes,
-    edges_start,
-    party_slopes,
-    propagated,
-    released,
-    shares,
+    allot_nodes,
+    class_gradients,
+    initial_edge_weights,
+    party_gradients,
+    propagate,
+    to_data,
 )
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import generator, seed_of
@@ -112,7 +112,7 @@ class Condensing(Method):
                 f"method '{self.name}': no class has training nodes at {self.least} parties: "
                 "lower `least`, or label more"
             )
-        given = shares(items, round(self.ratio * float(size.sum("nodes"))))
+        given = allot_nodes(items, round(self.ratio * float(size.sum("nodes"))))
         state.y = torch.arange(state.classes).repeat_interleave(given)
         square = size.sum("square").double() / size.sum("items").double()
         state.scale = float(square.mean().sqrt()) or 1.0
@@ -158,7 +158,7 @@ class Condensing(Method):
             why = f"'{wrong[0]}' of the synthetic graph is not finite: lower {rate}"
             raise IsthmusError(f"method '{self.name}', by round {state.round}: {why}")
         with torch.no_grad():
-            return released(state.scale * state.graph["x"], state.y, self.joined(state.graph), self.weakest)
+            return to_data(state.scale * state.graph["x"], state.y, self.joined(state.graph), self.weakest)
 
     @property
     def weakest(self) -> float:
@@ -281,14 +281,14 @@ class Matching(Condensing):
             )
             state.goal, state.opened, state.asked = told.mean("slopes"), told.opened, self.inner == 0
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
-        ours = class_slopes(self._hidden(state, graph), state.y, state.theta)
+        ours = class_gradients(self._hidden(state, graph), state.y, state.theta)
         # of classes that are not opened the gradients are not known
         self.descend(state, graph, DISTANCES[self.distance](ours, state.goal)[state.opened].sum())
         if self.inner:
             state.theta = self._further(state)
 
     def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
-        return edges_start(x.size(1), self.edge_width, x.size(0), source) if self.edges else {}
+        return initial_edge_weights(x.size(1), self.edge_width, x.size(0), source) if self.edges else {}
 
     def optimizers(self, graph: Mapping[str, Tensor]) -> dict[Optimizer, list[str]]:
         edges = self.descent.model_copy(update={"lr": self.edge_lr})
@@ -315,12 +315,12 @@ class Matching(Condensing):
         share = torch.bincount(state.y, minlength=state.classes).to(h) / state.y.numel()
         theta: Tensor = state.theta
         for _ in range(self.inner):
-            theta = theta - self.lr_inner * torch.einsum("c,cod->od", share, class_slopes(h, state.y, theta))
+            theta = theta - self.lr_inner * torch.einsum("c,cod->od", share, class_gradients(h, state.y, theta))
         return theta
 
     def _hidden(self, state: State, graph: Mapping[str, Tensor]) -> Tensor:
         """What the SGC's linear layer reads."""
-        return propagated(state.scale * graph["x"], self.joined(graph), self.hops_matched)
+        return propagate(state.scale * graph["x"], self.joined(graph), self.hops_matched)
 
     class AtParty(Condensing.AtParty):
         method: Matching
@@ -334,7 +334,7 @@ class Matching(Condensing):
             """The gradient of each class, (9), weighted by how many condensed nodes of it there are."""
             at = self.condensed_nodes()
             h, y, theta = self.reached[at], self.labels[at], request["theta"]
-            slopes = party_slopes(h, y, self.cohort.party[at], len(self.cohort), theta)
+            slopes = party_gradients(h, y, self.cohort.party[at], len(self.cohort), theta)
             return Answer({"ids": self.class_ids(), "slopes": slopes}, weight=self.per_class(at))
 
         @property
@@ -343,5 +343,6 @@ class Matching(Condensing):
             block = self.cohort.block
             if self._reached is None or self._reached[0] is not block:
                 x = rows.to_dense(block.x)
-                self._reached = block, Diffusion(self.method.hops_matched).of(x, block.edge_index, block.edge_weight)
+                diffusion = Diffusion(self.method.hops_matched)
+                self._reached = block, diffusion.diffuse(x, block.edge_index, block.edge_weight)
             return self._reached[1]

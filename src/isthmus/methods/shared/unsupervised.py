@@ -16,7 +16,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning
 from isthmus.methods.shared.composed import Composed
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Embedder, weighs_edges
+from isthmus.nn.encoders import Embedder, uses_edge_weights
 from isthmus.tasks.base import Step, Task
 
 
@@ -76,7 +76,7 @@ class TwoViews(Unsupervised):
 
     def check(self, module: nn.Module) -> None:
         super().check(module)
-        if not weighs_edges(module):
+        if not uses_edge_weights(module):
             raise IsthmusError(
                 f"method '{self.name}' needs an encoder that weighs edges, as a diffusion has them: gcn for one, or "
                 "gin, gat or sage with model.weighted = true"
