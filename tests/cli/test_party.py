@@ -51,7 +51,7 @@ def test_check_reports_everything_at_once_and_exits_with_1(isthmus: Isthmus, tmp
         "all/north: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: fill it in, or declare "
         'missing = "mean"',
         "all/north: nodes.parquet, row 1: the label is not one of low, high",
-        "all/south: nodes.parquet, rows 2, 3, 4, 5, 6, 7, 8: column 'id' repeats the id of a row before",
+        "all/south: nodes.parquet, rows 2, 3, 4, 5, 6, 7, 8: column 'id' repeats an earlier id: make ids unique",
         "all/south: note: nodes.parquet: no row is in the split 'val'",
     ]
 
@@ -74,7 +74,7 @@ def test_check_as_json(isthmus: Isthmus, tmp_path: Path) -> None:
     assert (done.code, done.err, set(found)) == (1, "", {"all/north", "all/south"})
     assert found["all/north"][0] == {
         "file": "nodes.parquet",
-        "what": "column 'id' repeats the id of a row before",
+        "what": "column 'id' repeats an earlier id: make ids unique",
         "rows": [2],
         "count": 1,
         "severe": True,
@@ -137,9 +137,9 @@ def test_new_lists_everything_that_is_wrong_and_writes_nothing(isthmus: Isthmus,
     done = isthmus(*NEW)
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines() == [
-        "north: nodes.parquet, row 4: column 'id' repeats the id of a row before",
-        "north: edges.parquet, rows 3, 4: an end is no node of nodes.parquet: add the node, or name its owner",
-        "isthmus: nothing was written: nodes.parquet, row 4: column 'id' repeats the id of a row before",
+        "north: nodes.parquet, row 4: column 'id' repeats an earlier id: make ids unique",
+        "north: edges.parquet, rows 3, 4: source or target is not in nodes.parquet: add the node, or fill in 'owner'",
+        "isthmus: nothing was written: nodes.parquet, row 4: column 'id' repeats an earlier id: make ids unique",
     ]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["accounts.csv", "transfers.csv"]
 

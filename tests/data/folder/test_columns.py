@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from isthmus.data.folder.columns import WIDE, Bag, Category, Column, Number, Vector
+from isthmus.data.folder.columns import MAX_DENSE, Bag, Category, Column, Number, Vector
 from isthmus.data.folder.encoding import add_totals
 from isthmus.data.ids import hash_ids
 from isthmus.data.rows import is_sparse
@@ -39,16 +39,16 @@ def test_the_kinds_there_are():
 @pytest.mark.parametrize(
     ("values", "due"),
     [
-        ([1.0, INF, -INF, 1e39], ["rows 2, 3, 4: column 'c' is infinite or beyond 3.4e38: mend it"]),
+        ([1.0, INF, -INF, 1e39], ["rows 2, 3, 4: column 'c' is infinite or beyond 3.4e38: correct it"]),
         ([1, None, 3], ["row 2: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
         ([1.0, NAN, None], ["rows 2, 3: column 'c' has no value: fill it in, or declare missing = \"mean\""]),
-        (["1", "2"], ["column 'c' holds values of type string: a number column holds numbers"]),
-        ([b"1"], ["column 'c' holds values of type binary: a number column holds numbers"]),
-        ([[1.0]], ["column 'c' holds values of type list<item: double>: a number column holds numbers"]),
+        (["1", "2"], ["column 'c' holds values of type string: it must hold numbers"]),
+        ([b"1"], ["column 'c' holds values of type binary: it must hold numbers"]),
+        ([[1.0]], ["column 'c' holds values of type list<item: double>: it must hold numbers"]),
         (
             [INF, None],
             [
-                "row 1: column 'c' is infinite or beyond 3.4e38: mend it",
+                "row 1: column 'c' is infinite or beyond 3.4e38: correct it",
                 "row 2: column 'c' has no value: fill it in, or declare missing = \"mean\"",
             ],
         ),
@@ -107,11 +107,11 @@ def test_numbers_as_they_are_keep_their_bits():
 @pytest.mark.parametrize(
     ("values", "due"),
     [
-        ([1.5], ["column 'c' holds values of type double: a category is a text or a whole number"]),
-        ([b"a"], ["column 'c' holds values of type binary: a category is a text or a whole number"]),
+        ([1.5], ["column 'c' holds values of type double: it must hold texts or whole numbers"]),
+        ([b"a"], ["column 'c' holds values of type binary: it must hold texts or whole numbers"]),
         (
             ["a", "x", None, "", "y"],
-            ["rows 2, 5: column 'c' has a value that is not declared: add it to 'values', at all parties"],
+            ["rows 2, 5: column 'c' has a value that is not declared: add it to 'values' at all parties"],
         ),
     ],
 )  # fmt: skip
@@ -152,23 +152,23 @@ def test_a_category_without_any_value_has_no_feature():
 
 
 def test_many_categories_are_sparse_and_mean_the_same():
-    values = [f"v{at * 7 % (WIDE + 1)}" if at % 5 else None for at in range(300)]
-    declared = [f"v{at}" for at in range(WIDE + 1)]
+    values = [f"v{at * 7 % (MAX_DENSE + 1)}" if at % 5 else None for at in range(300)]
+    declared = [f"v{at}" for at in range(MAX_DENSE + 1)]
     sparse = encoded(Category(values=declared), c=values)
     assert is_sparse(sparse)
-    due = torch.zeros(300, WIDE + 1)
+    due = torch.zeros(300, MAX_DENSE + 1)
     for row, value in enumerate(values):
         if value is not None:
             due[row, declared.index(value)] = 1
     assert torch.equal(sparse.to_dense(), due)
-    assert not is_sparse(encoded(Category(values=declared[:WIDE]), c=["v0"]))
+    assert not is_sparse(encoded(Category(values=declared[:MAX_DENSE]), c=["v0"]))
     undeclared = encoded(Category(), c=values).to_dense()
     assert torch.equal(undeclared.sum(0).sort().values, due.sum(0).sort().values)
 
 
 def test_names_that_are_declared_as_categories_are_a_note():
     names = [f"person {at}" for at in range(150)]
-    due = ["note: column 'c' has 150 different values: that looks like names, not categories"]
+    due = ["note: column 'c' has 150 different values, which look like names, not categories"]
     assert [line.replace("note: f: ", "note: ") for line in wrong(Category(), c=names)] == due
     assert not wrong(Category(), c=names[:100])
     assert not wrong(Category(), c=names * 2)
@@ -185,19 +185,19 @@ def test_names_that_are_declared_as_categories_are_a_note():
             [[1.0, 2.0], [1.0], None, [1.0, 2.0, 3.0], []],
             [
                 "row 3: column 'c' has no value: fill it in",
-                "rows 2, 4, 5: column 'c' is not 2 numbers long, as party.toml declares",
+                "rows 2, 4, 5: column 'c' does not have 2 numbers, as party.toml declares",
             ],
         ),
         (
             [[1.0, NAN], [1.0, 2.0], [INF, 1.0], [None, 1.0], [1.0, 1e39]],
-            ["rows 1, 3, 4, 5: column 'c' has NaN, infinite or missing numbers: mend them"],
+            ["rows 1, 3, 4, 5: column 'c' has NaN, infinite or missing numbers: correct them"],
         ),
-        ([["a"]], ["column 'c' holds values of type list<item: string>: a vector column holds lists of numbers"]),
-        ([1.0], ["column 'c' holds values of type double: a vector column holds lists of numbers"]),
-        ([None], ["column 'c' holds values of type null: a vector column holds lists of numbers"]),
+        ([["a"]], ["column 'c' holds values of type list<item: string>: it must hold lists of numbers"]),
+        ([1.0], ["column 'c' holds values of type double: it must hold lists of numbers"]),
+        ([None], ["column 'c' holds values of type null: it must hold lists of numbers"]),
         (
             [[[1.0]]],
-            ["column 'c' holds values of type list<item: list<item: double>>: a vector column holds lists of numbers"],
+            ["column 'c' holds values of type list<item: list<item: double>>: it must hold lists of numbers"],
         ),
     ],
 )
@@ -242,32 +242,32 @@ def test_a_part_of_a_table_is_encoded_alone():
         (
             [[0, 1], [0], None, [0], None],
             [[1.0, 2.0], [1.0, 2.0], None, None, [1.0]],
-            ["rows 2, 3, 4, 5: 'c.at' and 'c.value' differ in length, or are missing"],
+            ["rows 2, 3, 4, 5: 'c.at' and 'c.value' differ in length or are missing: correct them"],
         ),
         (
             [[0, 4], [0, -1], [5], [1, 1], [None], [2, 3]],
             [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0], [1.0], [1.0, 2.0]],
-            ["rows 2, 3, 4, 5: column 'c.at' names a place outside 0 .. 4, or one twice"],
+            ["rows 2, 3, 4, 5: column 'c.at' has a position outside 0 to 4, or a position twice"],
         ),
         (
             [[0, 1], [0], [0], [0]],
             [[NAN, 2.0], [INF], [None], [0.0]],
-            ["rows 1, 2, 3: column 'c.value' has NaN, infinite or missing numbers: mend them"],
+            ["rows 1, 2, 3: column 'c.value' has NaN, infinite or missing numbers: correct them"],
         ),
         (
             [[0.0]],
             [[1.0]],
-            ["column 'c.at' holds values of type list<item: double>: it holds lists of whole numbers"],
+            ["column 'c.at' holds values of type list<item: double>: it must hold lists of whole numbers"],
         ),
-        ([[0]], [["a"]], ["column 'c.value' holds values of type list<item: string>: it holds lists of numbers"]),
-        ([0], [[1.0]], ["column 'c.at' holds values of type int64: it holds lists of whole numbers"]),
+        ([[0]], [["a"]], ["column 'c.value' holds values of type list<item: string>: it must hold lists of numbers"]),
+        ([0], [[1.0]], ["column 'c.at' holds values of type int64: it must hold lists of whole numbers"]),
         (
             [[9], [0]],
             [[NAN], [1.0, 2.0]],
             [
-                "row 2: 'c.at' and 'c.value' differ in length, or are missing",
-                "row 1: column 'c.at' names a place outside 0 .. 4, or one twice",
-                "row 1: column 'c.value' has NaN, infinite or missing numbers: mend them",
+                "row 2: 'c.at' and 'c.value' differ in length or are missing: correct them",
+                "row 1: column 'c.at' has a position outside 0 to 4, or a position twice",
+                "row 1: column 'c.value' has NaN, infinite or missing numbers: correct them",
             ],
         ),
     ],
@@ -278,7 +278,7 @@ def test_bags_that_are_none(at, value, due):
 
 def test_places_beyond_what_a_float_tells_apart_are_outside():
     found = wrong(Bag(width=5), c_at=pa.array([[2**63 - 1]], pa.list_(pa.int64())), c_value=[[1.0]])
-    assert found == ["row 1: column 'c.at' names a place outside 0 .. 4, or one twice"]
+    assert found == ["row 1: column 'c.at' has a position outside 0 to 4, or a position twice"]
 
 
 def test_bags_are_sparse_and_keep_zeros_that_are_written():

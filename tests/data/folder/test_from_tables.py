@@ -264,7 +264,7 @@ def test_molecules(tmp_path):
     contents, problems = made(tmp_path / "lab", source)
     assert problems == [
         "note: assays.csv: columns that mean nothing here are left out: remark",
-        "note: molecules.csv, row 2: no molecule can be read from this: it is left out",
+        "note: molecules.csv, row 2: the SMILES cannot be read: the molecule is left out",
     ]
     assert contents.items == 2
     (tmp_path / "more.csv").write_text("structure,soluble,toxic\nCC,1,0\n")
@@ -387,14 +387,24 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
         ({"id": list(range(COUNT))}, {}, {}, "has two columns for 'id': leave one out with --ignore"),
         ({"balance": None, "sector": None}, {}, {}, "the nodes have no column of features: add at least one"),
         ({"balance": [None] * COUNT}, {}, {}, "column 'balance' has no value in any row: leave it out with --ignore"),
-        ({"account": ["A1"] * COUNT}, {}, {}, "9 and 15 more: column 'id' repeats the id of a row before"),
+        (
+            {"account": ["A1"] * COUNT},
+            {},
+            {},
+            "9 and 15 more: column 'id' repeats an earlier id: make ids unique",
+        ),
         (
             {},
             {"bank": None},
             but("owner"),
-            "edges.parquet, rows 25, 26: an end is no node of nodes.parquet: add the node",
+            "edges.parquet, rows 25, 26: source or target is not in nodes.parquet: add the node",
         ),
-        ({}, {"bank": [3] * (COUNT + 2)}, {}, "the owner column holds values of type int64: it holds names of parties"),
+        (
+            {},
+            {"bank": [3] * (COUNT + 2)},
+            {},
+            "the owner column holds values of type int64: it must hold names",
+        ),
         ({}, None, {}, "a party has nodes and edges: give both --nodes and --edges, or --smiles"),
     ],
     ids=range(14),
@@ -461,10 +471,10 @@ def test_problems_name_the_rows_of_the_source(tmp_path, source):
     with pytest.raises(UnusableFolder) as caught:
         create_folder(tmp_path / "north", origin)
     assert lines(caught.value.problems) == [
-        "nodes.parquet, row 5: column 'split' is none of train, val, test, nor empty",
-        "nodes.parquet, row 18: is in a split but has no label: give it one, or take it out of the split",
+        "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test",
+        "nodes.parquet, row 18: the row is in a split but has no label: add a label, or leave the split empty",
         "note: nodes.parquet: no row is in the split 'val'",
-        "edges.parquet, row 12: an end is no node of nodes.parquet: add the node, or name its owner",
+        "edges.parquet, row 12: source or target is not in nodes.parquet: add the node, or fill in 'owner'",
     ]
     assert str(caught.value).startswith("nothing was written: nodes.parquet, row 5: ")
 
@@ -484,7 +494,7 @@ def test_a_table_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(IsthmusError, match=r"cannot read .*nodes\.parquet"):
         create_folder(tmp_path / "north", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
     (tmp_path / "nodes.csv").write_text("id,x,label\n1,1,0\n")
-    with pytest.raises(IsthmusError, match=r"edges\.csv is not there"):
+    with pytest.raises(IsthmusError, match=r"edges\.csv does not exist"):
         create_folder(tmp_path / "north", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
     assert not (tmp_path / "north").exists()
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from isthmus.data.folder.problems import Problem, at_rows, listed
+from isthmus.data.folder.problems import Problem, at_rows, join_names
 
 
 def test_a_problem_names_its_rows_from_one():
@@ -37,5 +37,5 @@ def test_letters_of_any_script_are_shown_as_they_are():
 
 
 def test_names_in_a_message_are_not_endless():
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(map(str, range(1008))) == "0, 1, 2, 3, 4, 5, 6, 7 and 1,000 more"
+    assert join_names(["a", "b"]) == "a, b"
+    assert join_names(map(str, range(1008))) == "0, 1, 2, 3, 4, 5, 6, 7 and 1,000 more"

@@ -180,7 +180,7 @@ def test_labels_of_several_tasks(tmp_path):
 SPOILED = {
     "id repeated": (
         lambda: edges_of(alone(id=[0, 1, 2, 1, 4, 5, 6, 1]), (1, 4)),
-        ["nodes.parquet, rows 4, 8: column 'id' repeats the id of a row before"],
+        ["nodes.parquet, rows 4, 8: column 'id' repeats an earlier id: make ids unique"],
     ),
     "id without a value": (
         lambda: edges_of(alone(id=[0, 1, 2, 3, None, 5, 6, None]), (1, 5)),
@@ -192,15 +192,15 @@ SPOILED = {
     ),
     "id beyond 64 bits": (
         lambda: alone(id=pa.array([*range(7), 2**63], pa.uint64())),
-        ["nodes.parquet: column 'id' has numbers beyond 64 bits: make them texts"],
+        ["nodes.parquet: column 'id' has numbers beyond 64 bits: write them as texts"],
     ),
     "id a real number": (
         lambda: alone(id=[at / 2 for at in range(8)]),
-        ["nodes.parquet: column 'id' holds values of type double: ids are whole numbers or texts"],
+        ["nodes.parquet: column 'id' holds values of type double: it must hold whole numbers or texts"],
     ),
     "id a date": (
         lambda: alone(id=pa.array(range(8), pa.date32())),
-        ["nodes.parquet: column 'id' holds values of type date32[day]: ids are whole numbers or texts"],
+        ["nodes.parquet: column 'id' holds values of type date32[day]: it must hold whole numbers or texts"],
     ),
     "no rows": (
         lambda: Draft(
@@ -210,7 +210,7 @@ SPOILED = {
                 EDGES: {"source": pa.array([], pa.int64()), "target": pa.array([], pa.int64())},
             },
         ),
-        ["nodes.parquet: there is no row: a party holds at least one"],
+        ["nodes.parquet: the file has no rows: a party holds at least one item"],
     ),
     "column missing": (lambda: alone().without("age"), ["nodes.parquet: column 'age' is missing"]),
     "part of a column missing": (lambda: alone().without("words.at"), ["nodes.parquet: column 'words.at' is missing"]),
@@ -233,23 +233,23 @@ SPOILED = {
     ),
     "label a text where numbers are declared": (
         lambda: alone().said(labels=None, classes=2),
-        ["nodes.parquet: column 'label' holds texts: name them under 'labels' in party.toml"],
+        ["nodes.parquet: column 'label' holds texts: list them under 'labels' in party.toml"],
     ),
     "label a list": (
         lambda: alone(label=[[0]] * 8),
-        ["nodes.parquet: column 'label' holds values of type list<element: int64>: labels are numbers or texts"],
+        ["nodes.parquet: column 'label' holds values of type list<element: int64>: it must hold numbers or texts"],
     ),
     "split unknown": (
         lambda: alone(split=["train", "val", "test", "Train", None, "", "valid", "train"]),
-        ["nodes.parquet, rows 4, 7: column 'split' is none of train, val, test, nor empty"],
+        ["nodes.parquet, rows 4, 7: column 'split' must be empty or one of train, val, test"],
     ),
     "split a number": (
         lambda: alone(split=[0] * 8),
-        ["nodes.parquet: column 'split' holds values of type int64: it holds texts"],
+        ["nodes.parquet: column 'split' holds values of type int64: it must hold texts"],
     ),
     "split without a label": (
         lambda: alone(label=["low", None, "low", "", "low", "low", "low", None]),
-        ["nodes.parquet, rows 2, 4: is in a split but has no label: give it one, or take it out of the split"],
+        ["nodes.parquet, rows 2, 4: the row is in a split but has no label: add a label, or leave the split empty"],
     ),
     "task missing": (
         lambda: alone().without("label").said(labels=None, tasks=["toxic"]),
@@ -257,22 +257,22 @@ SPOILED = {
     ),
     "task a text": (
         lambda: alone(toxic=["yes"] * 8).without("label").said(labels=None, tasks=["toxic"]),
-        ["nodes.parquet: column 'toxic' holds values of type string: the labels of a task are numbers"],
+        ["nodes.parquet: column 'toxic' holds values of type string: it must hold numbers"],
     ),
     "task infinite": (
         lambda: alone(toxic=[1.0, INF, 1e39, 0, 0, 0, 0, 0]).without("label").said(labels=None, tasks=["toxic"]),
-        ["nodes.parquet, rows 2, 3: column 'toxic' is infinite or beyond 3.4e38: mend it"],
+        ["nodes.parquet, rows 2, 3: column 'toxic' is infinite or beyond 3.4e38: correct it"],
     ),
     "edge dangling": (
         lambda: edges_of(alone(), (0, 1), (0, 99), (99, 0), (98, 99)),
         [
-            "edges.parquet, rows 2, 3, 4: an end is no node of nodes.parquet: add the node, "
-            "or say whose it is in a column of owners (--owner)"
+            "edges.parquet, rows 2, 3, 4: source or target is not in nodes.parquet: add the node, "
+            "or add a column 'owner' (isthmus party new --owner)"
         ],
     ),
     "edge dangling where there are partners": (
         lambda: edges_of(graph_draft(), (0, 1, None), (0, 99, None)),
-        ["edges.parquet, row 2: an end is no node of nodes.parquet: add the node, or name its owner"],
+        ["edges.parquet, row 2: source or target is not in nodes.parquet: add the node, or fill in 'owner'"],
     ),
     "edge without an end": (
         lambda: edges_of(alone(), (0, None), (0, 1), (None, None)),
@@ -283,7 +283,7 @@ SPOILED = {
     ),
     "ends of another type": (
         lambda: edges_of(alone(), ("0", "1")),
-        ["edges.parquet: ends hold values of type string and string, the ids of nodes int64: use one type"],
+        ["edges.parquet: source and target have type string and string, ids of nodes int64: use one type"],
     ),
     "owner unknown": (
         lambda: edges_of(graph_draft(), (0, 1, None), (0, 100, "west"), (1, 101, "south"), (2, 102, "east")),
@@ -295,35 +295,35 @@ SPOILED = {
     ),
     "owner a number": (
         lambda: edges_of(graph_draft(), (0, 1, 3)),
-        ["edges.parquet: column 'owner' holds values of type int64: it holds names of parties"],
+        ["edges.parquet: column 'owner' holds values of type int64: it must hold names of parties"],
     ),
     "owner of an inner edge": (
         lambda: edges_of(graph_draft(), (0, 1, "south"), (0, 1, None), (1, 1, "south")),
-        ["edges.parquet, rows 1, 3: both ends are this party's own: leave the owner out"],
+        ["edges.parquet, rows 1, 3: both nodes are in this party: leave 'owner' empty"],
     ),
     "owner of a foreign edge": (
         lambda: edges_of(graph_draft(), (0, 1, None), (100, 101, "south")),
-        ["edges.parquet, row 2: neither end is a node of nodes.parquet: the party does not know such an edge"],
+        ["edges.parquet, row 2: neither source nor target is in nodes.parquet: remove the edge, or add a node"],
     ),
     "weight infinite": (
         lambda: edges_of(alone(), (0, 1), (1, 2), (2, 3), (3, 4), weight=[1.0, INF, NAN, 1e39]),
-        ["edges.parquet, rows 2, 3, 4: column 'weight' is no finite number: mend it"],
+        ["edges.parquet, rows 2, 3, 4: column 'weight' is not a finite number: correct it"],
     ),
     "weight a text": (
         lambda: edges_of(alone(), (0, 1), weight=["heavy"]),
-        ["edges.parquet: column 'weight' holds values of type string: it holds numbers"],
+        ["edges.parquet: column 'weight' holds values of type string: it must hold numbers"],
     ),
     "graph repeated": (
         lambda: pile_draft().put("id", ["g0", "g1", "g2", "g3", "g4", "g0"], GRAPHS),
         [
-            "graphs.parquet, row 6: column 'id' repeats the id of a row before",
-            "nodes.parquet, rows 13, 14, 15: column 'graph' names no graph of graphs.parquet",
+            "graphs.parquet, row 6: column 'id' repeats an earlier id: make ids unique",
+            "nodes.parquet, rows 13, 14, 15: column 'graph' has an id that is not in graphs.parquet",
         ],
     ),
     "graph unknown": (
         lambda: pile_draft().put("graph", ["g0", "g0", "g1", "g9", "g1", *pile_draft().tables[NODES]["graph"][5:]]),
         [
-            "nodes.parquet, row 4: column 'graph' names no graph of graphs.parquet",
+            "nodes.parquet, row 4: column 'graph' has an id that is not in graphs.parquet",
         ],
     ),
     "graph without a node": (
@@ -333,13 +333,13 @@ SPOILED = {
     "graph of another type": (
         lambda: pile_draft().put("graph", [0] * 15),
         [
-            "nodes.parquet: column 'graph' holds values of type int64, the ids of graphs are values of type string: "
+            "nodes.parquet: column 'graph' holds values of type int64, the ids of graphs string: "
             "use one type"
         ],
     ),
     "edge between graphs": (
         lambda: edges_of(pile_draft(), ("g0-0", "g0-1"), ("g0-0", "g1-0"), ("g2-1", "g1-0")),
-        ["edges.parquet, rows 2, 3: joins nodes of two graphs: a graph stands alone"],
+        ["edges.parquet, rows 2, 3: the edge joins nodes of two graphs: remove it"],
     ),
     "owner in a pile": (
         lambda: edges_of(pile_draft(), ("g0-0", "g0-1", "south")),
@@ -370,18 +370,18 @@ def test_everything_that_is_wrong_is_reported_at_once(tmp_path):
         "nodes.parquet: column 'kind' is missing",
         "nodes.parquet: column 'extra' is not known: declare it in party.toml, or 'ignore' it",
         "nodes.parquet, row 5: column 'id' has no value: fill it in",
-        "nodes.parquet, row 3: column 'id' repeats the id of a row before",
-        "nodes.parquet, row 6: column 'age' is infinite or beyond 3.4e38: mend it",
+        "nodes.parquet, row 3: column 'id' repeats an earlier id: make ids unique",
+        "nodes.parquet, row 6: column 'age' is infinite or beyond 3.4e38: correct it",
         "nodes.parquet, row 2: column 'age' has no value: fill it in, or declare missing = \"mean\"",
-        "nodes.parquet, row 8: column 'near' is not 2 numbers long, as party.toml declares",
+        "nodes.parquet, row 8: column 'near' does not have 2 numbers, as party.toml declares",
         "nodes.parquet, row 2: the label is not one of low, high",
-        "nodes.parquet, row 5: column 'split' is none of train, val, test, nor empty",
-        "nodes.parquet, row 7: is in a split but has no label: give it one, or take it out of the split",
+        "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test",
+        "nodes.parquet, row 7: the row is in a split but has no label: add a label, or leave the split empty",
         "note: nodes.parquet: no row is in the split 'val'",
         "edges.parquet, row 4: column 'source' has no value: fill it in",
-        "edges.parquet, row 3: column 'weight' is no finite number: mend it",
+        "edges.parquet, row 3: column 'weight' is not a finite number: correct it",
         "edges.parquet, row 3: unknown owner: party.toml lists south as partners",
-        "edges.parquet, row 2: an end is no node of nodes.parquet: add the node, or name its owner",
+        "edges.parquet, row 2: source or target is not in nodes.parquet: add the node, or fill in 'owner'",
     ]
 
 
@@ -403,7 +403,7 @@ def test_missing_and_damaged_files_are_reported_beside_each_other(tmp_path):
     found = lines(check_folder(folder)[1])
     assert len(found) == 3
     assert found[0].startswith("graphs.parquet: cannot read the file: ")
-    assert found[1] == "nodes.parquet: the file is not there"
+    assert found[1] == "nodes.parquet: the file does not exist"
     assert found[2].startswith("edges.parquet: cannot read the file: ")
 
 
@@ -432,14 +432,14 @@ def test_notes_do_not_stop(tmp_path):
     assert report(draft, tmp_path / "a") == [
         "note: nodes.parquet: no row is in the split 'val'",
         "note: nodes.parquet: no row is in the split 'test'",
-        "note: edges.parquet, rows 2, 4: repeats an edge of a row before: both count",
+        "note: edges.parquet, rows 2, 4: repeats an earlier edge: both count",
     ]
     assert read(draft, tmp_path / "b").edge_index.size(1) == 7
 
 
 def test_in_a_directed_graph_the_way_back_is_another_edge(tmp_path):
     draft = edges_of(alone().said(directed=True), (0, 1), (1, 0), (0, 1))
-    assert report(draft, tmp_path) == ["note: edges.parquet, row 3: repeats an edge of a row before: both count"]
+    assert report(draft, tmp_path) == ["note: edges.parquet, row 3: repeats an earlier edge: both count"]
 
 
 def test_nothing_to_train_on_is_a_note(tmp_path):
@@ -469,7 +469,7 @@ def test_two_columns_of_one_name(tmp_path):
     table = pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])
     pa.parquet.write_table(table, folder / NODES)
     found = lines(check_folder(folder)[1])
-    assert "nodes.parquet: column 'id' is there twice: take one out" in found
+    assert "nodes.parquet: column 'id' occurs twice: remove one" in found
     assert not any("'id' is missing" in line for line in found)
 
 
@@ -488,7 +488,7 @@ def test_columns_of_a_csv_file_may_be_kept_as_texts(tmp_path):
 
 @pytest.mark.parametrize("name", ["no.parquet", "no.csv"])
 def test_a_table_that_is_not_there(tmp_path, name):
-    with pytest.raises(IsthmusError, match=f"{name} is not there$"):
+    with pytest.raises(IsthmusError, match=f"{name} does not exist$"):
         read_table(tmp_path / name)
 
 
@@ -527,7 +527,7 @@ def test_molecules_are_read_and_those_that_cannot_be_are_left_out(tmp_path):
     draft = molecules("smiles,label,split\nCCO,1,train\nC(,0,train\nc1ccccc1,0,val\nC,,\n")
     assert report(draft, tmp_path / "a") == [
         "note: molecules.csv: no row is in the split 'test'",
-        "note: molecules.csv, row 2: no molecule can be read from this: it is left out",
+        "note: molecules.csv, row 2: the SMILES cannot be read: the molecule is left out",
     ]
     found = read(draft, tmp_path / "b")
     assert found.batch.tolist() == [0] * 3 + [1] * 6 + [2]
@@ -547,7 +547,7 @@ def test_molecules_are_read_and_those_that_cannot_be_are_left_out(tmp_path):
                 "row 2: the label is not a whole number from 0 to 1",
             ],
         ),
-        ("smiles,label\n1,1\n2,1\n", ["column 'smiles' holds values of type int64: SMILES are texts"]),
+        ("smiles,label\n1,1\n2,1\n", ["column 'smiles' holds values of type int64: it must hold texts"]),
         (
             "smile,label\nCCO,1\n",
             [
@@ -555,12 +555,12 @@ def test_molecules_are_read_and_those_that_cannot_be_are_left_out(tmp_path):
                 "column 'smile' is not known: declare it in party.toml, or 'ignore' it",
             ],
         ),
-        ("id,smiles,label\n7,CCO,1\n7,C,0\n", ["row 2: column 'id' repeats the id of a row before"]),
+        ("id,smiles,label\n7,CCO,1\n7,C,0\n", ["row 2: column 'id' repeats an earlier id: make ids unique"]),
         (
             "smiles,label\nC(,1\n",
             [
-                "note: row 1: no molecule can be read from this: it is left out",
-                "there is no molecule that can be read",
+                "note: row 1: the SMILES cannot be read: the molecule is left out",
+                "no SMILES can be read: correct them",
             ],
         ),
     ],

@@ -76,7 +76,7 @@ def test_what_is_said_is_read(tmp_path):
         ),
         (
             {"columns": {"age": {"kind": "category", "values": ["1", 1]}}},
-            "columns.age: option 'values' is ['1', 1]: lists a value twice",
+            "columns.age: option 'values' is ['1', 1]: it lists a value twice",
         ),
         (
             {"columns": {"age": {"kind": "vector", "width": 1 << 40}}},

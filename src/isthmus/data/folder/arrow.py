@@ -1,4 +1,4 @@
-"""Arrow columns as the plain arrays that are checked and computed with."""
+"""Convert Arrow columns to plain arrays."""
 
 from __future__ import annotations
 
@@ -9,86 +9,86 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from isthmus.data.folder.problems import Mask
+from isthmus.data.folder.problems import Mask, Problem
 
 Floats = NDArray[np.float64]
-LARGEST = float(np.finfo(np.float32).max)
-"""Numbers beyond it are infinite to a model."""
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+"""Larger numbers are infinite in single precision."""
 
 
-def named(kind: pa.DataType) -> str:
-    """An Arrow type in a message."""
-    return f"values of type {kind}"
+def wrong_type(file: str, column: str, kind: pa.DataType, expected: str) -> Problem:
+    """Return the problem that a column holds values of this type instead of the expected ones."""
+    return Problem(file, f"column '{column}' holds values of type {kind}: it must hold {expected}")
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Numbers, yes or no among them; also the type of a column that has no value at all."""
+    """Whether the type is a number or boolean, or that of a column without any value."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
     return any(test(kind) for test in kinds)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Texts; also the type of a column that has no value at all."""
+    """Whether the type is a text, or that of a column without any value."""
     return bool(pa.types.is_string(kind) or pa.types.is_null(kind))
 
 
-def is_listed(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def one(values: Any) -> Any:
-    """A column as one array."""
+def to_array(values: Any) -> Any:
+    """Return a column as one array."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def plain(values: Any) -> Any:
-    """A column as one array without dictionary encoding, texts of one type."""
-    values = one(values)
+def to_plain(values: Any) -> Any:
+    """Return a column as one array without dictionary encoding, with all texts of one type."""
+    values = to_array(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     other_texts = pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type)
     return values.cast(pa.string()) if other_texts else values
 
 
-def filled(values: Any) -> Any:
-    """As `plain`, where an empty text is no value: so do tables that know no missing ones."""
-    values = plain(values)
+def blank_to_null(values: Any) -> Any:
+    """Return a plain column in which an empty text counts as missing, because CSV files have no other way to say so."""
+    values = to_plain(values)
     if not pa.types.is_string(values.type):
         return values
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
 
 
-def texts(values: Any) -> Any:
-    return filled(values).cast(pa.string())
+def to_texts(values: Any) -> Any:
+    return blank_to_null(values).cast(pa.string())
 
 
-def mask_of(values: Any) -> Mask:
+def to_mask(values: Any) -> Mask:
     return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def there(values: Any) -> Mask:
-    """Where there is a value."""
-    return mask_of(pc.is_valid(values))
+def is_present(values: Any) -> Mask:
+    """Return a mask of the rows that have a value."""
+    return to_mask(pc.is_valid(values))
 
 
-def numbers_of(values: Any) -> Floats:
-    """As 64-bit floats, NaN where there is none."""
-    return np.asarray(plain(values).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+def to_floats(values: Any) -> Floats:
+    """Return a column as 64-bit floats, NaN where a value is missing."""
+    return np.asarray(to_plain(values).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def is_beyond(numbers: Floats) -> Mask:
-    """Where a number is infinite, or would be in single precision."""
-    return np.asarray(np.abs(numbers) > LARGEST)
+def exceeds_float32(numbers: Floats) -> Mask:
+    """Return a mask of the numbers that are infinite in single precision."""
+    return np.asarray(np.abs(numbers) > MAX_FLOAT32)
 
 
-def lengths_of(values: Any) -> NDArray[np.int64]:
-    """Lengths of lists, -1 where there is none."""
+def list_lengths(values: Any) -> NDArray[np.int64]:
+    """Return the length of every list, -1 where the list is missing."""
     return np.asarray(pc.list_value_length(values).fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def found(values: Any, among: Any) -> NDArray[np.int64]:
-    """For every value its position in `among`, -1 where it is none of these, or missing."""
-    if values.null_count == len(values):  # of any type then: a column without values has none of its own
+def positions_in(values: Any, among: Any) -> NDArray[np.int64]:
+    """Return the position of every value in `among`, -1 where it is missing or not among them."""
+    if values.null_count == len(values):  # such a column may have any type
         return np.full(len(values), -1)
-    at = one(pc.index_in(values, value_set=among, skip_nulls=True))
-    return np.asarray(at.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+    positions = to_array(pc.index_in(values, value_set=among, skip_nulls=True))
+    return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)

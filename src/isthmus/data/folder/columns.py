@@ -1,7 +1,7 @@
-"""Kinds of feature columns: how each is checked, what parties add up to agree on its encoding, how it becomes numbers.
+"""Kinds of feature columns: how a column is checked, and how it becomes numbers.
 
-All parties declare the same columns. An encoding that depends on the data (a mean, the values that occur) follows from
-totals: each party hands in sums over its own rows, and only the sums over all parties are used.
+All parties declare the same columns. An encoding that depends on the data (on a mean, or on the values that occur)
+uses totals only: each party computes sums over its own rows, and the encoding uses the sums over all parties.
 """
 
 from __future__ import annotations
@@ -20,89 +20,91 @@ from torch import Tensor
 from isthmus.data import rows
 from isthmus.data.folder.arrow import (
     Floats,
-    filled,
-    found,
-    is_beyond,
-    is_listed,
+    blank_to_null,
+    exceeds_float32,
+    is_list,
     is_numeric,
+    is_present,
     is_text,
-    lengths_of,
-    named,
-    numbers_of,
-    one,
-    plain,
-    texts,
-    there,
+    list_lengths,
+    positions_in,
+    to_array,
+    to_floats,
+    to_plain,
+    to_texts,
+    wrong_type,
 )
 from isthmus.data.folder.problems import Mask, Problem, at_rows
 from isthmus.data.ids import hash_ids
 from isthmus.options import Registered
 
 Totals = dict[str, Tensor]
-MANY, FEW = 100, 10
-"""Different values of a category: more than many are worth a word, few are no names whatever else speaks for it."""
-WIDE = 100
-"""A category with more values than this is a sparse matrix."""
-WIDEST = 1 << 24
-"""Features in one column; a wider one is a mistake, or asks for a model beyond any machine."""
+MAX_CATEGORIES, MIN_NAMES = 100, 10
+"""More values than the first are suspicious in a category; up to the second they are never taken for names."""
+MAX_DENSE = 100
+"""A category with more values than this is encoded as a sparse matrix."""
+MAX_WIDTH = 1 << 24
+"""Features in one column; a wider column is a mistake, or needs a model that fits no machine."""
 
 
 class Column(Registered):
-    """A feature column of `nodes.parquet` and how it is encoded."""
+    """A feature column of `nodes.parquet` and its encoding."""
 
     kind: ClassVar[str] = "kind of column"
     built_in_module: ClassVar[str] = "isthmus.data.folder.columns"
 
     structural: StrictBool | list[Annotated[int, Field(strict=True, ge=0)]] = False
-    """Whether the column follows from the edges, as a degree does; or which of its features do, counted from 0."""
+    """Whether the features are computed from the edges, as a degree is; or the positions, from 0, of those that are."""
 
-    def reads(self, column: str) -> list[str]:
-        """The columns of the file that make up this one."""
+    def file_columns(self, column: str) -> list[str]:
+        """Return the columns of the file that make up this one."""
         return [column]
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
-        """What is wrong with the values; the columns themselves are there."""
+        """Yield the problems of the values; the columns themselves are present."""
         raise NotImplementedError
 
     @property
     def has_keyed_totals(self) -> bool:
-        """Whether the first sums are keyed by `ids`."""
+        """Whether the first totals are keyed by `ids`."""
         return False
 
     def has_totals(self, step: Literal["first", "second"]) -> bool:
-        """Whether there are such sums, other than keyed ones."""
+        """Whether there are totals of this step that are not keyed."""
         return False
 
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
-        """What this party adds to the first sums, which may be keyed by `ids`."""
+        """Return what this party adds to the first totals, which may be keyed by `ids`."""
         return {}
 
     def second_totals(self, column: str, table: pa.Table, first: Totals) -> Totals:
-        """What this party adds to the second sums, once the first are known."""
+        """Return what this party adds to the second totals, given the first totals of all parties."""
         return {}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        """The features, `[nodes, width]`, dense or sparse CSR."""
+        """Return the features, `[nodes, width]`, dense or sparse CSR."""
         raise NotImplementedError
 
 
 class Number(Column):
-    """A number, brought to mean 0 and deviation 1 over all parties' nodes, or taken as it is."""
+    """A number, standardised to mean 0 and deviation 1 over the nodes of all parties, or unchanged."""
 
     name: ClassVar[str] = "number"
 
     scale: Literal["standard", "none"] = "standard"
-    """Subtract the mean of all parties and divide by their standard deviation, or leave it."""
+    """`standard`: subtract the mean over all parties and divide by their standard deviation. `none`: no change."""
     missing: Literal["error", "mean"] = "error"
-    """A missing value is an error, or is taken to be the mean of all parties."""
+    """A missing value is an error, or is replaced by the mean over all parties."""
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
-        values = plain(table.column(column))
+        values = to_plain(table.column(column))
         if not is_numeric(values.type):
-            yield Problem(file, f"column '{column}' holds {named(values.type)}: a number column holds numbers")
+            yield wrong_type(file, column, values.type, "numbers")
             return
-        numbers = numbers_of(values)
-        yield from at_rows(file, f"column '{column}' is infinite or beyond 3.4e38: mend it", is_beyond(numbers))
+        numbers = to_floats(values)
+        yield from at_rows(
+            file, f"column '{column}' is infinite or beyond 3.4e38: correct it", exceeds_float32(numbers)
+        )
         if self.missing == "error":
             what = f"column '{column}' has no value: fill it in, or declare missing = \"mean\""
             yield from at_rows(file, what, np.isnan(numbers))
@@ -113,17 +115,17 @@ class Number(Column):
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
         if not self.has_totals("first"):
             return {}
-        numbers = _present(table.column(column))
+        numbers = _finite(table.column(column))
         return {"count": torch.tensor(numbers.size), "sum": torch.tensor(numbers.sum())}
 
     def second_totals(self, column: str, table: pa.Table, first: Totals) -> Totals:
         if not self.has_totals("second"):
             return {}
-        apart = _present(table.column(column)) - _mean(first)
-        return {"squares": torch.tensor((apart**2).sum())}
+        difference = _finite(table.column(column)) - _mean(first)
+        return {"squares": torch.tensor((difference**2).sum())}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        numbers = numbers_of(table.column(column))
+        numbers = to_floats(table.column(column))
         if self.missing == "mean":
             numbers = np.where(np.isnan(numbers), _mean(totals), numbers)
         if self.scale == "standard":
@@ -133,34 +135,33 @@ class Number(Column):
 
 
 class Category(Column):
-    """One of several values, one-hot; a missing value is all zeros."""
+    """One of several values, encoded one-hot; a missing value is all zeros."""
 
     name: ClassVar[str] = "category"
 
     values: list[str | bool | int] | None = Field(None, min_length=1)
-    """The values there are, in the order of their features; without, those that any party has, in the order of their
-    keyed hashes, so that nobody has to tell another which they are."""
+    """The possible values, in the order of their features. Default: all values that occur at any party, in the order of
+    their keyed hashes, so that no party has to reveal its values."""
 
     @field_validator("values")
     @classmethod
     def _differ(cls, values: list[str | bool | int] | None) -> list[str | bool | int] | None:
-        if values is not None and len({_spelled(value) for value in values}) < len(values):
-            raise ValueError("lists a value twice")
+        if values is not None and len({_as_arrow_text(value) for value in values}) < len(values):
+            raise ValueError("it lists a value twice")
         return values
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
-        values = filled(table.column(column))
+        values = blank_to_null(table.column(column))
         if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
-            what = f"column '{column}' holds {named(values.type)}: a category is a text or a whole number"
-            yield Problem(file, what)
+            yield wrong_type(file, column, values.type, "texts or whole numbers")
         elif self.values is not None:
-            what = f"column '{column}' has a value that is not declared: add it to 'values', at all parties"
-            yield from at_rows(file, what, (found(texts(values), self._declared()) < 0) & there(values))
+            what = f"column '{column}' has a value that is not declared: add it to 'values' at all parties"
+            yield from at_rows(file, what, (positions_in(to_texts(values), self._declared()) < 0) & is_present(values))
         else:
-            said = texts(values)
-            different = count_distinct(said)
-            if different > MANY and looks_like_names(said):
-                what = f"column '{column}' has {different:,} different values: that looks like names, not categories"
+            values = to_texts(values)
+            different = count_distinct(values)
+            if different > MAX_CATEGORIES and looks_like_names(values):
+                what = f"column '{column}' has {different:,} different values, which look like names, not categories"
                 yield Problem(file, what, severe=False)
 
     @property
@@ -170,105 +171,107 @@ class Category(Column):
     def first_totals(self, column: str, table: pa.Table, key: bytes | None) -> Totals:
         if not self.has_keyed_totals:
             return {}
-        counts = pc.value_counts(texts(table.column(column)).drop_null())
-        numbers = hash_ids(counts.field("values").to_pylist(), key)
-        return {"ids": numbers, "counts": torch.tensor(counts.field("counts").to_pylist(), dtype=torch.long)}
+        counts = pc.value_counts(to_texts(table.column(column)).drop_null())
+        ids = hash_ids(counts.field("values").to_pylist(), key)
+        return {"ids": ids, "counts": torch.tensor(counts.field("counts").to_pylist(), dtype=torch.long)}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        values = texts(table.column(column))
+        values = to_texts(table.column(column))
         if self.values is not None:
-            return _one_hot(torch.from_numpy(found(values, self._declared())), len(self.values))
+            return _one_hot(torch.from_numpy(positions_in(values, self._declared())), len(self.values))
         own = pc.unique(values.drop_null())
-        place = torch.searchsorted(totals["ids"], hash_ids(own.to_pylist(), key))
-        at = torch.from_numpy(found(values, own))
-        return _one_hot(torch.cat([place, torch.tensor([-1])])[at], totals["ids"].numel())
+        feature = torch.searchsorted(totals["ids"], hash_ids(own.to_pylist(), key))
+        position = torch.from_numpy(positions_in(values, own))
+        return _one_hot(torch.cat([feature, torch.tensor([-1])])[position], totals["ids"].numel())
 
     def _declared(self) -> pa.Array:
-        return pa.array([_spelled(value) for value in self.values or ()], pa.string())
+        return pa.array([_as_arrow_text(value) for value in self.values or ()], pa.string())
 
 
 class Vector(Column):
-    """A list of numbers of one length, taken as it is."""
+    """A list of numbers, unchanged; all lists have one length."""
 
     name: ClassVar[str] = "vector"
 
-    width: int = Field(ge=0, le=WIDEST)
-    """Numbers in each list."""
+    width: int = Field(ge=0, le=MAX_WIDTH)
+    """Length of each list."""
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
-        values = one(table.column(column))
-        if not (is_listed(values.type) and is_numeric(values.type.value_type)):
-            yield Problem(file, f"column '{column}' holds {named(values.type)}: a vector column holds lists of numbers")
+        values = to_array(table.column(column))
+        if not (is_list(values.type) and is_numeric(values.type.value_type)):
+            yield wrong_type(file, column, values.type, "lists of numbers")
             return
-        lengths = lengths_of(values)
+        lengths = list_lengths(values)
         yield from at_rows(file, f"column '{column}' has no value: fill it in", lengths < 0)
-        what = f"column '{column}' is not {self.width} numbers long, as party.toml declares"
+        what = f"column '{column}' does not have {self.width} numbers, as party.toml declares"
         yield from at_rows(file, what, (lengths >= 0) & (lengths != self.width))
-        wrong = _unfit(numbers_of(pc.list_flatten(values)), lengths)
-        yield from at_rows(file, f"column '{column}' has NaN, infinite or missing numbers: mend them", wrong)
+        wrong = _has_bad_number(to_floats(pc.list_flatten(values)), lengths)
+        yield from at_rows(file, f"column '{column}' has NaN, infinite or missing numbers: correct them", wrong)
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        values = one(table.column(column))
+        values = to_array(table.column(column))
         return _floats(pc.list_flatten(values)).view(len(values), self.width)
 
 
 class Bag(Column):
-    """A long list of numbers of which few are not zero: columns `NAME.at` (where, from 0) and `NAME.value` (what)."""
+    """A long list with few numbers other than 0: `NAME.at` has their positions, from 0, `NAME.value` the numbers."""
 
     name: ClassVar[str] = "bag"
 
-    width: int = Field(ge=0, le=WIDEST)
-    """Numbers in the whole list."""
+    width: int = Field(ge=0, le=MAX_WIDTH)
+    """Length of the whole list."""
 
-    def reads(self, column: str) -> list[str]:
+    def file_columns(self, column: str) -> list[str]:
         return [f"{column}.at", f"{column}.value"]
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
-        at, value = (one(table.column(each)) for each in self.reads(column))
-        if not (is_listed(at.type) and pa.types.is_integer(at.type.value_type)):
-            yield Problem(file, f"column '{column}.at' holds {named(at.type)}: it holds lists of whole numbers")
-        elif not (is_listed(value.type) and is_numeric(value.type.value_type)):
-            yield Problem(file, f"column '{column}.value' holds {named(value.type)}: it holds lists of numbers")
+        at, value = (to_array(table.column(each)) for each in self.file_columns(column))
+        if not (is_list(at.type) and pa.types.is_integer(at.type.value_type)):
+            yield wrong_type(file, f"{column}.at", at.type, "lists of whole numbers")
+        elif not (is_list(value.type) and is_numeric(value.type.value_type)):
+            yield wrong_type(file, f"{column}.value", value.type, "lists of numbers")
         else:
-            lengths = lengths_of(at)
-            differ = (lengths != lengths_of(value)) | (lengths < 0)
-            yield from at_rows(file, f"'{column}.at' and '{column}.value' differ in length, or are missing", differ)
-            where = numbers_of(pc.list_flatten(at))
-            owner = np.repeat(np.arange(len(at)), lengths.clip(min=0))
+            lengths = list_lengths(at)
+            differ = (lengths != list_lengths(value)) | (lengths < 0)
             yield from at_rows(
-                file,
-                f"column '{column}.at' names a place outside 0 .. {self.width - 1}, or one twice",
-                _any(owner[~((where >= 0) & (where < self.width))], len(at)) | _twice(owner, where, len(at)),
+                file, f"'{column}.at' and '{column}.value' differ in length or are missing: correct them", differ
             )
-            wrong = _unfit(numbers_of(pc.list_flatten(value)), lengths_of(value))
-            yield from at_rows(file, f"column '{column}.value' has NaN, infinite or missing numbers: mend them", wrong)
+            position = to_floats(pc.list_flatten(at))
+            row = np.repeat(np.arange(len(at)), lengths.clip(min=0))
+            outside = _mask(row[~((position >= 0) & (position < self.width))], len(at))
+            what = f"column '{column}.at' has a position outside 0 to {self.width - 1}, or a position twice"
+            yield from at_rows(file, what, outside | _has_repeats(row, position, len(at)))
+            wrong = _has_bad_number(to_floats(pc.list_flatten(value)), list_lengths(value))
+            yield from at_rows(
+                file, f"column '{column}.value' has NaN, infinite or missing numbers: correct them", wrong
+            )
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
-        at, value = (one(table.column(each)) for each in self.reads(column))
-        lengths = lengths_of(at)
+        at, value = (to_array(table.column(each)) for each in self.file_columns(column))
+        lengths = list_lengths(at)
         col = np.asarray(pc.list_flatten(at).to_numpy(zero_copy_only=False), dtype=np.int64)
         values = _floats(pc.list_flatten(value))
-        owner = np.repeat(np.arange(len(at)), lengths)
-        if ((np.diff(owner) == 0) & (np.diff(col) < 0)).any():  # a CSR matrix has its columns in order
-            order = np.lexsort((col, owner))
+        row = np.repeat(np.arange(len(at)), lengths)
+        if ((np.diff(row) == 0) & (np.diff(col) < 0)).any():  # a CSR matrix needs its columns in order
+            order = np.lexsort((col, row))
             col, values = col[order], values[torch.from_numpy(order)]
         crow = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
         return rows.csr(crow, torch.from_numpy(col.copy()), values, (len(at), self.width))
 
 
 def count_distinct(values: Any) -> int:
-    """How many different values there are."""
+    """Count the different values."""
     return int(pc.count_distinct(values).as_py())
 
 
 def looks_like_names(values: Any) -> bool:
-    """Whether values differ in more than half of the rows, and are not just few."""
+    """Whether there are many values, and more of them than half of the rows."""
     different = count_distinct(values)
-    return different > FEW and different * 2 > len(values) - values.null_count
+    return different > MIN_NAMES and different * 2 > len(values) - values.null_count
 
 
-def _present(values: Any) -> Floats:
-    numbers = numbers_of(values)
+def _finite(values: Any) -> Floats:
+    numbers = to_floats(values)
     return numbers[np.isfinite(numbers)]
 
 
@@ -277,48 +280,48 @@ def _mean(totals: Mapping[str, Tensor]) -> float:
 
 
 def _deviation(totals: Mapping[str, Tensor]) -> float:
-    """Standard deviation over all parties; 0 where it is no more than the rounding of a mean of equal numbers."""
+    """Return the standard deviation over all parties; 0 if it is only the rounding error of equal numbers."""
     count = int(totals["count"].clamp(min=1))
     deviation = float((totals["squares"] / count).sqrt())
     return deviation if deviation > count * np.finfo(np.float64).eps * abs(_mean(totals)) else 0.0
 
 
-def _spelled(value: str | bool | int) -> str:
-    """A declared value as Arrow spells it."""
+def _as_arrow_text(value: str | bool | int) -> str:
+    """Return a declared value as the text that Arrow makes of it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _one_hot(at: Tensor, width: int) -> Tensor:
-    """A 1 at each row's place, nowhere where that is -1; sparse where there are many places."""
-    here = at >= 0
-    if width > WIDE:
-        crow = torch.cat([torch.zeros(1, dtype=torch.long), here.cumsum(0)])
-        return rows.csr(crow, at[here], torch.ones(int(here.sum())), (at.numel(), width))
-    x = torch.zeros(at.numel(), width)
-    x[here.nonzero().squeeze(1), at[here]] = 1.0
+def _one_hot(position: Tensor, width: int) -> Tensor:
+    """Return rows with a 1 at their position, all zeros where that is -1; sparse for a large width."""
+    known = position >= 0
+    if width > MAX_DENSE:
+        crow = torch.cat([torch.zeros(1, dtype=torch.long), known.cumsum(0)])
+        return rows.csr(crow, position[known], torch.ones(int(known.sum())), (position.numel(), width))
+    x = torch.zeros(position.numel(), width)
+    x[known.nonzero().squeeze(1), position[known]] = 1.0
     return x
 
 
 def _floats(values: Any) -> Tensor:
-    """Numbers in the type that models read, in memory of their own."""
-    numbers = values.to_numpy(zero_copy_only=False) if pa.types.is_floating(values.type) else numbers_of(values)
+    """Return numbers as a new tensor of the default type."""
+    numbers = values.to_numpy(zero_copy_only=False) if pa.types.is_floating(values.type) else to_floats(values)
     return torch.from_numpy(numbers.copy()).to(torch.get_default_dtype())
 
 
-def _unfit(numbers: Floats, lengths: NDArray[np.int64]) -> Mask:
-    """Lists with a number that is missing, NaN or infinite."""
-    owner = np.repeat(np.arange(lengths.size), lengths.clip(min=0))
-    return _any(owner[np.isnan(numbers) | is_beyond(numbers)], lengths.size)
+def _has_bad_number(numbers: Floats, lengths: NDArray[np.int64]) -> Mask:
+    """Return a mask of the lists with a number that is missing, NaN or infinite."""
+    row = np.repeat(np.arange(lengths.size), lengths.clip(min=0))
+    return _mask(row[np.isnan(numbers) | exceeds_float32(numbers)], lengths.size)
 
 
-def _any(positions: NDArray[np.int64], length: int) -> Mask:
-    found = np.zeros(length, dtype=bool)
-    found[positions] = True
-    return found
+def _mask(positions: NDArray[np.int64], length: int) -> Mask:
+    mask = np.zeros(length, dtype=bool)
+    mask[positions] = True
+    return mask
 
 
-def _twice(owner: NDArray[np.int64], where: Floats, length: int) -> Mask:
-    """Rows that name a place more than once."""
-    order = np.lexsort((where, owner))
-    same = (np.diff(owner[order]) == 0) & (np.diff(where[order]) == 0)
-    return _any(owner[order][1:][same], length)
+def _has_repeats(row: NDArray[np.int64], position: Floats, length: int) -> Mask:
+    """Return a mask of the rows that have a position more than once."""
+    order = np.lexsort((position, row))
+    same = (np.diff(row[order]) == 0) & (np.diff(position[order]) == 0)
+    return _mask(row[order][1:][same], length)

@@ -15,19 +15,18 @@ import pyarrow.compute as pc
 
 from isthmus import store, toml
 from isthmus.data.folder.arrow import (
-    filled,
-    is_listed,
+    blank_to_null,
+    is_list,
     is_numeric,
     is_text,
-    lengths_of,
-    named,
-    numbers_of,
-    one,
-    plain,
-    texts,
+    list_lengths,
+    to_array,
+    to_floats,
+    to_plain,
+    to_texts,
 )
-from isthmus.data.folder.columns import MANY, count_distinct, looks_like_names
-from isthmus.data.folder.problems import Problem, listed, printable
+from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
+from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder, read_table
 from isthmus.data.folder.settings import FILE, MAX_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.writing import MOLECULES, atomic_folder
@@ -124,7 +123,7 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
         meant = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
         extra = [name for name in table.column_names if name not in meant]
         if extra:
-            what = f"columns that mean nothing here are left out: {listed(extra)}"
+            what = f"columns that mean nothing here are left out: {join_names(extra)}"
             notes.append(Problem(path.name, what, severe=False))
         tables[file] = table.select(meant)
     for column in source.ignore:
@@ -147,7 +146,7 @@ def _renamed(path: Path, source: SourceTables, roles: Mapping[str, str], ids: Se
     table = table.select([at for at, name in enumerate(table.column_names) if name not in source.ignore])
     for role in roles:
         if role in source.renamed and source.renamed[role] not in table.column_names:
-            raise _refused(f"{path} has no column '{source.renamed[role]}': it has {listed(table.column_names)}")
+            raise _refused(f"{path} has no column '{source.renamed[role]}': it has {join_names(table.column_names)}")
     names = [columns.get(name, name) for name in table.column_names]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
@@ -158,7 +157,7 @@ def _renamed(path: Path, source: SourceTables, roles: Mapping[str, str], ids: Se
 def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
     """Ids as whole numbers where all of them are, in all tables; else as texts."""
     ids = [(file, column) for file, table in tables.items() for column in IDS[file] if column in table.column_names]
-    columns = {place: plain(tables[place[0]].column(place[1])) for place in ids}
+    columns = {place: to_plain(tables[place[0]].column(place[1])) for place in ids}
     if all(_are_whole(values) for values in columns.values()):
         cast: Any = pa.int64()
     elif all(is_text(values.type) or pa.types.is_integer(values.type) for values in columns.values()):
@@ -167,7 +166,7 @@ def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
         return tables  # the check says what is wrong with them
     for (file, column), values in columns.items():
         at = tables[file].column_names.index(column)
-        tables[file] = tables[file].set_column(at, column, filled(values).cast(cast))
+        tables[file] = tables[file].set_column(at, column, blank_to_null(values).cast(cast))
     return tables
 
 
@@ -177,7 +176,7 @@ def _are_whole(values: Any) -> bool:
         return not pa.types.is_uint64(values.type)
     if not is_text(values.type):
         return False
-    said = texts(values).drop_null()
+    said = to_texts(values).drop_null()
     return bool(pc.all(pc.match_substring_regex(said, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
 
 
@@ -208,7 +207,7 @@ def _like(source: SourceTables) -> dict[str, Any]:
     if other.level != _level(source) or (other.smiles is None) != (source.smiles is None):
         raise _refused(f"--like {source.like}: that party holds {_held(other)}, these tables are something else")
     if source.tasks and list(source.tasks) != other.tasks:
-        raise _refused(f"--like {source.like}: its tasks are {listed(other.tasks or ['none'])}: leave --task out")
+        raise _refused(f"--like {source.like}: its tasks are {join_names(other.tasks or ['none'])}: leave --task out")
     shared = other.model_dump(include={"labels", "classes", "tasks", "ids", "columns"})
     return {**shared, "smiles": None if other.smiles is None else {"features": other.smiles.features}}
 
@@ -221,7 +220,7 @@ def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
     """The labels as the table shows them."""
     if source.tasks:
         return {"tasks": list(source.tasks)}
-    values = filled(table.column("label")).drop_null() if "label" in table.column_names else None
+    values = blank_to_null(table.column("label")).drop_null() if "label" in table.column_names else None
     if values is None or not len(values):
         if source.classes:
             return {"classes": source.classes}
@@ -231,7 +230,7 @@ def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
         )
     if pa.types.is_string(values.type):
         names = pc.unique(values).to_pylist()
-        if len(names) > MANY:
+        if len(names) > MAX_CATEGORIES:
             raise _refused(
                 f"the label column has {len(names):,} different texts: that looks like names, not classes; name "
                 "another with --label, or list them in another party's party.toml and use --like"
@@ -240,17 +239,17 @@ def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
     if pa.types.is_boolean(values.type):
         return {"classes": 2}
     if is_numeric(values.type):
-        most = np.nanmax(numbers_of(values), initial=0)
+        most = np.nanmax(to_floats(values), initial=0)
         return {"classes": int(min(most, MAX_CLASSES)) + 1}
-    raise _refused(f"the label column holds {named(values.type)}: labels are whole numbers or texts")
+    raise _refused(f"the label column holds values of type {values.type}: labels are whole numbers or texts")
 
 
 def _partners(edges: Any, name: str) -> list[str] | None:
     if edges is None or "owner" not in edges.column_names:
         return None
-    owners = filled(edges.column("owner"))
+    owners = blank_to_null(edges.column("owner"))
     if not is_text(owners.type):
-        raise _refused(f"the owner column holds {named(owners.type)}: it holds names of parties")
+        raise _refused(f"the owner column holds values of type {owners.type}: it must hold names")
     return sorted({str(each) for each in pc.unique(owners.drop_null()).to_pylist()} - {name})
 
 
@@ -259,13 +258,13 @@ def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
     features = [name for name in nodes.column_names if name not in {*RESERVED, *source.tasks}]
     if not features:
         raise _refused("the nodes have no column of features: add at least one")
-    return {name: _kind(name, one(nodes.column(name))) for name in features}
+    return {name: _kind(name, to_array(nodes.column(name))) for name in features}
 
 
 def _kind(name: str, values: Any) -> dict[str, Any]:
-    if is_listed(values.type):
-        return {"kind": "vector", "width": int(lengths_of(values).max(initial=0))}
-    values = filled(values)
+    if is_list(values.type):
+        return {"kind": "vector", "width": int(list_lengths(values).max(initial=0))}
+    values = blank_to_null(values)
     if pa.types.is_boolean(values.type):
         return {"kind": "number", "scale": "none", **_missing(values)}
     if pa.types.is_null(values.type):
@@ -274,10 +273,10 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
         return {"kind": "number", **_missing(values)}
     if not pa.types.is_string(values.type):
         raise _refused(
-            f"column '{name}' holds {named(values.type)}, which is no feature: leave it out with --ignore {name}"
+            f"column '{name}' holds values of type {values.type}, not features: leave it out with --ignore {name}"
         )
     different = count_distinct(values)
-    if different > MANY or looks_like_names(values):
+    if different > MAX_CATEGORIES or looks_like_names(values):
         raise _refused(
             f"column '{name}' has {different:,} different texts: that looks like names, not categories; leave it out "
             f"with --ignore {name}, or declare it in another party's {FILE} and use --like"
@@ -286,7 +285,7 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
 
 
 def _missing(values: Any) -> dict[str, str]:
-    return {"missing": "mean"} if np.isnan(numbers_of(values)).any() else {}
+    return {"missing": "mean"} if np.isnan(to_floats(values)).any() else {}
 
 
 def _write(path: Path, table: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a party folder: all of it at once, each with the rows that it is about."""
+"""Problems of a party folder, each with the rows that have it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
-SHOWN = 8
-"""Rows, or names, that a problem lists; the others are counted."""
+MAX_LISTED = 8
+"""A problem lists at most this many rows or names and counts the others."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a party folder.
 
     Arguments:
         file: the file inside the folder.
         what: what is wrong and what to do.
-        rows: the first rows that it is about, the first row of a file being 1.
-        count: how many rows it is about.
-        severe: whether the folder cannot be used like this.
+        rows: the first rows that have the problem, counted from 1.
+        count: how many rows have it.
+        severe: whether the folder is unusable until this is fixed.
     """
 
     file: str
@@ -32,7 +32,7 @@ class Problem:
     severe: bool = True
 
     def __str__(self) -> str:
-        """One line, whatever names the files hold."""
+        """Return the problem on one line, even if names in the files hold line breaks."""
         where = self.file
         if self.rows:
             rest = f" and {self.count - len(self.rows):,} more" if self.count > len(self.rows) else ""
@@ -42,25 +42,25 @@ class Problem:
 
 
 def at_rows(file: str, what: str, wrong: Mask, *, severe: bool = True) -> Iterator[Problem]:
-    """The problem of the rows where the mask is set; none where it is nowhere."""
+    """Yield one problem of the rows where the mask is set, or nothing if it is set nowhere."""
     rows = np.flatnonzero(wrong)
     if rows.size:
-        yield Problem(file, what, tuple((rows[:SHOWN] + 1).tolist()), int(rows.size), severe)
+        yield Problem(file, what, tuple((rows[:MAX_LISTED] + 1).tolist()), int(rows.size), severe)
 
 
-def listed(names: Iterable[object]) -> str:
-    """Names in a message, the first of them where there are many.
+def join_names(names: Iterable[object]) -> str:
+    """Return names for a message; of many, only the first.
 
-    >>> listed(range(10))
+    >>> join_names(range(10))
     '0, 1, 2, 3, 4, 5, 6, 7 and 2 more'
     """
     words = [str(name) for name in names]
-    rest = f" and {len(words) - SHOWN:,} more" if len(words) > SHOWN else ""
-    return ", ".join(words[:SHOWN]) + rest
+    rest = f" and {len(words) - MAX_LISTED:,} more" if len(words) > MAX_LISTED else ""
+    return ", ".join(words[:MAX_LISTED]) + rest
 
 
 def printable(text: str) -> str:
-    r"""A text on one line: what is no letter, sign or space is spelled out.
+    r"""Return a text on one line, with control characters escaped.
 
     >>> printable("a\nb")
     'a\\nb'

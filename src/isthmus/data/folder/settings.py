@@ -11,7 +11,7 @@ from pydantic import Field
 
 from isthmus.data.folder.columns import Column
 from isthmus.data.folder.limits import Limits
-from isthmus.data.folder.problems import Problem, listed
+from isthmus.data.folder.problems import Problem, join_names
 from isthmus.data.party import NAME_RULE
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
@@ -110,7 +110,7 @@ def _unclear(settings: PartyFile) -> list[Problem]:
     for name in ("labels", "tasks", "partners"):
         values = getattr(settings, name) or []
         if len(set(values)) < len(values):
-            wrong.append(f"'{name}' lists something twice: {listed(values)}")
+            wrong.append(f"'{name}' lists something twice: {join_names(values)}")
         if "" in values:
             wrong.append(f"'{name}' lists an empty text: in the files that is no value; take it out")
     taken = (RESERVED - {"label"}).intersection(settings.tasks or ())
@@ -158,7 +158,7 @@ def _wrong_columns(settings: PartyFile) -> list[Problem]:
             continue
         faults = kind.problems(options)
         found += [f"{where}: {fault}" for fault in faults]
-        names = [column] if faults else kind.read(options, where).reads(column)
+        names = [column] if faults else kind.read(options, where).file_columns(column)
         found += [f"{where}: '{each}' has another meaning already: rename it" for each in names if each in taken]
         found += [f"{where}: '{each}' is under 'ignore' too" for each in names if each in settings.ignore]
         taken.update(names)
