@@ -450,7 +450,7 @@ def test_a_head_is_called_once():
             return self.head(h) + self.head(h.relu())
 
     cohort = Cohort(make_parties("node"))
-    with pytest.raises(IsthmusError, match="Twice calls its head 'head' not once"):
+    with pytest.raises(IsthmusError, match="Twice must call its head 'head' once per forward pass"):
         per_party(Twice(), len(cohort))(cohort.block, embed=True)
 
 

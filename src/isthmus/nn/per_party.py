@@ -1,11 +1,11 @@
-"""Turns any PyG module into one that holds a stack of weights, one slice per party."""
+"""Turn any PyG module into a model with a slice of weights per party."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,13 +25,13 @@ from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, 
 
 @dataclass
 class Leaf:
-    """A tensor that is trained, and how it divides among the parties.
+    """A tensor that is trained, with a part for each party.
 
     Arguments:
-        name: the weight it is (part of); a first-layer weight kept by touched rows has a second leaf `name#rest`.
+        name: the weight; a first-layer weight stored by touched rows has a second leaf, `name#rest`.
         tensor: what autograd sees.
-        sizes: rows of the tensor that are each party's.
-        shared: the slice moves when any party moves (the rest of a first-layer weight, equal at all that train).
+        sizes: number of the tensor's rows in each part.
+        shared: the second part belongs to all parties that train and moves when any of them does (see `FirstLayer`).
     """
 
     name: str
@@ -39,22 +39,22 @@ class Leaf:
     sizes: tuple[int, ...]
     shared: bool = False
 
-    def parts(self, of: Tensor) -> tuple[Tensor, ...]:
-        """`of` (shaped like the leaf) as one view per party."""
-        return tuple(of.split(self.sizes))
+    def parts(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """A view of each party's part of a tensor shaped like the leaf."""
+        return tuple(tensor.split(self.sizes))
 
 
 class PerParty:
     """A model for a cohort: shared weights (one slice for all) or a stack of them (one slice per party).
 
-    Known layers work on all parties side by side: Linear layers, inside PyG's convolutions too, become stacked ones;
+    Known layers work on all parties side by side: Linear layers, also inside PyG's convolutions, use stacked weights;
     biases, attention vectors and normalisation weights are repeated for the rows of their party. Functional dropout
-    draws per party. A module with a layer that is not known, or whose own `forward` mixes rows (found by comparing
-    both ways once), is run for one party after another: slower, never wrong.
+    draws per party. A module with an unknown layer, or whose own `forward` mixes rows (the first pass compares both
+    ways), runs for one party after another, which is slower and gives the same results.
 
     Arguments:
-        module: any PyG module with `forward(x, edge_index, ...)`; of `edge_weight`, `batch` and `batch_size` it gets
-            what its signature names.
+        module: any PyG module with `forward(x, edge_index, ...)`; it also gets `edge_weight`, `batch` and
+            `batch_size` (or `num_graphs`) if its signature names them.
         parties: number of slices.
 
     >>> model = per_party(gnn.GCN(3, 8, 2, 4), parties=2)
@@ -72,7 +72,11 @@ class PerParty:
         self._twin = twin_of(self.module, self._bank)
         self.side_by_side = self._twin is not None
         self._probed = False
-        self._arguments = _arguments(self.module)
+        self._arguments = inspect.signature(module.forward).parameters.keys()
+        if not {"x", "edge_index"} <= self._arguments:
+            raise IsthmusError(
+                f"model {type(module).__name__} has no forward(x, edge_index, ...): name its first arguments so"
+            )
         self._features: dict[int, Features] = {}
         self._columns: dict[Any, tuple[Tensor, Columns]] = {}
         self._shared: Weights | None = initial_weights(self.module)
@@ -83,7 +87,7 @@ class PerParty:
     # ---- weights
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take weights: of each one slice for all parties, or a stack with a leading party dimension."""
+        """Set every weight to one slice for all parties, or to a stack with a leading party dimension."""
         names = initial_weights(self.module)
         for name, like in names.items():
             if name not in weights:
@@ -93,11 +97,11 @@ class PerParty:
                     f"weight '{name}' has shape {tuple(weights[name].shape)}, the model's is {tuple(like.shape)}"
                 )
         moved = {name: weights[name].detach().to(self.device) for name in names}
-        alone = {name for name, like in names.items() if moved[name].shape == like.shape}
+        shared = {name for name, like in names.items() if moved[name].shape == like.shape}
         self._shared, self._stacks = moved, {}
-        if alone != names.keys():
+        if shared != names.keys():
             self._shared = None
-            self._stacks = {n: w.expand(self.parties, *w.shape) if n in alone else w for n, w in moved.items()}
+            self._stacks = {n: w.expand(self.parties, *w.shape) if n in shared else w for n, w in moved.items()}
 
     def weights(self) -> dict[str, Stack]:
         """The stack of every weight, `[parties, ...]`."""
@@ -115,10 +119,10 @@ class PerParty:
         """Make the weights trainable, a slice per party, and return the leaves that an optimiser moves.
 
         Arguments:
-            block: what will be trained on.
+            block: the data to train on.
             trains: which parties take steps at all.
-            touched_rows: every party that trains takes the same number of steps, and only its data moves its weights
-                otherwise than those of other parties: then a first layer may be stored by touched rows.
+            touched_rows: allow a first layer stored by touched rows. Right only if all parties that train take the same
+                number of steps and nothing but their data moves their weights apart.
             only: names of the weights to train; the others keep their values, running statistics too, and get no
                 gradient. None trains all.
         """
@@ -135,12 +139,11 @@ class PerParty:
         self._stacks, self._shared = {}, None
         for name, stack in stacks.items():
             if name == self.first_layer and rows.is_sparse(block.x):
-                use = touched_rows and shared is not None
-                layer = self._first_layer(block, shared[name] if shared and use else stack, use, trains)
+                layer = self._first_layer(block, stack, shared[name] if shared and touched_rows else None, trains)
                 self._stacks[name] = layer
                 if name in trainable:
                     leaves.append(Leaf(name, layer.party_rows.requires_grad_(), layer.columns.sizes))
-                    if use:
+                    if layer.columns.touched:
                         leaves.append(Leaf(f"{name}#rest", layer.shared_rows, (1, 1), shared=True))
                 continue
             full = dense(stack).clone(memory_format=torch.contiguous_format)
@@ -150,20 +153,20 @@ class PerParty:
         self.training = True
         return leaves
 
-    def _first_layer(self, block: Block, stack: Stack, touched: bool, trains: Sequence[bool]) -> FirstLayer:
-        columns = self._columns_of(block, touched)
-        if touched:
-            assert isinstance(stack, Tensor)
-            by_input = stack.t().contiguous()
-            kept, rest = by_input.index_select(0, columns.index), torch.stack([by_input, by_input])
+    def _first_layer(self, block: Block, stack: Stack, shared: Tensor | None, trains: Sequence[bool]) -> FirstLayer:
+        """The first layer of `stack`; by touched rows if `shared` is the slice that all parties start from."""
+        columns = self._columns_of(block, shared is not None)
+        if shared is not None:
+            by_input = shared.t().contiguous()
+            party_rows, shared_rows = by_input.index_select(0, columns.index), torch.stack([by_input, by_input])
         else:
             full = dense(stack)
-            kept = full.transpose(1, 2).reshape(-1, full.size(1)).contiguous()
-            rest = full.new_zeros(2, full.size(2), full.size(1))
-        return FirstLayer(columns, kept, rest, tuple(trains))
+            party_rows = full.transpose(1, 2).reshape(-1, full.size(1)).contiguous()
+            shared_rows = full.new_zeros(2, full.size(2), full.size(1))
+        return FirstLayer(columns, party_rows, shared_rows, tuple(trains))
 
     def like_leaves(self, leaves: Sequence[Leaf], weights: Mapping[str, Tensor]) -> list[Tensor]:
-        """Weights (shared or stacked) in the shapes of the leaves, to be added to their gradients."""
+        """Weights (shared or stacked) in the shapes of the leaves, to be combined with their gradients."""
         shaped = []
         parameters = dict(self.module.named_parameters())
         for leaf in leaves:
@@ -182,7 +185,7 @@ class PerParty:
         return shaped
 
     def stop_training(self) -> None:
-        """Freeze the weights; what autograd held is let go."""
+        """Freeze the weights and free what autograd holds."""
         for stack in self._stacks.values():
             for tensor in (stack,) if isinstance(stack, Tensor) else (stack.party_rows, stack.shared_rows):
                 tensor.requires_grad_(False).grad = None
@@ -190,12 +193,12 @@ class PerParty:
 
     @property
     def first_layer(self) -> str | None:
-        """The weight that meets sparse features, where the module names one."""
+        """The weight that is multiplied with sparse features, if the module names one."""
         return getattr(self.module, "first_layer", None) if self.side_by_side else None
 
     @property
     def keeps_to_components(self) -> bool:
-        """Whether the module says that an output row depends on rows in its own connected component alone."""
+        """Whether the module says that an output row depends only on rows of its own connected component."""
         return bool(getattr(self.module, "keeps_to_components", False))
 
     # ---- forward
@@ -215,16 +218,16 @@ class PerParty:
             raise IsthmusError(f"the block has {len(block.sizes)} parties, the model {self.parties}")
         if not self._probed:
             self._probe(block)
-        way = self._together if self.side_by_side else self._one_by_one
+        run = self._together if self.side_by_side else self._one_by_one
         if not embed:
-            return way(block, generators)
+            return run(block, generators)
         with self._head_inputs(block.sizes) as inputs:
-            output = way(block, generators)
+            output = run(block, generators)
         return output, torch.cat(inputs)
 
     @contextmanager
     def _head_inputs(self, sizes: Sequence[int]) -> Iterator[list[Tensor]]:
-        """What the head receives in the passes meanwhile: once side by side, or party after party."""
+        """A list of what the head receives within the `with`: one tensor side by side, else one per party."""
         head, weights_before = head_of(self.module), body_weights(self.module)
         inputs: list[Tensor] = []
 
@@ -246,19 +249,19 @@ class PerParty:
             hook.remove()
         if len(inputs) != (1 if self.side_by_side else sum(size > 0 for size in sizes)):
             raise IsthmusError(
-                f"model {type(self.module).__name__} calls its head '{head}' not once per forward pass: name a "
-                "submodule that it calls once"
+                f"model {type(self.module).__name__} must call its head '{head}' once per forward pass: name another "
+                "submodule in its attribute `head`"
             )
 
     def resize(self, parties: int) -> None:
-        """Start anew with this many slices, all at the initial weights."""
+        """Restart with this many slices, all at the initial weights."""
         self.parties = parties
         self.training = False
         self._shared, self._stacks = initial_weights(self.module), {}
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The weights as they are now, without gradients, as after training."""
+        """Within the `with`, the model evaluates (no gradients, no dropout) although it is being trained."""
         training, self.training = self.training, False
         try:
             with torch.no_grad():
@@ -277,42 +280,41 @@ class PerParty:
         x = self._features_of(block.x) if sparse else rows.to_dense(block.x)
         try:
             with Draws(generators, bank.layouts) if self.training and generators is not None else nullcontext():
-                return self._twin(**self._call(block, x))
+                return self._twin(**self._inputs(block, x))
         finally:
             bank.weights = {}
 
     def _one_by_one(self, block: Block, generators: Sequence[torch.Generator] | None) -> Any:
         outputs = []
         self.module.train(self.training)
-        for at, weights in enumerate(self._every_slice()):
+        for at, weights in enumerate(self._slices()):
             if block.sizes[at] == 0:
                 continue
             part = block.for_party(at) if self.parties > 1 else block
-            arguments = self._call(part, rows.to_dense(part.x))
+            inputs = self._inputs(part, rows.to_dense(part.x))
             counters = {name: counter.clone() for name, counter in self._counters.items()}
-            if not self.training or generators is None:
-                outputs.append(functional_call(self.module, weights | counters, kwargs=arguments))
-                continue
-            with _seeded(generators[at]), Draws([generators[at]], (part.sizes,)):
-                outputs.append(functional_call(self.module, weights | counters, kwargs=arguments))
+            with ExitStack() as draws:
+                if self.training and generators is not None:
+                    draws.enter_context(_seeded(generators[at]))
+                    draws.enter_context(Draws([generators[at]], (part.sizes,)))
+                outputs.append(functional_call(self.module, weights | counters, kwargs=inputs))
         if isinstance(outputs[0], tuple):
             return tuple(torch.cat(each) for each in zip(*outputs, strict=True))
         return torch.cat(outputs)
 
-    def _every_slice(self) -> Iterator[Weights]:
+    def _slices(self) -> list[Weights]:
         if self._shared is not None:
-            yield from (self._shared for _ in range(self.parties))
-            return
+            return [self._shared] * self.parties
         full = {name: dense(stack) for name, stack in self._unfrozen().items()}
-        for at in range(self.parties):
-            yield {name: stack[at] for name, stack in full.items()}
+        return [{name: stack[at] for name, stack in full.items()} for at in range(self.parties)]
 
     def _unfrozen(self) -> dict[str, Stack]:
         """The stacks, with copies of running statistics that a pass in training must not move."""
         copies = {name: dense(self._stacks[name]).clone() for name in self._frozen if self.training}
         return {**self._stacks, **copies}
 
-    def _call(self, block: Block, x: Any) -> dict[str, Any]:
+    def _inputs(self, block: Block, x: Any) -> dict[str, Any]:
+        """The arguments that the module's `forward` names."""
         graphs = sum(block.graphs) if block.graphs else None
         offered = {
             "x": x,
@@ -322,18 +324,18 @@ class PerParty:
             "batch_size": graphs,
             "num_graphs": graphs,
         }
-        return {name: offered[name] for name in self._arguments}
+        return {name: value for name, value in offered.items() if name in self._arguments}
 
     def _probe(self, block: Block) -> None:
-        """Compare both ways once, on some rows of the two parties with most edges, each with weights of its own."""
+        """Compare both ways once, with different weights for two parties: some rows of those with most edges."""
         self._probed = True
-        alone = [block.for_party(at) for at, size in enumerate(block.sizes) if size]
-        if not self.side_by_side or not alone:
+        parts = [block.for_party(at) for at, size in enumerate(block.sizes) if size]
+        if not self.side_by_side or not parts:
             return
-        alone.sort(key=lambda each: (each.edge_index.size(1), each.nodes))
-        samples = [_some_rows(each) for each in (alone[-1], alone[-2:][0])]
-        pair = _side_by_side([replace(sample, x=rows.to_dense(sample.x)) for sample in samples])
-        if pair.edge_weight is not None:  # PyG normalises weights below 0 in another way, see `normalised_edges`
+        parts.sort(key=lambda part: (part.edge_index.size(1), part.nodes))
+        samples = [_some_rows(part) for part in (parts[-1], parts[-2:][0])]
+        pair = _concat([replace(sample, x=rows.to_dense(sample.x)) for sample in samples])
+        if pair.edge_weight is not None:  # PyG normalises negative weights differently, see `normalised_edges`
             pair = replace(pair, edge_weight=pair.edge_weight.abs())
         trial = PerParty(self.module, 2, self.device)
         trial._probed = True
@@ -344,26 +346,24 @@ class PerParty:
             weights[name] = weight + 0.1 * apart * (weight.abs().mean() + 0.1)
         for training in (False, True):
             outputs: list[Any] = []
-            for way in (trial._together, trial._one_by_one):
+            for run in (trial._together, trial._one_by_one):
                 trial.load({name: value.clone() for name, value in weights.items()})
                 trial.training = training
                 sources = [torch.Generator().manual_seed(at) for at in range(2)]
                 try:
                     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                        outputs.append(way(pair, sources))
+                        outputs.append(run(pair, sources))
                 except Exception:
-                    if len(outputs) == 1:  # the plain way fails too: the first real pass will say why
-                        return
-                    self.side_by_side = False
+                    self.side_by_side = bool(outputs)  # if one by one fails too, the first real pass will say why
                     return
-            both = [each if isinstance(each, tuple) else (each,) for each in outputs]
-            if not all(map(_alike, *both)):
+            both = [output if isinstance(output, tuple) else (output,) for output in outputs]
+            if not all(map(_close, *both)):
                 self.side_by_side = False
                 return
 
     def _features_of(self, x: Tensor) -> Features:
         if id(x) not in self._features:
-            while len(self._features) >= 4:  # what is trained on and what is evaluated on take turns
+            while len(self._features) >= 4:  # data for training and for evaluation alternate
                 self._features.pop(next(iter(self._features)))
             self._features[id(x)] = Features(x)
         return self._features[id(x)]
@@ -376,13 +376,13 @@ class PerParty:
         return self._columns[key][1]
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
+def _close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @contextmanager
 def _seeded(source: torch.Generator) -> Iterator[None]:
-    """Torch's global draws follow a party's generator, which moves on only if any were made."""
+    """Within the `with`, torch's global draws follow a party's generator, which advances only if there were any."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=source.clone_state())))
         before = torch.get_rng_state()
@@ -396,17 +396,7 @@ def per_party(module: nn.Module, parties: int, device: torch.device | None = Non
     return PerParty(module, parties, device)
 
 
-def _arguments(module: nn.Module) -> tuple[str, ...]:
-    named = inspect.signature(module.forward).parameters
-    if "x" not in named or "edge_index" not in named:
-        raise IsthmusError(
-            f"model {type(module).__name__} has no forward(x, edge_index, ...): name its first arguments so"
-        )
-    offered = ("x", "edge_index", "edge_weight", "batch", "batch_size", "num_graphs")
-    return tuple(name for name in offered if name in named)
-
-
-def _side_by_side(blocks: Sequence[Block]) -> Block:
+def _concat(blocks: Sequence[Block]) -> Block:
     nodes, graphs = 0, 0
     edges, batches = [], []
     for block in blocks:
@@ -425,19 +415,19 @@ def _side_by_side(blocks: Sequence[Block]) -> Block:
 
 
 def _some_rows(block: Block, limit: int = 200) -> Block:
-    """Some rows of one party's block, the ends of its first edges among them, and the edges between these rows."""
+    """Some rows of one party's block, among them the ends of its first edges, and the edges between these rows."""
     if block.nodes <= limit:
         return block
     first = torch.arange(limit // 2, device=block.edge_index.device)
-    kept = torch.cat([first, block.edge_index[:, : limit // 4].reshape(-1)]).unique()
-    place = kept.new_full((block.nodes,), -1)
-    place[kept] = torch.arange(kept.numel(), device=kept.device)
-    inside = (place[block.edge_index] >= 0).all(dim=0)
-    batch = None if block.batch is None else block.batch[kept].unique(return_inverse=True)[1]
+    nodes = torch.cat([first, block.edge_index[:, : limit // 4].reshape(-1)]).unique()
+    position = nodes.new_full((block.nodes,), -1)
+    position[nodes] = torch.arange(nodes.numel(), device=nodes.device)
+    inside = (position[block.edge_index] >= 0).all(dim=0)
+    batch = None if block.batch is None else block.batch[nodes].unique(return_inverse=True)[1]
     return Block(
-        x=rows.take(block.x, kept),
-        edge_index=place[block.edge_index[:, inside]],
-        sizes=(kept.numel(),),
+        x=rows.take(block.x, nodes),
+        edge_index=position[block.edge_index[:, inside]],
+        sizes=(nodes.numel(),),
         edge_weight=None if block.edge_weight is None else block.edge_weight[inside],
         batch=batch,
         graphs=() if batch is None else (int(batch.max()) + 1,),
