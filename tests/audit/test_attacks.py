@@ -114,11 +114,11 @@ def test_theorem_2_two_nodes_and_two_hops_need_sparse_rows():
     edges = [(0, 2), (1, 2), (1, 3), (2, 3), (2, 4)]
     for x, due in ((REAL, set()), (WORDS, {(100,), (101,)})):
         # 3 is joined to 1 alone: that message is left out
-        known = knowing(cut(edges, [0, 0, 1, 1, 2], x[:8], more=3), method=FedCog(lnnc=False, least=2))
+        known = knowing(cut(edges, [0, 0, 1, 1, 2], x[:8], more=3), method=FedCog(lnnc=False, min_neighbours=2))
         read = rows_of(claims_of(known, NoInnerNeighbour), "features")
         assert read.keys() == due
     inside = cut([*edges, (0, 5)], [0, 0, 1, 1, 2, 0], WORDS[:9], more=3)
-    assert not claims_of(knowing(inside, method=FedCog(lnnc=False, least=2)), NoInnerNeighbour)
+    assert not claims_of(knowing(inside, method=FedCog(lnnc=False, min_neighbours=2)), NoInnerNeighbour)
 
 
 @pytest.mark.parametrize("method", [UNPROTECTED, PROTECTED])

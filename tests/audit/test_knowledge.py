@@ -65,7 +65,7 @@ def test_what_came_and_what_was_sent_is_laid_out_by_node():
 
 def test_dropped_messages_leave_known_degrees():
     parties = cut([(0, 1), (0, 2), (1, 2), (1, 3)], [0, 0, 1, 1], bags((5, 6, 7, 8), SOURCE))
-    known = knowing(parties, method=FedCog(lnnc=False, least=2))
+    known = knowing(parties, method=FedCog(lnnc=False, min_neighbours=2))
     assert known.joined.toarray().tolist() == [[1, 1]]
     assert known.edges.tolist() == [0, 2]
 

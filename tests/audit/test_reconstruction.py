@@ -135,9 +135,9 @@ def test_parties_without_edges_between_them_read_nothing():
 
 
 def test_options_of_the_method_stay_and_its_protections_are_replaced():
-    method = FedCog(lnnc=True, least=7, rounds=5)
+    method = FedCog(lnnc=True, min_neighbours=7, rounds=5)
     kinds = Reconstruction(min_neighbours=4).protected(method)
-    assert [(each.lnnc, each.least, each.rounds) for each in kinds] == [
+    assert [(each.lnnc, each.min_neighbours, each.rounds) for each in kinds] == [
         (False, 1, 5), (True, 1, 5), (False, 4, 5), (True, 4, 5),
     ]  # fmt: skip
     assert len(Reconstruction(min_neighbours=1).protected(method)) == 2

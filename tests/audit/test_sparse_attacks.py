@@ -74,7 +74,7 @@ def test_where_colluders_have_no_signs_but_the_victim_does_nothing_is_claimed():
 
 
 def test_three_flat_rows_in_one_message_are_read_but_not_whose_they_are():
-    known = knowing(over((0, 1, 2), inner=[(0, 1), (0, 3), (1, 3), (0, 4)], extra=2), method=FedCog(least=3))
+    known = knowing(over((0, 1, 2), inner=[(0, 1), (0, 3), (1, 3), (0, 4)], extra=2), method=FedCog(min_neighbours=3))
     found = rows_of(claims_of(known, *LINEAR, Values), "features")
     assert found.keys() == {(100, 101, 102)}
     assert_each_is_one_of(found[100, 101, 102], BAGS[:3])

@@ -52,7 +52,7 @@ class Literal:
     def __init__(self, options, model, party):
         self.options, self.model = options, copy.deepcopy(model)
         self.graphs = []
-        seen = add_diffusion_view(party, restart=options.restart, threshold=options.least).graph
+        seen = add_diffusion_view(party, restart=options.restart, threshold=options.threshold).graph
         for at in range(party.items):
             nodes = (seen.batch == at).nonzero().flatten()
             here = seen.batch[seen.edge_index[0]] == at

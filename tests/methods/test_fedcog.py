@@ -206,7 +206,7 @@ def test_lnnc_finds_the_nearest_by_angle():
 
 def test_sums_over_fewer_than_least_are_not_sent():
     _, parties = small()
-    run, _ = started(FedCog(rounds=1, lnnc=False, least=2), parties, Encoder.named("sgc")())
+    run, _ = started(FedCog(rounds=1, lnnc=False, min_neighbours=2), parties, Encoder.named("sgc")())
     kept: list[dict[str, list[int]]] = []
     deliver = run.transport.deliver
 
@@ -224,7 +224,7 @@ def test_totals_show_nobody_s_part_and_come_to_the_same():
     _, parties = small()
     found = []
     for through in ("letters", "totals"):
-        run, _ = started(FedCog(rounds=1, least=2, through=through), parties, Encoder.named("sgc")())
+        run, _ = started(FedCog(rounds=1, min_neighbours=2, through=through), parties, Encoder.named("sgc")())
         ledger = run.go().ledger
         found.append(trained_on(run))
     assert {row["action"]: row["eyes"] for row in ledger.rows() if row["action"] in ("border", "propagate_total")} == {

@@ -54,7 +54,7 @@ def server_of(method, parties):
 
 def test_one_round_is_that_of_the_paper_written_out(parties):
     """(5), (8), (9): sums of neighbours by hand, gradients by autograd party by party, a step of Adam by torch."""
-    method = FedGC(**QUICK, hops=2, self_training=False, bottleneck=False, least=1, hops_matched=2, distance="mse")
+    method = FedGC(**QUICK, hops=2, self_training=False, bottleneck=False, min_contributors=1, hops_matched=2, distance="mse")
     server, _, state, _ = server_of(method, parties)
     for _ in range(4):  # two sums, the counts, one round
         before = {name: deepcopy(state.save().get(name)) for name in ("graph", "y", "scale")}
@@ -140,7 +140,7 @@ def test_a_class_of_one_party_is_opened_only_where_that_is_asked_for(parties):
     ]
     counts = {}
     for least in (1, 2):
-        run = run_of(FedGC(**QUICK, self_training=False, bottleneck=False, least=least), alone)
+        run = run_of(FedGC(**QUICK, self_training=False, bottleneck=False, min_contributors=least), alone)
         counts[least] = torch.bincount(run.go().graph["y"], minlength=2)
     assert counts[1][0] > 0
     assert counts[2][0] == 0
@@ -148,10 +148,10 @@ def test_a_class_of_one_party_is_opened_only_where_that_is_asked_for(parties):
 
 
 def test_nothing_to_open_is_one_line(parties):
-    with pytest.raises(IsthmusError, match="nothing is opened of fewer than 9 parties, there are 4: lower `least`"):
-        run_of(FedGC(**QUICK, self_training=False, bottleneck=False, least=9), parties).go()
+    with pytest.raises(IsthmusError, match="nothing is opened of fewer than 9 parties, there are 4: lower `min_contributors`"):
+        run_of(FedGC(**QUICK, self_training=False, bottleneck=False, min_contributors=9), parties).go()
     apart = [replace(party, train=party.train & (party.graph.y == at)) for at, party in enumerate(parties)]
-    with pytest.raises(IsthmusError, match="no class has training nodes at 2 parties: lower `least`"):
+    with pytest.raises(IsthmusError, match="no class has training nodes at 2 parties: lower `min_contributors`"):
         run_of(FedGC(**QUICK, self_training=False, bottleneck=False), apart).go()
 
 

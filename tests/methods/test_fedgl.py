@@ -28,8 +28,8 @@ from isthmus.testing import CHECKS, check_method, small_parties
 SGD = LocalTraining(epochs=2, optimizer="sgd", lr=0.5, weight_decay=0.0)
 SMALL = LocalTraining(epochs=2, optimizer="sgd", lr=0.02, weight_decay=0.0)
 LITERAL = {
-    "similarity": "dot", "mutual": False, "confident": 0.0, "settled": 1.0, "joined": False, "fusion": "all",
-    "sums": True, "least": 1, "both": True,
+    "similarity": "dot", "mutual": False, "min_confident": 0.0, "max_changed": 1.0, "normalize_jointly": False, "fusion": "all",
+    "sum_losses": True, "min_contributors": 1, "send_probabilities": True,
 }  # fmt: skip
 """Algorithm 1 to the letter."""
 
@@ -61,7 +61,7 @@ def complemented(party, method, pseudo):
     a, normal = normalised(party)
     if pseudo is None:
         return normal
-    if method.joined:
+    if method.normalize_jointly:
         whole = a + method.beta * pseudo
         scale = whole.sum(1) ** -0.5
         return scale[:, None] * whole * scale
@@ -116,7 +116,7 @@ class Literal:
             elif label >= 0:
                 of_ssl.append(-output[i].log_softmax(0)[label])
         reduced = [
-            (torch.stack(part).sum() if self.method.sums else torch.stack(part).mean()) if part else torch.zeros(())
+            (torch.stack(part).sum() if self.method.sum_losses else torch.stack(part).mean()) if part else torch.zeros(())
             for part in (of_gcn, of_ssl)
         ]
         return reduced[0] + self.method.alpha * reduced[1]
@@ -127,17 +127,17 @@ class Literal:
             by = [(n, h[rows.index(i)]) for n, h, rows in zip(sizes, told, self.rows, strict=True) if i in rows]
             total = sum(sizes) if self.method.fusion == "all" else sum(n for n, _ in by)
             fused.append(sum(n * h for n, h in by) / total)
-            p = sum(n * h.softmax(0) for n, h in by) / total if self.method.both else fused[-1].softmax(0)
-            opened.append(len(by) >= self.method.least)
+            p = sum(n * h.softmax(0) for n, h in by) / total if self.method.send_probabilities else fused[-1].softmax(0)
+            opened.append(len(by) >= self.method.min_contributors)
             best.append(int(p.argmax()))
             sure.append(opened[i] and float(p.max()) > self.method.threshold)
-        self.ready = self.ready or sum(sure) >= self.method.confident * sum(opened)
+        self.ready = self.ready or sum(sure) >= self.method.min_confident * sum(opened)
         for i in range(len(self.ids) if self.ready else 0):
             self.labels[i] = CLOSED if not opened[i] else best[i] if sure[i] else NONE
         changed = [one != other for one, other, seen in zip(best, self.before or best, opened, strict=True) if seen]
-        settled = self.before is not None and sum(changed) <= self.method.settled * len(changed)
+        settled = self.before is not None and sum(changed) <= self.method.max_changed * len(changed)
         self.before = best
-        if self.pseudo is not None or (self.ready and (settled or self.method.settled == 1)):
+        if self.pseudo is not None or (self.ready and (settled or self.method.max_changed == 1)):
             self.pseudo = self.graph(fused, opened)
 
     def graph(self, fused, opened):
@@ -163,10 +163,10 @@ class Literal:
     "options",
     [
         {},
-        {"confident": 0.0, "settled": 1.0},
+        {"min_confident": 0.0, "max_changed": 1.0},
         LITERAL,
-        {**LITERAL, "fusion": "holders", "least": 2},
-        {"joined": False, "confident": 0.0, "settled": 1.0},
+        {**LITERAL, "fusion": "holders", "min_contributors": 2},
+        {"normalize_jointly": False, "min_confident": 0.0, "max_changed": 1.0},
     ],
     ids=["defaults", "from the first round", "literal", "literal by holders", "apart"],
 )
@@ -175,7 +175,7 @@ def test_it_is_the_papers_algorithm(options, double_precision):
     for party in parties:
         party.graph.x = party.graph.x.double()
     method = FedGL(
-        rounds=4, select="last", neighbours=6, threshold=0.3, local=SMALL if "sums" in options else SGD, **options
+        rounds=4, select="last", neighbours=6, threshold=0.3, local=SMALL if "sum_losses" in options else SGD, **options
     )
     ran = run(method, parties)
     literal = Literal(method, ran.module, parties)
@@ -210,14 +210,14 @@ def test_without_both_parts_it_is_federated_averaging():
 def test_a_pseudo_graph_of_no_weight_changes_nothing(joined):
     parties = make_parties()
     plain = weights_of(FedGL(rounds=3, select="last", pseudo_graph=False), parties)
-    nothing = weights_of(FedGL(rounds=3, select="last", beta=0.0, confident=0.0, settled=1.0, joined=joined), parties)
+    nothing = weights_of(FedGL(rounds=3, select="last", beta=0.0, min_confident=0.0, max_changed=1.0, normalize_jointly=joined), parties)
     assert all(torch.allclose(plain[name], nothing[name], atol=1e-5) for name in plain)
 
 
 @pytest.mark.parametrize("part", ["pseudo_labels", "pseudo_graph"])
 def test_each_part_changes_what_is_learned(part):
     parties = make_parties()
-    options = {"rounds": 4, "select": "last", "confident": 0.0, "settled": 1.0, "threshold": 0.3}
+    options = {"rounds": 4, "select": "last", "min_confident": 0.0, "max_changed": 1.0, "threshold": 0.3}
     whole, without = (weights_of(FedGL(**options, **{part: on}), parties) for on in (True, False))
     assert not torch.allclose(whole["convs.0.lin.weight"], without["convs.0.lin.weight"])
 
@@ -248,7 +248,7 @@ def with_lonely_nodes(parties):
 
 def test_of_a_node_with_one_holder_the_server_reads_nothing_and_the_party_keeps_its_own_guess():
     parties = make_parties()
-    ran = run(FedGL(rounds=2, threshold=0.0, confident=0.0, settled=1.0), parties)
+    ran = run(FedGL(rounds=2, threshold=0.0, min_confident=0.0, max_changed=1.0), parties)
     list(ran._rounds())
     (site,), state = ran.transport.sites, ran.state
     lonely = with_lonely_nodes(parties)
@@ -264,7 +264,7 @@ def test_of_a_node_with_one_holder_the_server_reads_nothing_and_the_party_keeps_
 
 
 def test_the_server_is_told_sums_alone():
-    ran = run(FedGL(rounds=2, confident=0.0, settled=1.0), make_parties())
+    ran = run(FedGL(rounds=2, min_confident=0.0, max_changed=1.0), make_parties())
     ran.go()
     eyes = {(row["action"], row["eyes"]) for row in ran.federation.ledger.rows()}
     told = {"known": "server sees each answer", "learn": "server sees each answer"}
@@ -297,7 +297,7 @@ def test_what_is_not_opened_is_not_in_the_sum(caught):
 @pytest.mark.parametrize("fusion", ["holders", "all"])
 def test_probabilities_sum_up_to_one_over_holders_or_over_all(fusion, caught):
     parties = make_parties()
-    ran = run(FedGL(rounds=1, fusion=fusion, least=1, both=True), parties)
+    ran = run(FedGL(rounds=1, fusion=fusion, min_contributors=1, send_probabilities=True), parties)
     ran.go()
     ((told, everyone),) = caught
     share = torch.zeros(len(ran.state.union["ids"]))
@@ -311,7 +311,7 @@ def test_probabilities_sum_up_to_one_over_holders_or_over_all(fusion, caught):
 @pytest.mark.parametrize("both", [False, True])
 def test_one_sum_a_node_is_told_unless_both_are_asked_for(both, caught):
     """Of two sums, of outputs and of their softmax, the parts of two holders could be solved for."""
-    run(FedGL(rounds=1, both=both), make_parties()).go()
+    run(FedGL(rounds=1, send_probabilities=both), make_parties()).go()
     assert set(caught[0][0].payload()) == ({"embedding", "probability"} if both else {"embedding"})
 
 
@@ -347,7 +347,7 @@ def test_a_party_that_failed_in_the_set_up_is_not_asked_again(side_by_side, monk
 
     monkeypatch.setattr(FedGL.AtParty, "known", fail)
     ran = run(
-        FedGL(rounds=3, quorum=0.5, confident=0.0, settled=1.0, select="last"),
+        FedGL(rounds=3, quorum=0.5, min_confident=0.0, max_changed=1.0, select="last"),
         make_parties(),
         side_by_side=side_by_side,
     )
@@ -359,7 +359,7 @@ def test_a_party_that_failed_in_the_set_up_is_not_asked_again(side_by_side, monk
 
 
 def test_a_round_with_one_party_finds_nothing():
-    ran = run(FedGL(rounds=3, fraction=0.3, confident=0.0, settled=1.0, threshold=0.0, select="last"), make_parties())
+    ran = run(FedGL(rounds=3, fraction=0.3, min_confident=0.0, max_changed=1.0, threshold=0.0, select="last"), make_parties())
     for state in ran._rounds():
         assert (state.labels == CLOSED).all()
 
@@ -368,7 +368,7 @@ def test_who_is_drawn_does_not_hide_that_predictions_have_settled():
     """Rows that a round leaves closed keep what was predicted of them before."""
     parties = make_parties(parties=6, nodes=120, overlap=1.0)
     local = LocalTraining(epochs=1, optimizer="sgd", lr=1e-6)  # nothing changes from round to round
-    ran = run(FedGL(rounds=8, fraction=0.5, confident=0.0, settled=0.05, local=local, select="last"), parties)
+    ran = run(FedGL(rounds=8, fraction=0.5, min_confident=0.0, max_changed=0.05, local=local, select="last"), parties)
     ran.go()
     assert "ends" in ran.state
 
@@ -379,7 +379,7 @@ def test_parties_that_share_nothing_are_told_so(caplog):
 
 
 def test_rows_that_the_projection_empties_stay_finite():
-    method = FedGL(joined=False, beta=2.0)
+    method = FedGL(normalize_jointly=False, beta=2.0)
     party = make_parties()[0]
     edges, weight = torch.tensor([[1, 2], [0, 0]]), torch.tensor([0.25, 0.25])
     graph = method.complemented(party.graph, edges, weight)
@@ -401,7 +401,7 @@ def pseudo_of(party, edges, weight):
 @pytest.mark.parametrize("joined", [True, False])
 def test_the_graph_of_all_is_evaluated_as_it_is(joined):
     parties = make_parties()
-    ran = run(FedGL(rounds=2, confident=0.0, settled=1.0, joined=joined, select="last"), parties)
+    ran = run(FedGL(rounds=2, min_confident=0.0, max_changed=1.0, normalize_jointly=joined, select="last"), parties)
     found = ran.go()
     assert "ends" in ran.state
     ran.module.load_state_dict(found.weights)
@@ -427,9 +427,9 @@ def test_on_overlapping_graphs_the_defaults_come_to_a_pseudo_graph():
 @pytest.mark.parametrize(
     "options",
     [
-        {"confident": 0.0, "settled": 1.0, "threshold": 0.3},
+        {"min_confident": 0.0, "max_changed": 1.0, "threshold": 0.3},
         {**LITERAL, "fraction": 0.6},
-        {"pseudo_labels": False, "confident": 0.1, "settled": 0.5},
+        {"pseudo_labels": False, "min_confident": 0.1, "max_changed": 0.5},
     ],
     ids=["defaults", "literal, sampled", "graph alone"],
 )
@@ -445,7 +445,7 @@ def test_it_conforms_on_parties_that_share_nodes(check, options):
     [
         ({}, "sage", "the pseudo graph has weights, which this model does not take"),
         ({}, "mlp", "the pseudo graph has weights, which this model does not take"),
-        ({"joined": False}, "sgc", "works on the layers of a GCN"),
+        ({"normalize_jointly": False}, "sgc", "works on the layers of a GCN"),
         ({"fusion": "all", "weighting": "even"}, "gcn", "fusion = 'all' goes with weighting = 'size'"),
     ],
 )
@@ -484,6 +484,6 @@ def test_where_nothing_is_opened_nothing_has_been_learned():
     guess, none = torch.tensor([0, 1]), torch.tensor([False, False])
     FedGL().watch(guess, none, none, state)
     assert "ready" not in state
-    FedGL(confident=0.5).watch(guess, torch.tensor([True, False]), torch.tensor([True, True]), state)
+    FedGL(min_confident=0.5).watch(guess, torch.tensor([True, False]), torch.tensor([True, True]), state)
     assert "ready" in state
     assert "began" not in state

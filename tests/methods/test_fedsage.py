@@ -104,18 +104,18 @@ def test_another_encoder_is_refused(node_parties, method):
 
 
 @settings(max_examples=30)
-@given(nodes=some.integers(1, 40), least=some.integers(1, 8), seed=some.integers(0, 2**20), sparse=some.booleans())
-def test_every_mean_is_over_enough_nodes(nodes, least, seed, sparse):
+@given(nodes=some.integers(1, 40), min_size=some.integers(1, 8), seed=some.integers(0, 2**20), sparse=some.booleans())
+def test_every_mean_is_over_enough_nodes(nodes, min_size, seed, sparse):
     source = torch.Generator().manual_seed(seed)
     x = torch.randint(3, (nodes, 4), generator=source).float()  # many ties
-    groups = similar_nodes(x.to_sparse_csr() if sparse else x, least, source)
-    if nodes < least:
+    groups = similar_nodes(x.to_sparse_csr() if sparse else x, min_size, source)
+    if nodes < min_size:
         assert groups.numel() == 0
         assert means(x, groups).shape == (0, 4)
         return
     counts = torch.bincount(groups)
     assert groups.shape == (nodes,)
-    assert least <= int(counts.min()) <= int(counts.max()) < 2 * least
+    assert min_size <= int(counts.min()) <= int(counts.max()) < 2 * min_size
     found = means(x.to_sparse_csr() if sparse else x, groups)
     for group, mean in enumerate(found):
         torch.testing.assert_close(mean, x[groups == group].mean(0))
@@ -142,10 +142,10 @@ def solved(shown, answered, scale):
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("least", [1, 4])
-def test_who_solves_for_what_its_generator_met_finds_means(least):
+@pytest.mark.parametrize("min_size", [1, 4])
+def test_who_solves_for_what_its_generator_met_finds_means(min_size):
     parties = make_node_parties((40, 30, 25))
-    method = FedSagePlus(neighgen=NeighGen(hide=0.5, width=64, epochs=5, nodes=20), partners=2, least=least)
+    method = FedSagePlus(neighgen=NeighGen(hide=0.5, width=64, epochs=5, nodes=20), partners=2, min_size=min_size)
     site, mail = overheard(method, parties)
     scale = site.kept.each("scale")[0]
     groups = dict(zip(site.hosted.names, site.kept.each("groups"), strict=True))
@@ -160,13 +160,13 @@ def test_who_solves_for_what_its_generator_met_finds_means(least):
             raw = torch.cdist(targets, rows_of[partner]).amin(1)
             mean = torch.cdist(targets, means(rows_of[partner], groups[partner])).amin(1)
             assert bool((mean < 1e-6).all()), "the attack of this test does not work"
-            assert bool((raw < 1e-6).all() if least == 1 else (raw > 0.1).all())
+            assert bool((raw < 1e-6).all() if min_size == 1 else (raw > 0.1).all())
     assert found > 0, "no answer could be solved: the test shows nothing"
 
 
 def test_parties_with_fewer_nodes_than_least_answer_nobody():
     parties = make_node_parties((30, 4, 3))
-    _, mail = overheard(FedSagePlus(neighgen=QUICK, least=5), parties)
+    _, mail = overheard(FedSagePlus(neighgen=QUICK, min_size=5), parties)
     assert {partner for letters in mail["compare"].values() for partner in letters} <= {"party-0"}
 
 
@@ -193,8 +193,8 @@ def test_a_partners_gradient_is_that_of_the_distance_to_its_nearest_mean(seed, i
 # ---- the generator
 
 
-def ground_of(party, least=1):
-    groups = similar_nodes(party.graph.x, least, torch.Generator().manual_seed(0))
+def ground_of(party, min_size=1):
+    groups = similar_nodes(party.graph.x, min_size, torch.Generator().manual_seed(0))
     return Ground.of(party, groups, 1.0, torch.device("cpu"))
 
 
@@ -252,7 +252,7 @@ def test_a_mended_graph_has_the_generated_neighbours_and_nothing_else_new():
 
 
 def test_own_nodes_alone_are_trained_on_evaluated_and_counted(node_parties):
-    finished = run(FedSagePlus(rounds=1, neighgen=QUICK, weighting="size", least=2), node_parties)
+    finished = run(FedSagePlus(rounds=1, neighgen=QUICK, weighting="size", min_size=2), node_parties)
     finished.go()
     assert sum(each["x"].size(0) for each in made(finished).values()) > 0
     site = finished.transport.sites[0]
@@ -285,11 +285,11 @@ def small(draw):
 
 
 @settings(max_examples=8)
-@given(parties=small(), least=some.integers(1, 3))
-def test_small_parties_take_part_and_give_the_same_bits_in_every_way(parties, least):
+@given(parties=small(), min_size=some.integers(1, 3))
+def test_small_parties_take_part_and_give_the_same_bits_in_every_way(parties, min_size):
     if not any(bool(party.test.any()) for party in parties):
         return
-    method = FedSagePlus(rounds=1, neighgen=NeighGen(hide=0.5, width=4, epochs=5, rounds=2), least=least)
+    method = FedSagePlus(rounds=1, neighgen=NeighGen(hide=0.5, width=4, epochs=5, rounds=2), min_size=min_size)
     together, apart = run(method, parties), run(method, parties, side_by_side=False, wire=True)
     results = together.go(), apart.go()
     first, second = made(together), made(apart)
@@ -314,7 +314,7 @@ def test_partners_are_others_and_all_are_asked_equally_often():
                 asked.append(mail)
             super().deliver(name, mail)
 
-    method = FedSagePlus(rounds=1, neighgen=NeighGen(hide=0.5, width=4, rounds=3), partners=2, least=1)
+    method = FedSagePlus(rounds=1, neighgen=NeighGen(hide=0.5, width=4, rounds=3), partners=2, min_size=1)
     task = task_for(parties, 3)
     module = module_for(Encoder.named("sage")(hidden=8), parties, task, 0)
     result = run(method, parties, transport=LocalTransport([Counted(method, parties, task, module)])).go()
@@ -345,7 +345,7 @@ def test_a_party_that_fails_in_the_set_up_trains_on_what_it_has(node_parties):
                 raise RuntimeError("disk on fire")
             return super()._ground(party, *known)
 
-    method = FedSagePlus(rounds=2, neighgen=QUICK, least=2)
+    method = FedSagePlus(rounds=2, neighgen=QUICK, min_size=2)
     task = task_for(node_parties, 3)
     module = module_for(Encoder.named("sage")(hidden=8), node_parties, task, 0)
     ways = {

@@ -481,16 +481,16 @@ def test_wrong_argument_is_one_line(arguments: dict[str, Any], text: str) -> Non
 
 
 def test_what_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
-    wrong = Study.of({"data": {"name": "banks", "nodes": 80}, "methods": [{"name": "fedgc", "least": 9}]})
+    wrong = Study.of({"data": {"name": "banks", "nodes": 80}, "methods": [{"name": "fedgc", "min_contributors": 9}]})
     right = Study.of({"data": {"name": "banks", "nodes": 80}, "methods": [{"name": "fedavg", "rounds": 1}]})
     (tmp_path / "there").mkdir()
     for out in (tmp_path / "new" / "one", tmp_path / "there"):
-        with pytest.raises(IsthmusError, match="lower `least`"):
+        with pytest.raises(IsthmusError, match="lower `min_contributors`"):
             run_study(wrong, out)
         assert not (out / ".state").exists()
         run_study(right, out)
-    with pytest.raises(IsthmusError, match="lower `least`"):
-        isthmus.run("fedgc", least=9, out=tmp_path / "own")
+    with pytest.raises(IsthmusError, match="lower `min_contributors`"):
+        isthmus.run("fedgc", min_contributors=9, out=tmp_path / "own")
     assert not (tmp_path / "own").exists()
 
 

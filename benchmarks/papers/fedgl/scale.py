@@ -60,7 +60,7 @@ def rounds(nodes: int, s: int, count: int = 3) -> dict[str, Any]:
     study = Study.of(
         {
             "data": {"name": "hospitals", "nodes": nodes, "overlap": 1.0},
-            "methods": [{"name": "fedgl", "rounds": count, "neighbours": s, "confident": 0, "settled": 1}],
+            "methods": [{"name": "fedgl", "rounds": count, "neighbours": s, "min_confident": 0, "max_changed": 1}],
         }
     )
     study.load(0)

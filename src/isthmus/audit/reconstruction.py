@@ -133,7 +133,7 @@ class Reconstruction(Audit):
     def protected(self, method: FedCog) -> list[FedCog]:
         """Return the method without protection, with LNNC, with a minimum of nodes per message, and with both."""
         kinds = dict.fromkeys([(False, 1), (True, 1), (False, self.min_neighbours), (True, self.min_neighbours)])
-        return [method.model_copy(update={"lnnc": lnnc, "least": count}) for lnnc, count in kinds]
+        return [method.model_copy(update={"lnnc": lnnc, "min_neighbours": count}) for lnnc, count in kinds]
 
     def run(
         self, parties: Sequence[Party], task: Task, module: nn.Module, method: FedCog | None = None, *, seed: int = 0
@@ -178,9 +178,9 @@ class Reconstruction(Audit):
         self, method: FedCog, parties: Sequence[Party], laws: Sequence[Law], task: Task, module: nn.Module, seed: int
     ) -> Exposure:
         mail = propagated_mail(method, parties, task, module, seed=seed)
-        coupling = decouple(parties, join_isolated=method.lnnc, min_neighbours=method.least)
+        coupling = decouple(parties, join_isolated=method.lnnc, min_neighbours=method.min_neighbours)
         truth = _Truth(parties, coupling)
-        exposure = Exposure(method.lnnc, method.least, nodes=sum(coupling.sizes), added=coupling.added)
+        exposure = Exposure(method.lnnc, method.min_neighbours, nodes=sum(coupling.sizes), added=coupling.added)
         for victim, party in enumerate(parties):
             others = self._colluders(parties, victim)
             colluders = [parties[other] for other in others]

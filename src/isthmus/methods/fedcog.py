@@ -45,7 +45,7 @@ class FedCog(Composed):
     propagation is another method's, `trainer`.
 
     Message by message a party sees sums over another party's nodes. Theorem 2 says when these may tell a single node's
-    features; `lnnc`, `least` and `through` are the ways out of it.
+    features; `lnnc`, `min_neighbours` and `through` are the ways out of it.
     """
 
     name: ClassVar[str] = "fedcog"
@@ -64,7 +64,7 @@ class FedCog(Composed):
 
     lnnc: bool = True
     """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
-    least: int = Field(1, ge=1)
+    min_neighbours: int = Field(1, ge=1)
     """Nothing is sent for a border node that fewer of the sender's nodes are joined to; 3 hides what LNNC may not."""
     through: Literal["letters", "totals"] = "letters"
     """How parts of a sum reach a node's owner: as letters, or in a total, which shows no party's part by itself; the
@@ -94,7 +94,7 @@ class FedCog(Composed):
             self.diffusion = diffusion_of(module)
             setattr(module, "diffused", True)  # noqa: B010 - nn.Module's type knows no plain attributes
             super().__init__(method.training(), parties, task, module, **where)
-            self.lnnc, self.least, self.through = method.lnnc, method.least, method.through
+            self.lnnc, self.min_neighbours, self.through = method.lnnc, method.min_neighbours, method.through
             self._way: _Way | None = None
 
         @action
@@ -146,7 +146,7 @@ class FedCog(Composed):
         def _sum_up(self, request: Payload) -> Any:
             """Of own nodes, for every node of others that they are joined to."""
             if int(request["hop"]) == 1:  # lines 2 and 3
-                coupling = decouple(self.cohort.parties, join_isolated=self.lnnc, min_neighbours=self.least)
+                coupling = decouple(self.cohort.parties, join_isolated=self.lnnc, min_neighbours=self.min_neighbours)
                 self._way = _Way(coupling, self.diffusion, matrices.from_tensor(self.cohort.block.x.cpu()))
             else:
                 self._border()
@@ -188,7 +188,7 @@ class FedCog(Composed):
         def _outer(self) -> list[Tensor]:
             """By party the ids of others' nodes for which it sums up."""
             coupling = (
-                decouple(self.cohort.parties, min_neighbours=self.least) if self._way is None else self.way.coupling
+                decouple(self.cohort.parties, min_neighbours=self.min_neighbours) if self._way is None else self.way.coupling
             )
             counts = [sum(at.stop - at.start for at in own.values()) for own in coupling.slots]
             return list(torch.from_numpy(coupling.ids).split(counts))

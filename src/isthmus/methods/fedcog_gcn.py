@@ -66,7 +66,7 @@ class FedCogGcn(Method):
     """The server's optimiser; its moments last over the iterations."""
     lnnc: bool = True
     """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
-    least: int = Field(1, ge=1)
+    min_neighbours: int = Field(1, ge=1)
     """Nothing is sent for a border node that fewer of the sender's nodes are joined to."""
 
     def check(self, module: nn.Module) -> None:
@@ -179,7 +179,7 @@ class FedCogGcn(Method):
             names = self.cohort.names
             if self._decoupled is None or self._decoupled[0] != names:
                 method = self.method
-                coupling = decouple(self.cohort.parties, join_isolated=method.lnnc, min_neighbours=method.least)
+                coupling = decouple(self.cohort.parties, join_isolated=method.lnnc, min_neighbours=method.min_neighbours)
                 self._decoupled = names, _Decoupled.of(coupling, self.cohort.device)
             return self._decoupled[1]
 

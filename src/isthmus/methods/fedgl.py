@@ -54,12 +54,12 @@ class FedGL(FedAvg):
              w <- sum_k (N_k / M) w_k     (10)
 
     `A'_(k)` is the part of A' among party k's nodes. The paper's (9) adds two matrices, each normalised by itself:
-    `A_k + beta D'^-1/2 A'_(k) D'^-1/2` with A_k normalised already (`joined = false`). In (11) and (13) its w_k is
+    `A_k + beta D'^-1/2 A'_(k) D'^-1/2` with A_k normalised already (`normalize_jointly = false`). In (11) and (13) its w_k is
     N_k / M, see below; its (14) is max(H H^T, 0) (`similarity = "dot"`). Here P is the softmax of H, the fused outputs
-    of the models, unless probabilities are told beside them (`both`); and two nodes are joined in A' where each is
+    of the models, unless probabilities are told beside them (`send_probabilities`); and two nodes are joined in A' where each is
     among the other's nearest (`mutual`).
 
-    Sums by node are all that the server reads. Of a node that fewer than `least` of the parties hold that take part
+    Sums by node are all that the server reads. Of a node that fewer than `min_contributors` of the parties hold that take part
     the sum is not opened: the sum of one would be its prediction. Such a node has no pseudo neighbours, and its pseudo
     label is what its own party predicts.
 
@@ -67,11 +67,11 @@ class FedGL(FedAvg):
 
     - A node's weights N_k / M are divided by their sum over the parties that hold it. Read literally (`fusion = "all"`)
       M is the sum over all parties, and a node that few hold has small probabilities, below any threshold.
-    - L_GCN and L_SSL are means over their nodes, as in the GCN that the paper builds on; `sums` is (8) to the letter.
+    - L_GCN and L_SSL are means over their nodes, as in the GCN that the paper builds on; `sum_losses` is (8) to the letter.
     - Parties train and are evaluated on complemented graphs. The graph that all parts make together, on which a study
       measures the global goal, lacks no edge and is taken as it is.
     - What a model predicts that has hardly learned anything leads all astray: pseudo labels and graph wait until a
-      share `confident` of the nodes is predicted above the threshold, the graph also until predictions have settled.
+      share `min_confident` of the nodes is predicted above the threshold, the graph also until predictions have settled.
     - The pseudo graph of `similarity = "dot"`, one-sided, from the first round on, is (14) to the letter: nodes with
       large embeddings become everybody's neighbours, and accuracy falls far. See the options below.
     """
@@ -91,7 +91,7 @@ class FedGL(FedAvg):
     """Probability above which a prediction is a pseudo label (lambda)."""
     alpha: float = Field(0.2, ge=0)
     """Weight of the loss on pseudo labels."""
-    sums: bool = False
+    sum_losses: bool = False
     """Losses are sums over nodes instead of means."""
     beta: float = Field(1.0, ge=0)
     """Weight of the pseudo graph."""
@@ -101,17 +101,17 @@ class FedGL(FedAvg):
     """What similarity of two embeddings is."""
     mutual: bool = True
     """Pseudo neighbours are those that choose each other; otherwise those that a node chooses."""
-    confident: float = Field(0.3, ge=0, le=1)
+    min_confident: float = Field(0.3, ge=0, le=1)
     """Both begin when at least this share of the nodes is predicted with a probability above the threshold."""
-    settled: float = Field(0.03, ge=0, le=1)
+    max_changed: float = Field(0.03, ge=0, le=1)
     """The pseudo graph begins when at most this share of the nodes is predicted otherwise than a round before."""
-    joined: bool = True
+    normalize_jointly: bool = True
     """The pseudo graph's edges are normalised together with the graph's; otherwise apart, as (9) has it, for a GCN."""
     fusion: Literal["holders", "all"] = "holders"
     """Over whom the weights of a node's predictions come to one: the parties that hold it, or all."""
-    least: int = Field(2, ge=1)
+    min_contributors: int = Field(2, ge=1)
     """Holders that a node has at least for the server to read its sum; 1 is the paper's."""
-    both: bool = False
+    send_probabilities: bool = False
     """Probabilities are told beside embeddings, as (11) has it; the parts of two holders follow from both sums."""
     search: Literal["exact", "approximate"] = "exact"
     """How similar nodes are found: among all, or in inverted lists (needs faiss)."""
@@ -119,7 +119,7 @@ class FedGL(FedAvg):
     def check(self, module: nn.Module) -> None:
         if self.fusion == "all" and self.weighting != "size":
             raise IsthmusError("method 'fedgl': fusion = 'all' goes with weighting = 'size'")
-        if self.pseudo_graph and not self.joined:
+        if self.pseudo_graph and not self.normalize_jointly:
             convolutions_of(module, self.name)
         if self.pseudo_graph and not takes_weights(module):
             raise IsthmusError(
@@ -132,8 +132,8 @@ class FedGL(FedAvg):
         if state.once("agree"):
             state.union = federation.agree("known").save()
         union = IdUnion(**state.union)
-        if not bool((union.holders >= self.least).any()):
-            log.warning("fedgl: no node is with %d parties: the server finds nothing that they share", self.least)
+        if not bool((union.holders >= self.min_contributors).any()):
+            log.warning("fedgl: no node is with %d parties: the server finds nothing that they share", self.min_contributors)
         for state.round in state.rounds(self.rounds):
             chosen = [party for party in federation.sample(self.fraction) if party in union.held]
             if "labels" in state:  # line 16
@@ -141,7 +141,7 @@ class FedGL(FedAvg):
             total = federation.total("train", {"weights": state.weights}, of=chosen)
             state.weights = total.mean("weights", default=state.weights)  # line 11
             if self.pseudo_labels or self.pseudo_graph:
-                told = federation.total("tell", of=chosen, rows=union, min_contributors=self.least)
+                told = federation.total("tell", of=chosen, rows=union, min_contributors=self.min_contributors)
                 everyone = sum(union.held[party].numel() for party in chosen if party not in told.missing)
                 self.discover(told, everyone, state)
             yield state
@@ -155,7 +155,7 @@ class FedGL(FedAvg):
         opened = told.opened
         assert opened is not None
         embedding = self.fused(told, "embedding", everyone)
-        probability = self.fused(told, "probability", everyone) if self.both else embedding.softmax(1)
+        probability = self.fused(told, "probability", everyone) if self.send_probabilities else embedding.softmax(1)
         confidence, guess = probability.max(1)
         sure = opened & (confidence > self.threshold)
         self.watch(guess, sure, opened, state)
@@ -172,9 +172,9 @@ class FedGL(FedAvg):
         seen = opened & (state.guess != NONE)
         changed = float((guess != state.guess)[seen].float().mean()) if seen.any() else 1.0
         state.guess = torch.where(opened, guess, state.guess)
-        if not self.confident or (opened.any() and float(sure.sum()) >= self.confident * float(opened.sum())):
+        if not self.min_confident or (opened.any() and float(sure.sum()) >= self.min_confident * float(opened.sum())):
             state.start(ready=state.round)
-        if self.pseudo_graph and "ready" in state and changed <= self.settled:
+        if self.pseudo_graph and "ready" in state and changed <= self.max_changed:
             state.start(began=state.round)
 
     def fused(self, told: Total, name: str, everyone: int) -> Tensor:
@@ -209,7 +209,7 @@ class FedGL(FedAvg):
 
     def reads(self, module: nn.Module) -> nn.Module:
         """The model that reads complemented graphs: (9) normalises them before its layers see them."""
-        if not self.pseudo_graph or self.joined:
+        if not self.pseudo_graph or self.normalize_jointly:
             return module
         module = deepcopy(module)
         convs: Any = convolutions_of(module, self.name).convs
@@ -228,11 +228,11 @@ class FedGL(FedAvg):
             edges: `[2, pairs]`, from a pseudo neighbour to a node.
             weight: `[pairs]`.
         """
-        if not self.pseudo_graph or (self.joined and not weight.numel()):
+        if not self.pseudo_graph or (self.normalize_jointly and not weight.numel()):
             return graph
         nodes, own = int(graph.num_nodes or 0), graph.get("edge_weight")
         index, weight = graph.edge_index, weight.to(graph.x.dtype)
-        if self.joined:
+        if self.normalize_jointly:
             own = weight.new_ones(index.size(1)) if own is None else own
         else:
             index, own = gcn_norm(index, own, nodes, dtype=weight.dtype)
@@ -295,7 +295,7 @@ class FedGL(FedAvg):
 
         def _reduced(self, step: Step) -> Tensor:
             loss = self.task.loss(step)
-            return loss * self.task.loss_counts(step).to(loss) if self.method.sums else loss
+            return loss * self.task.loss_counts(step).to(loss) if self.method.sum_losses else loss
 
         @action
         def tell(self, request: Payload) -> Answer:
@@ -308,7 +308,7 @@ class FedGL(FedAvg):
             sizes = list(self.cohort.sizes)
             self.kept["guess"] = list(torch.where(confidence > self.method.threshold, guess, NONE).split(sizes))
             fields = {"embedding": list(embedding.split(sizes))}
-            if self.method.both:
+            if self.method.send_probabilities:
                 fields |= {"probability": list(probability.split(sizes))}
             ids = [_ids(party) for party in self.cohort.parties]
             return Answer({"ids": ids, **fields}, weight=self.averaging_weights())

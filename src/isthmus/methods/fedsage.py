@@ -144,7 +144,7 @@ class FedSagePlus(FedSage):
 
     A gradient by a generated feature is a raw feature of the partner's; and a sum over many nodes is little help where
     the receiver knows the inputs, for it can then be solved for every term. So what an fGen makes, one's own or
-    another's, is never compared with a node's features, but with means over `least` or more similar nodes, each node
+    another's, is never compared with a node's features, but with means over `min_size` or more similar nodes, each node
     being in one of them for good. Whatever is solved for is such a mean. Where all nodes of a mean are alike, it is
     what they are. Embeddings of own nodes do travel, as in the paper; the weights that make them do not. The noise on
     them is drawn by the study's seed, as all draws are: who knows the seed can subtract it.
@@ -164,7 +164,7 @@ class FedSagePlus(FedSage):
     """The generator of missing neighbours."""
     partners: int = Field(5, ge=0)
     """Parties that a party's generator is sent to in a round of its training, drawn anew each time."""
-    least: int = Field(5, ge=1)
+    min_size: int = Field(5, ge=1)
     """Nodes over which features are averaged before a generator meets them; 1 is the paper's, which tells raw rows."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
@@ -204,7 +204,7 @@ class FedSagePlus(FedSage):
             options, scale, started, grouped = self.method.neighgen, float(request["scale"]), [], []
             self.kept["scale"] = [scale] * len(self.cohort)
             for party, source in zip(self.cohort.parties, self.generators("neighgen"), strict=True):
-                groups = similar_nodes(party.graph.x, self.method.least, source)
+                groups = similar_nodes(party.graph.x, self.method.min_size, source)
                 ground = self._ground(party, groups, scale)
                 weights = options.start(party.features, source, ground.targets)
                 zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
@@ -347,8 +347,8 @@ class Ground:
         return means(self.x, self.groups) / self.scale
 
 
-def similar_nodes(x: Tensor, least: int, source: torch.Generator) -> Tensor:
-    """Groups of at least `least` nodes with similar features: for every node its group; empty where there are fewer.
+def similar_nodes(x: Tensor, min_size: int, source: torch.Generator) -> Tensor:
+    """Groups of at least `min_size` nodes with similar features: for every node its group; empty where there are fewer.
 
     The node that lies farthest out and those nearest to it are a group; then the same with those that are left. Of a
     large graph this is done for some nodes, drawn at random, at a time.
@@ -357,30 +357,30 @@ def similar_nodes(x: Tensor, least: int, source: torch.Generator) -> Tensor:
     [1, 0, 0, 1, 1]
     """
     nodes = x.size(0)
-    if nodes < least:
+    if nodes < min_size:
         return torch.empty(0, dtype=torch.long)
     groups = torch.empty(nodes, dtype=torch.long)
-    parts = torch.randperm(nodes, generator=source).tensor_split(-(-nodes // max(AT_ONCE, 2 * least)))
+    parts = torch.randperm(nodes, generator=source).tensor_split(-(-nodes // max(AT_ONCE, 2 * min_size)))
     first = 0
     for part in parts:
         part = part.sort().values
-        own = _similar(rows.to_dense(rows.take(x, part)), least)
+        own = _similar(rows.to_dense(rows.take(x, part)), min_size)
         groups[part] = first + own
         first += int(own.max()) + 1
     return groups
 
 
-def _similar(x: Tensor, least: int) -> Tensor:
+def _similar(x: Tensor, min_size: int) -> Tensor:
     far = (x - x.mean(0)).norm(dim=1)
     apart = torch.cdist(x, x)
     groups = torch.full((x.size(0),), -1)
     left, group = x.size(0), 0
-    while left >= 2 * least:
-        around = apart[far.argmax()].topk(least, largest=False).indices
+    while left >= 2 * min_size:
+        around = apart[far.argmax()].topk(min_size, largest=False).indices
         groups[around] = group
         far[around] = -1.0
         apart[:, around] = torch.inf
-        left, group = left - least, group + 1
+        left, group = left - min_size, group + 1
     groups[groups < 0] = group
     return groups
 

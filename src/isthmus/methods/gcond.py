@@ -37,7 +37,7 @@ class DosCond(Matching):
 
     finetune: bool = False
     """Whether the model is trained further on the whole graph before it is evaluated."""
-    least: int = Field(1, ge=1)
+    min_contributors: int = Field(1, ge=1)
     """Parties that a class's gradient is at least of; all data are in one place."""
 
 

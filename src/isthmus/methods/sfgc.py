@@ -54,7 +54,7 @@ class SFGC(Condensing):
     """Rounds of matching, at most."""
     finetune: bool = False
     """Whether the model is trained further on the whole graph before it is evaluated."""
-    least: int = Field(1, ge=1)
+    min_contributors: int = Field(1, ge=1)
     """Parties that a class is at least of; all data are in one place."""
     noise: float = Field(0.1, gt=0)
     """How wide noise is around a class's mean: without edges nothing averages it out."""

@@ -72,7 +72,7 @@ class Condensing(Method):
     """Whether each party trains it further on its own graph before it is evaluated there."""
     tuning: LocalTraining = LocalTraining(epochs=10, lr=0.001)
     """This training."""
-    least: int = Field(2, ge=1)
+    min_contributors: int = Field(2, ge=1)
     """A class is left out that fewer parties have condensed nodes of; 1 is the paper to the letter."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
@@ -93,8 +93,8 @@ class Condensing(Method):
 
     def require_least(self, federation: Federation) -> None:
         """An error before anything is sent where there are too few parties for any sum."""
-        if self.least > (there := len(federation.parties)):
-            why = f"nothing is opened of fewer than {self.least} parties, there are {there}: lower `least`"
+        if self.min_contributors > (there := len(federation.parties)):
+            why = f"nothing is opened of fewer than {self.min_contributors} parties, there are {there}: lower `min_contributors`"
             raise IsthmusError(f"method '{self.name}': {why}")
 
     @abstractmethod
@@ -103,14 +103,14 @@ class Condensing(Method):
 
     def begin(self, federation: Federation, state: State) -> None:
         """How many synthetic nodes of each class there are, and where their features start."""
-        size = federation.total("size", min_contributors=self.least)
+        size = federation.total("size", min_contributors=self.min_contributors)
         state.classes = round(float(size.sum("classes")) / size.contributors)
-        counted = federation.total("count", rows=self.classes(state), min_contributors=self.least)
+        counted = federation.total("count", rows=self.classes(state), min_contributors=self.min_contributors)
         items, sums = counted.sum("items").round(), counted.sum("sum").double()
         if not bool(items.any()):
             raise IsthmusError(
-                f"method '{self.name}': no class has training nodes at {self.least} parties: "
-                "lower `least`, or label more"
+                f"method '{self.name}': no class has training nodes at {self.min_contributors} parties: "
+                "lower `min_contributors`, or label more"
             )
         given = allot_nodes(items, round(self.ratio * float(size.sum("nodes"))))
         state.y = torch.arange(state.classes).repeat_interleave(given)
@@ -277,7 +277,7 @@ class Matching(Condensing):
         if not state.asked:  # the same theta of other parties would give away who of them said what
             chosen, classes = federation.sample(self.fraction), self.classes(state)
             told = federation.total(
-                "match", {"theta": state.theta}, of=chosen, rows=classes, min_contributors=self.least
+                "match", {"theta": state.theta}, of=chosen, rows=classes, min_contributors=self.min_contributors
             )
             state.goal, state.opened, state.asked = told.mean("slopes"), told.opened, self.inner == 0
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}

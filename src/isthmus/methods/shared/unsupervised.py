@@ -71,7 +71,7 @@ class TwoViews(Unsupervised):
 
     restart: float = Field(0.2, gt=0, lt=1)
     """Restart probability of the diffusion (its alpha)."""
-    least: float = Field(0.02, ge=0)
+    threshold: float = Field(0.02, ge=0)
     """Entries of the diffusion below it are left out."""
 
     def check(self, module: nn.Module) -> None:
@@ -84,5 +84,5 @@ class TwoViews(Unsupervised):
 
     class AtParty(Unsupervised.AtParty):
         def __init__(self, method: TwoViews, parties: Sequence[Party], *args: Any, **where: Any) -> None:
-            seen = [add_diffusion_view(party, restart=method.restart, threshold=method.least) for party in parties]
+            seen = [add_diffusion_view(party, restart=method.restart, threshold=method.threshold) for party in parties]
             super().__init__(method, seen, *args, **where)
