@@ -191,10 +191,8 @@ def test_graphs_are_evaluated_as_they_are():
     with torch.no_grad():
         _, due = module(graph.x.to_dense(), graph.edge_index, None, graph.batch, parties[0].items)
     site = job.transport.sites[0]
-    site.kept.now = (0,)
-    site.cohort = site.cohort_of((0,))
-    site.model.resize(1)
-    torch.testing.assert_close(site._outputs({"weights": found.weights}), due.squeeze(1))
+    with site.asked((0,)):
+        torch.testing.assert_close(site.predict({"weights": found.weights}), due.squeeze(1))
 
 
 # ---- the baselines

@@ -54,7 +54,9 @@ def server_of(method, parties):
 
 def test_one_round_is_that_of_the_paper_written_out(parties):
     """(5), (8), (9): sums of neighbours by hand, gradients by autograd party by party, a step of Adam by torch."""
-    method = FedGC(**QUICK, hops=2, self_training=False, bottleneck=False, min_contributors=1, hops_matched=2, distance="mse")
+    method = FedGC(
+        **QUICK, hops=2, self_training=False, bottleneck=False, min_contributors=1, hops_matched=2, distance="mse"
+    )
     server, _, state, _ = server_of(method, parties)
     for _ in range(4):  # two sums, the counts, one round
         before = {name: deepcopy(state.save().get(name)) for name in ("graph", "y", "scale")}
@@ -104,21 +106,21 @@ def test_gradients_are_those_of_the_nodes_that_are_condensed(parties, nodes):
     run = run_of(FedGC(**QUICK, condensed=nodes), parties)
     run.go()
     (site,) = run.transport.sites
-    site.kept.now = tuple(range(len(parties)))
-    classes = site.task.outputs
-    theta = torch.randn(classes, parties[0].features, generator=torch.Generator().manual_seed(0))
-    told = site.match({"theta": theta})
-    kept = zip(parties, site.kept.each("labels"), site.cohort.parties, strict=True)
-    for at, (party, labels, made) in enumerate(kept):
-        h = Diffusion(hops=2).diffuse(made.graph.x, party.graph.edge_index, party.graph.get("edge_weight"))
-        for kind in range(classes):
-            rows = labels == kind if nodes == "labelled" else party.train & (party.graph.y == kind)
-            own = theta.clone().requires_grad_()
-            due = torch.zeros_like(theta)
-            if rows.any():
-                (due,) = torch.autograd.grad(F.cross_entropy(h[rows] @ own.T, labels[rows]), own)
-            assert told.weight[at, kind] == rows.sum()
-            torch.testing.assert_close(told.fields["slopes"][at, kind], due, atol=1e-5, rtol=1e-4)
+    with site.asked():
+        classes = site.task.outputs
+        theta = torch.randn(classes, parties[0].features, generator=torch.Generator().manual_seed(0))
+        told = site.match({"theta": theta})
+        kept = zip(parties, site.kept.each("labels"), site.cohort.parties, strict=True)
+        for at, (party, labels, made) in enumerate(kept):
+            h = Diffusion(hops=2).diffuse(made.graph.x, party.graph.edge_index, party.graph.get("edge_weight"))
+            for kind in range(classes):
+                rows = labels == kind if nodes == "labelled" else party.train & (party.graph.y == kind)
+                own = theta.clone().requires_grad_()
+                due = torch.zeros_like(theta)
+                if rows.any():
+                    (due,) = torch.autograd.grad(F.cross_entropy(h[rows] @ own.T, labels[rows]), own)
+                assert told.weight[at, kind] == rows.sum()
+                torch.testing.assert_close(told.fields["slopes"][at, kind], due, atol=1e-5, rtol=1e-4)
 
 
 def test_sums_over_neighbours_are_those_of_the_whole_graph(parties):
@@ -148,7 +150,7 @@ def test_a_class_of_one_party_is_opened_only_where_that_is_asked_for(parties):
 
 
 def test_nothing_to_open_is_one_line(parties):
-    with pytest.raises(IsthmusError, match="nothing is opened of fewer than 9 parties, there are 4: lower `min_contributors`"):
+    with pytest.raises(IsthmusError, match="a sum needs 9 parties, there are 4: lower `min_contributors`"):
         run_of(FedGC(**QUICK, self_training=False, bottleneck=False, min_contributors=9), parties).go()
     apart = [replace(party, train=party.train & (party.graph.y == at)) for at, party in enumerate(parties)]
     with pytest.raises(IsthmusError, match="no class has training nodes at 2 parties: lower `min_contributors`"):
@@ -156,7 +158,7 @@ def test_nothing_to_open_is_one_line(parties):
 
 
 def test_a_graph_that_runs_away_is_one_line(parties):
-    method = FedGC(**QUICK, self_training=False, bottleneck=False, optimizer={"lr": 1e30})
+    method = FedGC(**QUICK, self_training=False, bottleneck=False, descent={"lr": 1e30})
     with pytest.raises(IsthmusError) as caught:
         run_of(method, parties).go()
     due = "method 'fedgc', by round 2: 'x' of the synthetic graph is not finite: lower optimizer.lr"
@@ -180,12 +182,12 @@ def test_labels_come_from_the_teacher_for_all_but_training_nodes(parties):
     run = run_of(method, parties)
     run.go()
     (site,) = run.transport.sites
-    site.kept.now = tuple(range(len(parties)))
-    labels = site.kept.each("labels")
-    for party, own in zip(parties, labels, strict=True):
-        assert torch.equal(own[party.train], party.graph.y[party.train])
-        assert own.shape == party.graph.y.shape
-    assert any(bool((own != party.graph.y)[~party.train].any()) for party, own in zip(parties, labels, strict=True))
+    with site.asked():
+        labels = site.kept.each("labels")
+        for party, own in zip(parties, labels, strict=True):
+            assert torch.equal(own[party.train], party.graph.y[party.train])
+            assert own.shape == party.graph.y.shape
+        assert any(bool((own != party.graph.y)[~party.train].any()) for party, own in zip(parties, labels, strict=True))
 
 
 def test_a_second_model_learns_from_the_labels_of_the_first(parties):
@@ -198,22 +200,22 @@ def test_a_second_model_learns_from_the_labels_of_the_first(parties):
     server = method.server(federation, Model(module), state)
     next(server)  # a round of the first model
     next(server)  # its labels
-    site.kept.now = tuple(range(len(parties)))
-    labels, first = site.kept.each("labels"), Model(module).weights()
-    next(server)  # a round of the second
-    total = sum(int(party.train.sum()) for party in parties)
-    due = {name: torch.zeros_like(value) for name, value in first.items()}
-    for party, y in zip(parties, labels, strict=True):
-        module.load_state_dict(first)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.5, weight_decay=5e-4)
-        for _ in range(2):
-            optimizer.zero_grad()
-            F.cross_entropy(module(party.graph.x, party.graph.edge_index), y).backward()
-            optimizer.step()
-        for name, value in module.state_dict().items():
-            due[name] += int(party.train.sum()) / total * value
-    for name, value in due.items():
-        torch.testing.assert_close(state.now[name], value, atol=1e-6, rtol=1e-5)
+    with site.asked():
+        labels, first = site.kept.each("labels"), Model(module).weights()
+        next(server)  # a round of the second
+        total = sum(int(party.train.sum()) for party in parties)
+        due = {name: torch.zeros_like(value) for name, value in first.items()}
+        for party, y in zip(parties, labels, strict=True):
+            module.load_state_dict(first)
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.5, weight_decay=5e-4)
+            for _ in range(2):
+                optimizer.zero_grad()
+                F.cross_entropy(module(party.graph.x, party.graph.edge_index), y).backward()
+                optimizer.step()
+            for name, value in module.state_dict().items():
+                due[name] += int(party.train.sum()) / total * value
+        for name, value in due.items():
+            torch.testing.assert_close(state.now[name], value, atol=1e-6, rtol=1e-5)
 
 
 def test_the_last_labels_are_the_second_models(parties):
@@ -222,11 +224,11 @@ def test_the_last_labels_are_the_second_models(parties):
         run = run_of(FedGC(**QUICK, passes=passes, bottleneck=False), parties)
         run.go()
         (site,) = run.transport.sites
-        site.kept.now = tuple(range(len(parties)))
-        teacher = site.outputs(run.state.teacher).argmax(1)
-        found[passes] = torch.cat(site.kept.each("labels"))
-        others = ~site.cohort.masks["train"]
-        assert torch.equal(found[passes][others], teacher[others])
+        with site.asked():
+            teacher = site.outputs(run.state.teacher).argmax(1)
+            found[passes] = torch.cat(site.kept.each("labels"))
+            others = ~site.cohort.masks["train"]
+            assert torch.equal(found[passes][others], teacher[others])
     assert not torch.equal(found[1], found[2])
 
 

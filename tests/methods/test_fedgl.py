@@ -28,8 +28,8 @@ from isthmus.testing import CHECKS, check_method, small_parties
 SGD = LocalTraining(epochs=2, optimizer="sgd", lr=0.5, weight_decay=0.0)
 SMALL = LocalTraining(epochs=2, optimizer="sgd", lr=0.02, weight_decay=0.0)
 LITERAL = {
-    "similarity": "dot", "mutual": False, "min_confident": 0.0, "max_changed": 1.0, "normalize_jointly": False, "fusion": "all",
-    "sum_losses": True, "min_contributors": 1, "send_probabilities": True,
+    "similarity": "dot", "mutual": False, "min_confident": 0.0, "max_changed": 1.0, "normalize_jointly": False,
+    "fusion": "all", "sum_losses": True, "min_contributors": 1, "send_probabilities": True,
 }  # fmt: skip
 """Algorithm 1 to the letter."""
 
@@ -116,7 +116,9 @@ class Literal:
             elif label >= 0:
                 of_ssl.append(-output[i].log_softmax(0)[label])
         reduced = [
-            (torch.stack(part).sum() if self.method.sum_losses else torch.stack(part).mean()) if part else torch.zeros(())
+            (torch.stack(part).sum() if self.method.sum_losses else torch.stack(part).mean())
+            if part
+            else torch.zeros(())
             for part in (of_gcn, of_ssl)
         ]
         return reduced[0] + self.method.alpha * reduced[1]
@@ -210,7 +212,9 @@ def test_without_both_parts_it_is_federated_averaging():
 def test_a_pseudo_graph_of_no_weight_changes_nothing(joined):
     parties = make_parties()
     plain = weights_of(FedGL(rounds=3, select="last", pseudo_graph=False), parties)
-    nothing = weights_of(FedGL(rounds=3, select="last", beta=0.0, min_confident=0.0, max_changed=1.0, normalize_jointly=joined), parties)
+    nothing = weights_of(
+        FedGL(rounds=3, select="last", beta=0.0, min_confident=0.0, max_changed=1.0, normalize_jointly=joined), parties
+    )
     assert all(torch.allclose(plain[name], nothing[name], atol=1e-5) for name in plain)
 
 
@@ -231,8 +235,8 @@ def test_labelled_nodes_keep_their_labels_and_others_get_new_ones_every_round():
     (site,) = ran.transport.sites
     seen = []
     for _ in ran._rounds():
-        site.kept.now = (0, 1, 2)
-        seen.append(torch.cat([each["label"] for each in site.kept.each("prepared")]))
+        with site.asked():
+            seen.append(torch.cat([each["label"] for each in site.kept.each("prepared")]))
     train = torch.cat([party.train for party in parties])
     assert (seen[0] == NONE).all()
     assert all((labels[train] == NONE).all() for labels in seen)
@@ -256,9 +260,9 @@ def test_of_a_node_with_one_holder_the_server_reads_nothing_and_the_party_keeps_
     for at, (party, alone) in enumerate(zip(parties, lonely, strict=True)):
         own = state.labels[state.union["held"][party.name]]
         assert torch.equal(own == CLOSED, alone)
-        site.kept.now = (at,)
-        label = site.kept.each("prepared")[0]["label"]
-        assert torch.equal(label >= 0, ~party.train)  # a threshold of 0 lets every guess through
+        with site.asked((at,)):
+            label = site.kept.each("prepared")[0]["label"]
+            assert torch.equal(label >= 0, ~party.train)  # a threshold of 0 lets every guess through
     held = torch.isin(state.union["ids"], torch.cat([p.ids[m] for p, m in zip(parties, lonely, strict=True)]))
     assert not held[state.ends].any()
 
@@ -326,10 +330,9 @@ def test_pseudo_labelled_nodes_count_for_nothing_in_a_mean_by_training_items():
     ran = run(FedGL(rounds=3, weighting="train", threshold=0.3), parties)
     list(ran._rounds())
     (site,) = ran.transport.sites
-    site.kept.now = (0, 1, 2)
-    site.cohort = site.cohort_of((0, 1, 2))
-    assert site.weights_of_mean().tolist() == [float(party.train.sum()) for party in parties]
-    assert (site.cohort.counts("train") > site.weights_of_mean()).any()
+    with site.asked():
+        assert site.averaging_weights().tolist() == [float(party.train.sum()) for party in parties]
+        assert (site.cohort.counts("train") > site.averaging_weights()).any()
 
 
 # ---- who is there
@@ -359,7 +362,9 @@ def test_a_party_that_failed_in_the_set_up_is_not_asked_again(side_by_side, monk
 
 
 def test_a_round_with_one_party_finds_nothing():
-    ran = run(FedGL(rounds=3, fraction=0.3, min_confident=0.0, max_changed=1.0, threshold=0.0, select="last"), make_parties())
+    ran = run(
+        FedGL(rounds=3, fraction=0.3, min_confident=0.0, max_changed=1.0, threshold=0.0, select="last"), make_parties()
+    )
     for state in ran._rounds():
         assert (state.labels == CLOSED).all()
 
@@ -375,7 +380,7 @@ def test_who_is_drawn_does_not_hide_that_predictions_have_settled():
 
 def test_parties_that_share_nothing_are_told_so(caplog):
     run(FedGL(rounds=1), make_parties(overlap=0.0)).go()
-    assert "no node is with 2 parties" in caplog.text
+    assert "no node is held by 2 parties" in caplog.text
 
 
 def test_rows_that_the_projection_empties_stay_finite():
@@ -443,10 +448,10 @@ def test_it_conforms_on_parties_that_share_nodes(check, options):
 @pytest.mark.parametrize(
     ("options", "encoder", "text"),
     [
-        ({}, "sage", "the pseudo graph has weights, which this model does not take"),
-        ({}, "mlp", "the pseudo graph has weights, which this model does not take"),
+        ({}, "sage", "does not read the edge weights of the pseudo graph"),
+        ({}, "mlp", "does not read the edge weights of the pseudo graph"),
         ({"normalize_jointly": False}, "sgc", "works on the layers of a GCN"),
-        ({"fusion": "all", "weighting": "even"}, "gcn", "fusion = 'all' goes with weighting = 'size'"),
+        ({"fusion": "all", "weighting": "even"}, "gcn", "fusion = 'all' needs weighting = 'size'"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(options, encoder, text):

@@ -261,7 +261,7 @@ def test_own_nodes_alone_are_trained_on_evaluated_and_counted(node_parties):
     assert trained_on.block.nodes > site.hosted.block.nodes
     for split in ("train", "val", "test"):
         assert torch.equal(trained_on.counts(split), site.hosted.counts(split))
-    assert site.weights_of_mean().tolist() == [party.nodes for party in node_parties]
+    assert site.averaging_weights().tolist() == [party.nodes for party in node_parties]
 
 
 @some.composite

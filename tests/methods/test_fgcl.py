@@ -124,26 +124,26 @@ def test_it_is_the_papers_algorithm(post, watched, double_precision):
     first = copy.deepcopy(ran.module)
     ran.go()
     (site,) = ran.transport.sites
-    site.kept.now = tuple(range(len(parties)))
-    trained = []
-    for party, views in zip(parties, site.kept.each("prepared"), strict=True):
-        literal = Literal(way, first, party, [views["0"], views["1"]])
-        stack = party.train.nonzero().flatten()[-3:].tolist()
-        for name, own, negatives, held in watched:
-            if name != party.name or not own:
-                continue
-            assert held == stack
-            ((target,), (chosen,)) = own, negatives
-            labels = [literal.graphs[at][2] for at in chosen]
-            assert set(chosen) <= set(stack)
-            assert all(label != literal.graphs[target][2] for label in labels)
-            different = {at for at in stack if literal.graphs[at][2] != literal.graphs[target][2]}
-            assert len(set(chosen)) == min(3, len(different))
-            literal.step(target, chosen)
-            stack = [*stack, target][-6:]
-        trained.append(literal.model.state_dict())
-    for name, weight in ran.state.weights.items():
-        assert torch.allclose(weight, sum(each[name] for each in trained) / len(parties), atol=1e-9)
+    with site.asked():
+        trained = []
+        for party, views in zip(parties, site.kept.each("prepared"), strict=True):
+            literal = Literal(way, first, party, [views["0"], views["1"]])
+            stack = party.train.nonzero().flatten()[-3:].tolist()
+            for name, own, negatives, held in watched:
+                if name != party.name or not own:
+                    continue
+                assert held == stack
+                ((target,), (chosen,)) = own, negatives
+                labels = [literal.graphs[at][2] for at in chosen]
+                assert set(chosen) <= set(stack)
+                assert all(label != literal.graphs[target][2] for label in labels)
+                different = {at for at in stack if literal.graphs[at][2] != literal.graphs[target][2]}
+                assert len(set(chosen)) == min(3, len(different))
+                literal.step(target, chosen)
+                stack = [*stack, target][-6:]
+            trained.append(literal.model.state_dict())
+        for name, weight in ran.state.weights.items():
+            assert torch.allclose(weight, sum(each[name] for each in trained) / len(parties), atol=1e-9)
 
 
 def doubled(party):
@@ -217,10 +217,9 @@ def test_views_are_drawn_once_and_only_they_are_trained_on():
     (site,) = ran.transport.sites
     seen = []
     for _ in ran._rounds():
-        site.kept.now = tuple(range(len(parties)))
-        seen.append(site.kept.each("prepared"))
-        site.cohort = site.cohort_of(site.kept.now)
-        assert site.cohort.block.edge_weight is not None
+        with site.asked():
+            seen.append(site.kept.each("prepared"))
+            assert site.cohort.block.edge_weight is not None
     assert all(torch.equal(one["0"], other["0"]) for one, other in zip(seen[0], seen[2], strict=True))
     assert all(not torch.equal(views["0"], views["1"]) for views in seen[0])
     assert ran.method.account(ran.state).to_dict()["basic"] == {"epsilon": 2.0, "delta": 0.0}
@@ -246,9 +245,9 @@ def test_with_next_to_no_noise_the_views_are_the_graphs():
     ran = run(method(rounds=1, epsilons=[1e6]), parties)
     ran.go()
     (site,) = ran.transport.sites
-    site.kept.now = tuple(range(len(parties)))
-    for pairs, party, views in zip(site.pairs, parties, site.kept.each("prepared"), strict=True):
-        assert torch.allclose(views["0"], pairs.bits(party.graph.edge_index), atol=1e-4)
+    with site.asked():
+        for pairs, party, views in zip(site.pairs, parties, site.kept.each("prepared"), strict=True):
+            assert torch.allclose(views["0"], pairs.bits(party.graph.edge_index), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -349,12 +348,12 @@ def test_what_is_evaluated_is_the_mean_of_the_views():
     site.answer("evaluate", {"weights": found.weights}, names)
     views = site.model(site.cohort.block)[:, : ran.task.outputs].split(site.cohort.items)
     means = [(each[: len(each) // 2] + each[len(each) // 2 :]) / 2 for each in views]
-    outputs = site._outputs({"weights": found.weights}).split(site.cohort.items)
+    outputs = site.predict({"weights": found.weights}).split(site.cohort.items)
     for mean, output, view in zip(means, outputs, views, strict=True):
         assert torch.allclose(output[: len(mean)], mean)
         assert not torch.allclose(output, view)
     site.method = method(evaluated_on="first")
-    assert torch.equal(site._outputs({"weights": found.weights}), torch.cat(views))
+    assert torch.equal(site.predict({"weights": found.weights}), torch.cat(views))
 
 
 @pytest.mark.parametrize("labels", ["multilabel", "regression"])
@@ -442,9 +441,9 @@ def test_no_two_different_releases_share_their_noise(other):
         ran = run(method(**options, **ways), parties)
         ran.federation.ask("protect")
         (site,) = ran.transport.sites
-        site.kept.now = tuple(range(len(parties)))
-        views = zip(site.pairs, parties, site.kept.each("prepared"), strict=True)
-        noise.append(torch.cat([views["0"] - pairs.bits(party.graph.edge_index) for pairs, party, views in views]))
+        with site.asked():
+            views = zip(site.pairs, parties, site.kept.each("prepared"), strict=True)
+            noise.append(torch.cat([views["0"] - pairs.bits(party.graph.edge_index) for pairs, party, views in views]))
     assert abs(float(torch.corrcoef(torch.stack(noise))[0, 1])) < 0.3
 
 

@@ -188,7 +188,9 @@ class FedCog(Composed):
         def _outer(self) -> list[Tensor]:
             """By party the ids of others' nodes for which it sums up."""
             coupling = (
-                decouple(self.cohort.parties, min_neighbours=self.min_neighbours) if self._way is None else self.way.coupling
+                decouple(self.cohort.parties, min_neighbours=self.min_neighbours)
+                if self._way is None
+                else self.way.coupling
             )
             counts = [sum(at.stop - at.start for at in own.values()) for own in coupling.slots]
             return list(torch.from_numpy(coupling.ids).split(counts))

@@ -179,7 +179,9 @@ class FedCogGcn(Method):
             names = self.cohort.names
             if self._decoupled is None or self._decoupled[0] != names:
                 method = self.method
-                coupling = decouple(self.cohort.parties, join_isolated=method.lnnc, min_neighbours=method.min_neighbours)
+                coupling = decouple(
+                    self.cohort.parties, join_isolated=method.lnnc, min_neighbours=method.min_neighbours
+                )
                 self._decoupled = names, _Decoupled.of(coupling, self.cohort.device)
             return self._decoupled[1]
 

@@ -34,46 +34,32 @@ from isthmus.tasks.classification import NodeClassification
 
 log = logging.getLogger("isthmus")
 NONE, CLOSED = -1, -2
-"""In place of a class: no pseudo label; and a row that was not opened, for which the party's own guess stands."""
+"""In place of a class: no pseudo label; a row that was not opened, where the party takes its own prediction."""
 
 
 class FedGL(FedAvg):
-    """FedGL (Chen et al. 2021), Algorithm 1: federated averaging with self-supervision that the server finds.
+    """FedGL (Chen et al. 2021), Algorithm 1: federated averaging with pseudo labels and a pseudo graph from the server.
 
-    Parties hold overlapping samples of one graph. Each round they train on L = L_GCN + alpha L_SSL (8), where L_SSL is
-    over their unlabelled nodes that have a global pseudo label, on their graph with the global pseudo graph added to it
-    (9). Then the server sums up what they predict for each node (11) and its embedding (13), by hashed node id, takes
-    for pseudo labels what is predicted with a probability above `threshold` (12), and joins each node to the
-    `neighbours` most similar ones (14).
+    Parties hold overlapping samples of one graph. The server adds up what the parties predict for each node and how
+    they embed it; from these sums it labels nodes that have no label and joins similar nodes, and the parties train on
+    both.
 
-    Parties: L = L_GCN + alpha L_SSL     (8)
-             A_k <- D^-1/2 (A_k + I + beta A'_(k)) D^-1/2     (9), joined
+    Parties: L = L_GCN + alpha L_SSL, L_SSL over the nodes with a pseudo label     (8)
+             A_k <- D^-1/2 (A_k + I + beta A'_(k)) D^-1/2     (9)
     Server:  P = sum_k w_k P_k,  H = sum_k w_k H_k,  by node     (11), (13)
              y_i = argmax_j P_ij where max_j P_ij > lambda, else none     (12)
              A' = max(cos(h_i, h_j), 0), s largest a row, rows sum to 1     (14)
              w <- sum_k (N_k / M) w_k     (10)
 
-    `A'_(k)` is the part of A' among party k's nodes. The paper's (9) adds two matrices, each normalised by itself:
-    `A_k + beta D'^-1/2 A'_(k) D'^-1/2` with A_k normalised already (`normalize_jointly = false`). In (11) and (13) its w_k is
-    N_k / M, see below; its (14) is max(H H^T, 0) (`similarity = "dot"`). Here P is the softmax of H, the fused outputs
-    of the models, unless probabilities are told beside them (`send_probabilities`); and two nodes are joined in A' where each is
-    among the other's nearest (`mutual`).
+    A'_(k) is the part of A' among the nodes of party k. The server learns which hashed ids each party holds, reads sums
+    by node, and opens a node's sum only if `min_contributors` of the asked parties hold it: a sum over one party would
+    be that party's prediction. Other nodes get no pseudo neighbours, and their own party's prediction as pseudo label.
 
-    Sums by node are all that the server reads. Of a node that fewer than `min_contributors` of the parties hold that take part
-    the sum is not opened: the sum of one would be its prediction. Such a node has no pseudo neighbours, and its pseudo
-    label is what its own party predicts.
-
-    Where the paper is silent or ambiguous:
-
-    - A node's weights N_k / M are divided by their sum over the parties that hold it. Read literally (`fusion = "all"`)
-      M is the sum over all parties, and a node that few hold has small probabilities, below any threshold.
-    - L_GCN and L_SSL are means over their nodes, as in the GCN that the paper builds on; `sum_losses` is (8) to the letter.
-    - Parties train and are evaluated on complemented graphs. The graph that all parts make together, on which a study
-      measures the global goal, lacks no edge and is taken as it is.
-    - What a model predicts that has hardly learned anything leads all astray: pseudo labels and graph wait until a
-      share `min_confident` of the nodes is predicted above the threshold, the graph also until predictions have settled.
-    - The pseudo graph of `similarity = "dot"`, one-sided, from the first round on, is (14) to the letter: nodes with
-      large embeddings become everybody's neighbours, and accuracy falls far. See the options below.
+    The defaults differ from the paper where its formulas fail or give single parties away: cosines in place of dot
+    products, one normalisation of both graphs, weights w_k that add up to one over a node's holders, P as the softmax
+    of H, means in place of sums of losses, and a start once models have learned something. The options name the
+    paper's choice. Of the graph of all parties' nodes, on which a study measures the global goal, no edge is missing;
+    it gets no pseudo graph.
     """
 
     name: ClassVar[str] = "fedgl"
@@ -82,49 +68,56 @@ class FedGL(FedAvg):
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     weighting: Weighting = "size"
-    """What a party's weights and predictions count by: all its items (the paper's), its training items, or evenly."""
+    """What weights and predictions of a party are weighted by: all its nodes (as in the paper), its training nodes, or
+    evenly."""
     pseudo_labels: bool = True
-    """Whether there are pseudo labels."""
+    """Train on pseudo labels: predictions that the server finds sure enough."""
     pseudo_graph: bool = True
-    """Whether there is a pseudo graph."""
+    """Train on a pseudo graph: edges between nodes that the server finds similar."""
     threshold: float = Field(0.5, ge=0, lt=1)
-    """Probability above which a prediction is a pseudo label (lambda)."""
+    """A prediction becomes a pseudo label if its probability is above this (lambda)."""
     alpha: float = Field(0.2, ge=0)
     """Weight of the loss on pseudo labels."""
     sum_losses: bool = False
-    """Losses are sums over nodes instead of means."""
+    """Add losses up over nodes, as (8) prints it, in place of their mean; many pseudo labels then outweigh the
+    labels."""
     beta: float = Field(1.0, ge=0)
-    """Weight of the pseudo graph."""
+    """Weight of the pseudo graph beside the party's own graph."""
     neighbours: int = Field(100, ge=1)
-    """Pseudo neighbours of a node, at most (s)."""
+    """Most pseudo neighbours of a node (s)."""
     similarity: Literal["cosine", "dot"] = "cosine"
-    """What similarity of two embeddings is."""
+    """How similar two nodes are: the cosine of their embeddings, or the dot product, as (14) prints it."""
     mutual: bool = True
-    """Pseudo neighbours are those that choose each other; otherwise those that a node chooses."""
+    """Join two nodes if each is among the other's most similar ones; false, as in the paper: if one of them is."""
     min_confident: float = Field(0.3, ge=0, le=1)
-    """Both begin when at least this share of the nodes is predicted with a probability above the threshold."""
+    """Pseudo labels and graph start once this share of the nodes has a prediction above the threshold; 0, as in the
+    paper: in the first round."""
     max_changed: float = Field(0.03, ge=0, le=1)
-    """The pseudo graph begins when at most this share of the nodes is predicted otherwise than a round before."""
+    """The pseudo graph starts once at most this share of the nodes changes its predicted class in a round; 1, as in the
+    paper: at once."""
     normalize_jointly: bool = True
-    """The pseudo graph's edges are normalised together with the graph's; otherwise apart, as (9) has it, for a GCN."""
+    """Normalise the party's graph with the pseudo edges in it; false, as (9) prints it: each by itself, which needs a
+    GCN."""
     fusion: Literal["holders", "all"] = "holders"
-    """Over whom the weights of a node's predictions come to one: the parties that hold it, or all."""
+    """A node's weights w_k add up to one over the parties that hold it, or, as in the paper, over all parties."""
     min_contributors: int = Field(2, ge=1)
-    """Holders that a node has at least for the server to read its sum; 1 is the paper's."""
+    """The server opens a node's sum only if at least this many parties hold the node; the paper's 1 shows it single
+    predictions."""
     send_probabilities: bool = False
-    """Probabilities are told beside embeddings, as (11) has it; the parts of two holders follow from both sums."""
+    """Send probabilities beside embeddings, as (11) prints it; from both sums the parts of two holders can be solved
+    for."""
     search: Literal["exact", "approximate"] = "exact"
-    """How similar nodes are found: among all, or in inverted lists (needs faiss)."""
+    """Find similar nodes among all, or approximately, with inverted lists (needs faiss)."""
 
     def check(self, module: nn.Module) -> None:
         if self.fusion == "all" and self.weighting != "size":
-            raise IsthmusError("method 'fedgl': fusion = 'all' goes with weighting = 'size'")
+            raise IsthmusError("method 'fedgl': fusion = 'all' needs weighting = 'size'")
         if self.pseudo_graph and not self.normalize_jointly:
             convolutions_of(module, self.name)
         if self.pseudo_graph and not takes_weights(module):
             raise IsthmusError(
-                "method 'fedgl': the pseudo graph has weights, which this model does not take: "
-                "use gcn, or pseudo_graph = false"
+                "method 'fedgl': this model does not read the edge weights of the pseudo graph: "
+                "use encoder gcn, or set pseudo_graph = false"
             )
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
@@ -133,7 +126,7 @@ class FedGL(FedAvg):
             state.union = federation.agree("known").save()
         union = IdUnion(**state.union)
         if not bool((union.holders >= self.min_contributors).any()):
-            log.warning("fedgl: no node is with %d parties: the server finds nothing that they share", self.min_contributors)
+            log.warning("fedgl: no node is held by %d parties: the server opens no sum", self.min_contributors)
         for state.round in state.rounds(self.rounds):
             chosen = [party for party in federation.sample(self.fraction) if party in union.held]
             if "labels" in state:  # line 16
@@ -141,21 +134,21 @@ class FedGL(FedAvg):
             total = federation.total("train", {"weights": state.weights}, of=chosen)
             state.weights = total.mean("weights", default=state.weights)  # line 11
             if self.pseudo_labels or self.pseudo_graph:
-                told = federation.total("tell", of=chosen, rows=union, min_contributors=self.min_contributors)
-                everyone = sum(union.held[party].numel() for party in chosen if party not in told.missing)
-                self.discover(told, everyone, state)
+                total = federation.total("tell", of=chosen, rows=union, min_contributors=self.min_contributors)
+                nodes = sum(union.held[party].numel() for party in chosen if party not in total.missing)
+                self.discover(total, nodes, state)
             yield state
 
-    def discover(self, told: Total, everyone: int, state: State) -> None:
-        """Lines 12 to 15: pseudo labels and a pseudo graph, once there is something to learn from them.
+    def discover(self, total: Total, nodes: int, state: State) -> None:
+        """Set pseudo labels and pseudo graph from sums by node, once models have learned something (lines 12-15).
 
         Arguments:
-            everyone: nodes of the parties that told something, added up (M).
+            nodes: nodes of the parties that answered, added up (M).
         """
-        opened = told.opened
+        opened = total.opened
         assert opened is not None
-        embedding = self.fused(told, "embedding", everyone)
-        probability = self.fused(told, "probability", everyone) if self.send_probabilities else embedding.softmax(1)
+        embedding = self.fused(total, "embedding", nodes)
+        probability = self.fused(total, "probability", nodes) if self.send_probabilities else embedding.softmax(1)
         confidence, guess = probability.max(1)
         sure = opened & (confidence > self.threshold)
         self.watch(guess, sure, opened, state)
@@ -167,22 +160,22 @@ class FedGL(FedAvg):
             state.ends = at[ends]
 
     def watch(self, guess: Tensor, sure: Tensor, opened: Tensor, state: State) -> None:
-        """Write down the rounds in which predictions first are confident, and first settled after that."""
+        """Record the first round with enough confident predictions, and the first after it with few changes."""
         state.start(guess=torch.full_like(guess, NONE))
-        seen = opened & (state.guess != NONE)
-        changed = float((guess != state.guess)[seen].float().mean()) if seen.any() else 1.0
+        known = opened & (state.guess != NONE)
+        changed = float((guess != state.guess)[known].float().mean()) if known.any() else 1.0
         state.guess = torch.where(opened, guess, state.guess)
         if not self.min_confident or (opened.any() and float(sure.sum()) >= self.min_confident * float(opened.sum())):
             state.start(ready=state.round)
         if self.pseudo_graph and "ready" in state and changed <= self.max_changed:
             state.start(began=state.round)
 
-    def fused(self, told: Total, name: str, everyone: int) -> Tensor:
-        """(11) and (13)."""
-        return told.mean(name) if self.fusion == "holders" else told.sum(name) / everyone
+    def fused(self, total: Total, name: str, nodes: int) -> Tensor:
+        """Weighted mean over the parties, by node: (11) and (13)."""
+        return total.mean(name) if self.fusion == "holders" else total.sum(name) / nodes
 
     def neighbourhood(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
-        """(14): pairs (of, neighbour) of nodes, `[2, pairs]`, and weights that sum up to one for each `of`."""
+        """The pseudo graph (14): pairs (node, neighbour), `[2, pairs]`, and weights that add up to one per node."""
         rows = F.normalize(embedding) if self.similarity == "cosine" else embedding
         graph = similar.SEARCHES[self.search](rows, self.neighbours)
         if self.mutual:
@@ -192,7 +185,7 @@ class FedGL(FedAvg):
         return pairs, torch.from_numpy(graph.data)
 
     def hints(self, state: State, union: IdUnion, chosen: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-        """Line 16: what is about each party's own nodes, in its own order."""
+        """Return for each party the labels and edges of its own nodes, in its own order (line 16)."""
         graph = None
         if "ends" in state:
             nodes = union.ids.numel()
@@ -207,8 +200,8 @@ class FedGL(FedAvg):
                 found[party] |= {"edges": ends.int(), "weight": torch.from_numpy(part.data)}
         return found
 
-    def reads(self, module: nn.Module) -> nn.Module:
-        """The model that reads complemented graphs: (9) normalises them before its layers see them."""
+    def without_normalization(self, module: nn.Module) -> nn.Module:
+        """The model for graphs that `complemented` has already normalised; the same where it has not."""
         if not self.pseudo_graph or self.normalize_jointly:
             return module
         module = deepcopy(module)
@@ -218,11 +211,11 @@ class FedGL(FedAvg):
         return module
 
     def complemented(self, graph: Data, edges: Tensor, weight: Tensor) -> Data:
-        """(9): the graph with a pseudo graph added to it.
+        """Return the graph with the pseudo edges added to it, (9).
 
-        Joined, D^-1/2 (A + I + beta A') D^-1/2, where rows of A' sum up to one over the whole union: all pseudo
-        neighbours together count as one. Apart, D^-1/2 (A + I) D^-1/2 + beta D'^-1/2 A' D'^-1/2, where a node that has
-        no pseudo neighbour here gets nothing.
+        Jointly normalised it is D^-1/2 (A + I + beta A') D^-1/2, where rows of A' sum up to
+        one over the whole union: all pseudo neighbours together count as one. Normalised apart it is D^-1/2 (A + I)
+        D^-1/2 + beta D'^-1/2 A' D'^-1/2, where a node that has no pseudo neighbour here gets nothing.
 
         Arguments:
             edges: `[2, pairs]`, from a pseudo neighbour to a node.
@@ -248,27 +241,27 @@ class FedGL(FedAvg):
         def __init__(self, method: FedGL, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
             if method.pseudo_labels and not isinstance(task, NodeClassification):
                 raise IsthmusError(f"method 'fedgl': task '{task.name}' has no classes that could be pseudo labels")
-            super().__init__(method, parties, task, method.reads(module), **where)
+            super().__init__(method, parties, task, method.without_normalization(module), **where)
             guess = [torch.full((party.nodes,), NONE) for party in parties]
             self.begin(prepared=[_nothing(party) for party in parties], guess=guess)
 
         @action
         def known(self, request: Payload) -> Answer:
-            """The ids of the party's nodes."""
+            """Ids of own nodes."""
             return Answer({"ids": [_ids(party) for party in self.cohort.parties]})
 
         @action
         def learn(self, request: Payload) -> Answer:
-            """Line 5, and who has which pseudo label; labelled nodes have none."""
-            made = []
+            """Keep pseudo labels, for nodes without a label, and pseudo edges (line 5)."""
+            hints = []
             for at, (party, guess) in enumerate(zip(self.held.parties, self.kept.each("guess"), strict=True)):
                 label = request["labels"][at].cpu()
                 label = torch.where(label == CLOSED, guess.cpu(), label).masked_fill(party.train, NONE)
                 hint = _nothing(party) | {"label": label}
                 if "edges" in request:
                     hint |= {"edges": request["edges"][at].long().cpu(), "weight": request["weight"][at].cpu()}
-                made.append(hint)
-            self.kept["prepared"] = made
+                hints.append(hint)
+            self.kept["prepared"] = hints
             self.invalidate()
             return Answer({})
 
@@ -278,7 +271,7 @@ class FedGL(FedAvg):
 
         @action
         def train(self, request: Payload) -> Answer:
-            """Line 7."""
+            """Train on labels and pseudo labels (line 7)."""
             self.model.load(request["weights"])
             pseudo = torch.cat([each["label"] for each in self.kept.each("prepared")])
             self.method.local.fit(self, partial(self._loss, pseudo.to(self.cohort.device)))
@@ -286,7 +279,7 @@ class FedGL(FedAvg):
             return Answer({"weights": self.model.weights()}, weight=self.averaging_weights())
 
         def _loss(self, pseudo: Tensor, step: Step) -> Tensor:
-            """(8)."""
+            """L_GCN + alpha L_SSL, (8)."""
             pseudo = pseudo[step.items]
             loss = self._reduced(_part(step, step.y, pseudo < 0))
             if (pseudo >= 0).any():
@@ -299,7 +292,7 @@ class FedGL(FedAvg):
 
         @action
         def tell(self, request: Payload) -> Answer:
-            """Line 8: what the model trained here says of each node, by its id."""
+            """Embeddings, and perhaps probabilities, of own nodes by id (line 8)."""
             self.model.load(self.kept["trained"])
             with torch.no_grad():
                 embedding = self.model(self.cohort.block)
@@ -315,24 +308,26 @@ class FedGL(FedAvg):
 
 
 def takes_weights(module: nn.Module) -> bool:
-    """Whether weights of edges change what a model says."""
+    """Whether the model reads edge weights."""
     named = "edge_weight" in signature(module.forward).parameters
     return bool(getattr(module, "weighted", named))
 
 
 def _ids(party: Party) -> Tensor:
     if party.ids is None:
-        raise PartyFailed(party.name, "its nodes have no ids: FedGL adds up by them what several parties say of a node")
+        raise PartyFailed(
+            party.name, "its nodes have no ids, by which FedGL adds up predictions: give ids in nodes.parquet"
+        )
     return party.ids.cpu()
 
 
 def _nothing(party: Party) -> dict[str, Tensor]:
-    """What a party knows before the first round."""
+    """Labels and edges before the first round: none."""
     none = torch.full((party.nodes,), NONE)
     return {"label": none, "edges": torch.empty(2, 0, dtype=torch.long), "weight": torch.empty(0)}
 
 
 def _part(step: Step, y: Tensor, mask: Tensor) -> Step:
-    """Some of a step's items, with these labels."""
+    """The step with the items in `mask` only, and these labels."""
     sizes = tuple(int(size) for size in step.sum(mask.long()).tolist())
     return Step(step.output[mask], y[mask], sizes, step.items[mask])

@@ -28,10 +28,10 @@ class Mvgrl(TwoViews):
             + mean over (v, g), v in g, of      softplus(-<h_v, u_g>) - log 2
     l = I(h^A, u^S) + I(h^S, u^A), over a batch of one party's graphs
 
-    alpha is `restart`, and entries of S below `threshold` are left out. The embedding of a graph is the sum of both views',
-    u^A_g + u^S_g. Every layer is trained and sent; in the public code the convolutions stand in a plain list, which
-    torch does not see. Encoders get a diffusion as weighted edges: a GCN normalises it once more, where the public code
-    multiplies by it as it is.
+    alpha is `restart`, and entries of S below `threshold` are left out. The embedding of a graph is the sum of both
+    views', u^A_g + u^S_g. Every layer is trained and sent; in the public code the convolutions stand in a plain list,
+    which torch does not see. Encoders get a diffusion as weighted edges: a GCN normalises it once more, where the
+    public code multiplies by it as it is.
     """
 
     name: ClassVar[str] = "mvgrl"

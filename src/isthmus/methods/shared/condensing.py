@@ -94,7 +94,7 @@ class Condensing(Method):
     def require_least(self, federation: Federation) -> None:
         """An error before anything is sent where there are too few parties for any sum."""
         if self.min_contributors > (there := len(federation.parties)):
-            why = f"nothing is opened of fewer than {self.min_contributors} parties, there are {there}: lower `min_contributors`"
+            why = f"a sum needs {self.min_contributors} parties, there are {there}: lower `min_contributors`"
             raise IsthmusError(f"method '{self.name}': {why}")
 
     @abstractmethod
