@@ -31,6 +31,7 @@ class Models:
         shared: weights that the server knows and all parties' models have in common.
         groups: by name, models that each belong to some parties; every party is in one, and nothing is `shared`.
         personal: whether parties keep weights of their own.
+        context: further fields that parties need to predict, such as prototypes.
 
     >>> Models(groups={"a": Group(("north",), {}), "b": Group(("south",), {})}).request(["south"])
     Each(payloads={'south': {'weights': {}}})
@@ -39,15 +40,16 @@ class Models:
     shared: Weights = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
     personal: bool = False
+    context: Payload = field(default_factory=dict)
 
     def request(self, parties: Sequence[str]) -> Payload | Each:
         """What these parties are sent so that each has its model; nothing where they keep all of it themselves."""
         if not self.groups:
-            return {"weights": self.shared} if self.shared else {}
+            return {**({"weights": self.shared} if self.shared else {}), **self.context}
         weights = {party: group.weights for group in self.groups.values() for party in group.parties}
         if lost := [party for party in parties if party not in weights]:
             raise IsthmusError(f"party '{lost[0]}' is in no group: give every party a model")
-        return Each({party: {"weights": weights[party]} for party in parties})
+        return Each({party: {"weights": weights[party], **self.context} for party in parties})
 
     @property
     def one_for_all(self) -> bool:

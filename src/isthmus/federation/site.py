@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from isthmus.federation.kept import Kept, join
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import generator
 from isthmus.nn.per_party import PerParty
-from isthmus.nn.stacks import Stack, slice_of
+from isthmus.nn.stacks import Stack, dense, slice_of
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.tasks.base import Step, Task
 
@@ -126,9 +126,10 @@ class Site:
         """Load the parties' models: the initial weights, over them those that the server sent, then the own ones."""
         self.model.load(self._with_kept(OWN, {**initial_weights(self.model.module), **sent}))
 
-    def keep_model(self, weights: Weights | None = None) -> None:
-        """Keep weights (without any, the whole model as it is now) as the parties' own: no server ever gets them."""
-        self.kept[OWN] = self.model.stacks() if weights is None else weights
+    def keep_model(self, names: Collection[str] | None = None) -> None:
+        """Keep weights as they are now, those of these names or all, as the parties' own: no server ever gets them."""
+        weights = self.model.weights()
+        self.kept[OWN] = {name: dense(stack) for name, stack in weights.items() if names is None or name in names}
 
     def after_training(self) -> None:
         """Local training is over: keep the model where the trained one is evaluated."""
@@ -144,7 +145,7 @@ class Site:
             masks = {split: mask & present[self.cohort.pair_rows].all(1) for split, mask in masks.items()}
         with torch.no_grad():
             counts: dict[str, Any] = {
-                split: self.task.counts(self.step(output, masks[split])) for split in SPLITS if split != "train"
+                split: self.task.counts(self.step(output, mask=masks[split])) for split in SPLITS if split != "train"
             }
         return Answer(counts)
 
@@ -163,13 +164,23 @@ class Site:
         return Mail(letters)
 
     def predict(self, request: wire.Payload) -> Tensor:
-        """The model's output for every node, or graph: of the model that the request and the party make together."""
+        """The output for every node, or graph, of the models that the request and the parties make together."""
+        self.load_evaluated(request)
+        with torch.no_grad():
+            return self.model(self.cohort.block)
+
+    def embed(self) -> tuple[Tensor, Tensor]:
+        """Outputs and embeddings of all nodes, or graphs, by the models as they are now."""
+        with torch.no_grad():
+            output, embedding = self.model(self.cohort.block, embed=True)
+        return output, embedding
+
+    def load_evaluated(self, request: wire.Payload) -> None:
+        """Load the models that are evaluated, and remember them for `models`."""
         self.load_model(request.get("weights", {}))
         if self.method.evaluate_with == "trained":
             self.model.load(self._with_kept(TRAINED, self.model.stacks()))
         self._evaluated.append((self.cohort.names, self.model.weights()))
-        with torch.no_grad():
-            return self.model(self.cohort.block)
 
     def predict_all(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The outputs of a model for all items of all hosted parties; no action."""
@@ -184,12 +195,14 @@ class Site:
             for at, party in enumerate(names)
         }
 
-    def step(self, output: Tensor, mask: Tensor) -> Step:
+    def step(self, output: Tensor, embedding: Tensor | None = None, *, mask: Tensor) -> Step:
         """The items in a mask with their outputs and labels, as the task's loss and counts take them."""
         cohort = self.cohort
         at = mask.nonzero().squeeze(1)
         sizes = torch.bincount(cohort.party[at], minlength=len(cohort))
-        return Step(output[cohort.rows_of(at)], cohort.y[at], tuple(sizes.tolist()), at)
+        rows = cohort.rows_of(at)
+        own = None if embedding is None else embedding[rows]
+        return Step(output[rows], cohort.y[at], tuple(sizes.tolist()), at, own)
 
     def cohort_of(self, positions: Sequence[int]) -> Cohort:
         """The hosted parties at these positions; override where parties train on something else than they hold."""

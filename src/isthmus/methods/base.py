@@ -43,10 +43,14 @@ class Listing:
 
 
 class Model:
-    """The server's view of the model: its weights before training."""
+    """The server's view of the model before training.
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    Attributes:
+        outputs: width of the model's output: classes, or tasks.
+    """
+
+    def __init__(self, module: nn.Module, outputs: int = 0) -> None:
+        self.module, self.outputs = module, outputs
 
     def weights(self) -> Weights:
         return {name: weight.clone() for name, weight in initial_weights(self.module).items()}

@@ -116,7 +116,7 @@ class FedCogGcn(Method):
         @action
         def count(self, request: Payload) -> Answer:
             output = torch.empty(self.cohort.block.nodes, self.task.outputs, device=self.cohort.device)
-            return Answer({"items": self.task.loss_counts(self.step(output, self.cohort.masks["train"]))})
+            return Answer({"items": self.task.loss_counts(self.step(output, mask=self.cohort.masks["train"]))})
 
         @action
         def forth(self, request: Payload) -> Mail:
@@ -164,7 +164,9 @@ class FedCogGcn(Method):
             with torch.no_grad():
                 output = self._output(self.layers - 1, False)
                 masks = self.cohort.masks
-                return Answer({split: self.task.counts(self.step(output, masks[split])) for split in ("val", "test")})
+                return Answer(
+                    {split: self.task.counts(self.step(output, mask=masks[split])) for split in ("val", "test")}
+                )
 
         def models(self) -> dict[str, Weights]:
             stacks = self._tape.stacks
@@ -225,7 +227,7 @@ class FedCogGcn(Method):
 
         def _loss(self, output: Tensor) -> Tensor:
             """The sum of the loss over the training nodes here."""
-            step = self.step(output, self.cohort.masks["train"])
+            step = self.step(output, mask=self.cohort.masks["train"])
             return (self.task.loss(step) * self.task.loss_counts(step).to(output)).sum()
 
         def _take_back(self, layer: int) -> None:

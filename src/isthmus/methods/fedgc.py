@@ -229,7 +229,7 @@ class FedGC(Matching, Averaging):
         def _taught(self, output: Tensor) -> Tensor:
             """(19): the task's loss over the nodes that have a label, from the start or from self-training."""
             if "labels" not in self.kept:
-                return self.task.loss(self.step(output, self.cohort.masks["train"]))
+                return self.task.loss(self.step(output, mask=self.cohort.masks["train"]))
             y = self.labels
             return self.task.loss(Step(output, y, self.cohort.items, torch.arange(len(y), device=y.device)))
 

@@ -45,6 +45,7 @@ class LocalTraining(Optimizer):
         read: Read | None = None,
         only: Collection[str] | None = None,
         embed: bool = False,
+        first_epoch: int = 0,
     ) -> Tensor:
         """Train the site's model for the parties asked now, each on its own items as if it were alone.
 
@@ -58,6 +59,7 @@ class LocalTraining(Optimizer):
             read: what the model reads in a step, where that is more than the step's items.
             only: names of the weights to train; None trains all.
             embed: give the loss the items' embeddings too, as `Step.embedding`.
+            first_epoch: number of the first epoch; a second training in one action needs other numbers, hence draws.
 
         Returns:
             steps that each party took, `[parties]`.
@@ -77,7 +79,7 @@ class LocalTraining(Optimizer):
         )
         optimizer = PartyOptimizer(self, leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)
-        for epoch in range(self.epochs):
+        for epoch in range(first_epoch, first_epoch + self.epochs):
             for at, chosen in enumerate(self._batches(site, epoch)):
                 sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
                 active = [size > 0 for size in sizes]

@@ -179,7 +179,7 @@ class Run:
     def _rounds(self) -> Any:
         if self._is_over():
             return
-        for state in self.method.server(self.federation, Model(self.module), self.state):
+        for state in self.method.server(self.federation, Model(self.module, self.task.outputs), self.state):
             if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
             if state.round in self.task.picture_rounds and self.whole is not None:

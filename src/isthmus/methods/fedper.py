@@ -1,0 +1,65 @@
+"""Federated averaging of everything but the head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from torch import nn
+
+from isthmus.errors import IsthmusError
+from isthmus.federation.answers import Answer
+from isthmus.federation.models import Models
+from isthmus.federation.site import action
+from isthmus.federation.verbs import Federation
+from isthmus.federation.wire import Payload
+from isthmus.methods.base import Averaging, Learning, Model, State
+from isthmus.nn.weights import body_weights, head_weights
+
+
+class FedPer(Averaging):
+    """FedPer (Arivazhagan et al. 2019): all parties share a body b, and each keeps a head h_k of its own.
+
+    Parties whose classes differ in meaning or in frequency can agree on how to embed a node, but not on how to classify
+    it. So only the body is averaged; the head, which turns embeddings into outputs, never leaves its party.
+
+    Party:  (b, h_k) <- (b, h_k) - step(grad F_k(b, h_k)) for local.epochs, from b_t and its own h_k
+    Server: b_{t+1} = sum_k (n_k / n) b_k, n_k the training items (weighting)
+
+    The server reads the sum of the bodies. The head is what the encoder names as such, its last layer; a party that has
+    not trained yet has the initial head. `evaluate_with = "trained"` evaluates the body after local training.
+    """
+
+    name: ClassVar[str] = "fedper"
+
+    def check(self, module: nn.Module) -> None:
+        if not body_weights(module):
+            raise IsthmusError(f"method '{self.name}': the whole model is its head, nothing is left to share")
+
+    def models(self, state: State) -> Models:
+        return Models(shared=state.weights, personal=True)
+
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        weights = model.weights()
+        state.start(weights={name: weights[name] for name in model.body()})
+        for state.round in state.rounds(self.rounds):
+            chosen = federation.sample(self.fraction)
+            total = federation.total("train", {"weights": state.weights}, of=chosen)
+            state.weights = total.mean("weights", default=state.weights)
+            yield state
+
+    class AtParty(Learning):
+        method: FedPer
+
+        @action
+        def train(self, request: Payload) -> Answer:
+            self.load_model(request["weights"])
+            self.learn()
+            self.keep_model(head_weights(self.model.module))
+            weights = self.model.weights()
+            body = {name: weights[name] for name in request["weights"]}
+            return Answer({"weights": body}, weight=self.averaging_weights())
+
+        def learn(self) -> None:
+            """Train body and head together."""
+            self.fit()
