@@ -13,6 +13,7 @@ from helpers import CLASSES, FEATURES, make_node_parties
 from isthmus.data.party import Party
 from isthmus.federation import wire
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.models import Models
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
@@ -28,6 +29,9 @@ class Scripted(Method):
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         yield state
+
+    def models(self, state: State) -> Models:
+        return Models(personal=True)
 
     class AtParty(Site):
         method: Scripted

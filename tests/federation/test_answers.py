@@ -47,7 +47,7 @@ def replies(fields: Mapping[str, Any], weight: Any = None, split: Sequence[Seque
 
 
 def total(fields: Mapping[str, Any], weight: Any = None, *, asked: Sequence[str] = NAMES, **options: Any) -> Total:
-    options = {"rows": None, "least": 1, **options}
+    options = {"rows": None, "min_contributors": 1, **options}
     split = options.pop("split", ((0, 1, 2, 3),))
     return PlainTotal(replies(fields, weight, split), asked, **options)
 
@@ -150,13 +150,13 @@ def test_texts_have_no_sum() -> None:
         total({"t": ["a", "b", "c", "d"]})
 
 
-@pytest.mark.parametrize("least", [1, 4, 5])
-def test_a_sum_with_too_few_contributors_is_not_opened(least: int) -> None:
-    if least <= 4:
-        assert total({"w": drawn(4, 2)}, least=least).contributors == 4
+@pytest.mark.parametrize("min_contributors", [1, 4, 5])
+def test_a_sum_with_too_few_contributors_is_not_opened(min_contributors: int) -> None:
+    if min_contributors <= 4:
+        assert total({"w": drawn(4, 2)}, min_contributors=min_contributors).contributors == 4
         return
     with pytest.raises(TooFewAnswers, match="a total of 4 parties is not opened: at least 5"):
-        total({"w": drawn(4, 2)}, least=least)
+        total({"w": drawn(4, 2)}, min_contributors=min_contributors)
 
 
 def test_a_field_of_fewer_parties_than_least_is_not_opened() -> None:
@@ -223,8 +223,8 @@ def rows_of(ids: Sequence[Tensor] = IDS) -> list[Tensor]:
     return [torch.stack([i.float(), torch.full(i.shape, 10.0**at)], 1) for at, i in enumerate(ids)]
 
 
-def by_id(least: int, *, weight: Any = None, split: Any = ((0, 1, 2, 3),)) -> Total:
-    return total({"ids": IDS, "x": rows_of()}, weight, rows=UNION, least=least, split=split)
+def by_id(min_contributors: int, *, weight: Any = None, split: Any = ((0, 1, 2, 3),)) -> Total:
+    return total({"ids": IDS, "x": rows_of()}, weight, rows=UNION, min_contributors=min_contributors, split=split)
 
 
 def test_rows_are_added_by_id() -> None:
@@ -276,8 +276,8 @@ def test_the_split_into_sites_does_not_show_in_rows(split: Any) -> None:
     ids = [torch.tensor([2, 5, 7, 9])] * 4
     fields = {"ids": ids, "x": list(drawn(4, 4, 6))}
     weight = [0.3, 1.7, 0.1, 2.9]
-    found = total(fields, weight, rows=UNION, least=2, split=split)
-    assert torch.equal(found.sum("x"), total(fields, weight, rows=UNION, least=2).sum("x"))
+    found = total(fields, weight, rows=UNION, min_contributors=2, split=split)
+    assert torch.equal(found.sum("x"), total(fields, weight, rows=UNION, min_contributors=2).sum("x"))
     assert torch.equal(found.sum("x"), total({"x": drawn(4, 4, 6)}, weight).sum("x"))
 
 
@@ -291,8 +291,8 @@ def test_ids_outside_the_union_are_refused(wrong: int) -> None:
 def test_nothing_is_in_an_empty_union() -> None:
     empty = IdUnion(torch.tensor([], dtype=torch.long), torch.tensor([], dtype=torch.long))
     with pytest.raises(PayloadError, match="outside"):
-        empty.places(torch.tensor([1]))
-    assert empty.places(torch.tensor([], dtype=torch.long)).numel() == 0
+        empty.positions(torch.tensor([1]))
+    assert empty.positions(torch.tensor([], dtype=torch.long)).numel() == 0
 
 
 def test_rows_without_ids_or_of_another_count_are_refused() -> None:

@@ -53,7 +53,7 @@ def test_a_total_is_the_same_to_the_bit() -> None:
     totals = [each.total("say", {"w": torch.full((1,), 0.1)}) for each in (here, there)]
     assert bits(totals[0].sums) == bits(totals[1].sums)
     assert here.ledger.entries == there.ledger.entries
-    assert bits(here.transport.save()) == bits(there.transport.save())
+    assert bits(here.save()) == bits(there.save())
 
 
 def test_a_request_for_each_goes_to_the_host_of_that_party() -> None:
@@ -63,7 +63,7 @@ def test_a_request_for_each_goes_to_the_host_of_that_party() -> None:
     assert isinstance(there.transport, HostTransport)
     post = there.transport.post
     assert isinstance(post, InBytes)
-    assert [host for host, message in post.sent if message["do"] == "call"] == ["b"]
+    assert [host for host, message in post.sent if message["do"] == "answer"] == ["b"]
 
 
 def test_mail_reaches_parties_at_other_hosts_and_old_mail_is_gone() -> None:
@@ -116,7 +116,7 @@ def test_where_all_parties_of_a_host_fail_the_method_is_wrong() -> None:
 
 def test_a_lost_host_ends_the_run_with_a_word() -> None:
     def meddle(host: str, message: Message) -> str | None:
-        return "it has ended the connection" if host == "b" and message["do"] == "call" else None
+        return "it has ended the connection" if host == "b" and message["do"] == "answer" else None
 
     there = Federation(hosted(stacked, meddle=meddle), quorum=0.1)
     with pytest.raises(
@@ -128,9 +128,9 @@ def test_a_lost_host_ends_the_run_with_a_word() -> None:
 def test_state_comes_back_to_whatever_hosts_there_are() -> None:
     first = Federation(hosted(stacked))
     first.total("say", {"w": torch.ones(1)})
-    saved = first.transport.save()
+    saved = first.save()
     for split in (SPLIT, {"x": NAMES[:2], "y": NAMES[2:3], "z": NAMES[3:]}):
-        other = hosted(stacked, split)
+        other = Federation(hosted(stacked, split))
         other.restore(saved)
         assert bits(other.save()) == bits(saved)
         assert other.parties == NAMES
@@ -138,20 +138,25 @@ def test_state_comes_back_to_whatever_hosts_there_are() -> None:
 
 def test_models_that_parties_keep_are_fetched() -> None:
     def script(site: Site, request: Any) -> None:
-        if "party-0" in site.cohort.names:
-            site.kept["weights"] = {"w": torch.ones(len(site.cohort), 2)}
+        numbers = [float(number(party)) for party in site.cohort.names]
+        stacks = site.model.stacks().items()
+        site.keep_model({name: torch.stack([torch.full_like(stack[0], n) for n in numbers]) for name, stack in stacks})
+        site.predict({})
 
-    there = Federation(hosted(script))
-    there.ask("say")
-    assert bits(there.transport.own_weights()) == bits({"party-0": {"w": torch.ones(2)}})
+    here, there = federation_of(script, split=((0,), (1, 2, 3))), Federation(hosted(script))
+    for federation in (here, there):
+        federation.ask("say", of=NAMES[1:])
+    assert bits(there.models()) == bits(here.models())
+    assert list(there.models()) == list(NAMES[1:])
+    assert all(bool((weight == 2).all()) for weight in there.models()["party-2"].values())
 
 
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"do": "dance"}, "does not know what 'dance' asks for"),
+        ({"do": "dance", "action": "", "of": [], "payload": {}}, "unknown command 'dance'"),
         ({}, "KeyError"),
-        ({"do": "call", "action": "shout", "request": {}, "of": ["party-1"]}, "has no action 'shout'"),
+        ({"do": "answer", "action": "shout", "payload": {}, "of": ["party-1"]}, "has no action 'shout'"),
     ],
 )
 def test_a_message_that_is_none_is_refused(message: Message, why: str) -> None:

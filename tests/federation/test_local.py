@@ -13,6 +13,8 @@ from isthmus.errors import TooFewAnswers
 from isthmus.federation.answers import Answer
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import action
+from isthmus.federation.transport import Command
+from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Model
 from isthmus.methods.fedavg import FedAvg
@@ -54,7 +56,7 @@ def test_through_bytes_a_run_is_the_same_bit_for_bit(method: Averaging, held: st
     results = plain.go(), wired.go()
     assert told(results[0]) == told(results[1])
     assert results[0].ledger.entries == results[1].ledger.entries
-    assert bits(plain.transport.save()) == bits(wired.transport.save())
+    assert bits(plain.federation.save()) == bits(wired.federation.save())
 
 
 @pytest.mark.parametrize("held", PARTIES)
@@ -112,7 +114,7 @@ def test_the_round_without_a_diverged_party_is_that_of_the_others() -> None:
 
 @pytest.mark.parametrize("wire", [False, True], ids=["in process", "wire"])
 def test_a_run_that_needs_everyone_stops_at_a_diverged_party(wire: bool) -> None:
-    with pytest.raises(TooFewAnswers, match=r"round 2, action 'train': 3 of 4 .* 'party-1' \(action 'train', field 'w"):
+    with pytest.raises(TooFewAnswers, match=r"round 2, train: only 3 of 4 .* 'party-1' \(action 'train', field 'w"):
         run(Poisoned(rounds=3, quorum=1.0), wire=wire).go()
 
 
@@ -124,17 +126,18 @@ def test_requests_and_answers_are_copies_on_the_wire() -> None:
 
     transport = LocalTransport([site_of(script)], wire=True)
     mine = torch.zeros(2)
-    reply = transport.call("ask", "say", {"w": mine}, NAMES)[0]
+    reply = transport.send(Command("answer", NAMES, "say", "ask", {"w": mine}))[0]
     reply.columns["w"][0].add_(1)
     assert not mine.any()
-    assert not transport.save()["party-0"]["kept"]["w"].any()
+    assert not Federation(transport).save()["party-0"]["kept"]["w"].any()
 
 
 def test_names_of_parties_need_not_be_names_of_fields() -> None:
     site = site_of(lambda site, request: None)
     object.__setattr__(site.hosted, "names", ("Bank A/S", "b:c", "d", "e"))
     transport = LocalTransport([site], wire=True)
-    transport.deliver("say", {"d": {"Bank A/S": {"x": 1}}, "Bank A/S": {"b:c": {"x": 2}, "d": {"x": 3}}, "e": {"x": 4}})
+    mail = {"d": {"Bank A/S": {"x": 1}}, "Bank A/S": {"b:c": {"x": 2}, "d": {"x": 3}}, "e": {"x": 4}}
+    transport.send(Command("deliver", transport.parties, "say", payload=mail))
     assert site.inbox["say"] == {2: {"Bank A/S": {"x": 1}}, 0: {"b:c": {"x": 2}, "d": {"x": 3}}, 3: {"x": 4}}
 
 

@@ -2,100 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripted import NAMES, Scripted, bits, number, site_of, small_parties
 
 from isthmus.errors import IsthmusError, PartyFailed, PayloadError
 from isthmus.federation.answers import Answer, Mail
-from isthmus.federation.site import Kept, Site, action
+from isthmus.federation.site import Site, action
 from isthmus.federation.transport import Each
 from isthmus.store import pack, unpack
-
-# ---- what a site keeps
-
-
-def kept_by(count: int) -> Kept:
-    kept = Kept()
-    kept.now = tuple(range(count))
-    return kept
-
-
-def values_of(value: Any, count: int) -> list[Any]:
-    """One value per party of what `Kept` hands out."""
-    if isinstance(value, Mapping):
-        parts = {name: values_of(inner, count) for name, inner in value.items()}
-        return [{name: part[at] for name, part in parts.items()} for at in range(count)]
-    assert len(value) == count
-    return list(value)
-
-
-def made(kind: str, count: int, start: int) -> Any:
-    """A value to keep for some parties, its numbers unlike any other's."""
-    numbers = torch.arange(start, start + count, dtype=torch.float64)
-    if kind == "stack":
-        return torch.stack([numbers, -numbers], 1)
-    if kind == "mapping":
-        return {"a": numbers, "b": {"c": torch.stack([numbers, numbers], 1)}}
-    if kind == "plain":
-        return numbers.tolist()
-    return [torch.full((at % 3,), float(start + at)) for at in range(count)]
-
-
-parties = st.sets(st.integers(0, 3), min_size=1).map(lambda chosen: tuple(sorted(chosen)))
-kinds = st.sampled_from(["stack", "mapping", "ragged", "plain"])
-writes = st.tuples(st.just("write"), st.sampled_from("xy"), parties, kinds)
-reads = st.tuples(st.sampled_from(["read", "get", "restart", "copy"]), st.sampled_from("xy"), parties, st.just(""))
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.lists(st.one_of(writes, reads), max_size=12))
-def test_kept_is_a_plain_dictionary_per_party(steps: list[tuple[str, str, tuple[int, ...], str]]) -> None:
-    kept, model = Kept(), {name: {} for name in "xy"}
-    for turn, (step, name, now, kind) in enumerate(steps):
-        kept.now = now
-        here = model[name]
-        assert (name in kept) == all(at in here for at in now)
-        if step == "write":
-            value = made(kind, len(now), 10 * turn)
-            kept[name] = value
-            here |= dict(zip(now, values_of(value, len(now)), strict=True))
-        elif step == "restart":
-            saved = unpack(pack(kept.save(NAMES)))
-            kept = Kept()
-            kept.restore(NAMES, saved)
-        elif step == "copy":
-            twin = kept.copy()
-            twin[name] = made("plain", len(now), -1000)
-        elif step == "get":
-            default = torch.tensor(-1.0)
-            found = kept.get(name, default)
-            assert bits(values_of(found, len(now))) == bits([here.get(at, default) for at in now])
-        elif all(at in here for at in now):
-            assert bits(values_of(kept[name], len(now))) == bits([here[at] for at in now])
-        else:
-            with pytest.raises(IsthmusError, match=f"nothing is kept under '{name}' yet"):
-                kept[name]
-
-
-def test_what_is_alike_is_read_as_a_stack_and_the_rest_as_a_list() -> None:
-    kept = kept_by(3)
-    kept["stack"], kept["group"] = torch.eye(3), {"w": torch.arange(3)}
-    kept["ragged"] = [torch.ones(1), torch.ones(2), torch.ones(2)]
-    kept["mixed"] = [torch.ones(1), torch.ones(1).double(), torch.ones(1).double()]
-    kept.now = (1, 2)
-    assert torch.equal(kept["stack"], torch.eye(3)[1:])
-    assert torch.equal(kept["group"]["w"], torch.tensor([1, 2]))
-    assert torch.equal(kept["ragged"], torch.ones(2, 2))
-    kept.now = (0, 1)
-    assert bits(kept["ragged"]) == bits([torch.ones(1), torch.ones(2)])
-    assert [value.dtype for value in kept["mixed"]] == [torch.float32, torch.float64]
-
 
 # ---- actions
 
@@ -228,7 +146,7 @@ def test_a_failure_that_is_no_message_is_named_by_its_type() -> None:
         return Answer({"n": [1] * len(site.cohort)})
 
     reply = site_of(script).answer("say", {}, NAMES)
-    assert reply.failures == {"party-2": "action 'say', ZeroDivisionError (the log at the party says more)"}
+    assert reply.failures == {"party-2": "action 'say', ZeroDivisionError (see the log at the party)"}
 
 
 def test_a_cohort_that_fails_whole_raises_what_happened() -> None:

@@ -149,7 +149,7 @@ def test_agree_needs_ids() -> None:
 @modes
 def test_a_total_of_rows_opens_those_that_enough_parties_hold(through_bytes: bool) -> None:
     federation = federation_of(by_id, split=((0, 1), (2, 3)), wire=through_bytes)
-    total = federation.total("say", rows=federation.agree("say"), least=2)
+    total = federation.total("say", rows=federation.agree("say"), min_contributors=2)
     assert total.sum("x").flatten().tolist() == [0, 60, 60, 0]
     assert total.opened.tolist() == [False, True, True, False]
 
@@ -361,17 +361,17 @@ def test_below_the_quorum_a_call_says_who_is_missing(quorum: float, passes: bool
         return
     with pytest.raises(TooFewAnswers) as caught:
         federation.ask("say")
-    assert "round 7, action 'say': 3 of 4 parties answered, at least 4 must" in str(caught.value)
-    assert "missing: 'party-1' (action 'say', field 'g/x' is nan" in str(caught.value)
+    assert "round 7, say: only 3 of 4 parties answered (all must). " in str(caught.value)
+    assert "Missing: 'party-1' (action 'say', field 'g/x' is nan" in str(caught.value)
     assert len(federation.ledger.entries) == 1
 
 
 def test_the_quorum_is_exact_where_floats_are_not() -> None:
     federation = federation_of(silent)
     federation.quorum = 0.07
-    federation._require_quorum("say", range(100), 7, {})
-    with pytest.raises(TooFewAnswers, match="7 of 101 parties answered, at least 8 must"):
-        federation._require_quorum("say", range(101), 7, {})
+    federation._require_answers("say", range(100), 7, {})
+    with pytest.raises(TooFewAnswers, match=r"only 7 of 101 parties answered \(quorum 8\)"):
+        federation._require_answers("say", range(101), 7, {})
 
 
 # ---- the ledger
@@ -414,8 +414,8 @@ def test_the_ledger_has_the_bytes_of_every_message_and_delivery(split: Any, thro
 @modes
 def test_the_ledger_has_the_bytes_of_every_delivered_sum(through_bytes: bool) -> None:
     federation = federation_of(by_id, split=((0, 1), (2, 3)), wire=through_bytes)
-    federation.total("say", to="parties", rows=federation.agree("say"), least=2)
-    boxes = {name: saved["inbox"]["say"] for name, saved in federation.transport.save().items()}
+    federation.total("say", to="parties", rows=federation.agree("say"), min_contributors=2)
+    boxes = {name: saved["inbox"]["say"] for name, saved in federation.save().items()}
     assert ledger(federation, call=2) == [(name, 0, len(wire.encode(boxes[name]))) for name in NAMES]
 
 

@@ -95,15 +95,15 @@ class Table:
         *,
         rows: IdUnion | None = None,
         to: Any = "server",
-        least: int = 1,
+        min_contributors: int = 1,
     ) -> TotalResult:
-        return self.sums.total(TotalRequest("say", request or {}, self.parties, to, rows, least))
+        return self.sums.total(TotalRequest("say", request or {}, self.parties, to, rows, min_contributors))
 
-    def plain(self, of: Sequence[str], rows: IdUnion | None = None, least: int = 1) -> PlainTotal:
+    def plain(self, of: Sequence[str], rows: IdUnion | None = None, min_contributors: int = 1) -> PlainTotal:
         """The same total, added up of what parties say."""
         kept = []
         for party in of:
             reply = self.replies[party]
             columns = {name: column for name, column in reply.columns.items() if name != "wants"}
             kept.append(Reply(reply.parties, columns, reply.weights))
-        return PlainTotal(kept, of, rows, least)
+        return PlainTotal(kept, of, rows, min_contributors)

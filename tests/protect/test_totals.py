@@ -102,7 +102,7 @@ def test_a_sum_for_the_parties_reaches_them_and_not_the_server(kind: str, least:
     assert made.total.payload() == {}
     for party in table.parties:
         got, wants = table.delivered[party], table.replies[party].columns["wants"][0]  # type: ignore[index]
-        at = UNION.places(wants)
+        at = UNION.positions(wants)
         assert torch.equal(got["ids"], wants)
         assert torch.equal(got["opened"], due.opened[at])  # type: ignore[index]
         same({"x": got["x"]}, {"x": due.sum("x")[at]}, NEAR[kind])
@@ -447,7 +447,7 @@ def test_who_is_gone_while_a_wrong_sum_is_drawn_again_ends_the_run() -> None:
 def test_a_sum_without_its_quorum_is_not_opened() -> None:
     table = Table("masks", weights_of(5), meddle=at_step("d", "call"))
     with pytest.raises(TooFewAnswers, match="4 of 5 parties is not opened, at least 5 must be in it"):
-        table.sums.total(TotalRequest("say", {}, table.parties, needed=5))
+        table.sums.total(TotalRequest("say", {}, table.parties, quorum=5))
     assert not any(m.get("step") == "open" for _, m, _ in table.seen)
 
 

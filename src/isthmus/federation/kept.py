@@ -51,9 +51,9 @@ class Kept:
 
     def __contains__(self, name: str) -> bool:
         """Whether each of the parties has a value of this name."""
-        if name in self._stacks and set(self.positions) <= set(self._stacks[name][0]):
-            return True
-        return name in self._values and all(at in self._values[name] for at in self.positions)
+        positions = self.positions
+        having = self._stacks[name][0] if name in self._stacks else self._values.get(name, ())
+        return all(at in having for at in positions)
 
     def __getitem__(self, name: str) -> Any:
         if name in self._stacks and self._stacks[name][0] == self.positions:

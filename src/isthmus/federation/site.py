@@ -242,13 +242,15 @@ class Site:
         """Carry out a command for the parties among `command.of` that are hosted here."""
         if command.do == "answer":
             return self.answer(command.action, command.payload, command.of)
+        if command.do in ("save", "models"):
+            return Reply((), state=self.save() if command.do == "save" else self.models())
         if command.do == "deliver":
             self.deliver(command.action, command.payload)
-            return Reply(())
-        if command.do == "restore":
+        elif command.do == "restore":
             self.restore(command.payload)
-            return Reply(())
-        return Reply((), state=self.save() if command.do == "save" else self.models())
+        else:
+            raise IsthmusError(f"unknown command '{command.do}': run the same version of isthmus everywhere")
+        return Reply(())
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
         """Have the hosted ones among these parties answer; the reply names those who cannot, with the reason."""
