@@ -1,4 +1,4 @@
-"""The information bottleneck: features that tell of the label what they must, and of the node no more."""
+"""The information bottleneck: features that keep what predicts the label and little else about the node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from isthmus.nn.encoders import Hop
 
 
 class Bottleneck(nn.Module):
-    """p(z | x, N) of (18): h = W2 relu(W1 x), summed over neighbours; its halves are mean and, by softplus, deviation.
+    """p(z | x, N) of (18): h = W2 relu(W1 x), propagated; its halves give the mean and, by softplus, the deviation.
 
-    Returns:
-        mean and deviation of every node, each `[nodes, features]`.
+    `forward` returns mean and standard deviation of every node, each `[nodes, features]`.
     """
 
     first_layer = "first.weight"
@@ -29,16 +28,16 @@ class Bottleneck(nn.Module):
         self.hop = Hop()
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        mean, spread = self.hop(self.second(self.first(x).relu()), edge_index, edge_weight).chunk(2, dim=1)
-        return mean, F.softplus(spread)
+        mean, deviation = self.hop(self.second(self.first(x).relu()), edge_index, edge_weight).chunk(2, dim=1)
+        return mean, F.softplus(deviation)
 
 
-def divergence(mean: Tensor, spread: Tensor, sizes: Sequence[int]) -> Tensor:
-    """KL(N(mean, spread^2) || N(0, 1)), (16), summed over features, averaged over the nodes of each party, `[parties]`.
+def divergence(mean: Tensor, deviation: Tensor, sizes: Sequence[int]) -> Tensor:
+    """KL(N(mean, deviation^2) || N(0, 1)) of (16), summed over features, mean over each party's nodes, `[parties]`.
 
     >>> divergence(torch.zeros(2, 3), torch.ones(2, 3), (2,)).tolist()
     [0.0]
     """
-    tiny = torch.finfo(spread.dtype).tiny  # softplus of a very small number is 0
-    each = 0.5 * (mean.square() + spread.square() - 1 - 2 * spread.clamp(min=tiny).log()).sum(1)
-    return rows.mean_per_party(each, sizes)
+    tiny = torch.finfo(deviation.dtype).tiny  # softplus may underflow to 0
+    of_node = 0.5 * (mean.square() + deviation.square() - 1 - 2 * deviation.clamp(min=tiny).log()).sum(1)
+    return rows.mean_per_party(of_node, sizes)

@@ -1,4 +1,4 @@
-"""Losses that compare the items of a step with each other, those of each party among themselves, all at once."""
+"""Contrastive losses, which compare the items of each party with each other, for all parties at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from isthmus.data import rows
 
 
 class Projection(nn.Module):
-    """Three layers and a linear way past them: what stands between embeddings and a contrast."""
+    """Three layers and a linear shortcut, which map embeddings to what a loss contrasts."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        layers = [each for _ in range(3) for each in (nn.Linear(width, width), nn.ReLU())]
+        layers = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
         self.layers = nn.Sequential(*layers)
         self.past = nn.Linear(width, width)
 
@@ -27,54 +27,54 @@ class Projection(nn.Module):
 
 
 def pad_rows(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Rows of each party as a matrix of its own, `[parties, most, ...]`, and where there are rows, `[parties, most]`.
+    """Rows of each party, padded with zeros, `[parties, most, ...]`, and a mask of the rows, `[parties, most]`.
 
     >>> pad_rows(torch.tensor([1.0, 2.0, 3.0]), (2, 1))[0].tolist()
     [[1.0, 2.0], [3.0, 0.0]]
     """
     most = max(sizes)
     counts = torch.tensor(sizes, device=values.device)
-    there = torch.arange(most, device=values.device) < counts.unsqueeze(1)
+    mask = torch.arange(most, device=values.device) < counts.unsqueeze(1)
     if all(size == most for size in sizes):
-        return values.view(len(sizes), most, *values.shape[1:]), there
+        return values.view(len(sizes), most, *values.shape[1:]), mask
     out = values.new_zeros(len(sizes), most, *values.shape[1:])
-    out[there] = values
-    return out, there
+    out[mask] = values
+    return out, mask
 
 
 def contrast_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor:
-    """Contrast between two views of items: (5) and (6) of FCLG, SimCLR's NT-Xent; `[parties]`.
+    """The contrastive loss between two views of items: (5) and (6) of FCLG, SimCLR's NT-Xent; `[parties]`.
 
     L(u, v) = log(sum_{z in U + V, z != u} exp(u z / tau) / exp(u v / tau)); the mean of L(u, v) and L(v, u) over a
-    party's items. Embeddings get length 1 first: as printed, dot products of embeddings that are sums overflow.
+    party's items. Embeddings are scaled to length 1 first: as printed, products of summed embeddings overflow.
 
     Arguments:
         u: embeddings, `[items, 2, width]`.
     """
     unit = F.normalize(u, dim=2)
-    z, there = pad_rows(unit, sizes)
-    z, there = z.flatten(1, 2), there.repeat_interleave(2, dim=1)  # [parties, 2 most, width]
+    z, mask = pad_rows(unit, sizes)
+    z, mask = z.flatten(1, 2), mask.repeat_interleave(2, dim=1)  # [parties, 2 most, width]
     score = z @ z.mT / temperature
-    itself = torch.eye(z.size(1), dtype=torch.bool, device=z.device)
-    others = score.masked_fill(itself | ~there.unsqueeze(1), -torch.inf).logsumexp(2)[there]
+    diagonal = torch.eye(z.size(1), dtype=torch.bool, device=z.device)
+    others = score.masked_fill(diagonal | ~mask.unsqueeze(1), -torch.inf).logsumexp(2)[mask]
     own = (unit[:, 0] * unit[:, 1]).sum(1) / temperature
     return rows.mean_per_party(others.view(-1, 2).mean(1) - own, sizes)
 
 
 def mutual_information_loss(h: Tensor, u: Tensor, graph: Tensor, nodes: Sequence[int], graphs: Sequence[int]) -> Tensor:
-    """Minus the Jensen-Shannon estimate of the information that nodes and graphs have of each other, `[parties]`.
+    """Minus the Jensen-Shannon estimate of the mutual information of nodes and graphs, `[parties]`.
 
-    T = <h_v, u_g>; softplus(T) over nodes and graphs that they are not in, softplus(-T) over those that they are in,
-    a mean over each (Hjelm et al. 2019, InfoGraph (5)).
+    With T = <h_v, u_g>: the mean of softplus(-T) over nodes and their own graphs, plus the mean of softplus(T) over
+    nodes and the party's other graphs (Hjelm et al. 2019, InfoGraph (5)).
 
     Arguments:
-        h: of nodes, `[nodes, width]`.
-        u: of graphs, `[graphs, width]`.
-        graph: for every node the graph that it is in, `[nodes]`.
+        h: embeddings of nodes, `[nodes, width]`.
+        u: embeddings of graphs, `[graphs, width]`.
+        graph: the graph of each node, `[nodes]`.
         nodes, graphs: how many each party has.
     """
     own = (h * u[graph]).sum(1)
-    score = pad_rows(h, nodes)[0] @ pad_rows(u, graphs)[0].mT  # [parties, most nodes, most graphs], 0 where none is
+    score = pad_rows(h, nodes)[0] @ pad_rows(u, graphs)[0].mT  # [parties, most nodes, most graphs], 0 for padding
     inside = rows.sum_per_party(F.softplus(own) - math.log(2), nodes)
     outside = (F.softplus(score) - math.log(2)).sum((1, 2)) - inside
     count = torch.tensor([n * (g - 1) for n, g in zip(nodes, graphs, strict=True)], device=h.device)

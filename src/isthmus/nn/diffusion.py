@@ -1,4 +1,4 @@
-"""Propagation that learns nothing: what models that propagate first do to their features, hop by hop."""
+"""Propagation of features without learned weights, hop by hop."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from isthmus.nn.products import Propagation, normalised_edges
 
 @dataclass(frozen=True)
 class Diffusion:
-    """H^(l+1) = (1 - alpha) D^left (A + I) D^right H^(l) + alpha H^(0), and what is made of the hops H^(0), ..., H^(K).
+    """H^(l+1) = (1 - alpha) D^left (A + I) D^right H^(l) + alpha H^(0); the result combines the hops H^(0), ..., H^(K).
 
-    D counts a node's edges and itself. SGC has left = right = -1/2; APPNP besides has alpha > 0; GBP has left = r - 1,
-    right = -r and a weighted sum of the hops; GPR-GNN takes every hop and learns the weights afterwards.
+    D counts a node's edges and itself. SGC has left = right = -1/2 and APPNP also alpha > 0. GBP has left = r - 1,
+    right = -r and a weighted sum of the hops. GPR-GNN takes every hop and learns their weights.
 
     Arguments:
         hops: K.
-        left, right: exponents of the degrees of the node that is reached and of the node that reaches it.
+        left, right: exponents of the degrees of an edge's target and source.
         restart: alpha.
-        weights: of the hops 0 ... K in a sum; none where only the last hop counts.
-        every: all hops side by side, `[nodes, (K + 1) features]`.
+        weights: weights of the hops 0 ... K in a sum; None takes the last hop alone.
+        every: concatenate all hops, `[nodes, (K + 1) features]`.
     """
 
     hops: int
@@ -34,10 +34,10 @@ class Diffusion:
     weights: tuple[float, ...] | None = None
     every: bool = False
 
-    def combine(self, hops: Sequence[Any], side_by_side: Callable[[Sequence[Any]], Any]) -> Any:
-        """What the hops come to."""
+    def combine(self, hops: Sequence[Any], concat: Callable[[Sequence[Any]], Any]) -> Any:
+        """The diffused features, given all hops and how to concatenate them."""
         if self.every:
-            return side_by_side(hops)
+            return concat(hops)
         if self.weights is None:
             return hops[-1]
         total = self.weights[0] * hops[0]
@@ -47,7 +47,7 @@ class Diffusion:
 
     @property
     def needs_all_hops(self) -> bool:
-        """Whether all hops are needed in the end, or only the last."""
+        """Whether the result needs all hops, or only the last."""
         return self.every or self.weights is not None
 
     def matrix(self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, dtype: torch.dtype) -> Propagation:

@@ -1,4 +1,4 @@
-"""Random draws that belong to a party: it draws the same alone, in a cohort, and on any device."""
+"""Random draws of a party, which are the same alone, in a cohort, and on any device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isthmus.nn.products import Features
 
 
 def seed_of(*parts: object) -> int:
-    """A seed from anything that has a text: run seed, party, purpose, count.
+    """A seed from the texts of some objects, such as run seed, party, purpose and count.
 
     >>> seed_of(0, "bank-a", "train", 1) == seed_of(0, "bank-a", "train", 1)
     True
@@ -25,21 +25,20 @@ def seed_of(*parts: object) -> int:
 
 
 def generator(*parts: object) -> torch.Generator:
-    """A generator on the CPU, seeded by `parts`: draws are made there and moved, so that devices agree."""
+    """A generator seeded by `parts`, always on the CPU: draws are moved to the device, so that all devices agree."""
     return torch.Generator().manual_seed(seed_of(*parts))
 
 
 class NotSideBySide(Exception):  # noqa: N818
-    """A layer handles rows whose parties are not known: parties must go through it one after another."""
+    """A layer has rows whose parties are unknown, so the model must run one party after another."""
 
 
 class Draws(TorchFunctionMode):
-    """While active, `torch.nn.functional.dropout` draws for every party from that party's own generator.
+    """While active, `torch.nn.functional.dropout` draws for every party from that party's generator.
 
     Arguments:
         generators: one per party.
-        layouts: the ways rows may be divided among the parties (nodes of each, graphs of each); with one party any
-            number of rows is that party's.
+        layouts: how rows may divide among the parties: nodes of each, graphs of each.
     """
 
     def __init__(self, generators: Sequence[torch.Generator], layouts: Sequence[tuple[int, ...]]) -> None:
@@ -64,7 +63,7 @@ class Draws(TorchFunctionMode):
 
     def keep(self, sizes: Sequence[int], shape: Sequence[int], p: float, like: Tensor) -> Tensor:
         """The dropout factor of each element: 0, or 1/(1-p)."""
-        # whole numbers of 31 bits below a threshold: a quarter of the time of `bernoulli_`
+        # comparing integers of 31 bits with a threshold takes a quarter of the time of `bernoulli_`
         draws = torch.empty(tuple(shape), dtype=torch.int32)
         for part, source in zip(draws.split(list(sizes)), self.generators, strict=True):
             if part.numel():
@@ -74,10 +73,10 @@ class Draws(TorchFunctionMode):
 
 
 def rows_per_party(count: int, layouts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """How `count` rows are divided among the parties."""
+    """How many of `count` rows each party has: those of the layout with that sum; with one party, all."""
     if len(layouts[0]) == 1:
         return (count,)
     for sizes in layouts:
         if sum(sizes) == count:
             return sizes
-    raise NotSideBySide(f"{count} rows belong to no known division among the parties")
+    raise NotSideBySide(f"{count} rows: neither one per node nor one per graph of the parties")

@@ -1,4 +1,4 @@
-"""Encoders by name, made of PyG layers where PyG has them."""
+"""Encoders by name, built from PyG layers where PyG has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ First = Literal["learn", "propagate"]
 
 
 class Encoder(Registered):
-    """A graph model by name: `build` makes the module that classifies nodes or whole graphs."""
+    """A graph model by name; `build` makes the module for nodes or for whole graphs."""
 
     kind: ClassVar[str] = "encoder"
     built_in_module: ClassVar[str] = "isthmus.nn.encoders"
@@ -32,26 +32,23 @@ class Encoder(Registered):
     hidden: int = Field(64, ge=1)
     """Width of the hidden layers."""
     layers: int = Field(2, ge=1)
-    """Number of layers; for models that propagate apart from their weights, the number of linear layers."""
+    """Number of layers; of models that propagate without weights, the number of linear layers."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Dropout on the input of every layer, in training."""
+    """Dropout on the input of every layer during training."""
     pool: Pool = "mean"
-    """How nodes become a graph, for graph tasks."""
+    """How node embeddings are pooled to a graph embedding, for graph tasks."""
 
     def build(self, features: int, classes: int, level: Level) -> nn.Module:
-        """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs.
-
-        Its head (see `head_of`) turns embeddings into these outputs.
-        """
+        """The module `forward(x, edge_index, edge_weight, batch, batch_size)` with `classes` outputs and a head."""
         if level != "graph":
             return self.body(features, classes)
         return Readout(self.body(features, self.hidden), self.hidden, classes, self.pool)
 
     def embedder(self, features: int) -> Embedder:
-        """The module that embeds nodes, and whole graphs by pooling them: convolutions with all layers side by side."""
+        """The module that embeds nodes and, by pooling them, whole graphs; it concatenates all convolutions."""
         body = self.body(features, self.hidden)
         if isinstance(body, Convolutions):
-            body.joined = True
+            body.concatenate = True
         return Embedder(body, features, self.pool)
 
     @abstractmethod
@@ -65,7 +62,7 @@ class Encoder(Registered):
 
 
 class MessagePassing(nn.Module):
-    """What passes messages along edges: without batch statistics, rows of other components change nothing."""
+    """A model along edges. Without batch normalisation a row depends only on rows of its own component."""
 
     @property
     def keeps_to_components(self) -> bool:
@@ -73,7 +70,7 @@ class MessagePassing(nn.Module):
 
 
 class Readout(nn.Module):
-    """Graph classification: node embeddings, ReLU, pooled per graph, one linear layer."""
+    """Node embeddings, ReLU, pooled per graph, one linear layer: a model for graph tasks."""
 
     def __init__(self, body: nn.Module, hidden: int, classes: int, pool: Pool) -> None:
         super().__init__()
@@ -93,11 +90,11 @@ class Readout(nn.Module):
 class Embedder(nn.Module):
     """Embeddings of nodes and of graphs, in one view of their edges or in several.
 
-    `forward` gives h `[nodes, views, width]` and u `[graphs, views, width]`, u being h pooled. Edges in several views
-    have a weight for each, `[edges, views]`, 0 where they are not in it.
+    `forward` returns h `[nodes, views, width]` and, pooled from it, u `[graphs, views, width]`. With several views,
+    edge weights are `[edges, views]`; an edge has weight 0 in a view that it is not in.
 
     Attributes:
-        width: of an embedding.
+        width: width of an embedding.
     """
 
     def __init__(self, body: nn.Module, features: int, pool: Pool) -> None:
@@ -118,40 +115,40 @@ class Embedder(nn.Module):
 
 
 class Views(nn.Module):
-    """`split_views`, kept for the edges met last, whose propagations are then kept as well."""
+    """`split_views` with a cache for the last edges, so that their propagation matrices are cached too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._met: tuple[Any, ...] = (None, None, [])
+        self._last: tuple[Any, ...] = (None, None, [])
 
     def forward(self, edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
-        if self._met[0] is not edge_index or self._met[1] is not edge_weight:
-            self._met = edge_index, edge_weight, split_views(edge_index, edge_weight)
-        found: list[tuple[Tensor, Tensor | None]] = self._met[2]
-        return found
+        if self._last[0] is not edge_index or self._last[1] is not edge_weight:
+            self._last = edge_index, edge_weight, split_views(edge_index, edge_weight)
+        views: list[tuple[Tensor, Tensor | None]] = self._last[2]
+        return views
 
 
 def split_views(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
-    """The edges of each view, and their weights."""
+    """The edges and edge weights of each view."""
     if edge_weight is None or edge_weight.dim() == 1:
         return [(edge_index, edge_weight)]
-    there = [weight != 0 for weight in edge_weight.unbind(1)]
-    return [(edge_index[:, here], edge_weight[here, view]) for view, here in enumerate(there)]
+    masks = [weight != 0 for weight in edge_weight.unbind(1)]
+    return [(edge_index[:, mask], edge_weight[mask, view]) for view, mask in enumerate(masks)]
 
 
 def uses_edge_weights(module: nn.Module) -> bool:
-    """Whether a model of Isthmus for whole graphs looks at the weights of their edges."""
+    """Whether a graph-level model of an encoder uses edge weights."""
     return bool(getattr(getattr(module, "body", None), "weighted", True))
 
 
 class Convolutions(MessagePassing):
-    """Convolutions with dropout before and ReLU between.
+    """Convolutions with dropout before each and ReLU between them.
 
     Attributes:
-        joined: what each layer gives after its ReLU stands side by side, `[nodes, layers * width]`.
+        concatenate: return the outputs of all layers after their ReLU, `[nodes, layers * width]`.
     """
 
-    joined = False
+    concatenate = False
 
     def __init__(
         self, convs: Sequence[nn.Module], dropout: float, *, weighted: bool, first_layer: str | None = None
@@ -164,14 +161,14 @@ class Convolutions(MessagePassing):
         self.first_layer = first_layer
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        last, found = len(self.convs) - 1, []
+        last, outputs = len(self.convs) - 1, []
         for at, conv in enumerate(self.convs):
             x = self.dropout(x)
             x = conv(x, edge_index, edge_weight) if self.weighted else conv(x, edge_index)
-            if at < last or self.joined:
+            if at < last or self.concatenate:
                 x = x.relu()
-            found.append(x)
-        return torch.cat(found, dim=1) if self.joined else x
+            outputs.append(x)
+        return torch.cat(outputs, dim=1) if self.concatenate else x
 
 
 class Gcn(Encoder):
@@ -189,9 +186,9 @@ class Gat(Encoder):
 
     name: ClassVar[str] = "gat"
     heads: int = Field(4, ge=1)
-    """Attention heads of the hidden layers, joined; the last layer has one."""
+    """Attention heads of the hidden layers, concatenated; the last layer has one."""
     weighted: bool = False
-    """Attention also looks at an edge's weight, its only feature; a node's loop has weight 1."""
+    """Attention also reads edge weights, as an edge feature; self-loops have weight 1."""
 
     def body(self, features: int, out: int) -> nn.Module:
         per_head = max(1, self.hidden // self.heads)
@@ -203,7 +200,7 @@ class Gat(Encoder):
 
 
 class WeightedGat(nn.Module):
-    """Attention that also looks at the weights of edges, 1 without any and for a node's loop."""
+    """Attention that also reads edge weights; these are 1 for self-loops and in graphs without weights."""
 
     def __init__(self, i: int, o: int, heads: int) -> None:
         super().__init__()
@@ -218,7 +215,7 @@ class GraphSage(Encoder):
 
     name: ClassVar[str] = "sage"
     weighted: bool = False
-    """Neighbours count by the weights of their edges, divided by the sum of what these are without their signs."""
+    """Weigh neighbours by their edge weights, divided by the sum of the weights' absolute values."""
 
     def body(self, features: int, out: int) -> nn.Module:
         layer = WeightedSage if self.weighted else gnn.SAGEConv
@@ -227,7 +224,7 @@ class GraphSage(Encoder):
 
 
 class WeightedSage(nn.Module):
-    """W_1 sum_j w_ji x_j / sum_j |w_ji| + W_2 x_i + b: GraphSAGE's mean with weights, which PyG's does not take."""
+    """W_1 sum_j w_ji x_j / sum_j |w_ji| + W_2 x_i + b: GraphSAGE's mean with edge weights, which PyG's lacks."""
 
     def __init__(self, i: int, o: int) -> None:
         super().__init__()
@@ -240,9 +237,9 @@ class WeightedSage(nn.Module):
 
 
 class Neighbours(nn.Module):
-    """What a node's neighbours have, by the weights of their edges: sum_j w_ji h_j, or that divided by sum_j |w_ji|.
+    """The weighted sum over a node's neighbours, sum_j w_ji h_j, or the mean, which divides it by sum_j |w_ji|.
 
-    Zero where there is no edge.
+    Nodes without an edge get zeros.
     """
 
     def __init__(self, how: Literal["plain", "mean"]) -> None:
@@ -250,38 +247,40 @@ class Neighbours(nn.Module):
         self.how = how
 
     def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return _gathered(self.how, Propagations(keep=1), h, edge_index, edge_weight)
+        return _over_neighbours(self.how, Propagations(keep=1), h, edge_index, edge_weight)
 
 
 @twin(Neighbours)
 def _neighbours(
     layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
 ) -> Tensor:
-    return _gathered(layer.how, bank.propagations, h, edge_index, edge_weight)
+    return _over_neighbours(layer.how, bank.propagations, h, edge_index, edge_weight)
 
 
-def _gathered(how: str, made: Propagations, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
-    make = made.mean if how == "mean" else made.plain
-    return make(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+def _over_neighbours(
+    how: str, propagations: Propagations, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None
+) -> Tensor:
+    matrix = propagations.mean if how == "mean" else propagations.plain
+    return matrix(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
 
 
 class Gin(Encoder):
-    """Graph isomorphism network (Xu et al. 2019), two-layer perceptrons, learned epsilon."""
+    """Graph isomorphism network (Xu et al. 2019) with two-layer perceptrons and learned epsilon."""
 
     name: ClassVar[str] = "gin"
     pool: Pool = "sum"
-    """How nodes become a graph, for graph tasks."""
+    """How node embeddings are pooled to a graph embedding, for graph tasks."""
     norm: bool = False
     """Batch normalisation inside the perceptrons."""
     statistics: Literal["travel", "stay"] = "travel"
-    """Running statistics of batch normalisation travel with the weights; or there are none, and whatever a party puts
-    through the model is normalised by itself."""
+    """travel: running statistics of batch normalisation travel with the weights. stay: there are none, and every batch
+    is normalised with its own statistics, in evaluation too."""
     weighted: bool = False
-    """Neighbours count by the weights of their edges."""
+    """Weigh neighbours by their edge weights."""
 
     def body(self, features: int, out: int) -> nn.Module:
-        made = [self._perceptron(i, o) for i, o in self.widths(features, out)]
-        convs = [WeightedGin(each) if self.weighted else gnn.GINConv(each, train_eps=True) for each in made]
+        perceptrons = [self._perceptron(i, o) for i, o in self.widths(features, out)]
+        convs = [WeightedGin(mlp) if self.weighted else gnn.GINConv(mlp, train_eps=True) for mlp in perceptrons]
         return Convolutions(convs, self.dropout, weighted=self.weighted)
 
     def _perceptron(self, i: int, o: int) -> nn.Module:
@@ -290,20 +289,20 @@ class Gin(Encoder):
 
 
 class WeightedGin(nn.Module):
-    """MLP((1 + eps) x_i + sum_j w_ji x_j): GIN's sum with weights, which PyG's does not take."""
+    """MLP((1 + eps) x_i + sum_j w_ji x_j): GIN's sum with edge weights, which PyG's lacks."""
 
     def __init__(self, perceptron: nn.Module) -> None:
         super().__init__()
         self.nn = perceptron
-        self.itself = Itself()
+        self.itself = ScaledSelf()
         self.sum = Neighbours("plain")
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.nn(self.itself(x) + self.sum(x, edge_index, edge_weight))
 
 
-class Itself(nn.Module):
-    """(1 + eps) x, eps learned."""
+class ScaledSelf(nn.Module):
+    """(1 + eps) x with learned eps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +312,7 @@ class Itself(nn.Module):
         return (1 + self.eps) * x
 
 
-REPEATED[Itself] = ("eps",)
+REPEATED[ScaledSelf] = ("eps",)
 
 
 class Cheb(Encoder):
@@ -329,9 +328,9 @@ class Cheb(Encoder):
 
 
 class ChebFixed(nn.Module):
-    """ChebConv with the largest eigenvalue taken as 2, the bound of a normalised Laplacian.
+    """ChebConv with the largest eigenvalue set to 2, the bound of a normalised Laplacian.
 
-    PyG's default is read off the largest edge weight of all graphs at once, which would mix parties.
+    PyG's default follows from the largest edge weight of all graphs together, which would mix parties.
     """
 
     def __init__(self, i: int, o: int, hops: int) -> None:
@@ -365,7 +364,7 @@ class Tag(Encoder):
 
 
 class Perceptron(MessagePassing):
-    """Linear layers with dropout before and ReLU between; looks at no edge."""
+    """Linear layers with dropout before each and ReLU between them; edges are ignored."""
 
     first_layer = "linears.0.weight"
     weighted = False
@@ -385,7 +384,7 @@ class Perceptron(MessagePassing):
 
 
 class Mlp(Encoder):
-    """Multi-layer perceptron on the features alone: what a model without edges reaches."""
+    """Multi-layer perceptron on the features alone, a baseline without edges."""
 
     name: ClassVar[str] = "mlp"
 
@@ -405,11 +404,11 @@ class Sgc(Encoder):
 
 
 class Diffused(MessagePassing):
-    """A model that diffuses its features before it learns from them: f(diffusion(X)).
+    """A model of diffused features: f(diffusion(X)).
 
     Attributes:
-        diffusion: what is done to the features; nothing of it is learned.
-        diffused: whether the features that it is given are diffused already, as where several parties did it together.
+        diffusion: how features are diffused, without learned weights.
+        diffused: the features it receives are diffused already, for instance by several parties together.
     """
 
     def __init__(self, diffusion: Diffusion) -> None:
@@ -419,8 +418,8 @@ class Diffused(MessagePassing):
 
 
 class Simplified(Diffused):
-    """S^K X W + b. The narrow X W is what is propagated: with PyG's order of the products a step on Cora, whose
-    features are 200 times as wide as its classes, takes many times as long. The whole model is its head."""
+    """S^K X W + b. X W is propagated, because it is narrow: in PyG's order of the products a step on Cora, with 200
+    times as many features as classes, takes many times as long. The whole model is its head."""
 
     first_layer = "linear.weight"
     head = ""
@@ -439,7 +438,7 @@ class Simplified(Diffused):
 
 
 class Bias(nn.Module):
-    """Adds a bias, `[rows, width]`."""
+    """h + b."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -461,7 +460,7 @@ class Appnp(Encoder):
     alpha: float = Field(0.1, ge=0, le=1)
     """Restart probability."""
     first: First = "learn"
-    """Propagate what the perceptron makes of the features, or the features themselves."""
+    """learn: apply the perceptron, then propagate its outputs. propagate: propagate the features first."""
 
     def body(self, features: int, out: int) -> nn.Module:
         if self.first == "propagate":
@@ -472,17 +471,13 @@ class Appnp(Encoder):
 
 
 class Personalised(MessagePassing):
-    """A perceptron and PyG's personalised propagation."""
+    """A perceptron, then PyG's personalised propagation."""
 
     def __init__(self, perceptron: Perceptron, hops: int, alpha: float) -> None:
         super().__init__()
         self.perceptron = perceptron
-        self.head = f"perceptron.{perceptron.head}"
+        self.first_layer, self.head = f"perceptron.{perceptron.first_layer}", f"perceptron.{perceptron.head}"
         self.propagate = gnn.APPNP(hops, alpha)
-
-    @property
-    def first_layer(self) -> str:
-        return f"perceptron.{Perceptron.first_layer}"
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.propagate(self.perceptron(x), edge_index, edge_weight)
@@ -491,7 +486,7 @@ class Personalised(MessagePassing):
 class Gbp(Encoder):
     """Bidirectional propagation (Chen et al. 2020): sum_k w_k (D^(r-1) A D^-r)^k X, then a perceptron.
 
-    w_k = alpha (1 - alpha)^k. The propagation of the features is exact here, not sampled.
+    w_k = alpha (1 - alpha)^k. Features are propagated exactly, not by sampling.
     """
 
     name: ClassVar[str] = "gbp"
@@ -525,7 +520,7 @@ class DiffusedPerceptron(Diffused):
 
 
 class GprGnn(Encoder):
-    """Generalised PageRank with learned hop weights (Chien et al. 2021), started at personalised PageRank."""
+    """Generalised PageRank (Chien et al. 2021): learned hop weights, initially those of personalised PageRank."""
 
     name: ClassVar[str] = "gprgnn"
     hops: int = Field(10, ge=1)
@@ -533,7 +528,7 @@ class GprGnn(Encoder):
     alpha: float = Field(0.1, ge=0, le=1)
     """Restart probability of the initial hop weights."""
     first: First = "learn"
-    """Propagate what the perceptron makes of the features, or the features themselves."""
+    """learn: apply the perceptron, then propagate its outputs. propagate: propagate the features first."""
 
     def body(self, features: int, out: int) -> nn.Module:
         start = self.alpha * (1 - self.alpha) ** torch.arange(self.hops + 1.0)
@@ -543,7 +538,7 @@ class GprGnn(Encoder):
 
 
 class DiffusedGpr(Diffused):
-    """f(sum_k gamma_k S^k X), with gamma learned; the hops are constant."""
+    """f(sum_k gamma_k S^k X) with learned gamma."""
 
     def __init__(self, perceptron: Perceptron, start: Tensor) -> None:
         super().__init__(Diffusion(start.numel() - 1, every=True))
@@ -557,18 +552,14 @@ class DiffusedGpr(Diffused):
 
 
 class GprBody(MessagePassing):
-    """sum_k gamma_k S^k f(X), with gamma learned."""
+    """sum_k gamma_k S^k f(X) with learned gamma."""
 
     def __init__(self, perceptron: Perceptron, start: Tensor) -> None:
         super().__init__()
         self.perceptron = perceptron
-        self.head = f"perceptron.{perceptron.head}"
+        self.first_layer, self.head = f"perceptron.{perceptron.first_layer}", f"perceptron.{perceptron.head}"
         self.hop = Hop()
         self.gamma = HopWeights(start)
-
-    @property
-    def first_layer(self) -> str:
-        return f"perceptron.{Perceptron.first_layer}"
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         hops = [self.perceptron(x)]
@@ -607,7 +598,7 @@ REPEATED[HopWeights] = ("weight",)
 
 
 class LightGcn(Encoder):
-    """LightGCN (He et al. 2020): a linear embedding, propagated without weights, hops averaged."""
+    """LightGCN (He et al. 2020): a linear embedding, propagated without weights, averaged over hops."""
 
     name: ClassVar[str] = "lightgcn"
     hops: int = Field(3, ge=1)
@@ -618,7 +609,7 @@ class LightGcn(Encoder):
 
 
 class LightBody(MessagePassing):
-    """Embed, propagate with PyG's LGConv, average the hops, read out linearly."""
+    """Embed, propagate with PyG's LGConv, average over hops, one linear layer."""
 
     first_layer = "embed.weight"
 

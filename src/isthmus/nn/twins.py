@@ -20,7 +20,7 @@ from isthmus.nn.stacks import FirstLayer
 
 
 class Bank:
-    """What the twins of one model read during a forward pass: the weights, and whose the rows are."""
+    """What the twins of one model read during a forward pass: the weights, and how rows divide among parties."""
 
     def __init__(self) -> None:
         self.weights: dict[str, Any] = {}
@@ -29,7 +29,7 @@ class Bank:
         self.propagations = Propagations()
 
     def per_row(self, name: str, count: int) -> Tensor:
-        """The weight called `name` for each of `count` rows; shared weights broadcast as they are."""
+        """The weight called `name` for each of `count` rows; a shared weight as it is, to be broadcast."""
         weight: Tensor = self.weights[name]
         if not self.stacked:
             return weight
@@ -39,7 +39,7 @@ class Bank:
 
 Twin: TypeAlias = Callable[..., Tensor]
 TWINS: dict[type[nn.Module], Twin] = {}
-"""Layers whose forward is replaced, by exact type."""
+"""Layers with another forward, by exact type."""
 REPEATED: dict[type[nn.Module], tuple[str, ...]] = {
     gnn.GATConv: ("att_src", "att_dst", "bias"),
     gnn.GINConv: ("eps",),
@@ -47,7 +47,7 @@ REPEATED: dict[type[nn.Module], tuple[str, ...]] = {
     gnn.SAGEConv: (),
     gnn.GraphConv: (),
 }
-"""Layers that run as PyG wrote them once their direct parameters, applied row by row, are repeated for the rows."""
+"""Layers that keep PyG's forward: their own parameters are applied row by row, so they are repeated for the rows."""
 
 
 def twin(*kinds: type[nn.Module]) -> Callable[[Twin], Twin]:
@@ -69,11 +69,11 @@ def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
         return F.linear(x, weight, bias)
     if isinstance(weight, FirstLayer) and weight.columns.touched and weight.columns.x is not x.x:
         if weight.party_rows.requires_grad:
-            raise IsthmusError("a first layer kept by touched rows is trained on the features it was made for")
+            raise IsthmusError("a first layer stored by touched rows is trained on the features it was made for")
         weight = weight.stack()
     if isinstance(weight, FirstLayer):
         columns = weight.columns
-        if columns.x is not x.x:  # a batch of the features it was made for
+        if columns.x is not x.x:  # a batch of those features
             columns = x.all_columns(rows_per_party(x.size(0), bank.layouts))
         out = x.grouped(weight.party_rows, columns)
     elif isinstance(x, Features):
@@ -87,9 +87,9 @@ def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
 
 @twin(gnn.GCNConv)
 def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-    # fewer columns are propagated, and of features none for the gradient: FedGC on 42,000 nodes takes 101 s, not 133
-    late = isinstance(x, Tensor) and x.size(1) < layer.out_channels
-    h: Tensor = x if late else layer.lin(x)
+    # propagate the narrower matrix: on 42,000 nodes this takes 101 s rather than 133
+    narrow = isinstance(x, Tensor) and x.size(1) < layer.out_channels
+    h: Tensor = x if narrow else layer.lin(x)
     if layer.normalize:
         propagation = bank.propagations.gcn(
             edge_index,
@@ -104,7 +104,7 @@ def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_w
         h = bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
     else:
         h = layer.propagate(edge_index, x=h, edge_weight=edge_weight)
-    h = layer.lin(h) if late else h
+    h = layer.lin(h) if narrow else h
     return h if layer.bias is None else h + bank.per_row(f"{prefix}bias", h.size(0))
 
 
@@ -146,7 +146,7 @@ def _appnp(
     layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
 ) -> Tensor:
     if not layer.normalize or (layer.dropout > 0 and layer.training):
-        raise NotSideBySide("propagation whose edges are dropped at random")
+        raise NotSideBySide("propagation with dropout of edges")
     hop = bank.propagations.gcn(edge_index, edge_weight, x.size(0), self_loops=layer.add_self_loops, dtype=x.dtype)
     h = x
     for _ in range(layer.K):
@@ -166,9 +166,9 @@ def _layer_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
 
 @twin(nn.BatchNorm1d)
 def _batch_norm(layer: Any, bank: Bank, prefix: str, x: Tensor) -> Tensor:
-    """Statistics per party: a party normalises with what it alone would see."""
+    """Statistics per party, as if each party were alone."""
     if x.dim() != 2:
-        raise NotSideBySide("batch normalisation of more than rows of features")
+        raise NotSideBySide("batch normalisation of more than two dimensions")
     use_batch = layer.training or layer.running_mean is None
     names = [f"{prefix}{name}" for name in ("running_mean", "running_var", "weight", "bias")]
     sizes = rows_per_party(x.size(0), bank.layouts)
@@ -216,7 +216,7 @@ def _repeated_forward(
 
 
 def without_caches(module: nn.Module) -> nn.Module:
-    """Convolutions that keep what they made of the first graph would take it for every other party's."""
+    """Empty and switch off the caches of convolutions: they would use the first party's graph for every other party."""
     for layer in module.modules():
         if getattr(layer, "cached", False) is True:
             layer.cached = False  # type: ignore[assignment]
@@ -227,24 +227,23 @@ def without_caches(module: nn.Module) -> nn.Module:
 
 
 def twin_of(module: nn.Module, bank: Bank) -> nn.Module | None:
-    """A copy of `module` whose layers read the bank, or none where a layer is not known."""
+    """A copy of `module` whose layers read the bank; None if a layer is unknown."""
     copied = copy.deepcopy(module)
     for path, layer in copied.named_modules():
         prefix = f"{path}." if path else ""
-        direct = [n for n, p in layer.named_parameters(recurse=False)]
-        buffers = [n for n, b in layer.named_buffers(recurse=False) if b.is_floating_point()]
+        own = {name for name, _ in layer.named_parameters(recurse=False)}
+        own |= {name for name, buffer in layer.named_buffers(recurse=False) if buffer.is_floating_point()}
         if type(layer) in TWINS:
             layer.forward = partial(TWINS[type(layer)], layer, bank, prefix)
         elif type(layer) in REPEATED:
             names = REPEATED[type(layer)]
-            if not set(direct) | set(buffers) <= set(names) or getattr(layer, "edge_dim", None) is not None:
+            if not own <= set(names) or getattr(layer, "edge_dim", None) is not None:
                 return None
             for name in names:
-                if name in layer._parameters or name in layer._buffers:
-                    present = layer._parameters.pop(name, None)
-                    present = layer._buffers.pop(name, None) if present is None else present
-                    layer.__dict__[name] = present
+                for registered in (layer._parameters, layer._buffers):
+                    if name in registered:  # move it to where `_repeated_forward` can set it
+                        layer.__dict__[name] = registered.pop(name)
             layer.forward = partial(_repeated_forward, layer, bank, prefix, names, layer.forward)
-        elif direct or buffers:
+        elif own:
             return None
     return copied
