@@ -233,45 +233,6 @@ def test_a_method_that_only_the_ledger_knows_is_shown(build: Build) -> None:
     assert page.row("unfinished")[1] == "–"
 
 
-def test_party_by_party(build: Build) -> None:
-    page = Page(write_report([build()]))
-    mean = 100 * sum(run("fedavg", seed)["parties"]["party-3"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
-    assert page.row("party-3")[1] == f"{mean:.1f}"
-
-
-def test_who_gains_over_training_alone(build: Build) -> None:
-    def shift(parts: dict[str, Any]) -> None:
-        for each in parts["results"]["runs"]:
-            if each["method"] == "fedavg":
-                each["parties"]["party-1"]["test_accuracy"] -= 0.5
-
-    page = Page(write_report([build(change=shift)]))
-    row = next(row for row in page.rows if row[0].startswith("fedavg") and row[1:3] == ["3", "1"])
-    local, fedavg = (run(method, 0)["parties"]["party-1"]["test_accuracy"] for method in ("local", "fedavg"))
-    assert row[4] == f"party-1 {100 * (fedavg - 0.5 - local):+.3g}"
-    assert "against their own model, trained alone: test accuracy in points" in page.text
-    without = Page(write_report([build("without", methods=("fedavg",))]))
-    assert "trained alone" not in without.text
-
-    def elsewhere(parts: dict[str, Any]) -> None:
-        parts["results"]["study"]["data"]["name"] = "citeseer"
-
-    other = build("other", methods=("fedavg",), change=elsewhere)
-    both = Page(write_report([build("alone", methods=("local", "fedsage")), other]))
-    gaining = [row[0].split()[0] for row in both.rows if len(row) == 5 and row[3].startswith("party-")]
-    assert gaining == ["fedsage"], "parties of another study are others, whatever they are called"
-    assert "Bold:" not in both.text
-
-
-def test_results_without_parties_or_ledger_still_make_a_page(build: Build) -> None:
-    def strip(parts: dict[str, Any]) -> None:
-        for each in parts["results"]["runs"]:
-            del each["parties"]
-
-    page = Page(write_report([build(methods=("fedavg",), change=strip)]))
-    assert "Party by party" not in page.text
-
-
 def test_everything_needed_to_run_it_again_is_there(build: Build) -> None:
     page = Page(write_report([build()]))
     assert page.row("torch") == ["torch", "2.13.0"]

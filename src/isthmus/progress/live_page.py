@@ -17,7 +17,7 @@ from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Ledger
 from isthmus.methods.base import Method
-from isthmus.report.report import announced, write_report
+from isthmus.report.report import announcement, write_report
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, ordered
@@ -118,7 +118,7 @@ class LivePage(Watcher):
                 done, going, news = list(self._done), [_light(run) for run in self._going.values()], self._news
                 known, cuts = self._known, dict(self._cuts)
             if self._told != news:
-                made = self._written(known, cuts, done, going) if done or going else announced(known)
+                made = self._written(known, cuts, done, going) if done or going else announcement(known)
                 self._page, self._told = made, news
             return self._page
 

@@ -1,4 +1,4 @@
-"""The head of the report: for every setting a verdict, how sure it is, and the facts of the study."""
+"""The head of the report: for each setting a verdict, how certain it is, and the facts of the study."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from html import escape
 from typing import Any
 
 from isthmus.report import wording
+from isthmus.report.differences import LEVEL, Difference, differences
 from isthmus.report.loading import Findings, Setting
-from isthmus.report.sections.comparison import LEVEL, Difference, differences
 from isthmus.report.wording import ALONE
 
 _EQUAL = 1e-9
-"""Means that are nearer than this are the same."""
+"""Means that differ by less than this are equal."""
 
 
 def title(studies: Iterable[Mapping[str, Any]]) -> str:
     """What was studied, as text."""
-    known = list(studies)
-    data = wording.join_words(list(dict.fromkeys(wording.data_name(study.get("data")) for study in known)))
-    parties = " or ".join(dict.fromkeys(str(study["parties"]) for study in known if study.get("parties")))
+    studies = list(studies)
+    data = wording.join_words(list(dict.fromkeys(wording.data_name(study.get("data")) for study in studies)))
+    parties = " or ".join(dict.fromkeys(str(study["parties"]) for study in studies if study.get("parties")))
     return f"{data} across {parties} {'party' if parties == '1' else 'parties'}" if parties else data
 
 
 def headline(findings: Findings) -> str:
-    """A verdict and the facts for every setting: figures from different settings do not belong in one sentence."""
+    """A verdict and the facts for each setting, as scores from different settings are not comparable."""
     parts = []
     for setting in findings.settings:
         if setting.name:
@@ -40,44 +40,44 @@ def _verdict(findings: Findings, setting: Setting) -> str:
         return "<p class=verdict>No metric was recorded.</p>"
     federated = findings.federated(ranked)
     best, *others = federated or ranked
-    marks = [method for method in ranked if method not in (best, *others)]
+    references = [method for method in ranked if method not in (best, *others)]
     names = _own_names(findings, methods)
-    said = [f"{names[method]} {findings.score_text(method, metric)}" for method in others[:3]]
-    said += [f"{len(others) - 3} more methods behind"] if len(others) > 3 else []
-    said += [
-        f"{names[method]} ({findings.reference(method)}) {findings.score_text(method, metric)}" for method in marks
+    texts = [f"{names[method]} {findings.score_text(method, metric)}" for method in others[:3]]
+    texts += [f"{len(others) - 3} more methods behind"] if len(others) > 3 else []
+    texts += [
+        f"{names[method]} ({findings.reference(method)}) {findings.score_text(method, metric)}" for method in references
     ]
     text = (
         f"<b>{names[best]}</b> reached <b>{findings.score_text(best, metric)}</b> {escape(wording.metric_name(metric))}"
-        f"{_when(findings, ranked)}{'; ' if said else ''}{', '.join(said)}."
+        f"{_when(findings, ranked)}{'; ' if texts else ''}{', '.join(texts)}."
     )
     return f"<p class=verdict>{text}</p><p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
 
 
 def _when(findings: Findings, methods: Sequence[str]) -> str:
-    """Which round the figures are of, in a few wording."""
+    """Which round the scores are of, in a few words."""
     if any(run.under_way for method in methods for run in findings.runs_of(method)):
         return " so far"
-    told = {"validation": "at the round that validation chose", "last": "at the last round"}
-    rules = {rule for method in methods if (rule := findings.round_choice(method)) in told}
-    return f" {' or '.join(told[rule] for rule in sorted(rules, reverse=True))}" if rules else ""
+    words = {"validation": "at the round that validation chose", "last": "at the last round"}
+    rules = {rule for method in methods if (rule := findings.round_choice(method)) in words}
+    return f" {' or '.join(words[rule] for rule in sorted(rules, reverse=True))}" if rules else ""
 
 
 def _own_names(findings: Findings, methods: Sequence[str]) -> dict[str, str]:
-    """Methods without their folder, escaped, where that leaves no two of one name."""
+    """Methods without their folder, escaped, unless two would have the same name."""
     own = {method: escape(findings.methods[method]) for method in methods}
     return own if len(set(own.values())) == len(own) else {method: escape(method) for method in methods}
 
 
 def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapping[str, str]) -> str:
-    lines = [findings.scores[method, metric] for method in ranked]
-    seeds = sorted({line.seeds for line in lines})
+    scores = [findings.scores[method, metric] for method in ranked]
+    seeds = sorted({score.seeds for score in scores})
     one = "One seed: how much of this is luck is not known."
     text = one if seeds == [1] else f"Mean ± standard deviation over {wording.number_range(seeds)} seeds."
-    if len(lines) > 1:
+    if len(scores) > 1:
         first, second = (names[method] for method in ranked[:2])
-        lead = abs((lines[0].mean or 0.0) - (lines[1].mean or 0.0))
-        near = lead <= max(wording.finite(line.std) or 0.0 for line in lines[:2])
+        lead = abs((scores[0].mean or 0.0) - (scores[1].mean or 0.0))
+        near = lead <= max(wording.finite(score.std) or 0.0 for score in scores[:2])
         found = differences(findings, metric, ranked[0], ranked[1:2]).get(ranked[1])
         if lead < _EQUAL:
             text += f" {first} and {second} are equal."
@@ -93,23 +93,23 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
 
 
 def _luck(found: Difference) -> str:
-    """What the paired test says of a lead, as the table below the results has it."""
+    """What the paired test says about a lead, as the table below the results has it."""
     if found.p is None or found.mean <= 0 or found.p >= 1 - LEVEL:
-        return f"may be luck (paired over {found.seeds} seeds, {found.p_said})"
-    return f"is more than luck would explain (paired over {found.seeds} seeds, {found.p_said})"
+        return f"may be luck (paired over {found.seeds} seeds, {found.p_text})"
+    return f"is more than luck would explain (paired over {found.seeds} seeds, {found.p_text})"
 
 
 def _facts(setting: Setting) -> str:
     study, runs = setting.folders[0].results.study, setting.runs
     planned = [int(seed) for folder in setting.folders for seed in folder.results.study.get("seeds") or ()]
     rounds = wording.number_range(run.rounds for run in runs)
-    going = any(run.under_way for run in runs)
-    return facts(study, sorted({*planned, *(run.seed for run in runs)}), f"{rounds} so far" if going else rounds)
+    under_way = any(run.under_way for run in runs)
+    return facts(study, sorted({*planned, *(run.seed for run in runs)}), f"{rounds} so far" if under_way else rounds)
 
 
 def facts(study: Mapping[str, Any], seeds: Iterable[int], rounds: str) -> str:
-    """What is known of a study; what is not is left out."""
-    told = {
+    """The known facts of a study."""
+    known = {
         "Data": wording.describe(study.get("data")),
         "Task": wording.describe(study.get("task") or ""),
         "Partition": wording.describe(study.get("partition") or ""),
@@ -118,5 +118,5 @@ def facts(study: Mapping[str, Any], seeds: Iterable[int], rounds: str) -> str:
         "Seeds": ", ".join(map(str, seeds)) or "none",
         "Rounds": rounds,
     }
-    parts = (f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in told.items() if value)
+    parts = (f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in known.items() if value)
     return f"<dl class=facts>{''.join(parts)}</dl>"

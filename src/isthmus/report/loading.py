@@ -22,6 +22,15 @@ _WITHOUT_CHOICE = ("graph-clustering",)
 """Tasks in which nothing chooses between rounds. By name, because a report only reads files."""
 
 
+class OverParties(BaseModel):
+    """A metric over the parties of a run: the mean, plain and weighted by size, and the worst party."""
+
+    mean: float | None
+    weighted: float | None
+    worst: float | None
+    worst_party: str
+
+
 class RunSummary(BaseModel):
     """One run, as `results.json` has it."""
 
@@ -32,6 +41,8 @@ class RunSummary(BaseModel):
     seconds: float | None = None
     metrics: dict[str, float | None] = {}
     parties: dict[str, dict[str, float | None]] = {}
+    over_parties: dict[str, OverParties] = {}
+    evaluated: str = ""
     privacy: dict[str, Any] = {}
     under_way: bool = False
     """The metrics are those of its last round so far; the chosen round and the ledger are not known yet."""
@@ -65,7 +76,7 @@ class Cut(BaseModel):
 
 
 class About(BaseModel):
-    """What a method is, and what its own fields are, as its class declares it."""
+    """What a method's class declares: its role, and what its own fields are."""
 
     role: str = "federated"
     nouns: dict[str, str] = {}
@@ -167,7 +178,7 @@ class Findings:
 
     Attributes:
         methods: for each method's name on the page its own name.
-        about: by name on the page what its class declares.
+        about: what its class declares, by its name on the page.
         set_up: what left parties on machines of their own before any method ran, in the form of a ledger.
         graphs: the sizes of graphs that runs made, by method and seed.
     """

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from html import escape
 
 from isthmus.report import svg, wording
+from isthmus.report.loading import Findings
 
 
-def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]], made: Sequence[str]) -> str:
+def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]], sources: Sequence[str]) -> str:
     """The whole page.
 
     Arguments:
-        title: as text; all the rest but `made` is HTML.
+        title: as text; the headline and the bodies are HTML.
         sections: each with its anchor, its heading and its body.
-        made: lines for the foot of the page.
+        sources: lines for the foot of the page.
     """
     links = " ".join(f'<a href="#{key}">{name}</a>' for key, name, _ in sections)
     bodies = "".join(f'<section id="{key}"><h2>{name}</h2>{body}</section>' for key, name, body in sections)
@@ -26,29 +27,41 @@ def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]]
         f"<title>{escape(title)} · Isthmus</title><style>{_STYLE}{svg.STYLE}</style></head><body>"
         f"<header><p class=kicker>Federated graph study</p><h1>{escape(title)}</h1>{headline}"
         f"<nav aria-label=Sections>{links}</nav></header><main>{bodies}</main>"
-        f"<footer>{'<br>'.join(map(escape, made))}</footer></body></html>\n"
+        f"<footer>{'<br>'.join(map(escape, sources))}</footer></body></html>\n"
     )
 
 
 def head(text: str, kind: str = "") -> str:
-    """A column's head; the kind `n` is for numbers, `name` for what others named, which may be broken anywhere."""
+    """The head of a column; the kind `n` is for numbers, `name` for names from the data, which may break anywhere."""
     return f'<th scope=col class="{kind}">{escape(text)}</th>'
 
 
 def table(head: str, body: str, note: str, grouped: bool = False) -> str:
-    """A table from rows of HTML, with a note under it; a grouped body brings its own `tbody`."""
+    """A table from rows of HTML with a note under it; a grouped body has its own `tbody`."""
     rows = body if grouped else f"<tbody>{body}</tbody>"
     caption = f"<caption><span>{escape(note)}</span></caption>"
     return f"<div class=scroll><table>{caption}<thead>{head}</thead>{rows}</table></div>"
 
 
 def folded(summary: str, body: str) -> str:
-    """HTML that opens under its summary; on paper it is open."""
+    """HTML that a click on its summary opens; on paper it is open."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
-def amount(count: float) -> str:
-    """Bytes, in words and to the digit."""
+def heading(text: str, tag: str) -> str:
+    """A heading, or nothing without a text."""
+    return f"<{tag}>{escape(text)}</{tag}>" if text else ""
+
+
+def method_head(findings: Findings, method: str) -> str:
+    """The head of a method's row, in its colour."""
+    reference = findings.reference(method)
+    note = f" <small>{reference}</small>" if reference else ""
+    return f'<th scope=row class="s{findings.style(method) % 8}"><i></i>{escape(method)}{note}</th>'
+
+
+def bytes_html(count: float) -> str:
+    """Bytes for people, with the exact number to hover over."""
     return f'<data value="{count:.0f}" title="{count:,.0f} bytes">{wording.format_bytes(count)}</data>'
 
 

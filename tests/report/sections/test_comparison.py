@@ -11,8 +11,8 @@ import pytest
 from result_folders import Build, Page, write_folder
 from scipy import stats
 
+from isthmus.report.differences import difference
 from isthmus.report.report import write_report
-from isthmus.report.sections.comparison import difference
 
 
 @pytest.fixture

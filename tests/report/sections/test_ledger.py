@@ -87,7 +87,7 @@ def test_what_left_before_any_method_is_told_first(build: Build) -> None:
     assert "Who saw what" in before
     told = after.split("fedavg", 1)[0]
     assert "Each of 3 parties: the server saw its numbers of nodes, once." in told, "one gave no answer"
-    assert "to settle what they have alike" in page.text
+    assert "to agree on the form of their data" in page.text
     assert "refused: no" in page.text
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 
 from isthmus.report import page, wording
+from isthmus.report.loading import Findings
 from isthmus.result_files import AuditRecord
 
 
-def what_attacks_found(audits: Sequence[AuditRecord]) -> str:
+def section(findings: Findings) -> str:
     """The section's HTML: a table for each audit."""
-    return "".join(f"<h3>{escape(each.method)}: {escape(each.audit['name'])}</h3>{_table(each)}" for each in audits)
+    return "".join(
+        f"<h3>{escape(each.method)}: {escape(each.audit['name'])}</h3>{_table(each)}" for each in findings.audits
+    )
 
 
 def _table(record: AuditRecord) -> str:

@@ -1,4 +1,4 @@
-"""The report's section on embeddings: where items stand after some rounds, as pictures and in figures."""
+"""The report's section on embeddings: items in two dimensions after some rounds, as pictures and in figures."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings
 
 Picture = tuple[str, int, int]
-"""Of a method and a seed, after a round."""
+"""Method, seed and round."""
 
-_JUDGED_BY = ("test_nmi", "test_ari", "test_accuracy")
-"""What tells how well groups are told apart, where a round has it."""
+_QUALITY = ("test_nmi", "test_ari", "test_accuracy")
+"""Metrics of how well an embedding separates the classes."""
 
 
-def where_items_stand(findings: Findings) -> str:
-    """The section's HTML, of each method's first seed; nothing where nothing was drawn."""
+def section(findings: Findings) -> str:
+    """The section's HTML, with each method's first seed; empty if nothing was drawn."""
     pictures: dict[Picture, list[tuple[float, float, int]]] = {}
     for row in findings.coordinates.to_pylist():
         key = row["method"], row["seed"], row["round"]
@@ -25,8 +25,8 @@ def where_items_stand(findings: Findings) -> str:
     parts = []
     for method in findings.methods:
         first = min((seed for name, seed, _ in pictures if name == method), default=0)
-        called = _called(findings, method)
-        mine = {key: charts.clouds(pictures[key], called) for key in sorted(pictures) if key[:2] == (method, first)}
+        class_name = _class_names(findings, method)
+        mine = {key: charts.clouds(pictures[key], class_name) for key in sorted(pictures) if key[:2] == (method, first)}
         titles = {f"{method}, seed {first}, round {at}": clouds for (_, _, at), clouds in mine.items()}
         figures = [f"<figure>{charts.scatter(title, clouds)}</figure>" for title, clouds in titles.items()]
         if figures:
@@ -38,24 +38,24 @@ def where_items_stand(findings: Findings) -> str:
     return f"{''.join(parts)}<p class=note>{escape(note)}</p>" if parts else ""
 
 
-def _called(findings: Findings, method: str) -> Callable[[int], str]:
-    """What the classes of a method's data are called."""
+def _class_names(findings: Findings, method: str) -> Callable[[int], str]:
+    """Names of the classes, by number."""
     cuts = [cut for folder in findings.folders if method in folder.methods for cut in folder.results.cuts]
     return cuts[0].description.label if cuts else "class {}".format
 
 
 def _metrics(findings: Findings) -> dict[Picture, dict[str, float]]:
-    found: dict[Picture, dict[str, float]] = {}
+    metrics: dict[Picture, dict[str, float]] = {}
     drawn = {(row["method"], row["seed"]) for row in findings.coordinates.select(["method", "seed"]).to_pylist()}
     for row in findings.history.to_pylist() if drawn else ():
-        if (row["method"], row["seed"]) in drawn and row["metric"] in _JUDGED_BY:
-            found.setdefault((row["method"], row["seed"], row["round"]), {})[row["metric"]] = row["value"]
-    return found
+        if (row["method"], row["seed"]) in drawn and row["metric"] in _QUALITY:
+            metrics.setdefault((row["method"], row["seed"], row["round"]), {})[row["metric"]] = row["value"]
+    return metrics
 
 
 def _table(pictures: Mapping[Picture, Sequence[charts.Cloud]], known: Mapping[Picture, Mapping[str, float]]) -> str:
-    """How many items of each class a picture has, and how well the model of its round tells them apart."""
-    metrics = [name for name in _JUDGED_BY if any(name in known.get(picture, {}) for picture in pictures)]
+    """For each picture the items of each class, and how well the model of its round separates them."""
+    metrics = [name for name in _QUALITY if any(name in known.get(picture, {}) for picture in pictures)]
     rows = []
     for picture, clouds in pictures.items():
         cells = (

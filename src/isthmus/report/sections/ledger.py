@@ -17,14 +17,14 @@ _EXPOSURE = {
     "parties see the sum": "parties",
     "the addressed party": "parties",
 }
-"""How the page marks the ledger's eyes; what it does not know it marks as the widest."""
+"""The style of each kind of eyes; an unknown kind gets the widest one."""
 
 _KEYS = ["method", "action", "verb", "eyes", "protection"]
-"""Columns that tell one action from another."""
-_FAILURES_SHOWN = 100
+"""Columns that distinguish actions."""
+_MAX_FAILURES = 100
 
 
-def who_saw_what(findings: Findings) -> str:
+def section(findings: Findings) -> str:
     """The section's HTML."""
     bodies = []
     if before := _entries(findings.set_up).get("set-up"):
@@ -33,20 +33,21 @@ def who_saw_what(findings: Findings) -> str:
     entries = _entries(findings.ledger)
     for method in findings.methods:
         if findings.is_unfinished(method):
-            bodies.append(_body(method, f"s{findings.style(method) % 8}", [_said("Told when a run has ended.")]))
+            bodies.append(
+                _body(method, f"s{findings.style(method) % 8}", [_text_row("Shown once a run has finished.")])
+            )
             continue
         runs = len(findings.finished_runs(method)) or 1
         rows = [_entry_rows(entry, runs, findings.about[method].nouns) for entry in entries.get(method, [])]
         if findings.reference(method) == wording.POOLED:
-            rows.insert(
-                0, _said("All data were pooled before; the ledger does not record that. Here one party holds all.")
-            )
+            pooled = "All data were pooled before, which the ledger does not record. Here one party holds all of them."
+            rows.insert(0, _text_row(pooled))
         elif not rows:
-            rows = [_said("Nothing left any party.")]
+            rows = [_text_row("Nothing left any party.")]
         privacy = [run.privacy for run in findings.runs_of(method) if run.privacy]
         if privacy:
             most = max(privacy, key=lambda each: float(each["basic"]["epsilon"]))
-            rows.append(_said(f"What leaves follows from data in which {wording.describe_privacy(most)}."))
+            rows.append(_text_row(f"What leaves follows from data in which {wording.describe_privacy(most)}."))
         bodies.append(_body(method, f"s{findings.style(method) % 8}", rows))
     names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
     counts = ("Calls", "Parties", "Sent", "Received")
@@ -61,7 +62,7 @@ def _body(title: str, style: str, rows: Sequence[str]) -> str:
 
 
 def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
-    """Per method its actions, with the calls, how many parties answered each, and what part each party had."""
+    """The actions of each method: how many parties answered each call, and the share of each party."""
     import pyarrow.compute as pc
 
     rows = ledger.group_by(_KEYS, use_threads=False).aggregate(
@@ -81,7 +82,7 @@ def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def _shares(answered: Any) -> dict[tuple[str, ...], dict[str, Share]]:
-    """By action and party how often it answered in a run, and with how many rows each time."""
+    """By action and party: in how many calls of a run it answered, and with how many rows."""
     each = answered.group_by([*_KEYS, "party", "seed"], use_threads=False)
     found = each.aggregate([("call", "count"), ("rows", "min"), ("rows", "max")]).to_pylist()
     times: dict[tuple[str, ...], list[tuple[str, Span]]] = {}
@@ -108,7 +109,7 @@ def _entry_rows(entry: Mapping[str, Any], runs: int, nouns: Mapping[str, str]) -
         listed = f"<details><summary>{listed}</summary>{escape(_with_shapes(fields))}</details>"
     eyes, action = entry["eyes"] or "not recorded", entry["action"] or ""
     counts = [f"{len(entry['answers']) / runs:.4g}", str(len(entry["party_distinct"]))]
-    counts += [page.amount(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
+    counts += [page.bytes_html(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
     summary = ActionSummary(
         action,
         entry["eyes"] or "",
@@ -123,11 +124,11 @@ def _entry_rows(entry: Mapping[str, Any], runs: int, nouns: Mapping[str, str]) -
         f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
         f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
         f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
-        f"{_said(describe_action(summary))}"
+        f"{_text_row(describe_action(summary))}"
     )
 
 
-def _said(text: str) -> str:
+def _text_row(text: str) -> str:
     return f"<tr><td class=said colspan=9><span>{escape(text)}</span></td></tr>"
 
 
@@ -141,7 +142,7 @@ def _failures(findings: Findings) -> str:
         said = f"Every party answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
         return f"<p class=note>{said}</p>"
     rows = []
-    for row in failed.slice(0, _FAILURES_SHOWN).to_pylist():
+    for row in failed.slice(0, _MAX_FAILURES).to_pylist():
         cells = "".join(f"<td>{escape(str(row[key] or ''))}</td>" for key in ("action", "party", "status", "note"))
         rows.append(
             f"<tr><th scope=row>{escape(row['method'] or '')}</th><td class=n>{row['seed']}</td>"
@@ -150,25 +151,25 @@ def _failures(findings: Findings) -> str:
     names = ("Method", "Seed", "Round", "Action", "Party", "Status", "Note")
     head = f"<tr>{''.join(page.head(name, 'n' if name in ('Seed', 'Round') else '') for name in names)}</tr>"
     note = f"{failed.num_rows:,} of {ledger.num_rows:,} times a party gave no answer."
-    if failed.num_rows > _FAILURES_SHOWN:
-        note += f" The first {_FAILURES_SHOWN} are listed; all are in ledger.parquet."
+    if failed.num_rows > _MAX_FAILURES:
+        note += f" The first {_MAX_FAILURES} are listed; all are in ledger.parquet."
     return f"<h3>Failures</h3>{page.table(head, ''.join(rows), note)}"
 
 
 def _with_shapes(fields: Mapping[str, Sequence[str]]) -> str:
-    """All fields with the first few shapes of each: a hundred parties may send a hundred different ones."""
+    """All fields with the first few shapes of each; a hundred parties may send a hundred different ones."""
     return ", ".join(
         name + ", ".join([*shapes[:3], *(["…"] if len(shapes) > 3 else [])]) for name, shapes in fields.items()
     )
 
 
 def _grouped(fields: Iterable[str]) -> list[str]:
-    """Fields under one name counted together.
+    """Fields, counted by the first part of their name.
 
     >>> _grouped(["weights/a", "weights/b", "count"])
     ['weights (2 fields)', 'count']
     """
     groups = Counter(name.partition("/")[0] for name in fields)
-    weighed = groups.pop("weight of", 0)
+    weights = groups.pop("weight of", 0)
     listed = [f"{name} ({count} fields)" if count > 1 else name for name, count in groups.items()]
-    return listed + ["how much each counts"] * bool(weighed)
+    return listed + ["how much each counts"] * bool(weights)

@@ -1,4 +1,4 @@
-"""The report's section on parties: what each of them holds, and how unlike they are."""
+"""The report's section on parties: what each of them holds, and how much they differ."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings
 
-_BARS = 24
-"""Bars in one chart; of more parties, or of more classes than there are colours, it is a heat map."""
-_FIELDS = 50_000
-"""Fields in one heat map; of more there is none."""
-_OPEN = 12
+_MAX_BARS = 24
+"""Bars in one chart; more parties, or more classes than colours, get a heat map."""
+_MAX_CELLS = 50_000
+"""Cells in one heat map; above that there is no chart."""
+_MAX_UNFOLDED = 12
 """Parties in a table that is not folded."""
 
 _Cuts = tuple[tuple[tuple[int, ...], CutDescription], ...]
 """Seeds, and what the parties held in the runs with them."""
 
 
-def who_holds_what(findings: Findings) -> str:
-    """The section's HTML; empty where no folder describes its parties. Folders with the same cuts share a part."""
+def section(findings: Findings) -> str:
+    """The section's HTML; empty if no folder describes its parties. Folders with the same cuts share a part."""
     folders: dict[_Cuts, list[str]] = {}
     for folder in findings.folders:
         if folder.results.cuts:
@@ -30,12 +30,12 @@ def who_holds_what(findings: Findings) -> str:
             folders.setdefault(cuts, []).append(folder.name)
     several = len(findings.folders) > 1
     return "".join(
-        f"{f'<h3>{escape(wording.join_words(names))}</h3>' if several else ''}{_of_one(cuts)}"
+        page.heading(wording.join_words(names) if several else "", "h3") + _part(cuts)
         for cuts, names in folders.items()
     )
 
 
-def _of_one(cuts: _Cuts) -> str:
+def _part(cuts: _Cuts) -> str:
     """The first seed's parties one by one, and how much the cuts of all seeds differ."""
     seeds, cut = cuts[0]
     said = wording.describe_cut([each for seeds, each in cuts for _ in seeds])
@@ -47,9 +47,9 @@ def _of_one(cuts: _Cuts) -> str:
 
 def _chart(cut: CutDescription) -> str:
     width = max(len(party.labels) for party in cut.parties)
-    if not 0 < width * len(cut.parties) <= _FIELDS:
+    if not 0 < width * len(cut.parties) <= _MAX_CELLS:
         return ""
-    stacked = cut.kind == "class" and width <= wording.MAX_LABEL_COLUMNS and len(cut.parties) <= _BARS
+    stacked = cut.kind == "class" and width <= wording.MAX_LABEL_COLUMNS and len(cut.parties) <= _MAX_BARS
     return f"<figure>{_stacks(cut, width) if stacked else _heat_map(cut, width)}</figure>"
 
 
@@ -63,11 +63,11 @@ def _stacks(cut: CutDescription, classes: int) -> str:
 
 def _heat_map(cut: CutDescription, width: int) -> str:
     """Parties by classes, or by tasks; the longer side lies along the page."""
-    of_tasks = cut.kind == "yes-no"
+    yes_no = cut.kind == "yes-no"
     parties = [party.name for party in cut.parties]
     kinds = [cut.label(at) for at in range(width)]
     shares = [_shares(party) for party in cut.parties]
-    what = "share of yes among its labels of each task" if of_tasks else "share of each class among its labels"
+    what = "share of yes among its labels of each task" if yes_no else "share of each class among its labels"
     sides = (parties, kinds, shares)
     if len(parties) > width:
         sides = (kinds, parties, [list(line) for line in zip(*shares, strict=True)])
@@ -75,8 +75,8 @@ def _heat_map(cut: CutDescription, width: int) -> str:
 
 
 def _shares(party: PartyDescription) -> list[float]:
-    known = party.labelled or [sum(party.labels)] * len(party.labels)
-    return [count / max(1, of) for count, of in zip(party.labels, known, strict=True)]
+    totals = party.labelled or [sum(party.labels)] * len(party.labels)
+    return [count / max(1, total) for count, total in zip(party.labels, totals, strict=True)]
 
 
 def _table(cut: CutDescription) -> str:
@@ -93,23 +93,23 @@ def _table(cut: CutDescription) -> str:
     if cut.kind == "value":
         note += " Labels: their mean."
     if len(cut.parties) > wording.MAX_PARTIES:
-        return _spread(counts, note)
+        return _quantiles(counts, note)
     rows = []
     for at, party in enumerate(cut.parties):
-        cells = [*(f"{of[at]:,}" for of in counts.values()), *labels[at]]
+        cells = [*(f"{column[at]:,}" for column in counts.values()), *labels[at]]
         rows.append(_row(party.name, cells))
     head = "".join(page.head(name, "n") for name in counts) + "".join(page.head(name, "n name") for name in heads)
     table = page.table(f"<tr>{page.head('Party')}{head}</tr>", "".join(rows), note)
-    if len(cut.parties) <= _OPEN:
+    if len(cut.parties) <= _MAX_UNFOLDED:
         return table
     return page.folded("The figures, party by party", table)
 
 
-def _spread(counts: Mapping[str, Sequence[int]], note: str) -> str:
-    """Fewest, median and most of each count, where there are too many parties for a line each."""
+def _quantiles(counts: Mapping[str, Sequence[int]], note: str) -> str:
+    """Fewest, median and most of each count, if there are too many parties for a row each."""
     rows = [
-        _row(name, [f"{of(each):,.0f}" for each in counts.values()])
-        for name, of in (("fewest", min), ("median", median), ("most", max))
+        _row(name, [f"{pick(each):,.0f}" for each in counts.values()])
+        for name, pick in (("fewest", min), ("median", median), ("most", max))
     ]
     head = "".join(page.head(name, "n") for name in counts)
     note = f"{len(next(iter(counts.values()))):,} parties: too many for a line each, all are in results.json. {note}"

@@ -10,13 +10,13 @@ from isthmus.report import page
 from isthmus.report.loading import Findings
 
 
-def what_noise_spent(findings: Findings) -> str:
-    """The section's HTML: of each method the run that spent most; nothing where no party adds noise."""
+def section(findings: Findings) -> str:
+    """The section's HTML: for each method the run that spent most; empty if no party adds noise."""
     rows, without = [], []
     for method in (each for each in findings.methods if not findings.is_unfinished(each)):
         spent = [run.privacy for run in findings.runs_of(method) if run.privacy]
         if spent:
-            rows.append(_row(method, findings.style(method), max(spent, key=lambda each: each["basic"]["epsilon"])))
+            rows.append(_row(findings, method, max(spent, key=lambda each: each["basic"]["epsilon"])))
         else:
             without.append(method)
     if not rows:
@@ -35,11 +35,11 @@ def what_noise_spent(findings: Findings) -> str:
     return page.table(head, "".join(rows), note)
 
 
-def _row(method: str, style: int, spent: Mapping[str, Any]) -> str:
+def _row(findings: Findings, method: str, spent: Mapping[str, Any]) -> str:
     releases = "; ".join(f"{each['times']:,} of ε = {each['epsilon']:.4g}" for each in spent.get("releases", []))
     figures = [f"{spent[way][name]:.4g}" for way in ("basic", "advanced") for name in ("epsilon", "delta")]
     cells = "".join(f"<td class=n>{each}</td>" for each in figures)
     return (
-        f'<tr><th scope=row class="s{style % 8}"><i></i>{escape(method)}</th><td>{escape(str(spent["unit"]))}</td>'
+        f"<tr>{page.method_head(findings, method)}<td>{escape(str(spent['unit']))}</td>"
         f"<td>{escape(releases) or '–'}</td>{cells}</tr>"
     )

@@ -1,4 +1,4 @@
-"""The report's section on learning curves: how each metric went, round by round."""
+"""The report's section on learning curves: each metric round by round."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from html import escape
 from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings, Setting
 
-_COLUMNS = 10
-"""Curves that one table tells of."""
-_ROUNDS_SHOWN = 20
-"""That a table has about, at most."""
+_MAX_COLUMNS = 10
+"""Curves in one table."""
+_ABOUT_ROUNDS = 20
+"""Rounds in a table, roughly."""
 
 
-def round_by_round(findings: Findings) -> str:
+def section(findings: Findings) -> str:
     """The section's HTML: in every setting validation beside test for each metric, the first one open."""
     note = "Lines: mean over seeds. Bands: lowest to highest seed. Test curves are for reading; they choose no round."
     parts, drawn = [], _curves(findings)
     for setting in findings.settings:
         methods = setting.methods
-        own = {metric: [curve for curve in of if curve.name in methods] for metric, of in drawn.items()}
-        parts.append(f"<h3>{escape(setting.name)}</h3>" if setting.name else "")
-        parts.append(_of_one(setting, {metric: of for metric, of in own.items() if of}))
-    known = {curve.name for of in drawn.values() for curve in of}
-    if bare := [method for method in findings.methods if method not in known]:
-        note += f" No value per round was recorded for {wording.join_words(bare)}."
+        own = {metric: [curve for curve in curves if curve.name in methods] for metric, curves in drawn.items()}
+        parts.append(page.heading(setting.name, "h3"))
+        parts.append(_part(setting, {metric: curves for metric, curves in own.items() if curves}))
+    known = {curve.name for curves in drawn.values() for curve in curves}
+    if without := [method for method in findings.methods if method not in known]:
+        note += f" No value per round was recorded for {wording.join_words(without)}."
     return f"{''.join(parts)}<p class=note>{escape(note)}</p>"
 
 
-def _of_one(setting: Setting, drawn: Mapping[str, Sequence[charts.Curve]]) -> str:
+def _part(setting: Setting, drawn: Mapping[str, Sequence[charts.Curve]]) -> str:
     parts: list[str] = []
     for base in dict.fromkeys(wording.without_split(metric) for metric in [*setting.metrics, *drawn]):
         metrics = [metric for metric in (f"val_{base}", f"test_{base}", f"train_{base}", base) if metric in drawn]
@@ -68,8 +68,8 @@ def _curves(findings: Findings) -> dict[str, list[charts.Curve]]:
 
 
 def _tables(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) -> str:
-    """The means that the curves are drawn through; of many curves, as paper is narrow, a table for each metric."""
-    if sum(len(drawn[metric]) for metric in metrics) <= _COLUMNS:
+    """The means of the curves; many curves get a table for each metric, as paper is narrow."""
+    if sum(len(drawn[metric]) for metric in metrics) <= _MAX_COLUMNS:
         return page.folded("The figures, round by round", _table(drawn, metrics))
     return page.folded("The figures, round by round", "".join(_table(drawn, [metric]) for metric in metrics))
 
@@ -81,12 +81,12 @@ def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) 
         for metric in metrics
         for curve in drawn[metric]
     }
-    every = sorted({at for of in means.values() for at in of})
-    skip = max(1, (len(every) - 1) // _ROUNDS_SHOWN)
-    told = sorted({*every[::skip], every[-1]})
+    every = sorted({at for values in means.values() for at in values})
+    skip = max(1, (len(every) - 1) // _ABOUT_ROUNDS)
+    listed = sorted({*every[::skip], every[-1]})
     rows = []
-    for at in told:
-        cells = (f"<td class=n>{wording.format_number(of.get(at), metric)}</td>" for (metric, _), of in means.items())
+    for at in listed:
+        cells = (f"<td class=n>{wording.format_number(v.get(at), metric)}</td>" for (metric, _), v in means.items())
         rows.append(f"<tr><th scope=row>{at}</th>{''.join(cells)}</tr>")
     over = "".join(
         f'<th scope=colgroup colspan="{len(drawn[metric])}">'
@@ -95,5 +95,5 @@ def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) 
     )
     names = "".join(page.head(name, "n name") for _, name in means)
     head = f"<tr><td></td>{over}</tr><tr>{page.head('Round')}{names}</tr>"
-    note = "Mean over seeds" + ("." if len(told) == len(every) else f", in {len(told)} of {len(every)} rounds.")
+    note = "Mean over seeds" + ("." if len(listed) == len(every) else f", in {len(listed)} of {len(every)} rounds.")
     return page.table(head, "".join(rows), note)
