@@ -95,8 +95,8 @@ def test_check_with_a_key(isthmus: Isthmus, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "due"),
     [
-        (("nowhere",), "isthmus: nowhere is no folder: give a party folder, or a folder of party folders\n"),
-        ((".",), "isthmus: there is no party.toml in ., nor in a folder inside it: make one with isthmus party new\n"),
+        (("nowhere",), "isthmus: nowhere is not a folder: give a party folder, or a folder of party folders\n"),
+        ((".",), "isthmus: . has no party.toml, nor has a folder inside it: create one with isthmus party new\n"),
         ((".", "--key", "no"), "isthmus: cannot read the key no: No such file or directory; give the file of a key\n"),
     ],
 )

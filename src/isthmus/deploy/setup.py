@@ -154,7 +154,7 @@ class Introduction:
 
     def _encode(self, request: wire.Payload) -> dict[str, Any]:
         totals = of_named(request.get("known", {}), len(self.columns))
-        return {"features": encoding_of(self.contents, totals).features(self.contents, self.key).size(1)}
+        return {"features": encoding_of(self.contents, totals).encode(self.contents, self.key)[0].size(1)}
 
 
 def encoding_of(contents: Contents, totals: Sequence[Totals]) -> Encoding:

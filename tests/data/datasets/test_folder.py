@@ -83,10 +83,10 @@ def test_what_may_not_be_meant_is_noted(folder, tmp_path):
     draft = graph_draft("west", None, 200).put("split", ["train"] * 7 + ["val"])
     draft.write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)
-    assert found.note == "What may not be meant: west: nodes.parquet: no row is in the split 'test'."
+    assert found.note == "Possible mistake: west: nodes.parquet: no row is in the split 'test'."
     draft.put("split", ["train"] * 8).write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)
     assert found.note == (
-        "What may not be meant: west: nodes.parquet: no row is in the split 'val' "
-        f"(2 such notes: isthmus party check {folder})."
+        "Possible mistake: west: nodes.parquet: no row is in the split 'val' "
+        f"(2 such notes; see isthmus party check {folder})."
     )

@@ -66,7 +66,7 @@ def test_totals_give_what_pooled_rows_give_however_they_are_spread(data):
     for who, parties in ((owner, 3), ([0] * len(rows), 1), (list(range(len(rows))), len(rows))):
         held = spread(rows, who, parties)
         encoding = Encoding.fit(held, key)
-        found = put_together([encoding.features(each, key) for each in held], who)
+        found = put_together([encoding.encode(each, key)[0] for each in held], who)
         torch.testing.assert_close(found, due, rtol=1e-6, atol=1e-6)
 
 
@@ -95,18 +95,18 @@ def test_parties_agree_on_categories_that_only_one_of_them_has():
     one = contents({"c": {"kind": "category"}}, c=["17", "a", None])
     two = contents({"c": {"kind": "category"}}, c=pa.array([4, 17]))
     encoding = Encoding.fit([one, two], KEY)
-    x, z = encoding.features(one, KEY), encoding.features(two, KEY)
+    x, z = encoding.encode(one, KEY)[0], encoding.encode(two, KEY)[0]
     assert x.shape == (3, 3)
     assert z.shape == (2, 3)
     assert torch.equal(x[0], z[1])
     assert torch.cat([x, z]).sum(0).sort().values.tolist() == [1, 1, 2]
-    assert torch.equal(Encoding.fit([two, one], KEY).features(one, KEY), x)
+    assert torch.equal(Encoding.fit([two, one], KEY).encode(one, KEY)[0], x)
 
 
 def test_with_another_key_only_the_order_of_categories_changes():
     party = contents({"c": {"kind": "category"}}, c=list("abcdefgh"))
-    one = Encoding.fit([party], KEY).features(party, KEY)
-    two = Encoding.fit([party], b"other" * 8).features(party, b"other" * 8)
+    one = Encoding.fit([party], KEY).encode(party, KEY)[0]
+    two = Encoding.fit([party], b"other" * 8).encode(party, b"other" * 8)[0]
     assert not torch.equal(one, two)
     assert torch.equal(one.sum(0), two.sum(0))
 
@@ -115,7 +115,7 @@ def test_declared_encodings_need_no_totals():
     columns = {"a": {"kind": "number", "scale": "none"}, "c": {"kind": "category", "values": ["x"]}}
     encoding = Encoding.fit([contents(columns, a=[1.0], c=["x"])])
     assert encoding.totals == {"a": {}, "c": {}}
-    assert encoding.features(contents(columns, a=[5.0], c=[None])).tolist() == [[5.0, 0.0]]
+    assert encoding.encode(contents(columns, a=[5.0], c=[None]))[0].tolist() == [[5.0, 0.0]]
 
 
 def test_features_stand_in_the_order_of_the_columns(tmp_path):
@@ -125,14 +125,14 @@ def test_features_stand_in_the_order_of_the_columns(tmp_path):
         ),
         tmp_path,
     )
-    x = Encoding.fit([party]).features(party)
+    x = Encoding.fit([party]).encode(party)[0]
     assert x[:, :2].tolist() == [[at / 2, -1.0 - at] for at in range(8)]
     assert x.shape == (8, 3)
 
 
 def test_a_sparse_column_makes_all_features_sparse(tmp_path):
     party = read(graph_draft(), tmp_path)
-    x = Encoding.fit([party]).features(party)
+    x = Encoding.fit([party]).encode(party)[0]
     assert is_sparse(x)
     assert x.shape == (8, 1 + 2 + 2 + 5)
     age = np.array([3 * at % 7 for at in range(8)], dtype=np.float64)
@@ -176,5 +176,5 @@ def test_structural_features_that_are_not_there_are_an_error_of_one_line(wrong):
 def test_a_category_whose_order_is_drawn_is_structural_as_a_whole():
     assert _structural("x", Category(structural=True), 3).tolist() == [True] * 3
     assert _structural("x", Category(values=["a", "b"], structural=[1]), 2).tolist() == [False, True]
-    with pytest.raises(IsthmusError, match="say structural = true or false"):
+    with pytest.raises(IsthmusError, match="set structural = true or false"):
         _structural("x", Category(structural=[1]), 3)

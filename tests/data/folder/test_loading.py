@@ -50,9 +50,9 @@ def test_a_party_that_lost_its_party_toml_is_not_overlooked(tmp_path):
     root = write(tmp_path, *two_drafts())
     (root / "south" / FILE).unlink()
     assert reports(root)["south"] == [
-        "party.toml: No such file or directory: a party folder has one; make it with isthmus party new"
+        "party.toml: No such file or directory: every party folder needs this file; create one with isthmus party new"
     ]
-    with pytest.raises(IsthmusError, match=r"south has a problem: party\.toml"):
+    with pytest.raises(IsthmusError, match=r"south has 1 problem: party\.toml"):
         read_folders(root)
 
 
@@ -60,7 +60,7 @@ def test_a_party_that_lost_its_party_toml_is_not_overlooked(tmp_path):
 def test_a_path_without_party_folders_is_an_error_of_one_line(tmp_path, path):
     (tmp_path / "file").write_text("hello")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(IsthmusError, match=r"give a |make one with isthmus party new") as caught:
+    with pytest.raises(IsthmusError, match=r"give a |create one with isthmus party new") as caught:
         find_folders(tmp_path / path)
     assert "\n" not in str(caught.value)
 
@@ -88,12 +88,12 @@ def test_one_folder_alone_says_nothing_of_its_partners(tmp_path):
 @pytest.mark.parametrize(
     ("change", "due"),
     [
-        ({"labels": ["high", "low"]}, ["party.toml: 'labels' differs from that of 'north': parties agree on it"]),
+        ({"labels": ["high", "low"]}, ["party.toml: 'labels' differs from that of party 'north': make them equal"]),
         ({"ignore": ["x"]}, []),
         ({"directed": True}, []),
         (
             {"columns": {**graph_draft().settings["columns"], "age": {"kind": "number", "scale": "none"}}},
-            ["party.toml: 'columns' differs from that of 'north': parties agree on it"],
+            ["party.toml: 'columns' differs from that of party 'north': make them equal"],
         ),
         ({"columns": dict(reversed(graph_draft().settings["columns"].items()))}, []),
     ],
@@ -106,9 +106,9 @@ def test_what_parties_do_not_agree_on(tmp_path, change, due):
 
 def test_another_level_and_other_ids(tmp_path):
     found = reports(write(tmp_path, graph_draft("a", partner=None), pile_draft("b")))
-    assert "party.toml: 'level' differs from that of 'a': parties agree on it" in found["b"]
+    assert "party.toml: 'level' differs from that of party 'a': make them equal" in found["b"]
     found = reports(write(tmp_path, graph_draft("b", partner=None).said(ids="own")))
-    assert found["b"] == ["party.toml: 'ids' differs from that of 'a': parties agree on it"]
+    assert found["b"] == ["party.toml: 'ids' differs from that of party 'a': make them equal"]
 
 
 def test_texts_and_numbers_as_ids_meet_only_under_a_key(tmp_path):
@@ -116,7 +116,7 @@ def test_texts_and_numbers_as_ids_meet_only_under_a_key(tmp_path):
     _, south = two_drafts(ids=str)
     root = write(tmp_path, north, south)
     found = reports(root)
-    what = "column 'id' holds texts, that of 'north' whole numbers: use one type, or a key"
+    what = "column 'id' holds texts, that of party 'north' whole numbers: use one type, or a key"
     assert f"nodes.parquet: {what}" in found["south"]
     assert reports(root, KEY) == {"north": [], "south": []}
 
@@ -132,7 +132,7 @@ def test_two_parties_of_one_name(tmp_path):
     draft = graph_draft(partner=None)
     draft.write(tmp_path / "a")
     draft.write(tmp_path / "b")
-    what = f"party.toml: name 'north' is also that of {tmp_path / 'a'}: give each party its own"
+    what = f"party.toml: name 'north' is also used in {tmp_path / 'a'}: give each party its own name"
     assert reports(tmp_path) == {"a": [], "b": [what]}
 
 
@@ -142,8 +142,8 @@ def test_an_owner_that_does_not_have_the_node(tmp_path):
     source[8] = 111
     root = write(tmp_path, north.put("source", source, EDGES), south)
     assert reports(root) == {
-        "north": ["edges.parquet, row 9: the other end is no node of its owner 'south'"],
-        "south": ["note: edges.parquet, row 9: 'north' does not list this edge: both sides do"],
+        "north": ["edges.parquet, row 9: the other end is not a node of its owner 'south'"],
+        "south": ["note: edges.parquet, row 9: party 'north' does not list this edge: both sides should"],
     }
 
 
@@ -151,7 +151,7 @@ def test_an_owner_whose_ids_are_its_own(tmp_path):
     north, south = two_drafts()
     south = graph_draft("south", None, 100).said(ids="own")
     found = reports(write(tmp_path, north, south))
-    assert "edges.parquet, rows 9, 10: the other end is no node of its owner 'south'" in found["north"]
+    assert "edges.parquet, rows 9, 10: the other end is not a node of its owner 'south'" in found["north"]
 
 
 def test_an_edge_that_only_one_side_lists_is_a_note(tmp_path):
@@ -160,19 +160,19 @@ def test_an_edge_that_only_one_side_lists_is_a_note(tmp_path):
     ends[8] = 107  # the edge between 100 and 1
     root = write(tmp_path / "a", north, south.put("source", ends, EDGES))
     assert reports(root) == {
-        "north": ["note: edges.parquet, row 9: 'south' does not list this edge: both sides do"],
-        "south": ["note: edges.parquet, row 9: 'north' does not list this edge: both sides do"],
+        "north": ["note: edges.parquet, row 9: party 'south' does not list this edge: both sides should"],
+        "south": ["note: edges.parquet, row 9: party 'north' does not list this edge: both sides should"],
     }
     assert reports(write(tmp_path / "b", north, south.put("source", ends, EDGES).said(directed=True)))["north"] == []
     without = graph_draft("south", None, 100)
-    due = ["note: edges.parquet, rows 9, 10: 'south' does not list this edge: both sides do"]
+    due = ["note: edges.parquet, rows 9, 10: party 'south' does not list this edge: both sides should"]
     assert reports(write(tmp_path / "c", north, without)) == {"north": due, "south": []}
 
 
 def test_a_partner_that_is_not_there_is_a_note(tmp_path):
     root = write(tmp_path, *two_drafts(), graph_draft("west", "east", 200))
     assert reports(root)["west"] == [
-        "note: party.toml: partner 'east' is not among these folders: nothing comes over the edges to it"
+        "note: party.toml: partner 'east' is not among these folders: edges to it have no effect"
     ]
     assert [party.name for party in load(root)] == ["north", "south", "west"]
 
@@ -180,7 +180,7 @@ def test_a_partner_that_is_not_there_is_a_note(tmp_path):
 def test_a_node_that_one_party_trains_on_is_not_held_out_at_another(tmp_path):
     one, two = graph_draft("a", None), graph_draft("b", None, 4)
     root = write(tmp_path, one, two)  # nodes 4 .. 7 are with both
-    what = "is held out here but another party trains on it: agree on one split, or take out the column at all parties"
+    what = "is held out here, but another party trains on it: use one split, or remove the column at all parties"
     assert reports(root)["a"] == [f"nodes.parquet, rows 5, 6, 7: {what}"]
     assert not any(line.startswith("nodes") for line in reports(root)["b"])
     agreed = write(
@@ -193,7 +193,7 @@ def test_a_node_that_one_party_trains_on_is_not_held_out_at_another(tmp_path):
 
 def test_shared_nodes_have_a_split_at_all_parties_or_at_none(tmp_path):
     one, two = graph_draft("a", None), graph_draft("b", None, 6).without("split")
-    what = "has no split here but at another party that holds it: give all a column 'split', or none"
+    what = "has no split here, but at another party that holds it: give all parties a column 'split', or none"
     assert reports(write(tmp_path, one, two)) == {"a": [], "b": [f"nodes.parquet, rows 1, 2: {what}"]}
     apart = write(tmp_path / "apart", one, graph_draft("b", None, 8).without("split"))
     assert reports(apart) == {"a": [], "b": []}

@@ -41,22 +41,22 @@ def test_what_is_said_is_read(tmp_path):
     [
         (
             {"classes": 2},
-            "give one of labels, classes and tasks (there is labels and classes): they say what is to be learned",
+            "give one of labels, classes and tasks (found: labels and classes)",
         ),
-        ({"labels": None}, "give one of labels, classes and tasks (there is none): they say what is to be learned"),
-        ({"labels": ["a", "b", "a"]}, "'labels' lists something twice: a, b, a"),
-        ({"labels": ["a", ""]}, "'labels' lists an empty text: in the files that is no value; take it out"),
-        ({"partners": ["south", "south"]}, "'partners' lists something twice: south, south"),
-        ({"partners": ["north"]}, "'partners' names the party itself: take 'north' out"),
-        ({"ids": "own"}, 'a party with partners needs ids that they share: set ids = "shared"'),
-        ({"level": "graph"}, "graphs that stand alone have no partners: leave 'partners' out"),
-        ({"columns": {}}, "there are no [columns]: declare the features"),
+        ({"labels": None}, "give one of labels, classes and tasks (found: none)"),
+        ({"labels": ["a", "b", "a"]}, "'labels' lists a value twice: a, b, a"),
+        ({"labels": ["a", ""]}, "'labels' lists an empty text, which means a missing value in the files: remove it"),
+        ({"partners": ["south", "south"]}, "'partners' lists a value twice: south, south"),
+        ({"partners": ["north"]}, "'partners' lists the party itself: remove 'north'"),
+        ({"ids": "own"}, 'a party with partners needs shared ids: set ids = "shared"'),
+        ({"level": "graph"}, "parties with whole graphs have no partners: remove 'partners'"),
+        ({"columns": {}}, "there is no table [columns]: declare the feature columns"),
         ({"name": "a/b"}, f"name 'a/b': a party's name may have {NAME_RULE}"),
         ({"name": "<b>/</b>"}, f"name '<b>/</b>': a party's name may have {NAME_RULE}"),
         ({"name": ".."}, f"name '..': a party's name may have {NAME_RULE}"),
-        ({"name": "a\nb"}, f"name 'a\\nb' holds what cannot be shown: it may have {NAME_RULE}"),
+        ({"name": "a\nb"}, f"name 'a\\nb' has characters that cannot be printed: it may have {NAME_RULE}"),
         ({"name": ""}, "option 'name' is '': string should have at least 1 character"),
-        ({"labels": None, "tasks": ["id"]}, "'tasks' lists 'id', which has another meaning already: rename it"),
+        ({"labels": None, "tasks": ["id"]}, "'tasks' lists 'id', which has another meaning: rename it"),
         ({"labels": [1, 2]}, "option 'labels.0' is 1: input should be a valid string"),
         (
             {"labels": None, "classes": 10**9},
@@ -66,13 +66,16 @@ def test_what_is_said_is_read(tmp_path):
         ({"format": 2}, "option 'format' is 2: input should be 1"),
         ({"nme": "x"}, "unknown option 'nme': did you mean 'name'?"),
         ({"columns": {"x": {"kind": "numbr"}}}, "columns.x: unknown kind of column 'numbr': did you mean 'number'?"),
-        ({"columns": {"age": {}}}, "columns.age: give a 'kind' (a text): bag, category, number, vector"),
+        ({"columns": {"age": {}}}, "columns.age: set 'kind' to one of bag, category, number, vector"),
         ({"columns": {"age": {"kind": "bag"}}}, "columns.age: option 'width' is required"),
-        ({"columns": {"id": {"kind": "number"}}}, "columns.id: 'id' has another meaning already: rename it"),
-        ({"columns": {"age": {"kind": "number"}}, "ignore": ["age"]}, "columns.age: 'age' is under 'ignore' too"),
+        ({"columns": {"id": {"kind": "number"}}}, "columns.id: 'id' has another meaning: rename it"),
+        (
+            {"columns": {"age": {"kind": "number"}}, "ignore": ["age"]},
+            "columns.age: 'age' is also under 'ignore': remove it",
+        ),
         (
             {"columns": {"w": {"kind": "bag", "width": 2}, "w.at": {"kind": "number"}}},
-            "columns.w.at: 'w.at' has another meaning already: rename it",
+            "columns.w.at: 'w.at' has another meaning: rename it",
         ),
         (
             {"columns": {"age": {"kind": "category", "values": ["1", 1]}}},
@@ -95,11 +98,11 @@ def test_each_fault_is_named(tmp_path, settings, due):
         (
             {},
             {"level": "node"},
-            'molecules are whole graphs with features of their own: set level = "graph", no columns',
+            'molecules are whole graphs with their own features: set level = "graph" and remove [columns]',
         ),
         ({"file": "../other.csv"}, {}, "smiles.file = '../other.csv' must be a file in this folder"),
         ({"file": ""}, {}, "smiles.file = '' must be a file in this folder"),
-        ({"column": "label"}, {}, "smiles.column = 'label' has another meaning already: rename it"),
+        ({"column": "label"}, {}, "smiles.column = 'label' has another meaning: rename it"),
         ({"colum": "x"}, {}, "unknown option 'smiles.colum': did you mean 'column'?"),
         (
             {"features": "some"},
@@ -119,7 +122,7 @@ def test_all_faults_are_reported_at_once(tmp_path):
     assert found[-4:] == [
         "columns.age: option 'scale' is 'log': input should be 'standard' or 'none'",
         "columns.age: option 'missing' is 0: input should be 'error' or 'mean'",
-        "columns.id: 'id' has another meaning already: rename it",
+        "columns.id: 'id' has another meaning: rename it",
         "columns.x: unknown kind of column 'y': known: bag, category, number, vector",
     ]
 
@@ -129,7 +132,7 @@ def test_all_faults_are_reported_at_once(tmp_path):
 )
 def test_what_is_no_toml_is_a_fault_of_one_line(tmp_path, text):
     (found,) = faults(tmp_path, text)
-    assert "no TOML" in found or "not a text file" in found
+    assert "not valid TOML" in found or "not a text file" in found
 
 
 def test_a_number_too_long_to_show_is_not_shown(tmp_path):
@@ -142,7 +145,7 @@ def test_a_missing_file_says_how_to_make_one(tmp_path):
     settings, problems = read_settings(tmp_path)
     assert settings is None
     assert lines(problems) == [
-        "party.toml: No such file or directory: a party folder has one; make it with isthmus party new"
+        "party.toml: No such file or directory: every party folder needs this file; create one with isthmus party new"
     ]
 
 

@@ -1,4 +1,4 @@
-"""One encoding of features for all parties, from sums of what each counts in its own files."""
+"""Encode the feature columns of all parties in the same way, from sums over the parties."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from isthmus.errors import IsthmusError
 
 @dataclass(frozen=True)
 class Encoding:
-    """How every feature column becomes numbers.
+    """The encoding of the feature columns, the same for all parties.
 
     Arguments:
-        columns: the columns, in the order of their features.
-        totals: for each column the sums over all parties that its encoding follows from.
+        columns: the columns by name, in the order of their features.
+        totals: for each column the sums over all parties that its encoding depends on.
     """
 
     columns: dict[str, Column]
@@ -30,53 +30,57 @@ class Encoding:
 
     @classmethod
     def fit(cls, parties: Sequence[Contents], key: bytes | None = None) -> Encoding:
-        """The encoding of these parties' features; no party's rows are looked at but by itself.
+        """Return the encoding for these parties.
 
-        Means come first, deviations from them second: two sums that each party takes part in.
+        Each party computes sums over its own rows in two steps: first for means, then for deviations from the means.
         """
         columns = parties[0].settings.feature_columns()
         totals = {}
-        for column, kind in columns.items():
-            first = add_totals(kind.first_totals(column, party.features, key) for party in parties)
-            second = add_totals(kind.second_totals(column, party.features, first) for party in parties)
-            totals[column] = {**first, **second}
+        for name, column in columns.items():
+            first = add_totals(column.first_totals(name, party.features, key) for party in parties)
+            second = add_totals(column.second_totals(name, party.features, first) for party in parties)
+            totals[name] = {**first, **second}
         return cls(columns, totals)
 
-    def features(self, contents: Contents, key: bytes | None = None) -> Tensor:
-        """Features of one party's nodes, `[nodes, features]`, sparse where a column is."""
-        return self.described(contents, key)[0]
+    def encode(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
+        """Return a party's features and, in ascending order, the positions of those that are computed from the edges.
 
-    def described(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
-        """The features, and which columns of them follow from the edges, ascending."""
+        The features, `[nodes, features]`, are sparse if those of any column are.
+        """
         if contents.x is not None:
             assert contents.settings.smiles is not None
             return contents.x, structural_columns(contents.settings.smiles.features)
-        table = contents.features
-        parts = [kind.encode(column, table, self.totals[column], key) for column, kind in self.columns.items()]
-        kinds = zip(self.columns.items(), parts, strict=True)
-        structural = torch.cat([_structural(*named, part.size(1)) for named, part in kinds]).nonzero().squeeze(1)
+        parts = [
+            column.encode(name, contents.features, self.totals[name], key) for name, column in self.columns.items()
+        ]
+        masks = [
+            _structural(name, column, part.size(1))
+            for (name, column), part in zip(self.columns.items(), parts, strict=True)
+        ]
+        structural = torch.cat(masks).nonzero().squeeze(1)
         if len(parts) == 1:
             return parts[0], structural
-        if any(rows.is_sparse(part) for part in parts):
-            return _side_by_side(parts), structural
-        return torch.cat(parts, dim=1), structural
+        if not any(rows.is_sparse(part) for part in parts):
+            return torch.cat(parts, dim=1), structural
+        blocks = [matrices.from_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
+        return matrices.to_tensor(hstack(blocks, format="csr")), structural
 
 
-def _structural(column: str, kind: Column, width: int) -> Tensor:
-    """A mask of the column's features that follow from the edges."""
-    if isinstance(kind.structural, bool):
-        return torch.full((width,), kind.structural)
-    if isinstance(kind, Category) and kind.values is None:
-        raise IsthmusError(f"column '{column}': the order of its features is drawn: say structural = true or false")
-    if max(kind.structural, default=0) >= width:
+def _structural(name: str, column: Column, width: int) -> Tensor:
+    """Return a mask of the column's features that are computed from the edges."""
+    if isinstance(column.structural, bool):
+        return torch.full((width,), column.structural)
+    if isinstance(column, Category) and column.values is None:
+        raise IsthmusError(f"column '{name}': its features have no fixed order: set structural = true or false")
+    if max(column.structural, default=0) >= width:
         raise IsthmusError(
-            f"column '{column}': structural says {max(kind.structural)}, its features are 0 to {width - 1}"
+            f"column '{name}': structural has position {max(column.structural)}, but its features are 0 to {width - 1}"
         )
-    return torch.isin(torch.arange(width), torch.tensor(kind.structural, dtype=torch.long))
+    return torch.isin(torch.arange(width), torch.tensor(column.structural, dtype=torch.long))
 
 
 def add_totals(totals: Iterable[Totals]) -> Totals:
-    """Totals of several parties added up, those with `ids` row by row over all ids that occur.
+    """Add up the totals of several parties; totals with `ids` are added row by row, for every id that occurs.
 
     >>> first = {"ids": torch.tensor([3, 9]), "counts": torch.tensor([1, 2])}
     >>> both = add_totals([first, {"ids": torch.tensor([9]), "counts": torch.tensor([5])}])
@@ -85,14 +89,8 @@ def add_totals(totals: Iterable[Totals]) -> Totals:
     """
     parts = list(totals)
     if "ids" in parts[0]:
-        ids, place = torch.unique(torch.cat([part["ids"] for part in parts]), return_inverse=True)
+        ids, position = torch.unique(torch.cat([part["ids"] for part in parts]), return_inverse=True)
         keyed = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name != "ids"}
-        sums = {name: value.new_zeros(ids.numel()).index_add(0, place, value) for name, value in keyed.items()}
+        sums = {name: value.new_zeros(ids.numel()).index_add(0, position, value) for name, value in keyed.items()}
         return {"ids": ids, **sums}
     return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
-
-
-def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices next to each other as one CSR matrix."""
-    blocks = [matrices.from_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
-    return matrices.to_tensor(hstack(blocks, format="csr"))
