@@ -53,7 +53,7 @@ def test_pairs_are_scored_some_at_a_time_with_the_same_gradient(source, monkeypa
     edges = condensed.initial_edge_weights(3, 4, 7, source)
     found = []
     for pairs in (10**6, 15):
-        monkeypatch.setattr(condensed, "PAIRS", pairs)
+        monkeypatch.setattr(condensed, "PAIRS_AT_ONCE", pairs)
         joined = condensed.adjacency(x, edges, symmetric=True)
         found.append((joined.detach(), torch.autograd.grad(joined.square().sum(), x)[0]))
     for whole, parts in zip(*found, strict=True):

@@ -57,6 +57,7 @@ class PerParty:
             `batch_size` (or `num_graphs`) if its signature names them.
         parties: number of slices.
 
+    >>> from torch_geometric import nn as gnn
     >>> model = per_party(gnn.GCN(3, 8, 2, 4), parties=2)
     >>> block = Block(torch.ones(3, 3), torch.tensor([[0, 1], [1, 0]]), sizes=(2, 1))
     >>> model(block).shape
