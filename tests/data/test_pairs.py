@@ -269,7 +269,7 @@ def test_what_cannot_be_held_out_is_refused():
     with pytest.raises(IsthmusError, match="still has links that are held out"):
         assign_pairs([make_pool(0, 10, 12).party], held, train=1.0, seed=0)
     graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0]))
-    with pytest.raises(IsthmusError, match="a pile of graphs"):
+    with pytest.raises(IsthmusError, match="many graphs"):
         hold_out_links(Pool(Party.of_graphs("a", [graph]), 2), val=0.1, test=0.1, seed=0)
 
 
@@ -286,16 +286,16 @@ def test_parties_of_pairs_are_checked():
 
     assert made().items == len(party.pairs)
     for changes, text in [
-        ({"level": "node"}, "give pairs to a party of pairs"),
-        ({"pairs": None}, "give pairs to a party of pairs"),
+        ({"level": "node"}, "level 'pair' needs pairs"),
+        ({"pairs": None}, "level 'pair' needs pairs"),
         ({"ids": None}, "pairs but no ids"),
         ({"pairs": changed(owner=party.pairs.owner[1:])}, "different lengths"),
         ({"pairs": changed(lent=torch.tensor([0]))}, "different lengths"),
         ({"pairs": changed(first=party.pairs.first + 10)}, r"a node outside 0 .. 9"),
         ({"pairs": changed(owner=torch.zeros_like(party.pairs.owner))}, r"an owner outside -1 .. -1"),
-        ({"pairs": changed(second=party.pairs.second + 1)}, "a node that is not there"),
+        ({"pairs": changed(second=party.pairs.second + 1)}, "an id that none of its nodes has"),
         ({"pairs": changed(lent=torch.tensor([0, 1]), borrower=torch.tensor([1, 0]))}, "sort `borrower`"),
-        ({"train": torch.zeros(3, dtype=torch.bool)}, "its pairs are"),
+        ({"train": torch.zeros(3, dtype=torch.bool)}, "but it has 16 pairs"),
     ]:
         with pytest.raises(IsthmusError, match=text):
             made(**changes)

@@ -269,7 +269,7 @@ NODES = NodeClassification(classes=3)
     [
         (FedAvg(), [], NODES, "there are no parties: a federation needs at least one"),
         (FedAvg(), [A, PILE], NODES, "holds graphs"),
-        (FedAvg(), [A, replace(B, name=A.name)], NODES, f"two parties are called '{A.name}'"),
+        (FedAvg(), [A, replace(B, name=A.name)], NODES, f"two parties have the name '{A.name}'"),
         (FedAvg(), [A, relabelled(B, x=torch.ones(6, 2))], NODES, "has 2 features"),
         (FedAvg(), [A], GraphClassification(classes=3), "task 'graph-classification' is for graphs"),
         (OnlyGraphs(), [A], NODES, "is for graph tasks, the parties hold nodes"),

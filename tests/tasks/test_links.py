@@ -281,7 +281,7 @@ def test_a_study_names_its_task():
         isthmus.Study.of({"task": {"name": "link"}})
     with pytest.raises(IsthmusError, match="task: give a 'name'"):
         isthmus.Study.of({"task": {"width": 8}})
-    with pytest.raises(IsthmusError, match=r"task 'link-prediction': links .* of one graph .* a pile of graphs"):
+    with pytest.raises(IsthmusError, match=r"task 'link-prediction': links .* of one graph .* many graphs"):
         isthmus.Study.of({"data": {"name": "motifs"}, "task": {"name": "link-prediction"}}).load(0)
 
 

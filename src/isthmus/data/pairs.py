@@ -51,7 +51,7 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut
     """
     whole = pool.party
     if whole.level != "node" or (pool.whole is None and whole.ids is None):
-        has = "a pile of graphs" if whole.level == "graph" else "nodes without ids"
+        has = "many graphs" if whole.level == "graph" else "nodes without ids"
         raise IsthmusError(f"links are held out of one graph whose nodes have ids, the data are {has}: use other data")
     if val + test >= 1:
         raise IsthmusError(f"val = {val} and test = {test} leave no link to train on: lower one of them")

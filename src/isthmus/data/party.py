@@ -1,4 +1,4 @@
-"""What a party holds, and several parties side by side."""
+"""The data of one party, and several parties side by side."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from isthmus.data import rows
-from isthmus.data.checked import check_splits, checked_batch, checked_graph, checked_split, labelled
+from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
 from isthmus.errors import IsthmusError
 
 Level = Literal["node", "graph", "pair"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 NAME_RULE = "letters, digits, spaces and other signs but no '/' and no '\\', and is more than '.' or '..'"
-"""What a party's name may have: it is also that of a file."""
+"""What a party's name may have. Files are named after parties."""
 
 
 @dataclass(frozen=True, eq=False)
 class Border:
-    """Edges that reach a party from other parties' nodes: known to both sides, the other side's features to its owner.
+    """Edges from nodes of other parties to a party's own. Both sides know the edge, only the owner a node's features.
+
+    Edge b runs from the node with id `outer[b]` to the node at position `inner[b]`.
 
     Arguments:
-        inner: positions of the party's own nodes, `[B]`.
-        outer: ids of the nodes at the other end, `[B]`; edge b runs from `outer[b]` to `inner[b]`.
-        owner: for every edge the index in `owners` of the party that holds `outer[b]`, `[B]`.
-        owners: names of the parties across the border.
-        weight: weights of the edges, `[B]`, or none.
+        inner: positions of own nodes, `[edges]`.
+        outer: ids of the other parties' nodes, `[edges]`.
+        owner: the index in `owners` of the party that holds the outer node, `[edges]`.
+        owners: names of the other parties.
+        weight: weights of the edges, `[edges]`, or none.
     """
 
     inner: Tensor
@@ -49,16 +51,16 @@ class Border:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of nodes that a party is asked about; a pair across two parties is known to both, as their border is.
+    """Pairs of nodes that a party classifies. Both parties know of a pair across them, as they do of a border edge.
 
     Arguments:
-        first: positions of the party's own nodes, `[pairs]`.
-        second: ids of the nodes at the other end, `[pairs]`.
-        owner: for every pair the index in `owners` of the party that holds `second`; -1 where it is the party itself.
+        first: positions of own nodes, `[pairs]`.
+        second: ids of the other node of each pair, `[pairs]`.
+        owner: the index in `owners` of the party that holds `second`; -1 if it is the party itself, `[pairs]`.
         owners: names of other parties.
-        lent: positions of own nodes whose outputs another party needs to score its pairs, `[lent]`: the nodes for one
-            such party after those for another, each party's in the order of their ids.
-        borrower: for every one of these the index in `owners` of that party, ascending, `[lent]`.
+        lent: positions of own nodes whose outputs other parties need to score their pairs, sorted by borrower, then
+            id, `[lent]`.
+        borrower: the index in `owners` of the party that needs each of these, ascending, `[lent]`.
     """
 
     first: Tensor
@@ -74,21 +76,20 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Party:
-    """One organisation: its graph or graphs, its border, its splits.
+    """One organisation's data: its graph or graphs, its border, its splits.
 
-    A party holds one graph whose nodes are classified (`level="node"`), many small graphs that are classified whole
-    (`level="graph"`, `graph` then is a PyG `Batch`), or one graph and pairs of its nodes that are classified
-    (`level="pair"`). Build it with `Party.of_graph` or `Party.of_graphs`; pairs are made of a graph's edges by
-    `isthmus.data.pairs`. Features may be a dense matrix or a sparse CSR one (bags of words stay sparse).
+    A party holds one graph with classified nodes (`level="node"`), many small graphs that are classified whole
+    (`level="graph"`; `graph` then is a PyG `Batch`), or one graph with classified pairs of nodes (`level="pair"`).
+    Build it with `Party.of_graph` or `Party.of_graphs`; `isthmus.data.pairs` makes pairs from a graph's edges.
+    Features are a dense or a sparse CSR matrix (bags of words stay sparse).
 
     Attributes:
         graph: PyG `Data` with `x` `[nodes, features]`, `edge_index` `[2, edges]`, `y` (`[items]` classes, or
             `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]`.
-        train, val, test: masks over the items (nodes, graphs or pairs), `[items]`; an item whose labels are all
-            missing is in none of them.
+        train, val, test: masks over the items (nodes, graphs or pairs), `[items]`; an item without any label is in
+            none of them.
         ids: ids of the nodes, unique within the party; a node that two parties share has the same id at both.
-        structural: columns of the features that follow from the edges, as degrees do, ascending; none where that is
-            not so or not known.
+        structural: columns of the features that follow from the edges, as degrees do, ascending; or none.
     """
 
     name: str
@@ -107,29 +108,29 @@ class Party:
             raise IsthmusError(f"party {self.name!r}: a party's name may have {NAME_RULE}")
         if (self.level == "pair") != (self.pairs is not None):
             raise IsthmusError(
-                f"party '{self.name}' holds {self.level}s: give pairs to a party of pairs, and to no other"
+                f"party '{self.name}' has level '{self.level}': level 'pair' needs pairs, and the others have none"
             )
         items = self.items
         if self.nodes == 0:
-            raise IsthmusError(f"party '{self.name}' has no nodes: give it at least one, or leave it out")
+            raise IsthmusError(f"party '{self.name}' has no nodes: give it at least one, or remove the party")
         for split in SPLITS:
             if getattr(self, split).shape != (items,):
                 raise IsthmusError(
                     f"party '{self.name}': mask '{split}' has shape {tuple(getattr(self, split).shape)}, "
-                    f"its {self.level}s are {items}"
+                    f"but it has {items} {self.level}s"
                 )
         _check_edges(self)
         if self.ids is not None and (self.ids.shape != (self.nodes,) or self.ids.unique().numel() < self.nodes):
-            raise IsthmusError(f"party '{self.name}': ids must be {self.nodes} different numbers, one for each node")
+            raise IsthmusError(f"party '{self.name}': ids must be {self.nodes} different numbers, one per node")
         if self.border is not None and len(self.border) and self.ids is None:
-            raise IsthmusError(f"party '{self.name}' has a border but no ids: others find its nodes by their ids")
+            raise IsthmusError(f"party '{self.name}' has a border but no ids: other parties refer to its nodes by id")
         if self.graph.y is None or self.graph.y.size(0) != items:
             raise IsthmusError(f"party '{self.name}' needs one label row for each of its {items} {self.level}s")
         if self.pairs is not None:
             _check_pairs(self, self.pairs)
         if self.structural is not None and not _are_columns(self.structural, self.features):
             raise IsthmusError(
-                f"party '{self.name}': structural are positions of features, ascending, from 0 to {self.features - 1}"
+                f"party '{self.name}': structural must be ascending feature columns within 0 .. {self.features - 1}"
             )
 
     @classmethod
@@ -142,7 +143,7 @@ class Party:
         border: Border | None = None,
         structural: Tensor | None = None,
     ) -> Party:
-        """A party with one graph; `graph` carries `train_mask`, `val_mask` and `test_mask` (a missing one is empty).
+        """A party with one graph; its `train_mask`, `val_mask` and `test_mask` are the splits (none: empty).
 
         >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 0]))
         >>> graph.train_mask = torch.tensor([True, False, False])
@@ -150,13 +151,12 @@ class Party:
         3
         """
         where = f"party '{name}'"
-        kept = checked_graph(graph, where)
-        nodes = int(kept.num_nodes or 0)
-        masks: dict[str, Tensor] = {s: checked_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
-        party = cls(
-            name, kept, "node", ids=ids, border=border, pairs=None, structural=structural, **labelled(masks, kept.y)
-        )
-        check_splits(masks, kept.y, where)
+        valid = validate_graph(graph, where)
+        nodes = int(valid.num_nodes or 0)
+        masks: dict[str, Tensor] = {s: validate_split(graph.get(f"{s}_mask"), nodes, where) for s in SPLITS}
+        splits = drop_unlabelled(masks, valid.y)
+        party = cls(name, valid, "node", ids=ids, border=border, pairs=None, structural=structural, **splits)
+        check_splits(masks, valid.y, where)
         return party
 
     @classmethod
@@ -171,18 +171,13 @@ class Party:
         structural: Tensor | None = None,
     ) -> Party:
         """A party with many graphs; `train`, `val`, `test` are masks or positions over them."""
-        if not graphs:
-            raise IsthmusError(f"party '{name}' has no graphs: give it at least one, or leave it out")
         where = f"party '{name}'"
-        kept = [checked_graph(graph, f"{where}, graph {at}") for at, graph in enumerate(graphs)]
-        if len({graph.x.size(1) for graph in kept}) > 1 or len({graph.y.shape for graph in kept}) > 1:
-            raise IsthmusError(f"{where}: its graphs differ in feature width or label shape")
-        given = {"train": train, "val": val, "test": test}
-        masks = {split: checked_split(value, len(kept), where) for split, value in given.items()}
-        batch = Batch.from_data_list(kept)
-        check_splits(masks, batch.y, where)
-        splits = labelled(masks, batch.y)
-        return cls(name, batch, "graph", border=None, pairs=None, structural=structural, **splits)
+        if not graphs:
+            raise IsthmusError(f"{where} has no graphs: give it at least one, or remove the party")
+        valid = [validate_graph(graph, f"{where}, graph {at}") for at, graph in enumerate(graphs)]
+        if len({graph.x.size(1) for graph in valid}) > 1 or len({graph.y.shape for graph in valid}) > 1:
+            raise IsthmusError(f"{where}: its graphs differ in number of features or shape of labels: make them equal")
+        return cls._of_valid_batch(name, Batch.from_data_list(valid), train, val, test, structural)
 
     @classmethod
     def of_batch(
@@ -195,11 +190,11 @@ class Party:
         test: Tensor | None = None,
         structural: Tensor | None = None,
     ) -> Party:
-        """A party with many graphs that stand in one already, as a PyG `Batch` has them: `batch` says which is whose.
+        """A party with many graphs that are in one `Data` already, as in a PyG `Batch`.
 
         Arguments:
-            graph: `x`, `edge_index` and perhaps `edge_weight` of all graphs, one after another; `batch`, for every
-                node its graph, ascending, `[nodes]`; `y`, a row for every graph.
+            graph: `x`, `edge_index` and perhaps `edge_weight` of all graphs, one after another; `batch`, the graph of
+                every node, ascending, `[nodes]`; `y`, a row for every graph.
             train, val, test: masks or positions over the graphs.
 
         >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1]))
@@ -208,16 +203,29 @@ class Party:
         2
         """
         where = f"party '{name}'"
-        kept = checked_graph(graph, where)
-        kept.num_graphs = kept.y.size(0) if kept.y.dim() else 0
-        if not kept.num_graphs:
-            raise IsthmusError(f"{where} has no graphs: give it at least one, or leave it out")
-        kept.batch = checked_batch(graph.get("batch"), kept.num_nodes, kept.num_graphs, where)
+        valid = validate_graph(graph, where)
+        valid.num_graphs = valid.y.size(0) if valid.y.dim() else 0
+        if not valid.num_graphs:
+            raise IsthmusError(f"{where} has no graphs: give it at least one, or remove the party")
+        valid.batch = validate_batch(graph.get("batch"), valid.num_nodes, valid.num_graphs, where)
+        return cls._of_valid_batch(name, valid, train, val, test, structural)
+
+    @classmethod
+    def _of_valid_batch(
+        cls,
+        name: str,
+        batch: Data,
+        train: Tensor | None,
+        val: Tensor | None,
+        test: Tensor | None,
+        structural: Tensor | None,
+    ) -> Party:
+        where = f"party '{name}'"
         given = {"train": train, "val": val, "test": test}
-        masks = {split: checked_split(value, kept.num_graphs, where) for split, value in given.items()}
-        check_splits(masks, kept.y, where)
-        splits = labelled(masks, kept.y)
-        return cls(name, kept, "graph", border=None, pairs=None, structural=structural, **splits)
+        masks = {split: validate_split(value, batch.num_graphs, where) for split, value in given.items()}
+        check_splits(masks, batch.y, where)
+        splits = drop_unlabelled(masks, batch.y)
+        return cls(name, batch, "graph", border=None, pairs=None, structural=structural, **splits)
 
     @property
     def nodes(self) -> int:
@@ -225,19 +233,19 @@ class Party:
 
     @property
     def edges(self) -> int:
-        """Directed edges, the border's not counted."""
+        """Directed edges, without those of the border."""
         return int(self.graph.edge_index.size(1))
 
     @property
     def items(self) -> int:
-        """What is classified: nodes, whole graphs, or pairs of nodes."""
+        """Number of classified nodes, graphs or pairs of nodes."""
         if self.pairs is not None:
             return len(self.pairs)
         return self.nodes if self.level == "node" else int(self.graph.num_graphs)
 
     @property
     def training_mask(self) -> Tensor:
-        """Mask of the items that the party trains on: of pairs those whose ends are both its own, `[items]`."""
+        """Mask of the items that the party trains on; of pairs only those with two own nodes, `[items]`."""
         return self.train if self.pairs is None else self.train & (self.pairs.owner < 0)
 
     @property
@@ -247,15 +255,15 @@ class Party:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Graphs of several parties as one block-diagonal graph: what a model reads.
+    """The graphs of several parties as one block-diagonal graph, the input of a model.
 
     Arguments:
         x: features, `[nodes, features]`, dense or sparse CSR.
-        edge_index: `[2, edges]`, party after party.
-        sizes: nodes of each party; party p's rows stand together, in the order of the parties.
+        edge_index: `[2, edges]`, sorted by party.
+        sizes: number of nodes of each party; rows are sorted by party.
         edge_weight: `[edges]` or none.
-        batch: for every node the graph it belongs to, `[nodes]`; none where each party has one graph.
-        graphs: graphs of each party, for readouts.
+        batch: the graph of every node, `[nodes]`; none if each party has one graph.
+        graphs: number of graphs of each party, for readouts; empty if each has one.
     """
 
     x: Tensor
@@ -270,7 +278,7 @@ class Block:
         return sum(self.sizes)
 
     def for_party(self, at: int) -> Block:
-        """The part of the party at position `at`, as a block of its own."""
+        """The part of the party at position `at`, as a block."""
         start = sum(self.sizes[:at])
         stop = start + self.sizes[at]
         edges = slice(self._edge_ends[at], self._edge_ends[at + 1])
@@ -305,13 +313,13 @@ class Block:
 
 @dataclass(eq=False)
 class Cohort:
-    """Several parties side by side: their graphs as one block, `party` saying for every item whose it is.
+    """Several parties side by side: their graphs as one block; `party` is the party of every item.
 
-    A site that hosts one party sees a cohort of one: the same code, in ordinary shapes.
+    A site that hosts one party has a cohort of one, and runs the same code.
 
     Arguments:
-        parties: all of one level and one feature width.
-        device: where the tensors live.
+        parties: parties of one level and one number of features.
+        device: the device of the tensors.
 
     Attributes:
         pair_rows: for every pair the rows of its two nodes, `[items, 2]`, in the outputs of the block's nodes followed
@@ -330,7 +338,7 @@ class Cohort:
         self.sizes = tuple(party.nodes for party in self.parties)
         self.items = tuple(party.items for party in self.parties)
         block = self._block()
-        if self.device.type == "mps":  # it has no sparse matrices
+        if self.device.type == "mps":  # it does not support sparse matrices
             block = replace(block, x=rows.to_dense(block.x))
         self.block = block.to(self.device)
         self.y = torch.cat([party.graph.y for party in self.parties]).to(self.device)
@@ -350,7 +358,7 @@ class Cohort:
         return len(self.parties)
 
     def counts(self, split: Split) -> Tensor:
-        """How many items of `split` each party trains on, or is evaluated on, `[parties]`."""
+        """Number of items of `split` that each party trains on, or is evaluated on, `[parties]`."""
         return torch.bincount(self.party[self.masks[split]], minlength=len(self)).cpu()
 
     def per_item(self, values: Tensor) -> Tensor:
@@ -358,22 +366,22 @@ class Cohort:
         return values.repeat_interleave(torch.tensor(self.items, device=values.device), dim=0)
 
     def take(self, positions: Sequence[int]) -> Cohort:
-        """The parties at these positions, side by side; the whole cohort is handed back as it is."""
+        """The cohort of the parties at these positions; all positions return this cohort itself."""
         key = tuple(positions)
         if key == tuple(range(len(self))):
             return self
         if key not in self._parts:
-            while len(self._parts) >= 4:  # sampling draws new ones for ever; a few cover cohorts asked alternately
+            while len(self._parts) >= 4:  # sampling asks for ever new ones; a few cover those that alternate
                 self._parts.pop(next(iter(self._parts)))
             self._parts[key] = Cohort(tuple(self.parties[at] for at in key), self.device)
         return self._parts[key]
 
     def block_of(self, active: Sequence[bool], *, near_training: bool = False) -> Block:
-        """The block without the rows of parties that are not active; every party keeps its place.
+        """The block without the nodes of inactive parties; every party keeps its position.
 
         Arguments:
-            near_training: of parties with one graph also leave out what no path joins to a training node; `rows_of`
-                then says where the others stand.
+            near_training: for parties with one graph, also leave out nodes that no path joins to a training node;
+                `rows_of` gives the rows of the others.
         """
         if all(active) and not near_training:
             return self.block
@@ -381,24 +389,24 @@ class Cohort:
         if key not in self._blocks:
             while len(self._blocks) >= 4:
                 self._blocks.pop(next(iter(self._blocks)))
-            self._blocks[key] = self._part(self._present(active, near_training), active)
+            self._blocks[key] = self._part(self._included(active, near_training), active)
         return self._blocks[key]
 
     def rows_of(self, items: Tensor, active: Sequence[bool] | None = None, *, near_training: bool = False) -> Tensor:
-        """At which rows of `block_of(...)` these items of active parties (without: all) stand.
+        """The rows of `block_of(...)` that hold these items of the active parties (default: all).
 
         Returns:
-            `[items]` for nodes; `[items, 2]` for pairs, of both ends.
+            `[items]` for nodes; `[items, 2]` for the two nodes of pairs.
         """
         at = items if self.pair_rows is None else self.pair_rows[items]
         if (active is None or all(active)) and not near_training:
             return at
-        return self._present(active or [True] * len(self), near_training).cumsum(0)[at] - 1
+        return self._included(active or [True] * len(self), near_training).cumsum(0)[at] - 1
 
-    def _present(self, active: Sequence[bool], near_training: bool) -> Tensor:
+    def _included(self, active: Sequence[bool], near_training: bool) -> Tensor:
         sizes = torch.tensor(self.sizes, device=self.device)
-        here = torch.tensor(list(active), device=self.device).repeat_interleave(sizes)
-        return here & self._near_training if near_training and self.level != "graph" else here
+        included = torch.tensor(list(active), device=self.device).repeat_interleave(sizes)
+        return included & self._near_training if near_training and self.level != "graph" else included
 
     @cached_property
     def _near_training(self) -> Tensor:
@@ -410,45 +418,45 @@ class Cohort:
         trained[component[self.rows_of(self.masks["train"].nonzero().squeeze(1)).flatten()]] = True
         return trained[component]
 
-    def _part(self, here: Tensor, active: Sequence[bool]) -> Block:
-        """The block of the nodes in the mask `here`, which no edge joins to the others."""
+    def _part(self, included: Tensor, active: Sequence[bool]) -> Block:
+        """The block of the nodes in the mask `included`, which have no edges to the others."""
         block = self.block
-        edges = here[block.edge_index[0]]
+        edges = included[block.edge_index[0]]
         graphs = tuple(n if on else 0 for n, on in zip(block.graphs or self.items, active, strict=True))
         batch = None
         if block.batch is not None:
             present = torch.tensor(list(active), device=self.device)[self.party]
-            batch = (present.cumsum(0) - 1)[block.batch[here]]
+            batch = (present.cumsum(0) - 1)[block.batch[included]]
         return Block(
-            x=rows.take(block.x, here.nonzero().squeeze(1)),
-            edge_index=(here.cumsum(0) - 1)[block.edge_index[:, edges]],
-            sizes=tuple(int(part.sum()) for part in here.split(self.sizes)),
+            x=rows.take(block.x, included.nonzero().squeeze(1)),
+            edge_index=(included.cumsum(0) - 1)[block.edge_index[:, edges]],
+            sizes=tuple(int(part.sum()) for part in included.split(self.sizes)),
             edge_weight=None if block.edge_weight is None else block.edge_weight[edges],
             batch=batch,
             graphs=graphs if block.graphs else (),
         )
 
     def graphs_of(self, chosen: Tensor) -> Block:
-        """The graphs at these item positions (party after party) as a block; every party keeps its place."""
-        if self._last is None or not torch.equal(self._last[0], chosen):  # full batches are the same in every round
+        """The graphs at these positions (sorted by party) as a block; every party keeps its position."""
+        if self._last is None or not torch.equal(self._last[0], chosen):  # a full batch is the same every round
             self._last = chosen, self._graphs_of(chosen)
         return self._last[1]
 
     def _graphs_of(self, chosen: Tensor) -> Block:
         block = self.block
         if block.batch is None:
-            raise IsthmusError("only parties with many graphs can be cut into batches of graphs")
+            raise IsthmusError("parties with one graph have no batches of graphs: use block_of")
         nodes_of = torch.bincount(block.batch, minlength=sum(self.items))
         order, edges_of = self._edges_by_graph()
         node_at, edge_at = rows.chosen_ranges(nodes_of, chosen), order[rows.chosen_ranges(edges_of, chosen)]
         first, sizes_of = nodes_of.cumsum(0) - nodes_of, nodes_of[chosen]
-        moved = (sizes_of.cumsum(0) - sizes_of - first[chosen]).repeat_interleave(edges_of[chosen])
-        whose = self.party[chosen]
-        graphs = torch.bincount(whose, minlength=len(self))
-        sizes = torch.zeros(len(self), dtype=torch.long, device=self.device).index_add_(0, whose, nodes_of[chosen])
+        shift = (sizes_of.cumsum(0) - sizes_of - first[chosen]).repeat_interleave(edges_of[chosen])
+        party = self.party[chosen]
+        graphs = torch.bincount(party, minlength=len(self))
+        sizes = torch.zeros(len(self), dtype=torch.long, device=self.device).index_add_(0, party, nodes_of[chosen])
         return Block(
             x=rows.take(block.x, node_at),
-            edge_index=block.edge_index[:, edge_at] + moved,
+            edge_index=block.edge_index[:, edge_at] + shift,
             sizes=tuple(sizes.tolist()),
             edge_weight=None if block.edge_weight is None else block.edge_weight[edge_at],
             batch=torch.arange(chosen.numel(), device=self.device).repeat_interleave(nodes_of[chosen]),
@@ -481,29 +489,33 @@ class Cohort:
 
 
 def check_compatible(parties: Sequence[Party]) -> None:
-    """Parties that train together agree in level, feature width and label shape, and have names of their own."""
+    """Refuse parties that differ in level, number of features or shape of labels, or share a name."""
     if not parties:
         raise IsthmusError("there are no parties: a federation needs at least one")
     first = parties[0]
     for party in parties:
         if party.level != first.level:
-            raise IsthmusError(f"party '{party.name}' holds {party.level}s, party '{first.name}' {first.level}s")
+            raise IsthmusError(
+                f"party '{party.name}' holds {party.level}s and party '{first.name}' {first.level}s: use one level"
+            )
         if party.features != first.features:
             raise IsthmusError(
-                f"party '{party.name}' has {party.features} features, party '{first.name}' {first.features}: "
+                f"party '{party.name}' has {party.features} features and party '{first.name}' {first.features}: "
                 "agree on one encoding"
             )
         if _listed(party.structural) != _listed(first.structural):
             raise IsthmusError(
-                f"party '{party.name}' and party '{first.name}' say differently which features follow from edges: "
-                "give both the same 'structural'"
+                f"party '{party.name}' and party '{first.name}' differ in 'structural': "
+                "give both the same columns that follow from the edges"
             )
         if party.graph.y.shape[1:] != first.graph.y.shape[1:]:
-            raise IsthmusError(f"party '{party.name}' and party '{first.name}' have labels of different shapes")
+            raise IsthmusError(
+                f"party '{party.name}' and party '{first.name}' have labels of different shapes: make them equal"
+            )
     names = [party.name for party in parties]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
-        raise IsthmusError(f"two parties are called '{double}': give each a name of its own")
+        raise IsthmusError(f"two parties have the name '{double}': rename one")
 
 
 def _listed(columns: Tensor | None) -> list[int]:
@@ -511,11 +523,11 @@ def _listed(columns: Tensor | None) -> list[int]:
 
 
 def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
-    """All parties put together: the reference that federated learning may not have.
+    """All parties' data as one party: the upper bound that federated learning cannot use.
 
-    Nodes with the same id are one node (it is in a split where any of its holders has it there; training comes
-    before validation before test), border edges join their two ends, repeated edges count once. Pairs of all parties
-    stand one after another, without those that end at a node of nobody.
+    Nodes with the same id become one node, border edges become edges, and repeated edges count once. A node is in the
+    training split if any of its parties has it there, else in validation if any has, else in testing. Pairs of all
+    parties follow each other, without those with a node that no party holds.
     """
     check_compatible(parties)
     cohort = Cohort(tuple(parties))
@@ -550,27 +562,25 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         graph.edge_weight = edge_weight[at]
     if cohort.level == "pair":
         return _pooled_pairs(name, graph, known, parties)
-    held = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}
+    masks = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}
     for split in SPLITS:
-        held[split][where[cohort.masks[split]]] = True
-    held["val"] &= ~held["train"]
-    held["test"] &= ~(held["train"] | held["val"])
-    return Party(name, graph, "node", ids=known, border=None, pairs=None, structural=parties[0].structural, **held)
+        masks[split][where[cohort.masks[split]]] = True
+    masks["val"] &= ~masks["train"]
+    masks["test"] &= ~(masks["train"] | masks["val"])
+    return Party(name, graph, "node", ids=known, border=None, pairs=None, structural=parties[0].structural, **masks)
 
 
 def _pooled_pairs(name: str, graph: Data, ids: Tensor, parties: Sequence[Party]) -> Party:
     """The pooled graph with the pairs of all parties."""
-    held = [(party, party.ids, party.pairs) for party in parties if party.ids is not None and party.pairs is not None]
-    first = torch.cat([own[pairs.first] for _, own, pairs in held])
-    second = torch.cat([pairs.second for _, _, pairs in held])
-    both = torch.isin(second, ids)
-    nobody = torch.empty(0, dtype=torch.long)
-    pairs = Pairs(
-        torch.searchsorted(ids, first[both]), second[both], torch.full_like(first[both], -1), (), nobody, nobody
-    )
-    masks = {split: torch.cat([getattr(party, split) for party in parties])[both] for split in SPLITS}
-    graph.y = graph.y[both]
-    return Party(name, graph, "pair", ids=ids, border=None, pairs=pairs, **masks)
+    pairs = [(party.ids, party.pairs) for party in parties if party.ids is not None and party.pairs is not None]
+    first = torch.cat([own[each.first] for own, each in pairs])
+    second = torch.cat([each.second for _, each in pairs])
+    held = torch.isin(second, ids)
+    first, second, none = first[held], second[held], torch.empty(0, dtype=torch.long)
+    pooled = Pairs(torch.searchsorted(ids, first), second, torch.full_like(first, -1), (), none, none)
+    masks = {split: torch.cat([getattr(party, split) for party in parties])[held] for split in SPLITS}
+    graph.y = graph.y[held]
+    return Party(name, graph, "pair", ids=ids, border=None, pairs=pooled, **masks)
 
 
 def _ends(parties: Sequence[Party]) -> tuple[Tensor | None, tuple[dict[str, Tensor], ...]]:
@@ -600,26 +610,26 @@ def _ends(parties: Sequence[Party]) -> tuple[Tensor | None, tuple[dict[str, Tens
 def _check_pairs(party: Party, pairs: Pairs) -> None:
     where = f"party '{party.name}'"
     if party.ids is None:
-        raise IsthmusError(f"{where} has pairs but no ids: a pair names the node at its other end by its id")
+        raise IsthmusError(f"{where} has pairs but no ids: a pair refers to its second node by id")
     if not pairs.first.shape == pairs.second.shape == pairs.owner.shape or pairs.lent.shape != pairs.borrower.shape:
-        raise IsthmusError(f"{where}: the parts of its pairs have different lengths")
+        raise IsthmusError(f"{where}: the fields of its pairs have different lengths: give one entry per pair")
     if bool((pairs.borrower[1:] < pairs.borrower[:-1]).any()):
-        raise IsthmusError(f"{where}: what it lends must stand by who needs it: sort `borrower`, and `lent` with it")
+        raise IsthmusError(f"{where}: its lent nodes must be sorted by borrower: sort `borrower`, and `lent` with it")
     nodes, owners = party.nodes, len(pairs.owners)
-    for what, values, least, most in (
+    for what, values, lowest, stop in (
         ("a node", pairs.first, 0, nodes), ("an owner", pairs.owner, -1, owners),
         ("a lent node", pairs.lent, 0, nodes), ("a borrower", pairs.borrower, 0, owners),
     ):  # fmt: skip
-        if values.numel() and not least <= int(values.min()) <= int(values.max()) < most:
-            raise IsthmusError(f"{where}: a pair names {what} outside {least} .. {most - 1}")
+        if values.numel() and not lowest <= int(values.min()) <= int(values.max()) < stop:
+            raise IsthmusError(f"{where}: a pair names {what} outside {lowest} .. {stop - 1}")
     if not bool(torch.isin(pairs.second[pairs.owner < 0], party.ids).all()):
-        raise IsthmusError(f"{where}: a pair within it names a node that is not there")
+        raise IsthmusError(f"{where}: a pair within the party names an id that none of its nodes has")
 
 
-def _are_columns(found: Tensor, width: int) -> bool:
-    if found.dim() != 1 or found.dtype != torch.long:
+def _are_columns(values: Tensor, width: int) -> bool:
+    if values.dim() != 1 or values.dtype != torch.long:
         return False
-    return not found.numel() or bool((found.diff() > 0).all() and found[0] >= 0 and found[-1] < width)
+    return not values.numel() or bool((values.diff() > 0).all() and values[0] >= 0 and values[-1] < width)
 
 
 def _check_edges(party: Party) -> None:
@@ -628,14 +638,20 @@ def _check_edges(party: Party) -> None:
         found = "missing" if edges is None else f"{edges.dtype} of shape {list(edges.shape)}"
         raise IsthmusError(f"party '{party.name}': edge_index is {found}, it must be torch.int64 of shape [2, edges]")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
-        raise IsthmusError(f"party '{party.name}': an edge names a node outside 0 .. {nodes - 1}")
+        end, at = ((edges < 0) | (edges >= nodes)).nonzero()[0].tolist()
+        verb = "points to" if end else "starts at"
+        raise IsthmusError(
+            f"party '{party.name}': edge {at} {verb} node {int(edges[end, at])}, but its nodes are 0 .. {nodes - 1}"
+        )
     if party.level == "graph" and bool((party.graph.batch[edges[0]] != party.graph.batch[edges[1]]).any()):
-        raise IsthmusError(f"party '{party.name}': an edge joins two graphs, or names a node outside its graph")
+        raise IsthmusError(f"party '{party.name}': an edge joins two graphs: number the nodes of each graph from 0")
     border = party.border
     if border is None:
         return
     if not border.inner.shape == border.outer.shape == border.owner.shape:
-        raise IsthmusError(f"party '{party.name}': inner, outer and owner of its border have different lengths")
+        raise IsthmusError(
+            f"party '{party.name}': inner, outer and owner of its border have different lengths: give one each per edge"
+        )
     if not len(border):
         return
     for what, values, count in (("inner node", border.inner, nodes), ("owner", border.owner, len(border.owners))):

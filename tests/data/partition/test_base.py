@@ -107,11 +107,11 @@ def test_what_cannot_be_cut_is_refused_in_one_line():
             Louvain(),
             pile,
             2,
-            "partition 'louvain': it does not cut a pile of graphs: use another partition, such as iid",
+            "partition 'louvain': it does not cut many graphs: use another partition, such as iid",
         ),
-        (Given(), with_holders(pool, 2, 0), 3, "belong to 2 parties, 3 were asked for"),
+        (Given(), with_holders(pool, 2, 0), 3, "have 2 owners and 3 parties were asked for"),
         (Given(), replace(pool, holders=(torch.arange(5), torch.empty(0).long())), 2, "party 1 would get no node"),
-        (Halves(), pool, 3, "it says what 2 parties hold, 3 were asked for"),
+        (Halves(), pool, 3, r"its members() returned 2 parties instead of 3"),
         (Iid(), make_pool(0, 5, tasks=2), 2, "partition 'iid': it needs one class for each item"),
         (LabelDirichlet(), make_pool(0, 5, tasks=2), 2, "needs one class for each item"),
         (LabelSkew(), make_pool(0, 5, tasks=2), 2, "needs one class for each item"),
@@ -270,7 +270,7 @@ def test_a_cut_whose_code_is_not_in_a_file_is_not_kept(tmp_path):
 
 def test_a_cut_that_is_refused_is_not_kept(tmp_path):
     for _ in range(2):
-        with pytest.raises(IsthmusError, match="it says what 2 parties hold"):
+        with pytest.raises(IsthmusError, match="returned 2 parties instead of 3"):
             Halves().cut(make_pool(0, 5), 3, seed=0, cache_folder=tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -68,7 +68,7 @@ def test_nobody_is_empty_where_features_are_alike_and_nothing_is_said():
 
 
 def test_large_graphs_are_cut_by_mini_batches(monkeypatch):
-    monkeypatch.setattr(features, "AT_ONCE", 100)
+    monkeypatch.setattr(features, "FULL_BATCH", 100)
     monkeypatch.setattr(cluster, "KMeans", lambda **_: pytest.fail("all at once"))
     pool = with_features(blobs(4, 200))
     found = sorted(sorted(held) for held in members_of(KMeans(n_init=5).cut(pool, 4, seed=0)))

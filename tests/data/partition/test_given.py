@@ -35,5 +35,5 @@ def test_parties_that_came_as_parties_are_handed_on():
 
 def test_data_without_owners_are_refused():
     assert Given().natural_count(make_pool(0, 5)) is None
-    with pytest.raises(IsthmusError, match="these data have no owners of their own"):
+    with pytest.raises(IsthmusError, match="these data have no owners"):
         Given().cut(make_pool(0, 5), 2, seed=0)

@@ -98,8 +98,8 @@ def test_edges_are_broken_unless_they_are_asked_for():
     ("options", "reason"),
     [
         ({"shared": 0.4}, "shared = 0.4 is more than the smallest proportion, 0.3: lower it"),
-        ({"proportions": [0.9], "shared": 0.0}, "share 40 of 100 nodes at least: raise it to 0.4 or lower the proport"),
-        ({"proportions": [0.5, 0.001]}, "proportion 0.001 of 100 nodes is none: raise it"),
+        ({"proportions": [0.9], "shared": 0.0}, "share at least 40 of 100 nodes: raise it to 0.4 or lower the proport"),
+        ({"proportions": [0.5, 0.001]}, "proportion 0.001 of 100 nodes rounds to 0: raise it"),
     ],
 )
 def test_what_cannot_be_is_refused(options, reason):

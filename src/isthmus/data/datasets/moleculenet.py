@@ -17,11 +17,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data.cache import cache_root
-from isthmus.data.checked import labelled
 from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, download
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool, Share, check_shares, numpy_generator, split_by_share
 from isthmus.data.smiles import AtomFeatures, read_molecules, scaffolds_of, structural_columns
+from isthmus.data.validation import drop_unlabelled
 from isthmus.errors import IsthmusError, did_you_mean
 
 ROWS_NAMED = 20
@@ -60,7 +60,7 @@ class MolecularGraphs(PublicDataSet):
         graph = Data(x=parsed.x, edge_index=parsed.edge_index, batch=parsed.batch, y=y[readable])
         graph.num_nodes, graph.num_graphs = parsed.x.size(0), parsed.graphs
         split_seed = seed if self.split_seed is None else self.split_seed
-        masks = labelled(self._split(texts, split_seed, cache_folder), graph.y)
+        masks = drop_unlabelled(self._split(texts, split_seed, cache_folder), graph.y)
         party = Party("pooled", graph, "graph", masks["train"], masks["val"], masks["test"])
         party = replace(party, structural=structural_columns(self.features))
         return Pool(party, classes=y.size(1), smiles=texts, note=unreadable_note(parsed.unreadable, len(smiles)))

@@ -1,3 +1,3 @@
-"""Ways to cut a pool into parties: who holds which node of a graph, or which graph of a pile."""
+"""Ways to cut a pool into parties, by the nodes of one graph or by many small graphs."""
 
 from isthmus.data.partition.base import Partition as Partition

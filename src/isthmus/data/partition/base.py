@@ -1,4 +1,4 @@
-"""What all cuts have in common: from who holds which item to parties."""
+"""The base of all partitions: turns the items of each party into parties, and caches cuts."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
 LIBRARIES = ("networkx", "numpy", "pymetis", "rdkit", "scikit-learn", "scipy", "torch")
-"""What cuts are found with: another version may find another cut, so a kept one is of the same versions."""
+"""Libraries that compute cuts. Another version may give another cut, so their versions are part of a cut's key."""
 
 
 class Partition(Registered):
-    """A way to cut a pool. A subclass says who holds each item; the parties are built from that here.
+    """A way to cut a pool. A subclass says who holds each item; this class builds the parties from it.
 
-    Parties are called `party-0`, `party-1`, ... (with leading zeros where there are more than ten), inherit the pool's
-    splits, and hold tensors of their own: none is a view into the pool.
+    Parties are called `party-0`, `party-1`, ... (with leading zeros if there are more than ten), inherit the pool's
+    splits, and own their tensors: none is a view into the pool.
     """
 
     kind: ClassVar[str] = "partition"
     built_in_module: ClassVar[str] = "isthmus.data.partition"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
-    """What it can cut: one graph by its nodes, a pile of graphs, or both."""
+    """What it can cut: one graph by its nodes, many small graphs, or both."""
 
     edges: Literal["coupled", "broken"] = "coupled"
-    """Edges between two parties' nodes: known to both as their border, or dropped. Only for one graph that is cut."""
+    """Edges between nodes of two parties: known to both as their border, or dropped. Only if one graph is cut."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
-        """For every item the position of the party that gets it, int64 `[items]`; `1 <= parties <= items` holds."""
-        raise NotImplementedError(f"{type(self).__name__} has neither assign nor members")
+        """The position of the party that gets each item, int64 `[items]`; `1 <= parties <= items` holds."""
+        raise NotImplementedError(f"{type(self).__name__} has neither assign nor members: define one of them")
 
     def members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
-        """For every party the positions of its items; here those that `assign` gives it.
+        """The positions of each party's items; by default those that `assign` gives it.
 
-        A cut whose parties share items, or that leaves some to nobody, says so here.
+        Override it for a cut whose parties share items, or that gives some items to no party.
         """
         return list(items_per_party(self.assign(pool, parties, seed), parties))
 
     def natural_count(self, pool: Pool) -> int | None:
-        """The number of parties where the cut itself says how many there are."""
+        """The number of parties, if the cut or the data fix it."""
         return None
 
     def cut(self, pool: Pool, parties: int, seed: int, *, cache_folder: Path | None = None) -> list[Party]:
@@ -68,7 +68,7 @@ class Partition(Registered):
         """
         whole = pool.party
         if whole.level not in self.levels:
-            has, others = ("one graph", "k-means, louvain") if whole.level == "node" else ("a pile of graphs", "iid")
+            has, others = ("one graph", "k-means, louvain") if whole.level == "node" else ("many graphs", "iid")
             raise self.error(f"it does not cut {has}: use another partition, such as {others} or random")
         if parties < 1:
             raise self.error(f"cannot cut into {parties} parties: ask for at least 1")
@@ -81,15 +81,15 @@ class Partition(Registered):
         return [f"party-{at:0{len(str(parties - 1))}d}" for at in range(parties)]
 
     def error(self, reason: str) -> IsthmusError:
-        """The error for a cut that cannot be made, to be raised."""
+        """The error for a cut that is not possible, for the caller to raise."""
         return IsthmusError(f"partition '{self.name}': {reason}")
 
     def _checked_members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
         members = self.members(pool, parties, seed)
         if len(members) != parties:
-            raise self.error(f"it says what {len(members)} parties hold, {parties} were asked for")
-        for at, held in enumerate(members):
-            if held.numel() == 0:
+            raise self.error(f"its members() returned {len(members)} parties instead of {parties}")
+        for at, items in enumerate(members):
+            if items.numel() == 0:
                 raise self.error(f"party {at} would get no {pool.party.level}: ask for fewer parties")
         return members
 
@@ -98,15 +98,15 @@ class Partition(Registered):
         if cache_folder is None or key is None:
             return self._checked_members(pool, parties, seed)
 
-        def make() -> dict[str, Tensor]:
+        def compute() -> dict[str, Tensor]:
             members = self._checked_members(pool, parties, seed)
-            return {"held": torch.cat(members), "sizes": torch.tensor([held.numel() for held in members])}
+            return {"held": torch.cat(members), "sizes": torch.tensor([items.numel() for items in members])}
 
-        found = cache.cached(cache_folder, key, make)
-        return list(found["held"].split(found["sizes"].tolist()))
+        stored = cache.cached(cache_folder, key, compute)
+        return list(stored["held"].split(stored["sizes"].tolist()))
 
     def _key(self, pool: Pool, parties: int, seed: int) -> str | None:
-        """A hash of all that says who holds what; none where that is not known, as of a class in a notebook."""
+        """A hash of everything that determines the cut; none if the code is not in a file, as in a notebook."""
         try:
             code = [
                 Path(inspect.getfile(each)).read_bytes() for each in type(self).__mro__ if issubclass(each, Partition)
@@ -118,27 +118,27 @@ class Partition(Registered):
 
 
 def _versions() -> list[str]:
-    found = []
+    versions = []
     for library in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
-            found.append(f"{library} {metadata.version(library)}")
-    return found
+            versions.append(f"{library} {metadata.version(library)}")
+    return versions
 
 
 def fill_empty_parties(owner: Tensor, parties: int) -> Tensor:
-    """Give each party without an item one from those that have most."""
+    """Give each party without items one item of the largest parties."""
     counts = torch.bincount(owner, minlength=parties)
     empty = torch.nonzero(counts == 0).flatten()
     order = torch.argsort(owner, stable=True)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.numel()) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    # The last places are in the largest parties; a first place is never among them while items >= parties.
-    spare = torch.argsort(place, descending=True, stable=True)[: empty.numel()]
+    rank = torch.empty_like(order)  # of each item within its party
+    rank[order] = torch.arange(order.numel()) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    # The highest ranks are in the largest parties; rank 0 is never among them while items >= parties.
+    spare = torch.argsort(rank, descending=True, stable=True)[: empty.numel()]
     return owner.index_copy(0, spare, empty)
 
 
 def pack_groups(groups: Sequence[list[int]], parties: int, items: int) -> Tensor:
-    """Owners, when every group in turn (the largest comes first) goes to the party that has least so far."""
+    """Owners of the items if each group in turn (sorted by size, the largest first) goes to the smallest party."""
     owner = torch.empty(items, dtype=torch.long)
     smallest = [(0, at) for at in range(parties)]
     for group in groups:

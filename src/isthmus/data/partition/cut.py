@@ -1,4 +1,4 @@
-"""A pool and what each party holds of it, made into parties."""
+"""Builds the parties of a cut from a pool and the items of each party."""
 
 from __future__ import annotations
 
@@ -14,37 +14,36 @@ from isthmus.data.party import SPLITS, Border, Cohort, Party
 
 
 def cut_into_parties(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:
-    """Parties that hold these items of the whole, each in this order, with tensors of their own.
+    """Parties with these items of the whole, in this order; they own their tensors.
 
     Arguments:
-        members: for each party the positions of its items, each once; an item may be with several parties, or none.
-        coupled: whether edges between two parties' nodes are known to both as their border, or dropped. An edge
-            whose other end several parties hold is written down with the first of them as its owner.
+        members: for each party the positions of its items, each once; an item may have several parties, or none.
+        coupled: whether edges between nodes of two parties become their border, or are dropped. If several parties
+            hold the node at the other end, the first of them is recorded as its owner.
     """
     if whole.level == "graph":
-        return _cut_pile(whole, members, names)
+        return _cut_graphs(whole, members, names)
     return _cut_graph(whole, members, names, coupled=coupled)
 
 
 def _cut_graph(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:
-    """Induced subgraphs, and the edges between them."""
+    """Parties with the induced subgraphs, and the edges between them."""
     edges = _Edges(whole, members, names)
     parties = []
-    for name, held in zip(names, members, strict=True):
-        graph, border = edges.around(held, coupled=coupled)
-        graph.x, graph.y, graph.num_nodes = rows.take(whole.graph.x, held), whole.graph.y[held], held.numel()
-        masks = {split: getattr(whole, split)[held] for split in SPLITS}
+    for name, items in zip(names, members, strict=True):
+        graph, border = edges.of_party(items, coupled=coupled)
+        graph.x, graph.y, graph.num_nodes = rows.take(whole.graph.x, items), whole.graph.y[items], items.numel()
+        masks = {split: getattr(whole, split)[items] for split in SPLITS}
         parties.append(
-            Party(name, graph, "node", ids=edges.ids[held], border=border, structural=whole.structural, **masks)
+            Party(name, graph, "node", ids=edges.ids[items], border=border, structural=whole.structural, **masks)
         )
     return parties
 
 
 class _Edges:
-    """The edges of the whole, to be asked for those of one party after another.
+    """The edges of the whole graph, sorted by target.
 
-    They are sorted by the node at which they arrive, so that asking takes time in proportion to what arrives at the
-    party: a thousand small parties are no thousand passes over all edges.
+    Finding the edges of one party then takes time in proportion to these, not to all edges.
     """
 
     def __init__(self, whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> None:
@@ -54,18 +53,18 @@ class _Edges:
         self.by_target = torch.argsort(self.edge_index[1], stable=True)
         self.arriving = torch.bincount(self.edge_index[1], minlength=whole.nodes)
         self.first = self.arriving.cumsum(0) - self.arriving
-        self.place = torch.full((whole.nodes,), -1)  # within the party that asks
-        self.holder = torch.full((whole.nodes,), -1)  # the first party that holds a node
+        self.position = torch.full((whole.nodes,), -1)  # within the party of this call
+        self.holder = torch.full((whole.nodes,), -1)  # the first party with the node
         for at in reversed(range(len(members))):
             self.holder[members[at]] = at
 
-    def around(self, held: Tensor, *, coupled: bool) -> tuple[Data, Border | None]:
-        """The edges between these nodes as a graph, and those that reach them from other parties' nodes."""
-        arriving = rows.concat_ranges(self.first[held], self.arriving[held])
-        edge = self.by_target[arriving].sort().values  # in the order that they have in the whole
-        self.place[held] = torch.arange(held.numel())
-        source, target = self.place[self.edge_index[:, edge]]
-        self.place[held] = -1
+    def of_party(self, nodes: Tensor, *, coupled: bool) -> tuple[Data, Border | None]:
+        """The edges between these nodes as a graph, and the border: edges to them from nodes of other parties."""
+        arriving = rows.concat_ranges(self.first[nodes], self.arriving[nodes])
+        edge = self.by_target[arriving].sort().values  # in the order of the whole graph
+        self.position[nodes] = torch.arange(nodes.numel())
+        source, target = self.position[self.edge_index[:, edge]]
+        self.position[nodes] = -1
         inside = source >= 0
         graph = Data(edge_index=torch.stack([source[inside], target[inside]]))
         if self.weight is not None:
@@ -73,7 +72,7 @@ class _Edges:
         return graph, self._border(edge[~inside], target[~inside]) if coupled else None
 
     def _border(self, edge: Tensor, inner: Tensor) -> Border:
-        """Edges that arrive at a party's nodes `inner` as its border; what comes from nobody's nodes is left out."""
+        """The edges to a party's nodes `inner` as its border, without those from nodes of no party."""
         outer = self.edge_index[0, edge]
         owned = self.holder[outer] >= 0
         edge, inner, outer = edge[owned], inner[owned], outer[owned]
@@ -84,8 +83,8 @@ class _Edges:
         return Border(inner, self.ids[outer], (across.cumsum(0) - 1)[holder], owners, weight)
 
 
-def _cut_pile(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> list[Party]:
-    """Piles of graphs: all parties' graphs stand one after another once, then every party is a run of them."""
+def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> list[Party]:
+    """Parties with whole graphs: all graphs are sorted by party once, then each party is a slice."""
     order, counts = torch.cat(list(members)), [held.numel() for held in members]
     block = Cohort((whole,)).graphs_of(order)
     assert block.batch is not None
@@ -102,9 +101,9 @@ def _cut_pile(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> 
     parties = []
     for at, name in enumerate(names):
         graph = Data(y=y[at].clone(), batch=batch[at] - int(firsts[at]))
-        graph.update({key: run[at].clone(memory_format=torch.contiguous_format) for key, run in per_edge.items()})
+        graph.update({key: part[at].clone(memory_format=torch.contiguous_format) for key, part in per_edge.items()})
         graph.x = rows.slice_rows(block.x, int(starts[at]), int(starts[at + 1])).clone()
         graph.num_nodes, graph.num_graphs = int(nodes[at]), counts[at]
-        held = {split: run[at].clone() for split, run in masks.items()}
-        parties.append(Party(name, graph, "graph", structural=whole.structural, **held))
+        splits = {split: part[at].clone() for split, part in masks.items()}
+        parties.append(Party(name, graph, "graph", structural=whole.structural, **splits))
     return parties

@@ -1,4 +1,4 @@
-"""The cut that nature made."""
+"""The cut that comes with the data."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from isthmus.data.pool import Pool
 
 
 class Given(Partition):
-    """Everyone keeps what is theirs: the owners that came with the data."""
+    """The owners that came with the data are the parties."""
 
     name: ClassVar[str] = "given"
 
     def natural_count(self, pool: Pool) -> int | None:
-        held = pool.holders if pool.parties is None else pool.parties
-        return None if held is None else len(held)
+        owners = pool.holders if pool.parties is None else pool.parties
+        return None if owners is None else len(owners)
 
     def cut(self, pool: Pool, parties: int, seed: int, *, cache_folder: Path | None = None) -> list[Party]:
         natural = self.natural_count(pool)
         if natural is None:
-            raise self.error(
-                "these data have no owners of their own: use another partition, such as 'louvain' or 'random'"
-            )
+            raise self.error("these data have no owners: use another partition, such as 'louvain' or 'random'")
         if natural != parties:
-            raise self.error(f"the data belong to {natural} parties, {parties} were asked for: ask for {natural}")
+            raise self.error(f"the data have {natural} owners and {parties} parties were asked for: ask for {natural}")
         if pool.parties is None:
             return super().cut(pool, parties, seed)
         return [party if self.edges == "coupled" else replace(party, border=None) for party in pool.parties]

@@ -1,4 +1,4 @@
-"""Cuts that look at labels, or at nothing: blind, alike, or skewed."""
+"""Cuts by labels, or at random."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isthmus.data.skew import earth_movers
 
 
 class Random(Partition):
-    """Equally many items for every party, drawn blindly."""
+    """Equally many items for every party, drawn at random."""
 
     name: ClassVar[str] = "random"
 
@@ -27,12 +27,12 @@ class Random(Partition):
 
 
 class QuantityDirichlet(Partition):
-    """Blindly drawn items in numbers that differ: the parties' shares come from a Dirichlet distribution."""
+    """Randomly drawn items in different numbers: the parties' shares come from a Dirichlet distribution."""
 
     name: ClassVar[str] = "quantity-dirichlet"
 
     beta: float = Field(0.5, gt=0)
-    """Concentration: small gives few parties nearly all, large gives all equally many."""
+    """Concentration: with a small one few parties get nearly all items, with a large one all get equally many."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         generator = numpy_generator(seed, "partition")
@@ -60,7 +60,7 @@ class LabelDirichlet(Partition):
     name: ClassVar[str] = "label-dirichlet"
 
     beta: float = Field(0.5, gt=0)
-    """Concentration: small gives every party few classes, large gives all the same mix."""
+    """Concentration: with a small one parties get few classes, with a large one all get the same mix."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         y, classes = classes_of(self, pool)
@@ -71,18 +71,18 @@ class LabelDirichlet(Partition):
 
 
 class LabelSkew(Partition):
-    """Parties of equal size whose labels are a chosen earth mover's distance away from those of the whole.
+    """Parties of equal size whose labels have a chosen earth mover's distance from those of the whole.
 
-    Some items go out in runs, one class after another, so that a party gets few classes; the others, of every class the
-    same share, go out evenly. How many go out in runs is found by bisection on the distance itself (see
-    `isthmus.data.skew.earth_movers`), which comes within 8 / labelled items of the chosen one. Items without a label go
-    out evenly.
+    Some items are dealt in runs, sorted by class, so that a party gets few classes; the others, the same share of every
+    class, are dealt evenly. Bisection finds how many items to deal in runs; the distance (see
+    `isthmus.data.skew.earth_movers`) comes within 8 / labelled items of the chosen one. Items without a label are dealt
+    evenly.
     """
 
     name: ClassVar[str] = "label-skew"
 
     emd: float = Field(0.5, ge=0, lt=2)
-    """The earth mover's distance: 0 where all have the same mix of classes, near 2 where none shares its class."""
+    """The earth mover's distance: 0 if all parties have the same mix of classes, near 2 if no two share a class."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         y, classes = classes_of(self, pool)
@@ -99,29 +99,29 @@ class LabelSkew(Partition):
         return torch.from_numpy(generator.permutation(parties))[owner]
 
     def _skewed(self, y: Tensor, at: Tensor, parties: int) -> Tensor:
-        """Owners of labelled items that stand class by class; `at` says for each how far back in its class it is."""
+        """Owners of labelled items sorted by class; `at` is the relative rank of each item within its class."""
         first = torch.argsort(torch.argsort(at, stable=True))
         if not y.numel():
             raise self.error("no item has a label: use 'random'")
         classes = int(y.max()) + 1
 
         def distance(in_runs: int) -> float:
-            owner = _dealt(first < in_runs, parties)
+            owner = _deal(first < in_runs, parties)
             return earth_movers(torch.bincount(owner * classes + y, minlength=parties * classes).view(parties, classes))
 
         least, most, within = distance(0), distance(y.numel()), 8 / y.numel()
         if not least - within <= self.emd <= most + within:
             raise self.error(
-                f"an emd of {self.emd} is out of reach, these labels reach {math.ceil(1000 * least) / 1000} to "
-                f"{math.floor(1000 * most) / 1000} at {parties} parties of equal size: choose one of those"
+                f"emd = {self.emd} is not possible with these labels and {parties} parties of equal size: choose "
+                f"{math.ceil(1000 * least) / 1000} to {math.floor(1000 * most) / 1000}"
             )
         above = bisect_left(range(y.numel()), self.emd, key=distance)
         nearest = min((max(0, above - 1), above), key=lambda in_runs: abs(distance(in_runs) - self.emd))
-        return _dealt(first < nearest, parties)
+        return _deal(first < nearest, parties)
 
 
-def _dealt(in_runs: Tensor, parties: int) -> Tensor:
-    """Owners of items in this order, some in runs, party after party, the others in turn: sizes differ by at most 1."""
+def _deal(in_runs: Tensor, parties: int) -> Tensor:
+    """Owners of items in this order: some in runs, party after party, the others in turn; sizes differ by 1 at most."""
     runs = int(in_runs.sum())
     sizes = [(runs + parties - 1 - at) // parties for at in range(parties)]
     owner = torch.empty_like(in_runs, dtype=torch.long)
@@ -131,7 +131,7 @@ def _dealt(in_runs: Tensor, parties: int) -> Tensor:
 
 
 def deal_by_share(group: Tensor, shares: Tensor, generator: np.random.Generator) -> Tensor:
-    """Owners, when every group's items go to the parties by that group's shares, `[groups, parties]`, drawn blindly."""
+    """Random owners that give each party its share of every group, `[groups, parties]`."""
     at = (rank_within(group, generator).double() + 0.5) / torch.bincount(group)[group]
     ends = shares.cumsum(1)[:, :-1].contiguous()
     owner = torch.empty_like(group)
@@ -146,9 +146,9 @@ def one_group(pool: Pool) -> Tensor:
 
 
 def classes_of(partition: Partition, pool: Pool) -> tuple[Tensor, int]:
-    """The class of every item, and how many there are; items without a label (-1) are one class more, the last."""
+    """The class of every item and the number of classes; items without a label (-1) get one more class, the last."""
     y: Tensor = pool.party.graph.y
     if y.dim() != 1 or y.is_floating_point():
-        raise partition.error("it needs one class for each item, these labels are of several tasks: use 'random'")
+        raise partition.error("it needs one class per item, but these labels have several tasks: use 'random'")
     classes = int(y.max()) + 1
     return torch.where(y < 0, max(0, classes), y), max(0, classes)

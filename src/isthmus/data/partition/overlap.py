@@ -18,26 +18,25 @@ from isthmus.data.pool import Pool, numpy_generator
 
 
 class Overlap(Partition):
-    """Every party holds a blindly drawn sample of its own size; samples overlap, and some items are with nobody.
+    """Every party holds a random sample of its own size; samples overlap, and some items have no party.
 
-    The setting of FedGL (section 5.3). An item that several parties hold is in the same split at all of them, so nobody
-    trains on what another tests on.
+    An item is in the same split at all its parties, so no party trains on what another tests on.
     """
 
     name: ClassVar[str] = "overlap"
 
     edges: Literal["coupled", "broken"] = "broken"
-    """Edges to nodes that a party does not hold, but another does: known to both as their border, or dropped."""
+    """Edges to nodes that only other parties hold: known to both sides as their border, or dropped."""
     proportions: list[float] = Field([0.3, 0.4, 0.5, 0.5, 0.6, 0.7], min_length=1)
-    """Every party's share of the items; with more parties than entries they come round again."""
+    """Each party's share of the items; with more parties than entries the list repeats."""
     shared: float | None = Field(None, ge=0, le=1)
-    """Share of the items that all parties hold, no other being with all; without it that is as the samples fall."""
+    """Exact share of the items that all parties hold; by default the random samples decide it."""
 
     @field_validator("proportions")
     @classmethod
-    def _are_parts(cls, proportions: list[float]) -> list[float]:
+    def _are_shares(cls, proportions: list[float]) -> list[float]:
         if not all(0 < share <= 1 for share in proportions):
-            raise ValueError("each is a part of the whole, above 0 and at most 1")
+            raise ValueError("each must be above 0 and at most 1")
         return proportions
 
     def natural_count(self, pool: Pool) -> int | None:
@@ -51,7 +50,7 @@ class Overlap(Partition):
         common = self._common(pool.party, sizes)
         order = generator.permutation(items)
         rest = [generator.choice(items - common, size - common, replace=False) for size in sizes]
-        _with_somebody_missing(rest, items - common, generator)
+        _drop_from_one(rest, items - common, generator)
         held = [np.concatenate([order[:common], order[common:][own]]) for own in rest]
         return [torch.from_numpy(np.sort(own)) for own in held]
 
@@ -61,11 +60,11 @@ class Overlap(Partition):
             share = self.proportions[at % len(self.proportions)]
             sizes.append(round(share * whole.items))
             if not sizes[-1]:
-                raise self.error(f"proportion {share} of {whole.items} {whole.level}s is none: raise it")
+                raise self.error(f"proportion {share} of {whole.items} {whole.level}s rounds to 0: raise it")
         return sizes
 
     def _common(self, whole: Party, sizes: Sequence[int]) -> int:
-        """How many items all hold, where parties of these sizes can share just as many."""
+        """The number of items that all parties hold, if parties of these sizes can share exactly that many."""
         assert self.shared is not None
         items = whole.items
         common = round(self.shared * items)
@@ -73,20 +72,20 @@ class Overlap(Partition):
             raise self.error(
                 f"shared = {self.shared} is more than the smallest proportion, {min(sizes) / items:.3g}: lower it"
             )
-        least = items - sum(items - size for size in sizes)  # everybody's gaps together cannot cover more
+        least = items - sum(items - size for size in sizes)  # each other item is missing at one party or more
         if common < least:
             raise self.error(
-                f"shared = {self.shared} is too little, parties this large share {least} of {items} {whole.level}s "
-                f"at least: raise it to {math.ceil(1000 * least / items) / 1000} or lower the proportions"
+                f"shared = {self.shared} is too low, parties this large share at least {least} of {items} "
+                f"{whole.level}s: raise it to {math.ceil(1000 * least / items) / 1000} or lower the proportions"
             )
         return common
 
 
-def _with_somebody_missing(held: list[NDArray[np.int64]], items: int, generator: np.random.Generator) -> None:
-    """Change in place who holds what of `items` items until none is with all; every party keeps its number.
+def _drop_from_one(held: list[NDArray[np.int64]], items: int, generator: np.random.Generator) -> None:
+    """Change `held` in place until no item is with all parties; every party keeps its number of items.
 
-    Where all hold an item, one of them gives it away for one that it lacks and that another party lacks as well. There
-    is always one, as everybody's gaps together are at least as many as the items.
+    For an item that all hold, one of them swaps it for an item that it lacks and that another party lacks as well.
+    There always is one, because all parties together lack at least as many items as there are.
     """
     holders = np.bincount(np.concatenate(held), minlength=items)
     everywhere = np.flatnonzero(holders == len(held))
@@ -99,7 +98,7 @@ def _with_somebody_missing(held: list[NDArray[np.int64]], items: int, generator:
     mixed = generator.permutation(party.size)
     party, item = party[mixed], item[mixed]
     spare = np.ones(party.size, dtype=bool)
-    spare[np.unique(item, return_index=True)[1]] = False  # one gap of every item stays
+    spare[np.unique(item, return_index=True)[1]] = False  # each item stays missing at one party
     party, item = party[spare][: everywhere.size], item[spare][: everywhere.size]
     has[party, everywhere], has[party, item] = False, True
     held[:] = [np.flatnonzero(row) for row in has]

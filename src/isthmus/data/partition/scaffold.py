@@ -1,4 +1,4 @@
-"""A cut of molecules by what they are built around."""
+"""A cut of molecules by their scaffold."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from isthmus.data.smiles import scaffolds_of
 
 
 class Scaffold(Partition):
-    """Molecules by their scaffold, the rings and what links them: each scaffold is with one party alone.
+    """Molecules by their scaffold (the rings and what links them): each scaffold is with one party only.
 
-    Scaffolds are those of Bemis and Murcko (1996). The one of most molecules comes first, and each goes to the party
-    that has fewest molecules so far; the seed decides only between scaffolds of equally many molecules. Molecules
-    without rings all have the same, empty scaffold, of a quarter of the molecules in Tox21. They have nothing in
-    common that a party could be specialised in, so each of them counts as a scaffold of its own: they come last, and
-    even out the sizes of the parties. Needs the extra `molecules`.
+    Scaffolds are those of Bemis and Murcko (1996). They are dealt from the most to the least frequent, each to the
+    party with the fewest molecules so far; the seed only orders equally frequent ones. Molecules without rings, a
+    quarter of Tox21, have nothing in common that a party could specialise in. Each counts as its own scaffold; they are
+    dealt last and even out the sizes of the parties. Needs the extra `molecules`.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -31,9 +30,9 @@ class Scaffold(Partition):
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         if pool.smiles is None:
             raise self.error("these data have no SMILES to find scaffolds in: use another partition, such as 'random'")
-        of = scaffolds_of(pool.smiles, cache_folder=cache_root() / "molecules")
-        alone = of < 0
-        group = torch.where(alone, int(of.max()) + alone.cumsum(0), of)
+        scaffold = scaffolds_of(pool.smiles, cache_folder=cache_root() / "molecules")
+        no_rings = scaffold < 0
+        group = torch.where(no_rings, int(scaffold.max()) + no_rings.cumsum(0), scaffold)
         sizes = torch.bincount(group)
         if sizes.numel() < parties:
             raise self.error(f"{sizes.numel()} scaffolds are too few for {parties} parties: ask for fewer")

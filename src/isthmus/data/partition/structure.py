@@ -1,4 +1,4 @@
-"""Cuts of one graph along its structure: communities."""
+"""Cuts of one graph into communities."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from isthmus.errors import missing_extra
 class Louvain(Partition):
     """Communities found by the Louvain method, packed into parties of similar size.
 
-    Found by networkx, in time that grows with the edges: about ten seconds for 250,000 of them, a minute for a million.
+    It takes about ten seconds for 250,000 edges, and a minute for a million.
     """
 
     name: ClassVar[str] = "louvain"
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     resolution: float = Field(1.0, gt=0)
-    """Above 1 for smaller communities, below for larger ones."""
+    """Above 1 for smaller communities, below 1 for larger ones."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         communities = self._communities(pool.party, seed)
-        return pack_groups(_at_least(communities, parties), parties, pool.party.items)
+        return pack_groups(_split_largest(communities, parties), parties, pool.party.items)
 
     def _communities(self, party: Party, seed: int) -> list[list[int]]:
         import networkx  # slow to import, and only needed here
@@ -44,8 +44,8 @@ class Louvain(Partition):
         found = networkx.community.louvain_communities(
             graph, resolution=self.resolution, seed=int(numpy_generator(seed, "partition").integers(2**31))
         )
-        near = _neighbours_near(party)  # so that a community that must be split falls apart into connected halves
-        return [sorted(community, key=near.__getitem__) for community in found]
+        position = _bandwidth_order(party)  # so that a community that must be split falls into connected halves
+        return [sorted(community, key=position.__getitem__) for community in found]
 
 
 class Metis(Partition):
@@ -62,8 +62,8 @@ class Metis(Partition):
         if parties == 1:
             return torch.zeros(pool.party.items, dtype=torch.long)
         source, target = pool.party.graph.edge_index.numpy()
-        apart = source != target  # METIS knows no loops
-        ends = np.concatenate([source[apart], target[apart]]), np.concatenate([target[apart], source[apart]])
+        no_loop = source != target  # METIS allows no loops
+        ends = np.concatenate([source[no_loop], target[no_loop]]), np.concatenate([target[no_loop], source[no_loop]])
         adjacency = coo_array((np.ones(ends[0].size, dtype=np.int8), ends), shape=(pool.party.items,) * 2).tocsr()
         options = pymetis.Options(seed=int(numpy_generator(seed, "partition").integers(2**31)))
         _, owner = pymetis.part_graph(
@@ -72,16 +72,16 @@ class Metis(Partition):
         return fill_empty_parties(torch.tensor(owner), parties)
 
 
-def _neighbours_near(party: Party) -> list[int]:
-    """For every node a position in an order that keeps neighbours close."""
+def _bandwidth_order(party: Party) -> list[int]:
+    """The position of each node in an order that keeps neighbours close."""
     source, target = party.graph.edge_index.numpy()
     adjacency = coo_array((np.ones(source.size), (source, target)), shape=(party.nodes, party.nodes)).tocsr()
     positions: list[int] = np.argsort(reverse_cuthill_mckee(adjacency)).tolist()
     return positions
 
 
-def _at_least(communities: Sequence[list[int]], wanted: int) -> list[list[int]]:
-    """Halve the largest community until there are enough."""
+def _split_largest(communities: Sequence[list[int]], wanted: int) -> list[list[int]]:
+    """Halve the largest community until there are as many as wanted."""
     heap = [(-len(community), at, community) for at, community in enumerate(communities)]
     heapq.heapify(heap)
     while len(heap) < wanted:

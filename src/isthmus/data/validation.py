@@ -1,4 +1,4 @@
-"""What a person hands in as a graph, checked and in the types that models read; every error is one line."""
+"""Checks graphs, splits and batches that users pass in, and converts them to the types that models read."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from isthmus.data import rows
 from isthmus.errors import IsthmusError
 
 
-def checked_graph(graph: Any, where: str) -> Data:
-    """Features, edges, weights and labels of one graph.
+def validate_graph(graph: Any, where: str) -> Data:
+    """A new graph with the checked features, edges, weights and labels of this one.
 
     Arguments:
-        where: what the graph is called in messages, such as "party 'bank-a'".
+        where: what messages call the graph, such as "party 'bank-a'".
     """
     if not isinstance(graph, Data):
-        raise IsthmusError(f"{where}: a graph is a torch_geometric.data.Data, not a {type(graph).__name__}")
+        raise IsthmusError(f"{where}: a graph must be a torch_geometric.data.Data, not a {type(graph).__name__}")
     x = _features(graph.get("x"), where)
-    kept = Data(x=x, edge_index=_tensor(graph.get("edge_index"), "edge_index", where))
-    kept.y = _labels(graph.get("y"), where)
+    valid = Data(x=x, edge_index=_tensor(graph.get("edge_index"), "edge_index", where))
+    valid.y = _labels(graph.get("y"), where)
     if graph.get("edge_weight") is not None:
-        kept.edge_weight = _edge_weight(graph.edge_weight, kept.edge_index, where)
-    kept.num_nodes = x.size(0)
-    return kept
+        valid.edge_weight = _edge_weight(graph.edge_weight, valid.edge_index, where)
+    valid.num_nodes = x.size(0)
+    return valid
 
 
-def checked_split(value: Any, items: int, where: str) -> Tensor:
-    """A mask over the items from a mask or from positions; a mask of whole numbers would repeat positions."""
+def validate_split(value: Any, items: int, where: str) -> Tensor:
+    """A mask over the items, from a mask or from positions."""
     if value is None:
         return torch.zeros(items, dtype=torch.bool)
     if isinstance(value, range | list | tuple):
-        value = list(value) or torch.empty(0, dtype=torch.long)  # an empty list alone would be read as real numbers
+        value = list(value) or torch.empty(0, dtype=torch.long)  # torch reads an empty list as floats
     value = _tensor(value, "a split", where)
     if value.dtype == torch.bool:
         return value.reshape(-1)
     if value.is_floating_point() or value.unique().numel() < value.numel():
-        raise IsthmusError(f"{where}: a split is neither a mask (torch.bool) nor positions that differ from each other")
+        raise IsthmusError(f"{where}: a split must be a mask (torch.bool) or different positions (whole numbers)")
     if value.numel() and not 0 <= int(value.min()) <= int(value.max()) < items:
         raise IsthmusError(f"{where}: a split names a position outside 0 .. {items - 1}")
     mask = torch.zeros(items, dtype=torch.bool)
@@ -48,21 +48,21 @@ def checked_split(value: Any, items: int, where: str) -> Tensor:
     return mask
 
 
-def checked_batch(batch: Any, nodes: int, graphs: int, where: str) -> Tensor:
-    """For every node the graph it belongs to, the graphs one after another."""
+def validate_batch(batch: Any, nodes: int, graphs: int, where: str) -> Tensor:
+    """The graph of every node, ascending, `[nodes]`."""
     batch = _tensor(batch, "batch", where)
     if batch.shape != (nodes,) or batch.is_floating_point() or batch.dtype == torch.bool:
-        raise IsthmusError(f"{where}: batch must be {nodes} whole numbers, for every node the graph it belongs to")
+        raise IsthmusError(f"{where}: batch must be {nodes} whole numbers, the graph of every node")
     if nodes and (int(batch.min()) < 0 or int(batch.max()) >= graphs or bool((batch[1:] < batch[:-1]).any())):
         raise IsthmusError(f"{where}: batch must ascend within 0 .. {graphs - 1}, one number for every row of y")
     return batch.long()
 
 
 def check_splits(masks: Mapping[str, Tensor], y: Tensor, where: str) -> None:
-    """Splits share no item, and every item in one has a label."""
+    """Refuse splits that share items, or hold items without a class."""
     for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
         if masks[first].shape == masks[second].shape and bool((masks[first] & masks[second]).any()):
-            raise IsthmusError(f"{where}: '{first}' and '{second}' share items: a split keeps them apart")
+            raise IsthmusError(f"{where}: '{first}' and '{second}' share items: give each item to one split")
     if y.is_floating_point() or y.dim() != 1:
         return
     for split, mask in masks.items():
@@ -71,13 +71,13 @@ def check_splits(masks: Mapping[str, Tensor], y: Tensor, where: str) -> None:
             raise IsthmusError(f"{where}: item {at} in '{split}' has label {int(y[at])}: classes are 0, 1, ...")
 
 
-def labelled(masks: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
-    """Splits without the items whose labels are all missing (NaN): there is nothing to learn from or to measure."""
+def drop_unlabelled(masks: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
+    """The splits without items whose labels are all missing (NaN)."""
     if not y.is_floating_point() or y.dim() == 0:
         return dict(masks)
     missing = y.isnan()
-    known = ~(missing if y.dim() == 1 else missing.flatten(1).all(dim=1))
-    return {split: mask & known if mask.shape == known.shape else mask for split, mask in masks.items()}
+    has_label = ~(missing if y.dim() == 1 else missing.flatten(1).all(dim=1))
+    return {split: mask & has_label if mask.shape == has_label.shape else mask for split, mask in masks.items()}
 
 
 def _tensor(value: Any, what: str, where: str) -> Tensor:
@@ -97,7 +97,9 @@ def _features(x: Any, where: str) -> Tensor:
         raise IsthmusError(f"{where}: x has shape {list(x.shape)}, it must be [nodes, features]")
     values = x.values() if rows.is_sparse(x) else x
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-        raise IsthmusError(f"{where}: x has {int((~torch.isfinite(values)).sum())} NaN or infinite values: mend them")
+        raise IsthmusError(
+            f"{where}: x has {int((~torch.isfinite(values)).sum())} NaN or infinite values: replace them"
+        )
     return x.to(torch.get_default_dtype())
 
 
