@@ -43,7 +43,7 @@ from isthmus.federation.answers import Answer, Reply
 from isthmus.federation.transport import TotalRequest
 from isthmus.protect.base import Message
 from isthmus.protect.masks import MaskedSums, MaskingGuard
-from isthmus.protect.sealing import Channel, keyrings
+from isthmus.protect.sealing import Channel, generate_keyrings
 from isthmus.study.results import versions
 
 RESULTS = Path(__file__).parent / "results" / "federation.json"
@@ -184,10 +184,10 @@ class Room:
 
     def __init__(self, parties: int, weights: int, gone: float) -> None:
         self.parties, self.limit = tuple(f"p{at}" for at in range(parties)), wire.LIMIT
-        channels = {name: Channel(ring, "run") for name, ring in keyrings(self.parties).items()}
+        channels = {name: Channel(ring, "run") for name, ring in generate_keyrings(self.parties).items()}
         sessions = {name: each.session for name, each in channels.items()}
         for name, channel in channels.items():
-            channel.meet({other: session for other, session in sessions.items() if other != name})
+            channel.set_sessions({other: session for other, session in sessions.items() if other != name})
         self.guards = {name: MaskingGuard(32, channel, 1) for name, channel in channels.items()}
         self.gone = set(self.parties[:: round(1 / gone)]) if gone else set()
         self.weights, self.out = weights, set[str]()
@@ -199,13 +199,13 @@ class Room:
         draw = torch.Generator().manual_seed(int(party[1:]))
         return torch.randn(self.weights, generator=draw)
 
-    def there(self, asked: Any) -> tuple[str, ...]:
+    def reachable(self, asked: Any) -> tuple[str, ...]:
         return tuple(asked)
 
-    def outside(self, asked: Any) -> dict[str, str]:
+    def unreachable(self, asked: Any) -> dict[str, str]:
         return {}
 
-    def tell(self, action: str, messages: dict[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
+    def send_step(self, action: str, messages: dict[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
         found: dict[str, Message] = {}
         missing: dict[str, str] = {}
         for party, message in messages.items():
@@ -216,9 +216,9 @@ class Room:
             before, began = memory(), time.perf_counter()
             if step == "call":
                 reply = Reply.of((party,), Answer({"w": self.value(party).unsqueeze(0)}, torch.ones(1)))
-                found[party] = self.guards[party].answered(reply, message, self.limit)
+                found[party] = self.guards[party].close_answer(reply, message, self.limit)
             else:
-                found[party] = self.guards[party].step(message)
+                found[party] = self.guards[party].answer_step(message)
             self.times.setdefault(step, []).append(time.perf_counter() - began)
             if step == "call":
                 self.peak = max(self.peak, memory() - before)

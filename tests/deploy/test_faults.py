@@ -172,7 +172,7 @@ CLOSED_LIES = """
             for name in reply.columns:
                 if name.startswith("weights/"):
                     reply.columns[name] = reply.columns[name] * 1e6
-            return self.guard.answered(reply, message, self.limit)
+            return self.guard.close_answer(reply, message, self.limit)
 
         remote.PartySide._closed = lying
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from isthmus.data.folder.writing import write_parties
 from isthmus.deploy.member import Member
 from isthmus.federation.remote import InProcessPost, Message, PartySide
-from isthmus.protect.sealing import Keyring, keyrings
+from isthmus.protect.sealing import Keyring, generate_keyrings
 from isthmus.study.config import Study
 
 Meddler = Callable[[str, Message], Message | str | None]
@@ -54,4 +54,4 @@ def members_of(folder: Path, state: Path) -> dict[str, Member]:
 @lru_cache(maxsize=32)
 def rings_of(names: tuple[str, ...]) -> dict[str, Keyring]:
     """The keys of parties, the same whenever they start anew."""
-    return keyrings(names)
+    return generate_keyrings(names)

@@ -11,7 +11,7 @@ from isthmus.federation.answers import IdUnion, PlainTotal, Reply
 from isthmus.federation.transport import TotalRequest, TotalResult
 from isthmus.protect.base import Guard, Message
 from isthmus.protect.options import Protection
-from isthmus.protect.sealing import Channel, keyrings
+from isthmus.protect.sealing import Channel, generate_keyrings
 
 Meddler = Callable[[str, Message], Message | str | None]
 """Gets the party and a message to it; what it returns is the reply, None lets the party answer."""
@@ -22,7 +22,7 @@ class Table:
 
     Arguments:
         replies: by party its answer, whatever it is asked.
-        floor: parties that must be in a sum, as each party has it.
+        min_parties: parties that must be in a sum, as each party has it.
     """
 
     def __init__(
@@ -33,18 +33,18 @@ class Table:
         meddle: Meddler | None = None,
         wrong: Callable[..., str] = lambda *sum_of: "",
         tries: int = 5,
-        floor: int = 1,
+        min_parties: int = 1,
         **options: Any,
     ) -> None:
         kind = Protection.named(protection).read(options, protection)
         self.parties, self.limit = tuple(replies), wire.LIMIT
         self.replies, self.meddle = dict(replies), meddle
-        channels = {party: Channel(ring, "run") for party, ring in keyrings(self.parties).items()}
+        channels = {party: Channel(ring, "run") for party, ring in generate_keyrings(self.parties).items()}
         for party, channel in channels.items():
-            channel.meet({other: each.session for other, each in channels.items() if other != party})
+            channel.set_sessions({other: each.session for other, each in channels.items() if other != party})
         self.guards: dict[str, Guard] = {}
         for party, channel in channels.items():
-            guard = kind.guard(channel, floor)
+            guard = kind.guard(channel, min_parties)
             assert guard is not None
             self.guards[party] = guard
         sums = kind.sums(self, wrong, tries)
@@ -54,13 +54,13 @@ class Table:
         self.seen: list[tuple[str, Message, Message]] = []
         self.delivered: dict[str, Mapping[str, Any]] = {}
 
-    def there(self, asked: Sequence[str]) -> tuple[str, ...]:
+    def reachable(self, asked: Sequence[str]) -> tuple[str, ...]:
         return tuple(party for party in asked if party not in self.gone)
 
-    def outside(self, asked: Sequence[str]) -> dict[str, str]:
+    def unreachable(self, asked: Sequence[str]) -> dict[str, str]:
         return {party: self.gone[party] for party in asked if party in self.gone}
 
-    def tell(self, action: str, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
+    def send_step(self, action: str, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
         found: dict[str, Message] = {}
         missing: dict[str, str] = {}
         for party, message in messages.items():
@@ -81,13 +81,13 @@ class Table:
         if message["do"] == "call":
             reply = self.replies[party]
             kept = Reply(reply.parties, dict(reply.columns), dict(reply.weights))
-            return guard.answered(kept, message, self.limit)
+            return guard.close_answer(kept, message, self.limit)
         if message["do"] == "deliver":
-            self.delivered[party] = guard.delivered(message["shield"], self.limit)
+            self.delivered[party] = guard.read_total(message["shield"], self.limit)
             return {}
         if message["step"] == "again":
-            return guard.again(message["shield"], self.limit)
-        return guard.step(message)
+            return guard.close_again(message["shield"], self.limit)
+        return guard.answer_step(message)
 
     def total(
         self,

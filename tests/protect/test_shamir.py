@@ -51,7 +51,7 @@ def test_shares_are_those_of_the_polynomial() -> None:
         return drawn[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shamir, "_drawn", draw)
+        patch.setattr(shamir, "_draw", draw)
         secret = secrets.token_bytes(SECRET)
         shares = split([secret], 4, [1, 7, 1000])
     whole = int.from_bytes(secret, "little")

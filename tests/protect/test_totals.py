@@ -171,14 +171,14 @@ def test_too_few_are_left_to_open_a_masked_sum() -> None:
     table = Table(
         "masks", weights_of(5), meddle=lambda to, m: "gone" if to in "abc" and m.get("step") == "open" else None
     )
-    with pytest.raises(TooFewAnswers, match="2 of 5 parties are left to open a masked sum, at least 3 must be"):
+    with pytest.raises(TooFewAnswers, match="opening a masked sum needs 3 of 5 parties, 2 are left"):
         table.total()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sum_of_one_is_not_made(kind: str) -> None:
     table = Table(kind, weights_of(3), meddle=lambda to, m: "gone" if to != "a" and m["do"] == "call" else None)
-    with pytest.raises(TooFewAnswers, match=r"total of 1 of 3 parties is not opened.*'b' .gone."):
+    with pytest.raises(TooFewAnswers, match=r"needs at least 2 parties, 1 of 3 are left.*'b' .gone."):
         table.total()
 
 
@@ -250,7 +250,7 @@ def test_the_server_gets_either_the_seed_or_the_key_of_a_party_and_only_shares_o
         assert private not in seen
         assert (seed in seen) == (party != "d")  # those in the sum say it themselves
         assert group not in seen
-        assert guard.channel.ring.own not in seen
+        assert guard.channel.ring.private_key not in seen
         assert guard._agreement is not None
         assert party == "d" or (guard._agreement.seeds[0], guard._agreement.privates[0]) == (b"", b"")
         told = [m["step"] for to, m, _ in table.seen if to == party and m["do"] == "shield"]
@@ -265,9 +265,9 @@ def test_the_server_never_has_the_key_of_encrypted_sums() -> None:
     guard = table.guards["a"]
     assert isinstance(guard, EncryptingGuard)
     key = guard._context.secret_key()
-    from isthmus.protect.ckks import _saved
+    from isthmus.protect.ckks import _serialize
 
-    whole = _saved(guard._context, secret=True)
+    whole = _serialize(guard._context, secret=True)
     assert whole not in seen
     assert key is not None
     assert table.sums._context.is_public()  # type: ignore[attr-defined]
@@ -290,7 +290,7 @@ def opened(table: Table, party: str, of: Sequence[str], **more: Any) -> Message:
         "in": list(of),
         "what": "sums",
     }
-    return table.guards[party].step({**message, **more})
+    return table.guards[party].answer_step({**message, **more})
 
 
 def closed_only(kind: str = "masks", parties: int = 4, **options: Any) -> Table:
@@ -305,26 +305,26 @@ def closed_only(kind: str = "masks", parties: int = 4, **options: Any) -> Table:
 
 @pytest.mark.parametrize("of", [["a"], ["a", "a"], ["b", "c"]])
 def test_a_party_does_not_open_a_sum_of_one_or_one_that_it_is_not_in(of: list[str]) -> None:
-    with pytest.raises(IsthmusError, match=r"refused: a sum of . is not opened, at least 2"):
+    with pytest.raises(IsthmusError, match=r"refused: a sum over . is not opened, it needs 2"):
         opened(closed_only(), "a", of)
 
 
 def test_a_party_opens_a_sum_once() -> None:
     table = closed_only()
     opened(table, "a", "abcd")
-    with pytest.raises(IsthmusError, match="was opened, or is none"):
+    with pytest.raises(IsthmusError, match="was opened before, or does not exist"):
         opened(table, "a", "abc")
 
 
 def test_a_party_has_a_say_in_how_many_are_in_a_sum() -> None:
-    with pytest.raises(IsthmusError, match="refused: a sum of 3 is not opened, at least 4"):
-        opened(closed_only(floor=4), "a", "abc")
+    with pytest.raises(IsthmusError, match="refused: a sum over 3 is not opened, it needs 4"):
+        opened(closed_only(min_parties=4), "a", "abc")
 
 
 def test_masks_are_used_once() -> None:
     table = closed_only()
     call = next(m for to, m, _ in table.seen if to == "a" and m["do"] == "call")
-    with pytest.raises(IsthmusError, match=r"refused: masks that were used"):
+    with pytest.raises(IsthmusError, match="refused: masks are used up"):
         table.answer("a", call)
 
 
@@ -333,7 +333,7 @@ def test_keys_are_not_made_for_what_would_not_protect(told: dict[str, Any]) -> N
     guard = closed_only().guards["a"]
     message = {"step": "keys", "agreement": "x", "of": list("abcd"), "count": 1, "least": 3}
     with pytest.raises(IsthmusError, match="refused: keys for"):
-        guard.step({**message, **told})
+        guard.answer_step({**message, **told})
 
 
 def test_an_encrypted_sum_of_one_is_not_opened_for_the_server() -> None:
@@ -341,8 +341,8 @@ def test_an_encrypted_sum_of_one_is_not_opened_for_the_server() -> None:
     table.total()
     part = next(m for to, _, m in table.seen if to == "b" and "closed" in m)
     message = {"step": "open", "agreement": table.sums._name, "closed": part["closed"], "form": part["form"]}  # type: ignore[attr-defined]
-    with pytest.raises(IsthmusError, match="refused: a sum of 1 is not opened"):
-        table.guards["a"].step({**message, "in": ["a", "b", "c"], "what": "counts"})
+    with pytest.raises(IsthmusError, match="refused: a sum over 1 is not opened"):
+        table.guards["a"].answer_step({**message, "in": ["a", "b", "c"], "what": "counts"})
 
 
 # ---- what is wrong with a part
@@ -374,7 +374,7 @@ def test_a_part_of_another_form_or_length_is_left_out_and_named(kind: str, what:
 
     table = Table(kind, weights_of(4), meddle=meddle)
     found = table.total().total
-    assert "its reply to a step of a protected total is none" in found.missing["c"]
+    assert "its reply to a step of a protected total is not valid" in found.missing["c"]
     same(found.payload(), table.plain(["a", "b", "d"]).payload(), 1e-4)
 
 
@@ -441,18 +441,18 @@ def test_who_is_gone_while_a_wrong_sum_is_drawn_again_ends_the_run() -> None:
         sets = {frozenset(m["in"]) for _, m, _ in table.seen if m.get("step") == "open"}
         assert all(len(one ^ other) >= 2 for one, other in itertools.combinations(sets, 2))
     assert said
-    assert all("parties were lost while a wrong sum was drawn again" in each for each in said)
+    assert all("parties were lost while a faulty sum was repeated" in each for each in said)
 
 
 def test_a_sum_without_its_quorum_is_not_opened() -> None:
     table = Table("masks", weights_of(5), meddle=at_step("d", "call"))
-    with pytest.raises(TooFewAnswers, match="4 of 5 parties is not opened, at least 5 must be in it"):
+    with pytest.raises(TooFewAnswers, match="needs at least 5 parties, 4 of 5 are left"):
         table.sums.total(TotalRequest("say", {}, table.parties, quorum=5))
     assert not any(m.get("step") == "open" for _, m, _ in table.seen)
 
 
 def test_halves_keep_to_what_parties_ask_for() -> None:
-    table = Table("masks", with_liars(8, "c"), wrong=too_large, floor=4)
+    table = Table("masks", with_liars(8, "c"), wrong=too_large, min_parties=4)
     found = table.total().total
     assert len([party for party in table.parties if party in found.missing]) == 4
 
@@ -507,7 +507,7 @@ def test_two_liars_in_both_halves_leave_a_right_sum() -> None:
 
 
 def test_among_three_parties_nobody_can_be_left_out() -> None:
-    with pytest.raises(TooFewAnswers, match=r"far too large.*cannot be found among 3 parties without showing"):
+    with pytest.raises(TooFewAnswers, match=r"far too large.*the faulty part of 3 cannot be found"):
         Table("masks", with_liars(3, "b"), wrong=too_large).total()
 
 

@@ -58,7 +58,7 @@ from isthmus.deploy.launch import State
 from isthmus.deploy.member import Member
 from isthmus.federation.remote import Message, Post
 from isthmus.methods.base import Method
-from isthmus.protect.sealing import Keyring, keyrings, public_of
+from isthmus.protect.sealing import Keyring, generate_keyrings, public_key
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher
@@ -139,7 +139,7 @@ class Kit:
         try:
             own = bytes.fromhex(path.read_text(encoding="ascii").strip())
             publics = {party: bytes.fromhex(public) for party, public in self.seals.items()}
-            if public_of(own) != publics[self.name]:
+            if public_key(own) != publics[self.name]:
                 raise ValueError("another party's key")
         except (OSError, ValueError, KeyError) as error:
             raise IsthmusError(f"{path} is not the key that this kit came with: ask for the kit again") from error
@@ -161,8 +161,8 @@ def make_kits(name: str, parties: Sequence[str], host: str, port: int, out: Path
     try:
         with tempfile.TemporaryDirectory() as aside:
             made = _provisioned(name, parties, host, port, Path(aside), days)
-            rings = keyrings(tuple(parties))
-            seals = {party: ring.publics[party].hex() for party, ring in rings.items()}
+            rings = generate_keyrings(tuple(parties))
+            seals = {party: ring.public_keys[party].hex() for party, ring in rings.items()}
             whose: list[tuple[Role, str, str]] = [("server", "server", host), ("admin", "admin", ADMIN)]
             whose += [("party", party, party) for party in parties]
             kits = []
@@ -219,7 +219,7 @@ def _settle_kit(kit: Kit, made: Path, ring: Keyring | None) -> None:
     said = {key: value for key, value in asdict(kit).items() if key != "folder"}
     store.write(folder / KIT, json.dumps(said, indent=1))
     if ring is not None:
-        store.write(folder / SEAL, ring.own.hex(), private=True)
+        store.write(folder / SEAL, ring.private_key.hex(), private=True)
     for key in folder.rglob("*.key"):
         key.chmod(0o600)
     folder.chmod(0o700)

@@ -70,7 +70,7 @@ class Member(PartySide):
         """What the party allows, whatever it is asked."""
         return self.contents.settings.limits
 
-    def floor(self) -> int:
+    def min_parties(self) -> int:
         return self.limits.min_contributors
 
     def permit(self, message: Message) -> None:
@@ -100,7 +100,7 @@ class Member(PartySide):
         """Of noise; the same whenever the same study runs, for the same noise spends nothing twice."""
         if self.protect.noise == "study" or self.ring is None:
             return seed
-        return seed_of(seed, "noise", self.ring.own.hex())
+        return seed_of(seed, "noise", self.ring.private_key.hex())
 
     def _introduction(self) -> Introduction:
         try:

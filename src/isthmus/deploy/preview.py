@@ -67,11 +67,11 @@ def preview(study: Study) -> list[Disclosure]:
 
     The study's own data stand in for the parties': sizes that depend on how much a party holds are theirs.
     """
-    from isthmus.protect.sealing import keyrings  # what it needs is an extra
+    from isthmus.protect.sealing import generate_keyrings  # what it needs is an extra
 
     with tempfile.TemporaryDirectory() as aside:
         folders = _folders(study, Path(aside) / "data")
-        rings = keyrings(tuple(folders))
+        rings = generate_keyrings(tuple(folders))
         members = {
             name: Member(folder, Path(aside) / "state" / name, name, ring=rings[name])
             for name, folder in folders.items()

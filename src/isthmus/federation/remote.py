@@ -180,7 +180,7 @@ class RemoteTransport(Transport):
         if verb == "total":
             replies = [self._in_bounds(action, reply, request) for reply in _alike(action, replies)]
         away = {
-            party: f"action '{action}', out: {why}" for party, why in self.outside(of).items() if party not in asked
+            party: f"action '{action}', out: {why}" for party, why in self.unreachable(of).items() if party not in asked
         }
         return [*replies, Reply((), failures=away)] if away else replies
 
@@ -208,16 +208,16 @@ class RemoteTransport(Transport):
 
     # ---- for protected totals
 
-    def there(self, asked: Sequence[str]) -> tuple[str, ...]:
+    def reachable(self, asked: Sequence[str]) -> tuple[str, ...]:
         """Those among these parties that are there."""
         self._welcome()
         return tuple(party for party in asked if party not in self.out)
 
-    def outside(self, asked: Sequence[str]) -> dict[str, str]:
+    def unreachable(self, asked: Sequence[str]) -> dict[str, str]:
         """Why others of these parties are not there."""
         return {party: self.out[party] for party in asked if party in self.out}
 
-    def tell(self, action: str, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
+    def send_step(self, action: str, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
         """Replies of parties that did as they were told, and why others did not."""
         found, missing = {}, {}
         for party, reply in self._sent(messages).items():
@@ -270,9 +270,9 @@ class RemoteTransport(Transport):
     def _came(self, party: str, reply: Message) -> None:
         """A party has begun; envelopes for the one that it was before its process ended nobody can open."""
         if "session" in reply:
-            from isthmus.protect.sealing import is_public  # what it needs is an extra
+            from isthmus.protect.sealing import is_public_key  # what it needs is an extra
 
-            if not is_public(reply["session"]):
+            if not is_public_key(reply["session"]):
                 self._lose(party, "its key to seal with is none")
                 self.refused.add(party)
                 return
@@ -490,7 +490,7 @@ class PartySide(ABC):
         """An error for a call that the party's limits do not allow."""
 
     @abstractmethod
-    def floor(self) -> int:
+    def min_parties(self) -> int:
         """Parties that must be in a sum that this one helps to open, at least."""
 
     @abstractmethod
@@ -543,7 +543,8 @@ class PartySide(ABC):
             self.present.restore(saved)
         elif do == "meet":
             if self.channel is not None:
-                self.channel.meet({party: key for party, key in message["sessions"].items() if party != self.name})
+                others = {party: key for party, key in message["sessions"].items() if party != self.name}
+                self.channel.set_sessions(others)
         elif do == "shield":
             return {**self._shielded(message), "answered": self._answered()}
         elif do == "deliver":
@@ -571,7 +572,7 @@ class PartySide(ABC):
             from isthmus.protect.sealing import Channel  # what it needs is an extra
 
             self.channel = Channel(self.ring, run)
-            self.guard = protection.guard(self.channel, self.floor())
+            self.guard = protection.guard(self.channel, self.min_parties())
         elif self.protect.exchange == "sealed" or protection.name != "none":
             raise IsthmusError(f"party '{self.name}' has no key to seal with: make kits with this version of isthmus")
         self.present, self.run = self.begin(message), run
@@ -606,14 +607,14 @@ class PartySide(ABC):
             why = grown({name: slice_of(column, 0) for name, column in reply.columns.items()}, request, self.norm)
         if why:
             raise IsthmusError(why.removeprefix(f"action '{action}', "))
-        return self.guard.answered(reply, message, self.limit)
+        return self.guard.close_answer(reply, message, self.limit)
 
     def _shielded(self, message: Message) -> Message:
         if self.guard is None:
             raise IsthmusError("refused: totals of this run are not protected")
-        return (
-            self.guard.again(message["shield"], self.limit) if message["step"] == "again" else self.guard.step(message)
-        )
+        if message["step"] == "again":
+            return self.guard.close_again(message["shield"], self.limit)
+        return self.guard.answer_step(message)
 
     def _sealed(self, action: str, packed: Mapping[str, Any], letters: Mapping[str, Any]) -> dict[str, Any]:
         """Letters in envelopes, each with what the ledger says of it."""
@@ -622,7 +623,7 @@ class PartySide(ABC):
         about = f"exchange {action}"
         return {
             to: {
-                "sealed": self.channel.sealed(to, data, about),
+                "sealed": self.channel.seal(to, data, about),
                 "inside": len(data),
                 "fields": wire.describe(letters[to]),
             }
@@ -633,7 +634,7 @@ class PartySide(ABC):
         if "shield" in message:
             if self.guard is None:
                 raise IsthmusError("refused: totals of this run are not protected")
-            return self.guard.delivered(message["shield"], self.limit)
+            return self.guard.read_total(message["shield"], self.limit)
         mail, action = message["mail"], str(message["action"])
         if isinstance(mail, Mapping) and self.protect.exchange == "sealed" and self.channel is not None:
             mail = {sender: data for sender, each in mail.items() if (data := self._letter(sender, each, action))}
@@ -643,7 +644,7 @@ class PartySide(ABC):
         """What is in an envelope; one that is refused, or has no payload in it, is as if it had not come."""
         assert self.channel is not None
         try:
-            data = self.channel.opened(sender, envelope, f"exchange {action}")
+            data = self.channel.open(sender, envelope, f"exchange {action}")
             wire.decode(data, limit=self.limit)
         except IsthmusError as error:
             log.warning("party '%s': %s", self.name, error)

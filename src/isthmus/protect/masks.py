@@ -1,18 +1,17 @@
 """Sums of masked parts: Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning".
 
-The protocol of its figure 4 for a server that follows it but reads all it gets. For every sum a party u has a key pair
-(s_u) and a seed b_u, drawn for this sum alone, and both are in Shamir shares at all parties of the sum:
+The protocol of its figure 4, for a server that follows the protocol but reads everything it gets. For every sum, a
+party u draws a key pair (s_u) and a seed b_u, and gives all parties of the sum Shamir shares of both:
 
-    keys     u sends the public key of s_u                        round 0; there the keys c_u too, which kits have
-    shares   u sends v, sealed, its shares of s_u and of b_u      round 1; v gets them by take
+    keys     u sends the public key of s_u                        round 0; the keys c_u are in the kits
+    shares   u seals its shares of s_u and of b_u for v           round 1; v gets them in the step take
     closed   y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)   mod 2^64            round 2
-    open     those heard of send the shares of b_u of all who are in the sum, of s_u of all who dropped out   round 4
+    open     remaining parties send shares of b_u for all in the sum, of s_u for all who dropped out        round 4
 
-s_uv is what u and v agree on by X25519, PRG is AES-256 in counter mode. Round 3, signatures on who is in the sum, is
-against a server that breaks the protocol, and left out. Keys and shares are made for several sums at once.
+s_uv is the shared X25519 secret of u and v, PRG is AES-256 in counter mode. Round 3, signatures on the parties in the
+sum, protects against a server that breaks the protocol, and is left out. Keys and shares cover several sums at once.
 
-A sum for the parties alone is closed once more, by PRG(g_u) of every party in it; g_u goes to the others with the
-shares.
+In a sum for the parties alone, every part also gets the mask PRG(g_u); parties send each other g_u with the shares.
 """
 
 from __future__ import annotations
@@ -37,100 +36,101 @@ try:
 except ImportError as error:
     raise missing_extra("cryptography", "federation", "masked sums") from error
 
-from isthmus.protect.base import Book, Check, Closed, ClosedSums, Guard, Lines, Message, Step
-from isthmus.protect.parts import Form, Words, form_text, length, of_words, rows_of_words, to_words
-from isthmus.protect.sealing import OVERHEAD, Channel, agreed, derived, is_public, public_of
+from isthmus.protect.base import ClosedSum, Guard, Message, PartyLinks, ProtectedSums, Step, SumCheck, Tally
+from isthmus.protect.parts import Form, Words, format_form, from_words, locate_rows, to_words, word_count
+from isthmus.protect.sealing import OVERHEAD, Channel, derive_key, is_public_key, public_key, shared_secret
 from isthmus.protect.shamir import SHARE, join, split
 
 AT_ONCE = 16
-"""Sums that keys are made for at once, once a second sum is over the same parties."""
+"""Sums that one agreement covers, from the second sum over the same parties on."""
 KEY = 32
 """Bytes of a key or a seed."""
 
 
 def stream(seed: bytes, words: int) -> Words:
-    """PRG: so many words that nobody can tell from random ones without the seed."""
+    """PRG: expand a seed to words that look random without it."""
     return np.frombuffer(Cipher(AES(seed), CTR(bytes(16))).encryptor().update(bytes(8 * words)), dtype=np.uint64)
 
 
 @dataclass
-class Agreement:
-    """Keys for some sums over the same parties, at one of them.
+class PartyAgreement:
+    """One party's keys for some sums over the same parties.
 
     Attributes:
-        of: the parties; the place of one among the shares is its position here, from 1 on.
-        privates, seeds: s_u and b_u, one for each sum.
-        group: g_u, of all of these sums.
-        publics: by party the public keys of its s.
-        shares: by party what this one holds of its secrets, one after the other.
-        groups: by party its g.
+        of: the parties; shares are at their positions, counted from 1.
+        threshold: how many parties open a sum.
+        privates, seeds: s_u and b_u of each sum.
+        group: g_u, for all of these sums.
+        publics: the public keys of s, by party.
+        shares: the shares that this party holds of others' secrets, one after the other, by party.
+        groups: g by party.
+        masked, opened: sums that this party has masked a part of, or helped to open.
     """
 
     of: tuple[str, ...]
-    least: int
+    threshold: int
     privates: list[bytes]
     seeds: list[bytes]
     group: bytes
     publics: dict[str, list[bytes]] = field(default_factory=dict)
     shares: dict[str, bytes] = field(default_factory=dict)
     groups: dict[str, bytes] = field(default_factory=dict)
-    spent: set[int] = field(default_factory=set)
+    masked: set[int] = field(default_factory=set)
     opened: set[int] = field(default_factory=set)
 
     def share(self, party: str, at: int, seed: bool) -> bytes:
-        """What is held of a party's s, or b, for one sum."""
+        """Return the share of a party's b (`seed`) or s for one sum."""
         begin = (2 * at + seed) * SHARE
         return self.shares[party][begin : begin + SHARE]
 
 
 class MaskingGuard(Guard):
-    """The party's side."""
+    """The party's side of masked sums."""
 
-    def __init__(self, bits: int, channel: Channel, floor: int) -> None:
-        super().__init__(channel, floor)
+    def __init__(self, bits: int, channel: Channel, min_parties: int) -> None:
+        super().__init__(channel, min_parties)
         self.bits = bits
         self._name = ""
-        self._agreement: Agreement | None = None
+        self._agreement: PartyAgreement | None = None
 
-    def step(self, message: Message) -> Message:
+    def answer_step(self, message: Message) -> Message:
         steps = {"keys": self._keys, "shares": self._shares, "take": self._take, "open": self._open}
         if message["step"] not in steps:
             raise IsthmusError(f"a masked sum has no step '{message['step']}'")
         return steps[message["step"]](message)
 
     def _keys(self, message: Message) -> Message:
-        """Round 0: keys for sums over these parties; those of earlier agreements have served."""
-        of, count, least = tuple(map(str, message["of"])), int(message["count"]), int(message["least"])
-        if self.name not in of or not len(of) / 2 < least <= len(of) or not 0 < count <= AT_ONCE:
-            raise IsthmusError(f"refused: keys for {count} sums over {len(of)} parties, of whom {least} open them")
+        """Round 0: draw keys for sums over these parties; they replace those of earlier agreements."""
+        of, count, threshold = tuple(map(str, message["of"])), int(message["count"]), int(message["least"])
+        if self.name not in of or not len(of) / 2 < threshold <= len(of) or not 0 < count <= AT_ONCE:
+            raise IsthmusError(f"refused: keys for {count} sums over {len(of)} parties, {threshold} of which open them")
         self._name = str(message["agreement"])
         drawn = [secrets.token_bytes(KEY) for _ in range(count)]
-        self._agreement = Agreement(of, least, drawn, [secrets.token_bytes(KEY) for _ in drawn],
+        self._agreement = PartyAgreement(of, threshold, drawn, [secrets.token_bytes(KEY) for _ in drawn],
                                     secrets.token_bytes(KEY))  # fmt: skip
-        return {"keys": b"".join(map(public_of, drawn))}
+        return {"keys": b"".join(map(public_key, drawn))}
 
     def _shares(self, message: Message) -> Message:
-        """Round 1: shares of the secrets, sealed for each of the others."""
-        mine = self._at(message)
+        """Round 1: split the secrets, and seal the shares for the other parties."""
+        mine = self._current(message)
         for party, keys in message["keys"].items():
             mine.publics[party] = [keys[at : at + KEY] for at in range(0, len(keys), KEY)]
-        places = range(1, len(mine.of) + 1)
         hidden = [secret for both in zip(mine.privates, mine.seeds, strict=True) for secret in both]
-        made = split(hidden, mine.least, places)
+        shares = split(hidden, mine.threshold, range(1, len(mine.of) + 1))
         sealed = {}
-        for place, party in enumerate(mine.of, start=1):
+        for position, party in enumerate(mine.of, start=1):
             if party == self.name:
-                mine.shares[party], mine.groups[party] = made[place], mine.group
+                mine.shares[party], mine.groups[party] = shares[position], mine.group
             else:
-                sealed[party] = self.channel.sealed(party, made[place] + mine.group, f"shares {self._name}")
+                sealed[party] = self.channel.seal(party, shares[position] + mine.group, f"shares {self._name}")
         return {"shares": sealed}
 
     def _take(self, message: Message) -> Message:
-        """Keep the shares of the others; those whose envelopes do not open are told of."""
-        mine, bad = self._at(message), list[str]()
+        """Keep the shares of others; name the parties whose envelopes do not open."""
+        mine, bad = self._current(message), list[str]()
         for party, envelope in message["shares"].items():
             try:
-                inside = self.channel.opened(party, envelope, f"shares {self._name}")
+                inside = self.channel.open(party, envelope, f"shares {self._name}")
             except IsthmusError:
                 bad.append(party)
                 continue
@@ -138,97 +138,98 @@ class MaskingGuard(Guard):
         return {"bad": bad}
 
     def close(self, columns: Mapping[str, Tensor], message: Message) -> bytes:
-        """Round 2: the part under its masks."""
-        mine, at = self._at(message), int(message["at"])
+        """Round 2: mask the part."""
+        mine, at = self._current(message), int(message["at"])
         missing = [party for party in mine.of if party not in mine.shares or party not in mine.publics]
-        if missing or at in mine.spent or not 0 <= at < len(mine.privates):
-            raise IsthmusError(f"refused: masks that were used, or are not agreed on with {missing or 'anyone'}")
-        mine.spent.add(at)
+        if missing or at in mine.masked or not 0 <= at < len(mine.privates):
+            raise IsthmusError(f"refused: masks are used up, or not agreed on with {missing or 'anyone'}")
+        mine.masked.add(at)
         words = to_words(columns, len(mine.of), self.bits)
         words += stream(mine.seeds[at], len(words))
-        place = mine.of.index(self.name)
+        own = mine.of.index(self.name)
         for other, party in enumerate(mine.of):
-            if other != place:
+            if other != own:
                 mask = stream(_common(mine.privates[at], mine.publics[party][at]), len(words))
-                words = words + mask if other > place else words - mask
+                words = words + mask if other > own else words - mask
         if message["to"] == "parties" and message["what"] == "sums":
             words += stream(_group(mine.group, at), len(words))
         return words.tobytes()
 
     def _open(self, message: Message) -> Message:
-        """Round 4: for each party one share, of its seed if it is in the sum, else of its key; never both."""
-        mine, at, of = self._at(message), int(message["at"]), tuple(message["in"])
-        if at not in mine.spent or at in mine.opened or not set(of) <= set(mine.of):
-            raise IsthmusError("refused: this sum was opened, or is none")
+        """Round 4: give one share per party: of its seed if it is in the sum, otherwise of its key, never both."""
+        mine, at, of = self._current(message), int(message["at"]), tuple(message["in"])
+        if at not in mine.masked or at in mine.opened or not set(of) <= set(mine.of):
+            raise IsthmusError("refused: the sum was opened before, or does not exist")
         self.permit_opening(of, str(message["what"]))
         mine.opened.add(at)
         held = b"".join(mine.share(party, at, seed=party in of) for party in mine.of if party != self.name)
-        seed, mine.seeds[at], mine.privates[at] = mine.seeds[at], b"", b""  # they have served
+        seed, mine.seeds[at], mine.privates[at] = mine.seeds[at], b"", b""  # nobody may open this sum again
         return {"seed": seed, "held": held}
 
-    def open(self, closed: Any, form: Form, at: Tensor | None, message: Message) -> dict[str, Tensor]:
-        mine = self._at(message)
-        taken, places = rows_of_words(form, at)
+    def open(self, closed: Any, form: Form, rows: Tensor | None, message: Message) -> dict[str, Tensor]:
+        mine = self._current(message)
+        form_of_rows, positions = locate_rows(form, rows)
         words = np.frombuffer(closed, dtype=np.uint64).copy()
         for party in message["in"]:
-            words -= stream(_group(mine.groups[party], int(message["at"])), length(form))[places]
-        return of_words(words, taken, self.bits)
+            words -= stream(_group(mine.groups[party], int(message["at"])), word_count(form))[positions]
+        return from_words(words, form_of_rows, self.bits)
 
-    def _at(self, message: Message) -> Agreement:
+    def _current(self, message: Message) -> PartyAgreement:
         if self._agreement is None or message["agreement"] != self._name:
-            raise IsthmusError("keys for this sum are not agreed on")
+            raise IsthmusError("there is no agreement on keys for this sum")
         return self._agreement
 
 
 @dataclass
-class Agreed:
+class ServerAgreement:
     """What the server knows of an agreement.
 
     Attributes:
-        keys: by party the public ones of its s.
-        count, used: sums that there are keys for, and those that were made.
+        threshold: how many parties open a sum.
+        keys: the public keys of s, by party.
+        count, used: how many sums it covers, and how many of them were used.
     """
 
     name: str
     of: tuple[str, ...]
-    least: int
+    threshold: int
     keys: dict[str, bytes]
     count: int
     used: int = 0
 
 
-class MaskedSums(ClosedSums):
-    """The server's side."""
+class MaskedSums(ProtectedSums):
+    """The server's side of masked sums."""
 
-    def __init__(self, bits: int, threshold: float, lines: Lines, wrong: Check, tries: int) -> None:
-        super().__init__(lines, wrong, tries)
+    def __init__(self, bits: int, threshold: float, links: PartyLinks, check: SumCheck, tries: int) -> None:
+        super().__init__(links, check, tries)
         self.bits, self.threshold = bits, threshold
-        self._agreed: Agreed | None = None
+        self._agreement: ServerAgreement | None = None
 
     def restart(self) -> None:
-        self._agreed = None
+        self._agreement = None
 
-    def ready(self, action: str, asked: tuple[str, ...], book: Book) -> tuple[tuple[str, ...], dict[str, Message]]:
-        if self._agreed is None or self._agreed.of != asked or self._agreed.used == self._agreed.count:
-            again = self._agreed is not None and self._agreed.of == asked
-            asked = self._agree(action, asked, AT_ONCE if again else 1, book)
-        agreed = self._agreed
+    def ready(self, action: str, asked: tuple[str, ...], tally: Tally) -> tuple[tuple[str, ...], dict[str, Message]]:
+        if self._agreement is None or self._agreement.of != asked or self._agreement.used == self._agreement.count:
+            again = self._agreement is not None and self._agreement.of == asked
+            asked = self._agree(action, asked, AT_ONCE if again else 1, tally)
+        agreed = self._agreement
         assert agreed is not None
         agreed.used += 1
         return asked, {party: {"agreement": agreed.name, "at": agreed.used - 1} for party in asked}
 
-    def _agree(self, action: str, asked: tuple[str, ...], count: int, book: Book) -> tuple[str, ...]:
-        """Rounds 0 and 1; those who are not heard of in them, or send what is none, are not in the sum."""
+    def _agree(self, action: str, asked: tuple[str, ...], count: int, tally: Tally) -> tuple[str, ...]:
+        """Run rounds 0 and 1; parties that do not answer, or answer wrongly, are not in the sum."""
         while len(asked) > 1:
-            name, least = secrets.token_hex(8), math.floor(len(asked) * self.threshold) + 1
+            name, threshold = secrets.token_hex(8), math.floor(len(asked) * self.threshold) + 1
             head = {"do": "shield", "agreement": name}
-            told = {"of": list(asked), "count": count, "least": least}
-            messages: dict[str, Message] = {party: {**head, "step": "keys", **told} for party in asked}
-            found = keys = self.tell(action, messages, book, lambda _, reply: _are_keys(reply["keys"], count))
+            request = {"of": list(asked), "count": count, "least": threshold}
+            messages: dict[str, Message] = {party: {**head, "step": "keys", **request} for party in asked}
+            found = keys = self.send_step(action, messages, tally, lambda _, reply: _are_keys(reply["keys"], count))
             if found.keys() == set(asked):
                 publics = {party: reply["keys"] for party, reply in keys.items()}
                 messages = {party: {**head, "step": "shares", "keys": publics} for party in asked}
-                found = shares = self.tell(action, messages, book, partial(_has_shares, asked, count))
+                found = shares = self.send_step(action, messages, tally, partial(_has_shares, asked, count))
             if found.keys() == set(asked):
                 messages = {
                     party: {
@@ -238,32 +239,32 @@ class MaskedSums(ClosedSums):
                     }
                     for party in asked
                 }
-                found = self._taken(action, messages, book)
+                found = self._take_shares(action, messages, tally)
             if found.keys() == set(asked):
-                self._agreed = Agreed(name, asked, least, publics, count)
+                self._agreement = ServerAgreement(name, asked, threshold, publics, count)
                 return asked
             asked = tuple(party for party in asked if party in found)
-        raise TooFewAnswers(f"action '{action}': no two parties are left to agree on the masks of a sum")
+        raise TooFewAnswers(f"action '{action}': fewer than two parties are left to agree on masks")
 
-    def _taken(self, action: str, messages: Mapping[str, Message], book: Book) -> dict[str, Message]:
-        """Replies of those who have all shares, and whose own opened at more than half of the others."""
-        taken = self.tell(action, messages, book, lambda _, reply: set(reply["bad"]) <= messages.keys())
+    def _take_shares(self, action: str, messages: Mapping[str, Message], tally: Tally) -> dict[str, Message]:
+        """Deliver shares; return replies of parties that have all, and whose own shares open at most other parties."""
+        taken = self.send_step(action, messages, tally, lambda _, reply: set(reply["bad"]) <= messages.keys())
         blamed = Counter(party for reply in taken.values() for party in reply["bad"])
         for party in [party for party, times in blamed.items() if 2 * times > len(messages) - 1 and party in taken]:
-            book.missing[party] = f"action '{action}', its shares do not open"
+            tally.missing[party] = f"action '{action}', its shares do not open"
             del taken[party]
-        # who blames somebody that most others do not is wrong itself
+        # a party that blames another one which most others do not blame is itself faulty
         for party in [party for party, reply in taken.items() if any(each in taken for each in reply["bad"])]:
-            book.missing[party] = f"action '{action}', it cannot open the shares of others"
+            tally.missing[party] = f"action '{action}', it cannot open the shares of others"
             del taken[party]
         return taken
 
     def fits(self, closed: Any, form: Form) -> bool:
-        return isinstance(closed, bytes) and len(closed) == 8 * length(form)
+        return isinstance(closed, bytes) and len(closed) == 8 * word_count(form)
 
-    def add(self, step: Step, parts: Mapping[str, Any], form: Form, book: Book) -> Closed:
-        """Rounds 2 and 4: the sum of what came, less the masks that do not cancel."""
-        agreed, size = self._agreed, length(form)
+    def add(self, step: Step, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
+        """Rounds 2 and 4: add masked parts, and remove the masks that do not cancel."""
+        agreed, size = self._agreement, word_count(form)
         assert agreed is not None
         summed, inside = np.zeros(size, dtype=np.uint64), []
         for party in agreed.of:
@@ -272,70 +273,70 @@ class MaskedSums(ClosedSums):
                 inside.append(party)
         at = agreed.used - 1
         message = {"do": "shield", "step": "open", "agreement": agreed.name, "at": at, "in": inside, "what": step.what}
-        missing = dict(book.missing)
-        opened = self.tell(
+        missing = dict(tally.missing)
+        opened = self.send_step(
             step.wanted.action,
             dict.fromkeys(inside, message),
-            book,
+            tally,
             lambda _, reply: _is_of(reply["seed"], KEY) and _is_of(reply["held"], SHARE * (len(agreed.of) - 1)),
         )
-        book.missing = missing  # who is gone now has its part in the sum
-        if len(opened) < agreed.least:
+        tally.missing = missing  # a party lost from here on has its part in the sum
+        if len(opened) < agreed.threshold:
             raise TooFewAnswers(
-                f"action '{step.wanted.action}': {len(opened)} of {len(agreed.of)} parties are left to open a masked "
-                f"sum, at least {agreed.least} must be"
+                f"action '{step.wanted.action}': opening a masked sum needs {agreed.threshold} of {len(agreed.of)} "
+                f"parties, {len(opened)} are left"
             )
         self._unmask(summed, agreed, at, inside, opened)
-        return Closed(tuple(inside), form, summed)
+        return ClosedSum(tuple(inside), form, summed)
 
     def _unmask(
-        self, summed: Words, agreed: Agreed, at: int, inside: Sequence[str], opened: Mapping[str, Message]
+        self, summed: Words, agreed: ServerAgreement, at: int, inside: Sequence[str], opened: Mapping[str, Message]
     ) -> None:
-        helpers = list(opened)[: agreed.least]
-        secret = {party: _joined(agreed.of, party, helpers, opened) for party in agreed.of if party not in opened}
+        helpers = list(opened)[: agreed.threshold]
+        secret = {party: _join_shares(agreed.of, party, helpers, opened) for party in agreed.of if party not in opened}
         for party in inside:
             summed -= stream(opened[party]["seed"] if party in opened else secret[party], len(summed))
-        for place, party in enumerate(agreed.of):
+        for position, party in enumerate(agreed.of):
             if party in inside:
                 continue
             for other, neighbour in enumerate(agreed.of):
                 if neighbour in inside:
                     public = agreed.keys[neighbour][KEY * at : KEY * (at + 1)]
                     mask = stream(_common(secret[party], public), len(summed))
-                    if place > other:  # the neighbour has added it
+                    if position > other:  # the neighbour has added it
                         summed -= mask
                     else:
                         summed += mask
 
-    def read(self, closed: Closed, step: Step, book: Book) -> dict[str, Tensor]:
-        return of_words(closed.value, closed.form, self.bits)
+    def read(self, closed: ClosedSum, step: Step, tally: Tally) -> dict[str, Tensor]:
+        return from_words(closed.value, closed.form, self.bits)
 
-    def parcel(self, closed: Closed, at: Tensor | None) -> Message:
-        assert self._agreed is not None
-        _, places = rows_of_words(closed.form, at)
-        words = np.ascontiguousarray(closed.value[places])
+    def parcel(self, closed: ClosedSum, rows: Tensor | None) -> Message:
+        assert self._agreement is not None
+        _, positions = locate_rows(closed.form, rows)
+        words = np.ascontiguousarray(closed.value[positions])
         return {
-            "agreement": self._agreed.name, "at": self._agreed.used - 1, "in": list(closed.of),
-            "form": form_text(closed.form), "closed": words.tobytes(),
+            "agreement": self._agreement.name, "at": self._agreement.used - 1, "in": list(closed.of),
+            "form": format_form(closed.form), "closed": words.tobytes(),
         }  # fmt: skip
 
 
 def _common(private: bytes, public: bytes) -> bytes:
-    """s_uv: the seed that two parties agree on."""
-    return derived(agreed(private, public), b"mask")
+    """s_uv: the seed that two parties share."""
+    return derive_key(shared_secret(private, public), b"mask")
 
 
 def _group(group: bytes, at: int) -> bytes:
-    """The seed under which a party closes its part of a sum that only the parties read."""
-    return derived(group, b"group %d" % at)
+    """Derive the seed of a party's mask in a sum that only the parties read."""
+    return derive_key(group, b"group %d" % at)
 
 
-def _joined(of: Sequence[str], party: str, helpers: Sequence[str], opened: Mapping[str, Message]) -> bytes:
-    """A party's secret, of the shares that helpers hold."""
-    shares, place = {}, of.index(party)
+def _join_shares(of: Sequence[str], party: str, helpers: Sequence[str], opened: Mapping[str, Message]) -> bytes:
+    """Join a party's secret from the shares that helpers hold."""
+    shares, position = {}, of.index(party)
     for helper in helpers:
         own = of.index(helper)
-        at = (place - (place > own)) * SHARE  # a helper holds none of its own
+        at = (position - (position > own)) * SHARE  # a helper holds no share of its own secret
         shares[own + 1] = opened[helper]["held"][at : at + SHARE]
     return join(shares)
 
@@ -345,11 +346,11 @@ def _is_of(data: Any, size: int) -> bool:
 
 
 def _has_shares(of: Sequence[str], count: int, party: str, reply: Message) -> bool:
-    """Whether there is an envelope with shares for each of the others."""
+    """Whether a reply has an envelope of shares for every other party."""
     size = OVERHEAD + 2 * count * SHARE + KEY
     return reply["shares"].keys() == set(of) - {party} and all(_is_of(each, size) for each in reply["shares"].values())
 
 
 def _are_keys(keys: Any, count: int) -> bool:
-    """Whether these are so many public keys that can be agreed with."""
-    return _is_of(keys, count * KEY) and all(is_public(keys[at : at + KEY]) for at in range(0, len(keys), KEY))
+    """Whether these are so many usable public keys."""
+    return _is_of(keys, count * KEY) and all(is_public_key(keys[at : at + KEY]) for at in range(0, len(keys), KEY))

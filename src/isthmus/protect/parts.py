@@ -1,4 +1,4 @@
-"""What one party adds to a sum, in a form that can be added without being read."""
+"""One party's part of a sum, as numbers that can be added without reading them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from isthmus.federation.answers import IdUnion, PlainTotal, Reply, contributed
 Words: TypeAlias = NDArray[np.uint64]
 """Whole numbers modulo 2^64."""
 Form: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
-"""Columns of a part in their order: name, type and shape. All parties of a sum have the same."""
+"""Name, type and shape of a part's columns, in order; the same for all parties of a sum."""
 
 WEIGHT = "weight of "
-"""What the name of a column of weights begins with."""
+"""Prefix of the names of weight columns."""
 FINE = 44
-"""Bits after the point of numbers in double precision, which have a word for what is before it."""
+"""Bits after the point of double-precision numbers, whose integer part has a word of its own."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Part:
     """One party's part of a sum.
 
     Arguments:
-        columns: tensors on the CPU, 64-bit whole numbers or floating: sums, and the weights that belong to them.
-        counts: by field, where it counts for anything: a 1, or one for every row.
+        columns: sums and their weights, as CPU tensors of 64-bit integers or floats.
+        counts: by field, 1 where the party contributes: for the field, or for every row.
     """
 
     columns: Mapping[str, Tensor]
@@ -42,7 +42,7 @@ class Part:
 
     @classmethod
     def of(cls, reply: Reply, rows: IdUnion | None, *, weights: bool) -> Part:
-        """The part of the one party that a reply is of: a sum over it alone."""
+        """Make the part of the single party of a reply: a sum over it alone."""
         own = PlainTotal([reply], reply.parties, rows)
         columns = {path: value.cpu() for path, value in own.sums.items()}
         if weights:
@@ -52,8 +52,8 @@ class Part:
             }
         return cls(columns, contributed(reply, rows))
 
-    def only(self, opened: Tensor) -> Part:
-        """With zeros in the rows that are not opened."""
+    def with_rows(self, opened: Tensor) -> Part:
+        """Return the part with zeros in the rows that are not opened."""
         zeroed = {
             name: torch.where(opened.view(-1, *[1] * (value.dim() - 1)), value, torch.zeros_like(value))
             for name, value in self.columns.items()
@@ -65,39 +65,39 @@ def form_of(columns: Mapping[str, Tensor]) -> Form:
     return tuple((name, wire.DTYPES[value.dtype], tuple(value.shape)) for name, value in columns.items())
 
 
-def form_text(form: Form) -> str:
+def format_form(form: Form) -> str:
     return json.dumps(form)
 
 
-def form_read(text: str) -> Form:
-    """The way back from `form_text`."""
+def parse_form(text: str) -> Form:
+    """Read what `format_form` wrote."""
     try:
         form = tuple((str(name), str(dtype), tuple(map(int, shape))) for name, dtype, shape in json.loads(text))
     except (ValueError, TypeError) as error:
-        raise PayloadError("a part of a sum without a form") from error
+        raise PayloadError("a part of a sum has no valid form") from error
     if any(dtype not in wire.NAMED or min(shape, default=0) < 0 for _, dtype, shape in form):
-        raise PayloadError("a part of a sum whose form is none")
+        raise PayloadError("a part of a sum has a form with an unknown type or a negative size")
     return form
 
 
-def length(form: Form) -> int:
-    """Words of a part."""
-    return sum(_per_number(dtype) * math.prod(shape) for _, dtype, shape in form)
+def word_count(form: Form) -> int:
+    """Count the words of a part."""
+    return sum(_words_per_number(dtype) * math.prod(shape) for _, dtype, shape in form)
 
 
-def _per_number(dtype: str) -> int:
+def _words_per_number(dtype: str) -> int:
     return 2 if dtype == "F64" else 1
 
 
 def to_words(columns: Mapping[str, Tensor], parties: int, bits: int) -> Words:
-    """A part as whole numbers modulo 2^64, that add up to those of the sum.
+    """Encode a part as integers modulo 2^64; words of parts add up to the words of their sum.
 
-    Whole numbers stay as they are. Of a floating number x there is round(2^bits x); one in double precision is two
-    words, floor(x) and the rest in steps of 2^-44. What could run over in a sum of so many parties is an error.
+    Integers stay as they are. A float x becomes round(2^bits x). In double precision it has two words: floor(x), and
+    the rest in steps of 2^-44. A number that could overflow in a sum over this many parties is an error.
 
     Arguments:
-        parties: that the sum is at most over.
-        bits: after the point, of numbers in single precision or less.
+        parties: the most parties that the sum is over.
+        bits: bits after the point of numbers in single precision or less.
     """
     return np.concatenate([_words(name, value, parties, bits) for name, value in columns.items()], dtype=np.uint64)
 
@@ -106,14 +106,14 @@ def _words(name: str, value: Tensor, parties: int, bits: int) -> Words:
     flat = value.reshape(-1).numpy() if value.dtype != torch.bfloat16 else value.reshape(-1).float().numpy()
     if not value.is_floating_point():
         if flat.size and max(int(flat.max()), -int(flat.min())) >= 2**63 // parties:
-            raise PayloadError(f"field '{name}' has whole numbers that a sum of {parties} cannot hold")
+            raise PayloadError(f"field '{name}' has integers too large for a sum over {parties} parties")
         return flat.astype(np.int64).view(np.uint64)
     wide = flat.astype(np.float64)
     two = value.dtype == torch.float64
     most = 2.0 ** (63 if two else 63 - bits) / parties
-    if wide.size and not np.abs(wide).max() < most - 1:  # NaN too
-        hint = "" if two else ", or lower protect.total.bits"
-        raise PayloadError(f"field '{name}' has a number beyond {most:.3g}, which a sum of {parties} can hold{hint}")
+    if wide.size and not np.abs(wide).max() < most - 1:  # also true for NaN
+        hint = "" if two else "; lower protect.total.bits"
+        raise PayloadError(f"field '{name}' has a number beyond {most:.3g}, the limit in a sum over {parties}{hint}")
     if not two:
         return np.rint(np.ldexp(wide, bits)).astype(np.int64).view(np.uint64)
     whole = np.floor(wide)
@@ -121,39 +121,39 @@ def _words(name: str, value: Tensor, parties: int, bits: int) -> Words:
     return np.concatenate([whole.astype(np.int64), rest.astype(np.int64)]).view(np.uint64)
 
 
-def of_words(words: Words, form: Form, bits: int) -> dict[str, Tensor]:
-    """The columns of a sum."""
-    found, at = {}, 0
+def from_words(words: Words, form: Form, bits: int) -> dict[str, Tensor]:
+    """Decode the columns of a sum."""
+    columns, begin = {}, 0
     for name, dtype, shape in form:
         count = math.prod(shape)
-        taken = words[at : at + count * _per_number(dtype)].view(np.int64)
-        at += len(taken)
-        value = torch.from_numpy(taken.copy())
+        own = words[begin : begin + count * _words_per_number(dtype)].view(np.int64)
+        begin += len(own)
+        value = torch.from_numpy(own.copy())
         if dtype == "F64":
             value = value[:count].double() + value[count:].double() * 2.0**-FINE
         elif wire.NAMED[dtype].is_floating_point:
             value = value.double() * 2.0**-bits
-        found[name] = value.to(wire.NAMED[dtype]).view(shape)
-    return found
+        columns[name] = value.to(wire.NAMED[dtype]).view(shape)
+    return columns
 
 
-def rows_of_words(form: Form, at: Tensor | None) -> tuple[Form, NDArray[np.int64] | slice]:
-    """Where in the words some rows of all columns are, and the form of what is taken; without rows, all of it."""
-    if at is None:
+def locate_rows(form: Form, rows: Tensor | None) -> tuple[Form, NDArray[np.int64] | slice]:
+    """Find the words of some rows of all columns, and the form of these rows; without rows, of everything."""
+    if rows is None:
         return form, slice(None)
-    taken: list[NDArray[np.int64]] = []
-    forms, begin, rows = [], 0, at.numpy()
+    positions: list[NDArray[np.int64]] = []
+    forms, begin, row = [], 0, rows.numpy()[None, :, None]
     for name, dtype, shape in form:
-        per, width = _per_number(dtype), math.prod(shape[1:])
-        places = np.arange(per)[:, None, None] * shape[0] * width + rows[None, :, None] * width + np.arange(width)
-        taken.append(begin + places.reshape(-1))
+        per, width = _words_per_number(dtype), math.prod(shape[1:])
+        own = np.arange(per)[:, None, None] * shape[0] * width + row * width + np.arange(width)
+        positions.append(begin + own.reshape(-1))
         begin += per * shape[0] * width
         forms.append((name, dtype, (len(rows), *shape[1:])))
-    return tuple(forms), np.concatenate(taken)
+    return tuple(forms), np.concatenate(positions)
 
 
-def totals(columns: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Sums and the weights that belong to them, by field."""
+def split_weights(columns: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Separate the columns of sums, by field, from those of their weights."""
     sums = {name: value for name, value in columns.items() if not name.startswith(WEIGHT)}
     weights = {name.removeprefix(WEIGHT): value for name, value in columns.items() if name.startswith(WEIGHT)}
     return sums, {name: value if value.dim() else float(value) for name, value in weights.items()}
