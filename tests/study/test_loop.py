@@ -19,7 +19,8 @@ from helpers import make_graph_parties, make_node_parties
 from isthmus import store
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
-from isthmus.federation.answers import Answer
+from isthmus.federation.answers import Answer, Answers, Total
+from isthmus.federation.models import Models
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
@@ -45,8 +46,11 @@ class Scripted(Method):
             state.weights = {"made in": torch.full((1,), float(state.round))}
             yield state
 
-    def evaluated(self, state: State) -> dict[str, Any]:
-        return {"round": state.round}
+    def models(self, state: State) -> Models:
+        return Models(shared=state.weights)
+
+    def evaluate(self, federation: Federation, state: State) -> Total | Answers:
+        return federation.total("evaluate", {"round": state.round})
 
     class AtParty(Site):
         method: Scripted
@@ -160,7 +164,7 @@ def test_checkpoint_waits_for_its_interval(tmp_path: Path) -> None:
 def test_checkpoints_that_take_long_are_written_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[float] = []
 
-    def slow(path: Path, data: bytes) -> None:
+    def slow(path: Path, data: bytes, *, private: bool = False) -> None:
         time.sleep(0.02)
         written.append(time.perf_counter())
 

@@ -30,7 +30,8 @@ def result(method: str = "fedavg", seed: int = 0, **metrics: float) -> RunResult
         )
     )
     weights = {"conv.bias": torch.tensor([1.0, 2.0]), "conv.weight": torch.arange(6.0).view(2, 3).t()}
-    return RunResult(method, seed, 3, 2, 0.5, dict(metrics), [(1, "test_accuracy", 0.25)], ledger, weights)
+    history = [(1, "test_accuracy", 0.25)]
+    return RunResult(method, seed, 3, 2, 0.5, dict(metrics), history, ledger, {"shared": weights})
 
 
 def test_summary_is_mean_and_sample_deviation_over_seeds() -> None:
@@ -70,7 +71,7 @@ def test_runs_stand_in_the_order_of_the_methods_then_by_seed() -> None:
 
 def test_run_comes_back_from_its_dump() -> None:
     run = result(x=1.0)
-    back = RunResult.of_dump(json.loads(json.dumps({**run.dump(), "weights": {}})))
+    back = RunResult.of_dump(json.loads(json.dumps({**run.dump(), "models": {}})))
     assert list(back.ledger.rows()) == list(run.ledger.rows())
     assert (back.history, back.metrics, back.chosen_round) == (run.history, run.metrics, run.chosen_round)
 
