@@ -57,17 +57,17 @@ def test_it_shows_what_there_is_so_far(live: LivePage) -> None:
     looking = Looking(live)
     results = run_study(PLAN, watcher=Watchers(live, looking))
     (during,) = looking.seen
-    assert "Under way: fedavg, seed 0, round 3. 0 of 2 runs have ended." in during
+    assert "Under way: fedavg, seed 0, round 3. 0 of 2 runs have finished." in during
     assert during.count("<svg") >= 2
     status, after = got(live)
     assert status == 200
-    assert "2 of 2 runs have ended." in after
+    assert "2 of 2 runs have finished." in after
     best = max(run.metrics["test_accuracy"] for run in results.runs if run.method == "fedavg")
     assert f"{100 * best:.1f}" in after
     assert "Party by party" in after
 
 
-def test_what_is_known_from_the_start_is_told_and_what_is_not_is_left_out(live: LivePage) -> None:
+def test_facts_that_are_known_from_the_start_are_shown(live: LivePage) -> None:
     before = got(live)[1]
     assert "<h1>banks</h1>" in before
     assert "<dt>Rounds</dt><dd>at most 4</dd>" in before
@@ -97,7 +97,7 @@ def test_what_is_known_from_the_start_is_told_and_what_is_not_is_left_out(live: 
     assert 'id="traffic"' in other
 
 
-def test_the_page_is_made_anew_only_where_there_is_news(live: LivePage) -> None:
+def test_the_page_is_written_again_only_after_news(live: LivePage) -> None:
     run_study(PLAN, watcher=live)
     assert live.page() is live.page()
 
@@ -116,10 +116,10 @@ def test_runs_that_had_ended_before_are_shown(live: LivePage, tmp_path: Path) ->
     with pytest.raises(KeyboardInterrupt):
         run_study(PLAN, tmp_path / "out", watcher=Stopping())
     run_study(PLAN, tmp_path / "out", resume=True, watcher=live)
-    assert "2 of 2 runs have ended." in live.page()
+    assert "2 of 2 runs have finished." in live.page()
 
 
-def test_a_reader_that_goes_away_is_no_error(live: LivePage, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_that_leaves_is_no_error(live: LivePage, capfd: pytest.CaptureFixture[str]) -> None:
     run_study(PLAN, watcher=live)
     place = urlsplit(live.address)
     for _ in range(3):

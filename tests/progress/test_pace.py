@@ -19,42 +19,42 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_nothing_is_told_before_a_round_is_done(clock: Clock) -> None:
+def test_nothing_is_estimated_before_a_round_is_done(clock: Clock) -> None:
     pace = Pace({"fedavg": 10}, [0], clock)
-    assert pace.of_study() is None
-    pace.begun("fedavg", 0)
-    assert pace.of_run("fedavg", 0) is None
-    assert pace.of_study() is None
+    assert pace.left_in_study() is None
+    pace.run_started("fedavg", 0)
+    assert pace.left_in_run("fedavg", 0) is None
+    assert pace.left_in_study() is None
 
 
 def test_the_set_up_does_not_count_for_later_rounds(clock: Clock) -> None:
     pace = Pace({"fedavg": 11}, [0], clock)
-    pace.begun("fedavg", 0)
+    pace.run_started("fedavg", 0)
     for at, clock.now in ((1, 100.0), (2, 102.0), (6, 110.0)):
-        pace.came_to("fedavg", 0, at)
-    assert pace.of_run("fedavg", 0) == 5 * 2.0
-    assert pace.of_study() == pace.of_run("fedavg", 0)
+        pace.round_done("fedavg", 0, at)
+    assert pace.left_in_run("fedavg", 0) == 5 * 2.0
+    assert pace.left_in_study() == pace.left_in_run("fedavg", 0)
 
 
 def test_runs_that_are_due_take_as_long_as_those_of_their_method(clock: Clock) -> None:
     pace = Pace({"fast": 10, "slow": 10, "other": 20}, [0, 1], clock)
-    pace.begun("fast", 0)
-    pace.ended("fast", 0, 1.0)
-    pace.begun("slow", 0)
-    pace.ended("slow", 0, 9.0)
+    pace.run_started("fast", 0)
+    pace.run_done("fast", 0, 1.0)
+    pace.run_started("slow", 0)
+    pace.run_done("slow", 0, 9.0)
     a_round = (0.1 + 0.9) / 2
-    assert pace.of_study() == pytest.approx(1.0 + 9.0 + 2 * 20 * a_round)
+    assert pace.left_in_study() == pytest.approx(1.0 + 9.0 + 2 * 20 * a_round)
 
 
 def test_runs_that_were_there_before_are_not_due(clock: Clock) -> None:
     pace = Pace({"fedavg": 10}, [0, 1, 2], clock)
-    pace.ended("fedavg", 0)
-    pace.begun("fedavg", 1)
+    pace.run_done("fedavg", 0)
+    pace.run_started("fedavg", 1)
     clock.now = 4.0
-    pace.came_to("fedavg", 1, 2)
-    assert pace.of_run("fedavg", 1) == 16.0
-    assert pace.of_study() == 16.0 + 20.0
-    pace.ended("fedavg", 1, 20.0)
-    pace.begun("fedavg", 2)
-    pace.ended("fedavg", 2, 20.0)
-    assert pace.of_study() == 0.0
+    pace.round_done("fedavg", 1, 2)
+    assert pace.left_in_run("fedavg", 1) == 16.0
+    assert pace.left_in_study() == 16.0 + 20.0
+    pace.run_done("fedavg", 1, 20.0)
+    pace.run_started("fedavg", 2)
+    pace.run_done("fedavg", 2, 20.0)
+    assert pace.left_in_study() == 0.0

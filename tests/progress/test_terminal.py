@@ -52,7 +52,24 @@ def test_table_has_a_row_for_each_method_and_no_spread_for_one_seed() -> None:
     ]
 
 
-def test_what_a_pooled_method_sends_is_not_told() -> None:
+def over_parties(method: str, seed: int, worst: float, **metrics: float) -> RunResult:
+    entry = {"mean": 0.5, "weighted": 0.5, "worst": worst, "worst_party": "a", "parties": 2}
+    return replace(result(method, seed, sent=987_600_000, **metrics), over_parties={"test_accuracy": entry})
+
+
+def test_the_worst_party_stands_beside_the_pooled_score() -> None:
+    metrics = dict.fromkeys(METRICS, 0.75)
+    runs = [over_parties("fedsage-plus", seed, 0.5 + 0.02 * seed, **metrics) for seed in (0, 1)]
+    text = drawn(Results({}, [*runs, result("fedavg", 0, test_accuracy=0.6)]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    assert rows[0] == ["method", "accuracy", "worst", "party", "validation", "round", "ms/round", "sent"]
+    assert rows[2][:7] == ["fedsage-plus", "75.0", "±", "0.0", "51.0", "±", "1.4"]
+    assert rows[3][:3] == ["fedavg", "60.0", "-"], "results without the entry"
+
+
+def test_a_pooled_method_shows_no_bytes() -> None:
     assert drawn(Results({}, [result("centralized", 0, test_accuracy=0.5)])).split()[-1] == "-"
 
 
@@ -79,7 +96,7 @@ def test_progress_is_drawn_on_a_terminal_and_elsewhere_a_line_for_each_run(termi
 
 
 @pytest.mark.parametrize(("patience", "word"), [(0, "about"), (3, "≤")])
-def test_the_time_left_of_the_run_and_of_the_study_is_told(patience: int, word: str) -> None:
+def test_the_time_left_in_the_run_and_the_study_is_shown(patience: int, word: str) -> None:
     method = Method.named("fedavg")(rounds=10, patience=patience)
     now, shown = iter([0.0, 5.0, 7.0, 9.0, 100.0]), list[str]()
     with TerminalProgress(Console(file=io.StringIO(), force_terminal=True, width=120)) as live:

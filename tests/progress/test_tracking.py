@@ -66,7 +66,7 @@ def test_a_server_that_goes_away_ends_no_study(
 
     monkeypatch.setattr(watcher._client, "log_batch", away)
     assert len(run_study(PLAN, watcher=watcher).runs) == 2
-    assert caplog.text.count("MLflow did not take log_batch, nothing more is sent: it is away") == 1
+    assert caplog.text.count("MLflow refused log_batch; nothing more is sent: it is away") == 1
 
 
 def test_what_is_stopped_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A study's report while it runs, on a page that this machine alone can open."""
+"""The report of a study while it runs, on a page that only this machine can open."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from isthmus.study.run import Watcher
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
-EVERY = 5
-"""Seconds after which the page is looked at again."""
+REFRESH = 5
+"""Seconds after which a browser loads the page again."""
 
 
 @dataclass
-class _Going(RunResult):
-    """A run that is under way: what it reports and how long it takes is not known yet."""
+class _Unfinished(RunResult):
+    """A run that is under way: its chosen round and its seconds are not known yet."""
 
     def summary(self) -> dict[str, Any]:
         known = {key: getattr(self, key) for key in ("method", "seed", "rounds", "metrics")}
@@ -40,25 +40,25 @@ class _Going(RunResult):
 
 
 class LivePage(Watcher):
-    """Serves the report of what there is so far, as long as the `with` lasts.
+    """Serves the report of the results so far, as long as the `with` lasts.
 
-    Runs that are under way have their curves; their ledger and what they spent are told when they have ended.
+    Runs under way have their curves; their ledger and their privacy costs follow when they have finished.
 
     Arguments:
-        port: 0 takes one that is free.
+        port: 0 takes a free one.
     """
 
     def __init__(self, study: Study, port: int = 0) -> None:
         self.study = study
         self._lock, self._writing = Lock(), Lock()
-        self._done: list[RunResult] = []
-        self._going: dict[tuple[str, int], _Going] = {}
-        self._known: Mapping[str, Any] = study.resolved()
+        self._finished: list[RunResult] = []
+        self._unfinished: dict[tuple[str, int], _Unfinished] = {}
+        self._resolved: Mapping[str, Any] = study.resolved()
         self._cuts: dict[int, CutDescription] = {}
-        self._page, self._told = "", -1
-        self._news = 0
+        self._page, self._page_version = "", -1
+        self._version = 0
         try:
-            self._server = _Quietly((HOST, port), self._handler())
+            self._server = _Server((HOST, port), self._handler())
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise IsthmusError(f"cannot serve at {HOST}:{port}: {reason}; choose another --port") from error
@@ -69,7 +69,7 @@ class LivePage(Watcher):
 
     @property
     def names(self) -> set[str]:
-        """What a browser may call it."""
+        """Host names that a browser may use."""
         port = self._server.server_port
         return {f"{name}:{port}" for name in (HOST, "localhost")} | ({HOST, "localhost"} if port == 80 else set())
 
@@ -87,8 +87,8 @@ class LivePage(Watcher):
 
     def study_started(self, study: Mapping[str, Any]) -> None:
         with self._lock:
-            self._known = study
-            self._news += 1
+            self._resolved = study
+            self._version += 1
 
     def cut_made(self, seed: int, cut: CutDescription) -> None:
         with self._lock:
@@ -96,49 +96,53 @@ class LivePage(Watcher):
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         with self._lock:
-            run = self._going.setdefault((method.name, seed), _Going(method.name, seed, at, at, 0.0, {}, [], Ledger()))
+            run = self._unfinished.setdefault(
+                (method.name, seed), _Unfinished(method.name, seed, at, at, 0.0, {}, [], Ledger())
+            )
             run.history += [(at, name, value) for name, value in metrics.items()]
             run.rounds = at
             run.metrics = dict(metrics)
-            self._news += 1
+            self._version += 1
 
     def run_done(self, result: RunResult) -> None:
         with self._lock:
-            self._going.pop((result.method, result.seed), None)
-            self._done.append(_light(result))
-            self._news += 1
+            self._unfinished.pop((result.method, result.seed), None)
+            self._finished.append(_light(result))
+            self._version += 1
 
     def run_restored(self, result: RunResult) -> None:
         self.run_done(result)
 
     def page(self) -> str:
-        """The report of what there is now, made anew only where there is news; training goes on meanwhile."""
+        """The report of the results so far, written again only if there are new ones; training goes on meanwhile."""
         with self._writing:
             with self._lock:
-                done, going, news = list(self._done), [_light(run) for run in self._going.values()], self._news
-                known, cuts = self._known, dict(self._cuts)
-            if self._told != news:
-                made = self._written(known, cuts, done, going) if done or going else announcement(known)
-                self._page, self._told = made, news
+                finished, version = list(self._finished), self._version
+                unfinished = [_light(run) for run in self._unfinished.values()]
+                study, cuts = self._resolved, dict(self._cuts)
+            if self._page_version != version:
+                runs = finished or unfinished
+                self._page = self._report(study, cuts, finished, unfinished) if runs else announcement(study)
+                self._page_version = version
             return self._page
 
-    def _written(
+    def _report(
         self,
-        known: Mapping[str, Any],
+        study: Mapping[str, Any],
         cuts: Mapping[int, CutDescription],
-        done: list[RunResult],
-        under_way: list[RunResult],
+        finished: list[RunResult],
+        unfinished: list[RunResult],
     ) -> str:
         names = [method.name for method in self.study.method_list()]
-        runs = ordered([*done, *under_way], names)
-        going = [f"{run.method}, seed {run.seed}, round {run.rounds}" for run in under_way]
-        with tempfile.TemporaryDirectory() as aside:
-            folder = Path(aside) / "so far"
-            Results(known, runs, cuts).save(folder)
+        runs = ordered([*finished, *unfinished], names)
+        under_way = [f"{run.method}, seed {run.seed}, round {run.rounds}" for run in unfinished]
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "so far"
+            Results(study, runs, cuts).save(folder)
             page = write_report([folder]).read_text(encoding="utf-8")
-        due = len(names) * len(self.study.seeds)
-        told = f"Under way: {'; '.join(going)}. " if going else ""
-        note = f"<p class=caution>{escape(told)}{len(done)} of {due} runs have ended.</p>"
+        planned = len(names) * len(self.study.seeds)
+        text = f"Under way: {'; '.join(under_way)}. " if under_way else ""
+        note = f"<p class=caution>{escape(text)}{len(finished)} of {planned} runs have finished.</p>"
         return page.replace("<nav ", f"{note}<nav ", 1)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -147,9 +151,9 @@ class LivePage(Watcher):
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.headers.get("Host", "") not in live.names:
-                    self.send_error(403)  # a name that somebody else points at this machine
+                    self.send_error(403)  # another name that somebody points at this machine
                     return
-                if self.path == "/favicon.ico":  # browsers ask for one, and complain where there is none
+                if self.path == "/favicon.ico":  # browsers ask for one and complain if there is none
                     self.send_response(204)
                     self.end_headers()
                     return
@@ -164,24 +168,24 @@ class LivePage(Watcher):
                 self.send_response(200)
                 self.send_header("Content-Type", "text/html; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
-                self.send_header("Refresh", str(EVERY))
+                self.send_header("Refresh", str(REFRESH))
                 self.send_header("Cache-Control", "no-store")
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *told: Any) -> None:
-                """Nothing: the terminal shows how the run goes."""
+            def log_message(self, *args: Any) -> None:
+                """Log nothing: the terminal shows the run's progress."""
 
         return Handler
 
 
 def _light(run: RunResult) -> RunResult:
-    """Without weights and graphs, which would be written for nothing."""
+    """The run without models and graphs, which the report does not need."""
     return replace(run, history=list(run.history), models={}, graph={})
 
 
-class _Quietly(ThreadingHTTPServer):
-    """A reader that goes away in the middle of a page is no error."""
+class _Server(ThreadingHTTPServer):
+    """A server for which a reader that leaves in the middle of a page is no error."""
 
     daemon_threads = True
 

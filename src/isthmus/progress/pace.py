@@ -1,4 +1,4 @@
-"""How much longer a study takes, from the seconds of rounds and runs that are done."""
+"""How much longer a study takes, estimated from the seconds of finished rounds and runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Key = tuple[str, int]
 
 
 class Pace:
-    """Seconds left, of the run that is under way and of the whole study; a run that stops early takes less.
+    """Estimates the seconds left, for the current run and the whole study. A run that stops early takes less.
 
     Arguments:
-        rounds: of every method.
+        rounds: for each method.
         seeds: each has one run of every method.
-        clock: tells seconds.
+        clock: returns seconds.
 
     >>> now = iter([0.0, 10.0])
     >>> pace = Pace({"fedavg": 5}, [0, 1], clock=lambda: next(now))
-    >>> pace.begun("fedavg", 0)
-    >>> pace.came_to("fedavg", 0, 1)
-    >>> pace.of_run("fedavg", 0), pace.of_study()
+    >>> pace.run_started("fedavg", 0)
+    >>> pace.round_done("fedavg", 0, 1)
+    >>> pace.left_in_run("fedavg", 0), pace.left_in_study()
     (40.0, 90.0)
     """
 
@@ -32,47 +32,47 @@ class Pace:
     ) -> None:
         self._rounds, self._clock = rounds, clock
         self._due = {(method, seed) for seed in seeds for method in rounds}
-        self._came: dict[Key, list[tuple[int, float]]] = {}
-        self._took: dict[str, list[float]] = {}
+        self._times: dict[Key, list[tuple[int, float]]] = {}
+        self._seconds: dict[str, list[float]] = {}
 
     @classmethod
-    def of(cls, study: Mapping[str, Any]) -> Pace:
-        """Of a study that is spelled out."""
+    def of_study(cls, study: Mapping[str, Any]) -> Pace:
+        """For a study with all its options."""
         return cls({each["name"]: each["rounds"] for each in study["methods"]}, study["seeds"])
 
-    def begun(self, method: str, seed: int) -> None:
+    def run_started(self, method: str, seed: int) -> None:
         self._due.discard((method, seed))
-        self._came = {(method, seed): [(0, self._clock())]}  # runs come one after another
+        self._times = {(method, seed): [(0, self._clock())]}  # runs come one after another
 
-    def came_to(self, method: str, seed: int, at: int) -> None:
-        self._came[method, seed].append((at, self._clock()))
+    def round_done(self, method: str, seed: int, round_: int) -> None:
+        self._times[method, seed].append((round_, self._clock()))
 
-    def ended(self, method: str, seed: int, seconds: float | None = None) -> None:
-        """It has ended; without its seconds it was there before, and tells nothing."""
+    def run_done(self, method: str, seed: int, seconds: float | None = None) -> None:
+        """Take note of a finished run; one without seconds was restored and says nothing about the pace."""
         self._due.discard((method, seed))
-        self._came.pop((method, seed), None)
+        self._times.pop((method, seed), None)
         if seconds is not None and method in self._rounds:
-            self._took.setdefault(method, []).append(seconds)
+            self._seconds.setdefault(method, []).append(seconds)
 
-    def of_run(self, method: str, seed: int) -> float | None:
-        """None before its first round is done, and of a method that the study does not have."""
-        came, rounds = self._came.get((method, seed), []), self._rounds.get(method)
-        if len(came) < 2 or rounds is None:
+    def left_in_run(self, method: str, seed: int) -> float | None:
+        """`None` before the first round is done, and for a method that the study does not have."""
+        times, rounds = self._times.get((method, seed), []), self._rounds.get(method)
+        if len(times) < 2 or rounds is None:
             return None
-        first, (at, now) = came[0 if len(came) == 2 else 1], came[-1]  # the first round has the set-up in it
-        return (rounds - at) * (now - first[1]) / max(1, at - first[0])
+        first, (last, now) = times[0 if len(times) == 2 else 1], times[-1]  # the first round includes the set-up
+        return (rounds - last) * (now - first[1]) / max(1, last - first[0])
 
-    def of_study(self) -> float | None:
-        """None before anything tells how long a round takes."""
-        going = [self.of_run(*key) for key in self._came]
-        a_round = self._a_round()
-        if None in going or a_round is None:
+    def left_in_study(self) -> float | None:
+        """`None` before any round is done."""
+        current = [self.left_in_run(*key) for key in self._times]
+        a_round = self._seconds_of_a_round()
+        if None in current or a_round is None:
             return None
-        due = [fmean(self._took.get(method) or [a_round * self._rounds[method]]) for method, _ in self._due]
-        return sum(each for each in going if each is not None) + sum(due)
+        due = [fmean(self._seconds.get(method) or [a_round * self._rounds[method]]) for method, _ in self._due]
+        return sum(each for each in current if each is not None) + sum(due)
 
-    def _a_round(self) -> float | None:
-        """Of any method: all that is known of one that has not had a run yet."""
-        known = [seconds / self._rounds[method] for method, took in self._took.items() for seconds in took]
-        known += [(came[-1][1] - came[0][1]) / came[-1][0] for came in self._came.values() if came[-1][0]]
+    def _seconds_of_a_round(self) -> float | None:
+        """The mean over all methods, for those that have not had a run yet."""
+        known = [seconds / self._rounds[method] for method, runs in self._seconds.items() for seconds in runs]
+        known += [(times[-1][1] - times[0][1]) / times[-1][0] for times in self._times.values() if times[-1][0]]
         return fmean(known) if known else None

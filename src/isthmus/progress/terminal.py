@@ -1,8 +1,9 @@
-"""What a terminal sees of a study: progress while it runs, a table at the end; and what the parties of a cut hold."""
+"""A study in a terminal: progress while it runs, a table at the end; and what the parties of a cut hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,7 +38,7 @@ _CHOSEN_BY = tuple(f"val_{name}" for name in LEADING)
 
 
 class ProgressBars:
-    """Bars of progress in a terminal, within a `with`; where there is none nothing is drawn.
+    """Progress bars inside a `with`; without a terminal nothing is drawn.
 
     Arguments:
         columns: of each bar.
@@ -58,7 +59,7 @@ class ProgressBars:
 
 
 class _Time(TimeElapsedColumn):
-    """The time left once it is known, else the time that has gone by."""
+    """The time left once it is known, until then the elapsed time."""
 
     def render(self, task: Task) -> Text:
         left = task.fields["left"]
@@ -66,8 +67,10 @@ class _Time(TimeElapsedColumn):
 
 
 class TerminalProgress(ProgressBars, Watcher):
-    """A bar per run with the time left and the metric that rounds are chosen by, and one for the study; where there is
-    no terminal, a line per run that ends."""
+    """A bar per run, with the time left and the metric that chooses the round, and one for the study.
+
+    Without a terminal: a line per finished run.
+    """
 
     def __init__(self, console: Console) -> None:
         name, unit, metric = (
@@ -78,37 +81,32 @@ class TerminalProgress(ProgressBars, Watcher):
         self._pace, self._whole, self._stops = Pace({}, ()), self._bar("all runs", 1, "runs", visible=False), False
 
     def study_started(self, study: Mapping[str, Any]) -> None:
-        self._pace = Pace.of(study)
+        self._pace = Pace.of_study(study)
         self._stops = any(each["patience"] for each in study["methods"])
         count = len(study["methods"]) * len(study["seeds"])
         self._progress.update(self._whole, total=count, visible=count > 1)
 
     def run_started(self, method: Method, seed: int) -> None:
-        self._pace.begun(method.name, seed)
+        self._pace.run_started(method.name, seed)
         self._bars[method.name, seed] = self._bar(f"{method.name}, seed {seed}", method.rounds, "rounds")
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        self._pace.came_to(method.name, seed, at)
+        self._pace.round_done(method.name, seed, at)
         name = next((name for name in _CHOSEN_BY if name in metrics), "")
         figure = f"validation {metric_of(name).shown(metrics[name], '%')}" if name else ""
-        left = self._left(self._pace.of_run(method.name, seed), stops=method.patience > 0)
-        self._progress.update(
-            self._bars[method.name, seed],
-            completed=at,
-            metric=figure,
-            left=left,
-        )
-        self._progress.update(self._whole, left=self._left(self._pace.of_study(), stops=self._stops))
+        left = self._left(self._pace.left_in_run(method.name, seed), stops=method.patience > 0)
+        self._progress.update(self._bars[method.name, seed], completed=at, metric=figure, left=left)
+        self._progress.update(self._whole, left=self._left(self._pace.left_in_study(), stops=self._stops))
 
     def run_restored(self, result: RunResult) -> None:
-        self._pace.ended(result.method, result.seed)
+        self._pace.run_done(result.method, result.seed)
         self._progress.advance(self._whole)
 
     def run_done(self, result: RunResult) -> None:
-        self._pace.ended(result.method, result.seed, result.seconds)
+        self._pace.run_done(result.method, result.seed, result.seconds)
         bar = self._bars[result.method, result.seed]
         self._progress.update(bar, total=max(1, result.rounds), completed=result.rounds, left="")
-        self._progress.update(self._whole, advance=1, left=self._left(self._pace.of_study(), stops=self._stops))
+        self._progress.update(self._whole, advance=1, left=self._left(self._pace.left_in_study(), stops=self._stops))
         if not self._console.is_terminal:
             rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
             line = f"{result.method}, seed {result.seed}: {rounds} in {result.seconds:.1f} s"
@@ -124,38 +122,48 @@ class TerminalProgress(ProgressBars, Watcher):
 
 
 def show_results(results: Results, console: Console) -> None:
-    """The table, and under it what noise has spent."""
+    """Print the results table and what noise has spent."""
     console.print(results_table(results))
     for line in privacy_lines(results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def results_table(results: Results) -> Table:
-    """Methods by metrics on test data, mean ± standard deviation over seeds; the round they are of; bytes sent."""
-    summary = results.summary()
+    """Methods by test metrics, mean ± standard deviation over seeds, with the round that they are from and bytes sent.
+
+    The metric that judges the task is pooled over the parties; beside it stands the worst party. In 80 columns there
+    is no room for more test metrics then.
+    """
+    known = dict.fromkeys(name for run in results.runs for name in run.metrics)
     names = ("roc_auc", "auc", "party_auc", "accuracy", "macro_f1", "rmse", "mae")
-    titles = {f"test_{name}": METRICS[name].title for name in names} | {"pooled_test_accuracy": "all together"}
-    titles |= dict.fromkeys([name for name in _CHOSEN_BY if _has(summary, name)][:1], "validation")
-    metrics = {name: title for name, title in titles.items() if _has(summary, name)}
-    if not metrics:
-        metrics = {line["metric"]: line["metric"].removeprefix("test_") for line in summary}
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    shown.add_column("method", no_wrap=True)
-    for title in (*metrics.values(), "round", "ms/round", "sent"):
-        shown.add_column(title, justify="right", no_wrap=True)
+    columns = [(METRICS[name].title, f"test_{name}", False) for name in names if f"test_{name}" in known]
+    if columns and any(columns[0][1] in run.over_parties for run in results.runs):
+        columns = [columns[0], ("worst party", columns[0][1], True)]
+    columns += [("all together", name, False) for name in ("pooled_test_accuracy",) if name in known]
+    columns += [("validation", name, False) for name in _CHOSEN_BY if name in known][:1]
+    columns = columns or [(name.removeprefix("test_"), name, False) for name in known]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for head in (*(title for title, _, _ in columns), "round", "ms/round", "sent"):
+        table.add_column(head, justify="right", no_wrap=True)
     for method in dict.fromkeys(run.method for run in results.runs):
         runs = [run for run in results.runs if run.method == method]
-        cells = [_cell(summary, method, metric) for metric in metrics]
+        cells = []
+        for _, metric, worst in columns:
+            values = [
+                run.over_parties.get(metric, {}).get("worst") if worst else run.metrics.get(metric) for run in runs
+            ]
+            cells.append(_cell(metric, [value for value in values if value is not None]))
         rounds = sum(run.chosen_round for run in runs) / len(runs)
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
         pooled = method in Method.known() and Method.named(method).role == "pooled"
         sent = "-" if pooled else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
-        shown.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
-    return shown
+        table.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
+    return table
 
 
 def privacy_lines(results: Results) -> list[str]:
-    """A line for each method that adds noise: what the run that spent most spent."""
+    """For each method that adds noise a line on the run that spent most."""
     most: dict[str, dict[str, Any]] = {}
     for run in results.runs:
         if run.privacy and run.privacy["basic"]["epsilon"] >= most.get(run.method, run.privacy)["basic"]["epsilon"]:
@@ -164,7 +172,7 @@ def privacy_lines(results: Results) -> list[str]:
 
 
 def unanswered_lines(results: Results) -> list[str]:
-    """A line for each party that gave no answer in some call, and why in the first."""
+    """For each party that left calls unanswered a line with the first reason."""
     failed: dict[str, list[dict[str, Any]]] = {}
     for run in results.runs:
         for row in run.ledger.rows():
@@ -178,10 +186,10 @@ def unanswered_lines(results: Results) -> list[str]:
 
 
 def show_cut(cut: CutDescription, console: Console) -> None:
-    """What each party holds as a table, and under it the cut in wording."""
+    """Print a table of what each party holds, and sentences on the cut."""
     table = parties_table(cut)
     needed = Measurement.get(console, console.options.update(max_width=1000), table).minimum
-    console.width = max(needed, console.width)  # a long line is better than a figure cut off
+    console.width = max(needed, console.width)  # a long line is better than a number cut off
     console.print(table)
     lines = [wording.describe_cut([cut])]
     if len(cut.parties) > wording.MAX_PARTIES:
@@ -191,28 +199,24 @@ def show_cut(cut: CutDescription, console: Console) -> None:
 
 
 def parties_table(cut: CutDescription) -> Table:
-    """What each party holds, a line each, and its labels in one column."""
+    """One row per party: what it holds, with its labels in one column."""
     counts = wording.count_columns(cut)
     missing = counts.pop("unlabelled", [0] * len(cut.parties))
     _, labels = wording.label_columns(cut)
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    shown.add_column("party", no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("party", no_wrap=True)
     for head in counts:
-        shown.add_column(head, justify="right", no_wrap=True)
-    shown.add_column({"class": "labels of each class", "yes-no": "yes of labelled", "value": "mean label"}[cut.kind])
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column({"class": "labels of each class", "yes-no": "yes of labelled", "value": "mean label"}[cut.kind])
     for at, party in enumerate(cut.parties[: wording.MAX_PARTIES]):
-        told = [*labels[at], *([f"({missing[at]:,} without)"] if missing[at] else [])]
-        shown.add_row(escape(party.name), *(f"{of[at]:,}" for of in counts.values()), " ".join(told))
-    return shown
+        cells = [*labels[at], *([f"({missing[at]:,} without)"] if missing[at] else [])]
+        table.add_row(escape(party.name), *(f"{column[at]:,}" for column in counts.values()), " ".join(cells))
+    return table
 
 
-def _has(summary: list[dict[str, Any]], metric: str) -> bool:
-    return any(line["metric"] == metric for line in summary)
-
-
-def _cell(summary: list[dict[str, Any]], method: str, metric: str) -> str:
-    for line in summary:
-        if line["method"] == method and line["metric"] == metric:
-            shown = metric_of(metric).shown
-            return shown(line["mean"]) + (f" ± {shown(line['std'])}" if line["seeds"] > 1 else "")
-    return "-"
+def _cell(metric: str, values: Sequence[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    if not values:
+        return "-"
+    shown = metric_of(metric).shown
+    return shown(fmean(values)) + (f" ± {shown(stdev(values))}" if len(values) > 1 else "")

@@ -1,4 +1,4 @@
-"""A study's curves in TensorBoard and in MLflow, through their own libraries."""
+"""The curves of a study in TensorBoard and MLflow, through their own libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Watcher):
-    """Whoever keeps curves elsewhere; what is open when the `with` ends was stopped."""
+    """A watcher that writes curves elsewhere; a run that is open when the `with` ends was stopped."""
 
     def __enter__(self) -> Self:
         return self
@@ -32,14 +32,14 @@ class Tracker(Watcher):
         self.close()
 
     def close(self) -> None:
-        """End what is open."""
+        """End the runs that are open."""
 
 
 class TensorBoard(Tracker):
-    """Every evaluated round as scalars, a run of TensorBoard for each method and seed.
+    """Writes every evaluated round as scalars, with a TensorBoard run for each method and seed.
 
     Arguments:
-        folder: that `tensorboard --logdir` is told.
+        folder: the one for `tensorboard --logdir`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,11 +51,11 @@ class TensorBoard(Tracker):
         self._writers: dict[tuple[str, int], Any] = {}
 
     def run_started(self, method: Method, seed: int) -> None:
-        place = self._folder / f"{method.name}-{seed}"
+        path = self._folder / f"{method.name}-{seed}"
         try:
-            self._writers[method.name, seed] = self._writer(str(place))
+            self._writers[method.name, seed] = self._writer(str(path))
         except OSError as error:
-            raise IsthmusError(f"cannot write {place}: {error.strerror or error}; choose another folder") from error
+            raise IsthmusError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -70,40 +70,40 @@ class TensorBoard(Tracker):
 
 
 class MlFlow(Tracker):
-    """Every evaluated round as metrics, a run of MLflow for each method and seed, in an experiment for the study.
+    """Writes every evaluated round as metrics, with an MLflow run for each method and seed, in one experiment.
 
-    A server that goes away is told nothing more, and ends no study.
+    If the server stops answering, nothing more is sent and the study goes on.
 
     Arguments:
         server: MLflow's tracking URI.
-        experiment: its name; it is made where it is not there.
+        experiment: its name; a missing one is created.
     """
 
     def __init__(self, study: Study, server: str, experiment: str = "isthmus") -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # else it tells its makers that it is used
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # else a study waits minutes for a server
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # by default it reports its use to its makers
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # by default a study waits minutes for a server
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         try:
             from mlflow import MlflowClient
             from mlflow.entities import Metric, Param
         except ImportError as error:
             raise missing_extra("MLflow", "mlflow", "--mlflow") from error
-        self._study, self._metric, self._param, self._away = study, Metric, Param, False
+        self._study, self._metric, self._param, self._disabled = study, Metric, Param, False
         self._runs: dict[tuple[str, int], str] = {}
         try:
             self._client = MlflowClient(tracking_uri=server)
             known = self._client.get_experiment_by_name(experiment)
             self._experiment = self._client.create_experiment(experiment) if known is None else known.experiment_id
-        except Exception as error:  # its own, and those of whatever an address has it import
+        except Exception as error:  # MLflow's own errors, and those of the library that the address needs
             raise IsthmusError(f"MLflow at {server}: {_line(error)}") from error
 
     def run_started(self, method: Method, seed: int) -> None:
-        made = self._told("create_run", self._experiment, run_name=f"{method.name}-{seed}")
-        if made is not None:
-            self._runs[method.name, seed] = made.info.run_id
-            told = {"method": method.name, "seed": seed, "data": self._study.data["name"], **method.model_dump()}
-            params = [self._param(name, str(value)[:500]) for name, value in told.items()]
-            self._told("log_batch", made.info.run_id, params=params)
+        created = self._call("create_run", self._experiment, run_name=f"{method.name}-{seed}")
+        if created is not None:
+            self._runs[method.name, seed] = created.info.run_id
+            values = {"method": method.name, "seed": seed, "data": self._study.data["name"], **method.model_dump()}
+            params = [self._param(name, str(value)[:500]) for name, value in values.items()]
+            self._call("log_batch", created.info.run_id, params=params)
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         self._batch((method.name, seed), metrics, at)
@@ -112,30 +112,30 @@ class MlFlow(Tracker):
         key = result.method, result.seed
         self._batch(key, {f"chosen_{name}": value for name, value in result.metrics.items()}, result.chosen_round)
         if run := self._runs.pop(key, None):
-            self._told("set_terminated", run)
+            self._call("set_terminated", run)
 
     def close(self) -> None:
         for run in self._runs.values():
-            self._told("set_terminated", run, status="KILLED")
+            self._call("set_terminated", run, status="KILLED")
 
     def _batch(self, key: tuple[str, int], metrics: Mapping[str, float], at: int) -> None:
         if run := self._runs.get(key):
             now = int(1000 * time.time())
-            self._told(
+            self._call(
                 "log_batch", run, metrics=[self._metric(name, value, now, at) for name, value in metrics.items()]
             )
 
-    def _told(self, call: str, *words: Any, **more: Any) -> Any:
-        if self._away:
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if self._disabled:
             return None
         try:
-            return getattr(self._client, call)(*words, **more)
-        except Exception as error:  # its own, and those of the connection
-            self._away = True
-            log.warning("MLflow did not take %s, nothing more is sent: %s", call, _line(error))
+            return getattr(self._client, name)(*args, **kwargs)
+        except Exception as error:  # MLflow's own errors, and those of the connection
+            self._disabled = True
+            log.warning("MLflow refused %s; nothing more is sent: %s", name, _line(error))
             return None
 
 
 def _line(error: Exception) -> str:
-    """Its first line, to the end of a word where it is long."""
+    """The first line of an error, cut at a word if it is long."""
     return shorten(next(iter(str(error).splitlines()), type(error).__name__), 200, placeholder=" …")
