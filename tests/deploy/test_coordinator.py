@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from groups import TwoGroups
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
 from isthmus.deploy.coordinator import Outcome, coordinate
@@ -27,12 +29,13 @@ from isthmus.study.loop import Run, RunResult
 from isthmus.study.results import Results
 from isthmus.study.setup import module_for
 
+assert TwoGroups.name == "two-groups"  # importing it registers it
 BANKS = {"data": {"name": "banks"}}
 MOTIFS = {"data": {"name": "motifs", "graphs": 20}}
 SGD = {"optimizer": "sgd", "lr": 0.1}
 FEDGC_BY_SGD = {
     "name": "fedgc", "ratio": 0.1, "teaching": 10, "local": SGD, "transforming": {**SGD, "epochs": 20},
-    "optimizer": SGD, "edge_lr": 0.1, "target": {**SGD, "epochs": 50}, "tuning": SGD,
+    "descent": SGD, "edge_lr": 0.1, "target": {**SGD, "epochs": 50}, "tuning": SGD,
 }  # fmt: skip
 """FedGC whose steps are as long as its gradients: Adam makes a whole one of a gradient that is next to nothing but for
 a sum's rounding, and a model that is trained on the graph for hundreds of epochs goes its own way from there. So do two
@@ -48,6 +51,11 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgc": {**BANKS, "methods": [{"name": "fedgc", "ratio": 0.1}]},
     "fedgc by sgd": {**BANKS, "methods": [FEDGC_BY_SGD]},
     "local": {**BANKS, "methods": [{"name": "local"}]},
+    "fedper": {**BANKS, "methods": [{"name": "fedper"}]},
+    "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
+    "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
+    "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
+    "two-groups": {**BANKS, "methods": [{"name": "two-groups"}]},
 }
 
 
@@ -71,10 +79,12 @@ def federated(study: Study, base: Path, meddle: Meddler | None = None) -> Outcom
 def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]
-    if name != "local":
-        mine, theirs = dict(wire.flatten(here.weights)), dict(wire.flatten(there.weights))
+    assert "parties" not in there.models
+    for owner in ("shared", "groups"):
+        mine, theirs = dict(wire.flatten(here.models.get(owner, {}))), dict(wire.flatten(there.models.get(owner, {})))
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[path], theirs[path]) for path in mine)
+    assert here.groups == there.groups
     found = {(at, metric): value for at, metric, value in here.history}
     assert there.history
     assert all(found[at, metric] == value for at, metric, value in there.history)
@@ -83,7 +93,7 @@ def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_
     )
 
 
-@pytest.mark.parametrize("name", [name for name in STUDIES if name != "local"])
+@pytest.mark.parametrize("name", [name for name in STUDIES if name not in ("local", "two-groups")])
 @pytest.mark.parametrize("total", ["masks", "ckks"])
 def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, total: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name, protect={"total": total, "noise": "study"}), tmp_path / "data")
@@ -105,11 +115,20 @@ def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, to
     assert all(row["protection"] == "sealed" for row in seen if row["verb"] == "exchange")
 
 
-def test_models_that_parties_keep_stay_on_their_machines(tmp_path: Path) -> None:
-    study = at_folders(study_of("local"), tmp_path / "data")
-    there = federated(study, tmp_path).runs[0]
-    assert there.weights == {}
-    assert sorted(path.name for path in (tmp_path / "parties").glob("*/weights/*")) == ["s-local-0.safetensors"] * 3
+@pytest.mark.parametrize("name", ["fedavg", "local", "fedper", "ditto", "two-groups", "fedcog-gcn"])
+def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Path) -> None:
+    study = at_folders(study_of(name), tmp_path / "data")
+    here, there = in_one_process(study), federated(study, tmp_path).runs[0]
+    for party in ("party-0", "party-1", "party-2"):
+        (file,) = (tmp_path / "parties" / party / "weights").iterdir()
+        assert file.name == f"s-{name}-0.safetensors"
+        group = next((here.models["groups"][name] for name, own in here.groups.items() if party in own), {})
+        due = {**here.weights, **group, **here.models.get("parties", {}).get(party, {})}
+        found = load_file(file)
+        assert found.keys() == due.keys()
+        assert all(torch.equal(found[weight], due[weight]) for weight in due)
+    own = set(here.models.get("parties", {"": {}}).get("party-0", {})) - set(there.weights)
+    assert not own & {path.rpartition("/")[2] for path, _ in wire.flatten(there.models)}
 
 
 def test_the_set_up_has_a_ledger_of_its_own(tmp_path: Path) -> None:

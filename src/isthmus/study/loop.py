@@ -41,8 +41,9 @@ class RunResult:
     Attributes:
         metrics: of the chosen round, pooled over all parties: `test_accuracy`, `val_accuracy`, ...
         history: (round, metric, value), every evaluated round.
-        models: of the chosen round, `{"shared": weights, "groups": {group: {"parties", "weights"}}, "parties": {party:
-            weights}}`; in a federation the parties' own models stay with them.
+        models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; in a
+            federation the parties' own models stay with them.
+        groups: by name, the parties that share a model.
         privacy: what noise the parties added and what that spends, see `Account`; empty without noise.
         graph: that the method made up to the chosen round, such as a condensed one; empty without.
         places: by round, of a task that is drawn, the coordinates and the class of all items, `[items, 3]`.
@@ -66,6 +67,7 @@ class RunResult:
     parties: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     over_parties: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     evaluated: str = "sent"
+    groups: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -75,15 +77,14 @@ class RunResult:
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
         keys = ("method", "seed", "rounds", "chosen_round", "seconds", "evaluated", "metrics")
-        more = {key: getattr(self, key) for key in ("privacy", "parties", "over_parties") if getattr(self, key)}
-        if groups := self.models.get("groups"):
-            more["groups"] = {name: list(group["parties"]) for name, group in groups.items()}
+        more = {
+            key: getattr(self, key) for key in ("privacy", "parties", "over_parties", "groups") if getattr(self, key)
+        }
         return {key: getattr(self, key) for key in keys} | more
 
     def dump(self) -> dict[str, Any]:
-        whole = {key: value for key, value in self.summary().items() if key != "groups"}
         more = {"models": self.models, "places": self.places, "graph": self.graph}
-        return {**whole, "history": self.history, "ledger": self.ledger.dump(), **more}
+        return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), **more}
 
     @classmethod
     def of_dump(cls, saved: Mapping[str, Any]) -> RunResult:
@@ -147,7 +148,7 @@ class Run:
         self.state = State()
         self.progress: dict[str, Any] = {
             "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "places": {}, "seconds": 0.0,
-            "tested": {},
+            "tested": {}, "groups": {},
         }  # fmt: skip
         self.history: History = []
         self._tested: dict[str, Any] = {}
@@ -211,7 +212,8 @@ class Run:
         chosen = value is None or self.method.select == "last"
         if chosen or best is None or value > best:
             kept = {"models": self._saved(models), "graph": self.method.product(state), "tested": self._tested}
-            self.progress |= {"metrics": metrics, **kept, "chosen_round": state.round}
+            groups = {name: list(group.parties) for name, group in models.groups.items()}
+            self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None:
@@ -228,10 +230,7 @@ class Run:
         """The models of this round as they are saved, each under its owner; a federation's parties write their own."""
         personal = models.personal or self.method.evaluate_with == "trained"
         own = self.federation.models() if personal or not self.here else {}
-        groups = {
-            name: {"parties": list(group.parties), "weights": dict(group.weights)}
-            for name, group in models.groups.items()
-        }
+        groups = {name: dict(group.weights) for name, group in models.groups.items()}
         saved = {"shared": dict(models.shared), "groups": groups, "parties": own}
         return {owner: weights for owner, weights in saved.items() if weights}
 
@@ -285,6 +284,7 @@ class Run:
             parties={party: metrics for party, (_, metrics) in tested.items()},
             over_parties=over_parties(tested),
             evaluated=self.method.evaluate_with,
+            groups=self.progress["groups"],
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 

@@ -140,8 +140,8 @@ def _weight_files(run: RunResult) -> Iterator[tuple[str, dict[str, Any]]]:
     name = f"{run.method}-{run.seed}"
     if run.weights:
         yield name, _contiguous(run.weights)
-    for group, model in run.models.get("groups", {}).items():
-        yield f"{name}/groups/{group}", _contiguous(model["weights"])
+    for group, weights in run.models.get("groups", {}).items():
+        yield f"{name}/groups/{group}", _contiguous(weights)
     for party, weights in run.models.get("parties", {}).items():
         yield f"{name}/{party}", _contiguous(weights)
 
