@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from groups import TwoGroups
 from safetensors.torch import load_file
 
-from groups import TwoGroups
 from isthmus.study.run import run
 from isthmus.testing import CHECKS, check_method, small_parties
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from groups import TwoGroups
+from safetensors.torch import load_file
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
 from isthmus.deploy.coordinator import Outcome, coordinate

@@ -1,13 +1,13 @@
 """Ditto against its algorithm in plain PyTorch."""
 
 import pytest
+from personal import ADAMW, built, fitted, mean, run, weights_of
 
 from helpers import assert_close, make_parties
 from isthmus.methods.ditto import Ditto
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.local import Local
 from isthmus.methods.training import LocalTraining
-from personal import ADAMW, built, fitted, mean, run, weights_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 SGD = LocalTraining(epochs=2, optimizer="sgd", lr=0.1)

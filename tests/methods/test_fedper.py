@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from personal import ADAMW, built, fitted, mean, run, weights_of
 from torch import nn
 from torch_geometric.nn import GCNConv
 
@@ -11,7 +12,6 @@ from isthmus.methods.fedper import FedPer
 from isthmus.nn.encoders import Sgc
 from isthmus.nn.weights import head_weights
 from isthmus.study.run import run as run_methods
-from personal import ADAMW, built, fitted, mean, run, weights_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from personal import ADAMW, built, run, weights_of
 from torch.nn import functional as F
 
 from helpers import CLASSES, assert_close, make_parties, plain_optimizer, plain_output
@@ -11,7 +12,6 @@ from isthmus.errors import IsthmusError
 from isthmus.methods.fedproto import FedProto
 from isthmus.nn.weights import head_of
 from isthmus.testing import check_method, small_parties
-from personal import ADAMW, built, run, weights_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -1,11 +1,11 @@
 """FedRep against its algorithm in plain PyTorch."""
 
 import pytest
+from personal import ADAMW, built, fitted, mean, run, weights_of
 
 from helpers import assert_close, make_parties
 from isthmus.methods.fedrep import FedRep
 from isthmus.nn.weights import body_weights, head_weights
-from personal import ADAMW, built, fitted, mean, run, weights_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

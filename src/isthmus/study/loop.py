@@ -41,8 +41,8 @@ class RunResult:
     Attributes:
         metrics: of the chosen round, pooled over all parties: `test_accuracy`, `val_accuracy`, ...
         history: (round, metric, value), every evaluated round.
-        models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; in a
-            federation the parties' own models stay with them.
+        models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; a
+            federation's parties keep theirs.
         groups: by name, the parties that share a model.
         privacy: what noise the parties added and what that spends, see `Account`; empty without noise.
         graph: that the method made up to the chosen round, such as a condensed one; empty without.
