@@ -1,7 +1,7 @@
-"""Products of many parties at once: a slice of weights for each party's rows, and propagation over a fixed graph.
+"""Products for many parties at once: rows with their party's slice of weights, and propagation over a fixed graph.
 
-Neither torch nor PyG has these without compiled extras. One `torch.mm` per party into a shared output keeps the
-arithmetic of a party on its own, to the bit; one sparse product serves all parties when columns are shifted.
+Torch and PyG have these only with compiled extras. One `torch.mm` per party into a shared output gives the same bits
+as a party alone. One sparse product serves all parties when each party's columns are shifted to its slice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch_geometric.utils import add_remaining_self_loops
 
 from isthmus.data import matrices, rows
 
-MANY = 10_000
-"""Edges from which on scipy is quicker to put them in order."""
+SCIPY_FROM = 10_000
+"""Number of edges from which scipy sorts them faster than torch."""
 
 
 class GroupedLinear(torch.autograd.Function):
-    """`y[rows of p] = x[rows of p] @ weight[p].T`, rows of a party standing together."""
+    """`y[rows of p] = x[rows of p] @ weight[p].T`, with the rows ordered by party."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -54,7 +54,7 @@ class GroupedLinear(torch.autograd.Function):
 
 
 class PerRow(torch.autograd.Function):
-    """A slice per party, repeated for each of its rows: `[parties, ...] -> [rows, ...]`."""
+    """Repeat each party's slice for its rows: `[parties, ...] -> [rows, ...]`."""
 
     @staticmethod
     def forward(ctx: Any, stack: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -72,20 +72,20 @@ def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def per_row(stack: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """A slice per party repeated for its rows; stack `[parties, ...]`."""
+    """Each party's slice of `stack` `[parties, ...]`, repeated for its rows."""
     return PerRow.apply(stack, sizes)  # type: ignore[no-untyped-call]
 
 
 def has_sparse(device: torch.device) -> bool:
-    """Whether there are products with sparse matrices on this device."""
+    """Whether the device has products with sparse matrices."""
     return device.type in ("cpu", "cuda")
 
 
 class Propagation:
-    """A fixed sparse matrix: row i of the product sums over the edges j -> i.
+    """A constant sparse matrix: row i of the product sums over the edges j -> i.
 
-    As CSR with its transpose at hand, so that backward needs no conversion; where the device has no sparse products
-    (mps), edge by edge.
+    It stores CSR and its transpose, so that backward needs no conversion. Devices without sparse products (mps) go edge
+    by edge.
     """
 
     def __init__(self, edge_index: Tensor, values: Tensor, nodes: int) -> None:
@@ -103,7 +103,7 @@ class Propagation:
 
 
 class SparseProduct(torch.autograd.Function):
-    """`matrix @ h` for a constant CSR matrix whose transpose is at hand."""
+    """`matrix @ h` for a constant CSR matrix and its transpose."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, transpose: Tensor, h: Tensor) -> Tensor:
@@ -116,14 +116,14 @@ class SparseProduct(torch.autograd.Function):
 
 
 class Propagations:
-    """Normalised propagation matrices of the graphs met last, so that none is made twice.
+    """A cache of the propagation matrices of the last graphs.
 
-    They are found by the identity of `edge_index` (kept alive here, so that an identity is never reused).
+    The key is the identity of `edge_index` and `edge_weight`; the cache keeps both alive so that no identity is reused.
     """
 
     def __init__(self, keep: int = 8) -> None:
         self.keep = keep
-        self._met: dict[tuple[Any, ...], tuple[tuple[Any, ...], Propagation]] = {}
+        self._cache: dict[tuple[Any, ...], tuple[tuple[Any, ...], Propagation]] = {}
 
     def gcn(
         self,
@@ -137,47 +137,47 @@ class Propagations:
     ) -> Propagation:
         """D^-1/2 (A + I) D^-1/2, see `normalised_edges`."""
 
-        def normalised() -> tuple[Tensor, Tensor]:
+        def compute() -> tuple[Tensor, Tensor]:
             return normalised_edges(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
 
-        return self._made((improved, self_loops, dtype), edge_index, edge_weight, nodes, normalised)
+        return self._get((improved, self_loops, dtype), edge_index, edge_weight, nodes, compute)
 
     def plain(
         self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
     ) -> Propagation:
-        """The weights as they are, 1 without any."""
+        """The edge weights as they are; 1 without weights."""
 
-        def given() -> tuple[Tensor, Tensor]:
+        def compute() -> tuple[Tensor, Tensor]:
             return edge_index, _weights(edge_index, edge_weight, dtype)
 
-        return self._made(("plain", dtype), edge_index, edge_weight, nodes, given)
+        return self._get(("plain", dtype), edge_index, edge_weight, nodes, compute)
 
     def mean(
         self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
     ) -> Propagation:
-        """Weights divided by the sum of the absolute weights of the edges that arrive where theirs does."""
+        """Edge weights divided by the sum of the absolute weights of all edges with the same target."""
 
-        def divided() -> tuple[Tensor, Tensor]:
+        def compute() -> tuple[Tensor, Tensor]:
             weight = _weights(edge_index, edge_weight, dtype)
             total = weight.new_zeros(nodes).index_add_(0, edge_index[1], weight.abs())
             return edge_index, weight / torch.where(total > 0, total, 1.0)[edge_index[1]]
 
-        return self._made(("mean", dtype), edge_index, edge_weight, nodes, divided)
+        return self._get(("mean", dtype), edge_index, edge_weight, nodes, compute)
 
-    def _made(
+    def _get(
         self,
-        how: tuple[Any, ...],
+        kind: tuple[Any, ...],
         edge_index: Tensor,
         edge_weight: Tensor | None,
         nodes: int,
-        make: Callable[[], tuple[Tensor, Tensor]],
+        compute: Callable[[], tuple[Tensor, Tensor]],
     ) -> Propagation:
-        key = (id(edge_index), id(edge_weight), nodes, *how)
-        if key not in self._met:
-            while len(self._met) >= self.keep:
-                self._met.pop(next(iter(self._met)))
-            self._met[key] = (edge_index, edge_weight), Propagation(*make(), nodes)
-        return self._met[key][1]
+        key = (id(edge_index), id(edge_weight), nodes, *kind)
+        if key not in self._cache:
+            while len(self._cache) >= self.keep:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[key] = (edge_index, edge_weight), Propagation(*compute(), nodes)
+        return self._cache[key][1]
 
 
 def normalised_edges(
@@ -189,9 +189,9 @@ def normalised_edges(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    """PyG's `gcn_norm`, but where weights are negative a node's degree is the sum of its edges' absolute weights.
+    """PyG's `gcn_norm`, except that with negative weights a node's degree is the sum of absolute weights.
 
-    Weights with noise may sum up to nothing, or less, and the root of that is no number.
+    Noisy weights may sum to zero or less, which has no real inverse root.
     """
     edge_weight = None if edge_weight is None else edge_weight.to(dtype)
     if edge_weight is None or not bool((edge_weight < 0).any()):
@@ -204,17 +204,16 @@ def normalised_edges(
 
 
 def _weights(edge_index: Tensor, edge_weight: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """1 for each edge where there are none."""
+    """The edge weights, or 1 for each edge."""
     ones = torch.ones(edge_index.size(1), device=edge_index.device)
     return (ones if edge_weight is None else edge_weight).to(dtype)
 
 
 class Features:
-    """Sparse features on their way into a first layer.
+    """Sparse features as the input of a first layer; `torch.nn.functional.dropout` and `linear` accept it.
 
-    A stack of first-layer products over all parties is one sparse product when each row's columns are shifted to its
-    party's slice of the stacked weight; the shifted structure and its transpose are made once per set of slices.
-    It stands where a tensor would: `torch.nn.functional.dropout` and `linear` take it.
+    The products of all parties' rows with their slices of the weight are one sparse product: each row's columns are
+    shifted to its party's slice. The shifted structure and its transpose are cached.
     """
 
     def __init__(self, x: Tensor, values: Tensor | None = None, structures: dict[Any, Any] | None = None) -> None:
@@ -224,7 +223,7 @@ class Features:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.dropout:  # in training the draws of each party come from `Draws`
+        if func is torch.nn.functional.dropout:  # in training `Draws` handles it
             return args[0]
         if func is torch.nn.functional.linear:
             return args[0].linear(*args[1:], **(kwargs or {}))
@@ -248,7 +247,7 @@ class Features:
         return Features(self.x, values, self._structures)
 
     def entries(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """How many stored entries the rows of each party have."""
+        """Number of stored entries in the rows of each party."""
         key = ("entries", tuple(sizes))
         if key not in self._structures:
             ends = torch.tensor(sizes).cumsum(0)
@@ -257,7 +256,7 @@ class Features:
         return self._structures[key]
 
     def all_columns(self, sizes: Sequence[int]) -> Columns:
-        """The whole width for every party."""
+        """`Columns` with the whole width for every party."""
         key = ("columns", tuple(sizes))
         if key not in self._structures:
             self._structures[key] = Columns(self.x, sizes, touched=False)
@@ -269,10 +268,7 @@ class Features:
         return out if bias is None else out + bias
 
     def grouped(self, weight_rows: Tensor, columns: Columns) -> Tensor:
-        """Every party's rows times its own slice of `weight_rows` (see `Columns`).
-
-        Slices of the whole width serve any features; slices of touched columns only those they were found in.
-        """
+        """Every party's rows times its own slice of `weight_rows` (see `Columns`)."""
         return self._product(("grouped", columns), columns.of_entries, weight_rows.size(0), weight_rows)
 
     def _product(self, key: Any, columns: Tensor, width: int, h: Tensor) -> Tensor:
@@ -289,17 +285,17 @@ class Features:
 
 
 class Columns:
-    """Which rows of a first-layer weight (stored `[in, out]`) each party keeps a slice of.
+    """Which rows of a first-layer weight (stored `[in, out]`) each party has in its slice.
 
     Arguments:
         x: sparse features of all parties.
-        sizes: rows of each party.
-        touched: keep only the columns that a party's features ever touch, else all of them.
+        sizes: number of rows of x of each party.
+        touched: only the columns in which a party has entries, else all columns.
 
     Attributes:
-        index: for every kept row its column of x, party after party, `[kept]`.
-        sizes: kept rows of each party.
-        of_entries: for every stored entry of x the kept row it meets.
+        index: the column of x of every row of the slices, party after party.
+        sizes: number of rows of each party's slice.
+        of_entries: for every stored entry of x, the row that it is multiplied with.
     """
 
     def __init__(self, x: Tensor, sizes: Sequence[int], touched: bool) -> None:
@@ -308,9 +304,9 @@ class Columns:
         party = rows.party_of_rows(sizes, x.device)
         key = party[_row_of_entries(x)] * width + x.col_indices()
         if touched:
-            kept, self.of_entries = torch.unique(key, return_inverse=True)
-            self.index = kept % width
-            self.sizes = tuple(torch.bincount(kept // width, minlength=len(sizes)).tolist())
+            touched_keys, self.of_entries = torch.unique(key, return_inverse=True)
+            self.index = touched_keys % width
+            self.sizes = tuple(torch.bincount(touched_keys // width, minlength=len(sizes)).tolist())
         else:
             self.of_entries = key
             self.index = torch.arange(width, device=x.device).repeat(len(sizes))
@@ -328,10 +324,10 @@ def _crow(index: Tensor, length: int) -> Tensor:
 
 
 def _both_ways(source: Tensor, target: Tensor, values: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
-    """The matrix that sends h along the edges, and its transpose."""
-    if values.device.type != "cpu" or values.numel() < MANY:
+    """The propagation matrix and its transpose."""
+    if values.device.type != "cpu" or values.numel() < SCIPY_FROM:
         return _csr(target, source, values, (nodes, nodes)), _csr(source, target, values, (nodes, nodes))
-    # scipy counts where torch sorts: 3 ms instead of 11 for a batch of fully connected molecules, 200,000 edges
+    # scipy counts where torch sorts: 3 ms rather than 11 for 200,000 edges
     matrix = coo_array((values.numpy(), (target.numpy(), source.numpy())), shape=(nodes, nodes)).tocsr()
     return matrices.to_tensor(matrix), matrices.to_tensor(matrix.T.tocsr())
 
