@@ -112,7 +112,7 @@ def test_new_makes_a_folder_that_a_study_takes(isthmus: Isthmus, tmp_path: Path)
     done = isthmus(*NEW)
     assert done.code == 0
     assert done.out == "party folder in north\n"
-    assert done.err == "north: note: transfers.csv: columns that mean nothing here are left out: memo\n"
+    assert done.err == "north: note: transfers.csv: columns without a role are left out: memo\n"
     assert isthmus("party", "check", "north").out == "north: 30 nodes, 60 edges, 1 across its border, 30 labelled\n"
     assert isthmus("run", "--data", "./north", "--rounds", "2", "--hidden", "4").code == 0
 
@@ -160,7 +160,7 @@ def test_molecules_that_nobody_has_tested_are_embedded(isthmus: Isthmus, tmp_pat
     for at, lab in enumerate(("north", "south")):
         (tmp_path / f"{lab}.csv").write_text("structure\n" + "\n".join(texts[4 * at :][:4]) + "\n")
         made = ("party", "new", f"labs/{lab}", "--smiles", f"{lab}.csv", "--molecule", "structure")
-        assert "or say how many there are with --classes" in isthmus(*made).err
+        assert "or give their number with --classes" in isthmus(*made).err
         assert isthmus(*made, "--classes", "2").code == 0
     run = ("run", "--data", "./labs", "--rounds", "1", "--hidden", "4", "--out", "out")
     assert "or learn without labels: set task.name = 'graph-clustering'" in isthmus(*run).err
@@ -267,7 +267,7 @@ def test_export_does_not_overwrite_unless_told(isthmus: Isthmus, tmp_path: Path)
     isthmus("party", "export", "out", *small, "--parties", "2")
     done = isthmus("party", "export", "out", *small, "--parties", "3")
     assert done.code == 2
-    assert "out is there already" in done.err
+    assert "out exists: choose another folder" in done.err
     assert isthmus("party", "export", "out", *small, "--parties", "3", "--force").code == 0
     assert len(list((tmp_path / "out").iterdir())) == 3
 

@@ -297,7 +297,7 @@ def test_another_task_than_the_labels_ask_for_is_refused():
 
 
 def test_pairs_are_not_written_to_folders(tmp_path):
-    with pytest.raises(IsthmusError, match="holds pairs, which no folder has"):
+    with pytest.raises(IsthmusError, match="holds pairs, which no folder can hold"):
         write_parties(tmp_path / "folders", make_parties(), 2)
     assert not list(tmp_path.iterdir())
 

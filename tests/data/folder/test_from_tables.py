@@ -49,7 +49,7 @@ def source(request, tmp_path):
                 paths[name] = tmp_path / f"{name}.{request.param}"
                 write = csv.write_csv if request.param == "csv" else parquet.write_table
                 write(pa.table(columns), paths[name])
-        return SourceTables(**paths, **{"renamed": ROLES, **options})
+        return SourceTables(**paths, **{"columns": ROLES, **options})
 
     return write
 
@@ -114,7 +114,7 @@ def test_columns_are_of_the_kind_that_their_values_show(tmp_path):
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table(transfers()), tmp_path / "edges.parquet")
     contents, _ = made(
-        tmp_path / "north", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet", renamed=ROLES)
+        tmp_path / "north", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet", columns=ROLES)
     )
     assert {
         name: (kind.name, kind.model_dump(exclude={"structural"}))
@@ -150,7 +150,7 @@ def test_several_tasks(tmp_path, source):
         risk=None, fraud=[at % 2 for at in range(COUNT)], loss=[None if at % 3 else 0.5 for at in range(COUNT)]
     )
     roles = {role: column for role, column in ROLES.items() if role != "label"}
-    contents, _ = made(tmp_path / "north", source(nodes, transfers(), renamed=roles, tasks=["loss", "fraud"]))
+    contents, _ = made(tmp_path / "north", source(nodes, transfers(), columns=roles, tasks=["loss", "fraud"]))
     assert contents.settings.tasks == ["loss", "fraud"]
     assert contents.y.shape == (COUNT, 2)
     assert set(contents.settings.columns) == {"balance", "sector"}
@@ -175,7 +175,7 @@ def test_what_means_nothing_in_edges_is_left_out_and_told(tmp_path, source):
     )
     assert len(problems) == 1
     assert problems[0].startswith("note: edges.")
-    assert problems[0].endswith("columns that mean nothing here are left out: when, memo")
+    assert problems[0].endswith("columns without a role are left out: when, memo")
     assert parquet.read_schema(tmp_path / "north" / EDGES).names == ["source", "target", "weight", "owner"]
 
 
@@ -229,7 +229,7 @@ def test_features_may_be_called_like_the_columns_of_edges(tmp_path, source):
     roles = {"id": "account", "label": "risk"}
     columns = transfers()
     edges = {"source": columns["from"][:COUNT], "target": columns["to"][:COUNT], "weight": columns["amount"][:COUNT]}
-    contents, _ = made(tmp_path / "north", source(nodes, edges, renamed=roles))
+    contents, _ = made(tmp_path / "north", source(nodes, edges, columns=roles))
     kinds = {name: kind.name for name, kind in contents.settings.feature_columns().items()}
     assert kinds == {
         **dict.fromkeys(("balance", "target", "weight"), "number"),
@@ -251,7 +251,7 @@ def test_a_pile_of_graphs(tmp_path, source):
     graphs = {"compound": draft.tables[GRAPHS]["id"], "active": draft.tables[GRAPHS]["label"]}
     nodes["compound"] = nodes.pop("graph")
     roles = {"graph": "compound", "label": "active"}
-    contents, _ = made(tmp_path / "lab", source(nodes, draft.tables[EDGES], graphs, renamed=roles))
+    contents, _ = made(tmp_path / "lab", source(nodes, draft.tables[EDGES], graphs, columns=roles))
     assert contents.settings.level == "graph"
     assert contents.items == 6
     assert contents.batch.bincount().tolist() == [2, 3] * 3
@@ -260,15 +260,15 @@ def test_a_pile_of_graphs(tmp_path, source):
 def test_molecules(tmp_path):
     pytest.importorskip("rdkit")
     (tmp_path / "assays.csv").write_text("structure,toxic,soluble,remark\nCCO,1,0,good\nC(,0,1,\nC,,1,odd\n")
-    source = SourceTables(smiles=tmp_path / "assays.csv", renamed={"smiles": "structure"}, tasks=["toxic", "soluble"])
+    source = SourceTables(smiles=tmp_path / "assays.csv", columns={"smiles": "structure"}, tasks=["toxic", "soluble"])
     contents, problems = made(tmp_path / "lab", source)
     assert problems == [
-        "note: assays.csv: columns that mean nothing here are left out: remark",
+        "note: assays.csv: columns without a role are left out: remark",
         "note: molecules.csv, row 2: the SMILES cannot be read: the molecule is left out",
     ]
     assert contents.items == 2
     (tmp_path / "more.csv").write_text("structure,soluble,toxic\nCC,1,0\n")
-    like = SourceTables(smiles=tmp_path / "more.csv", renamed={"smiles": "structure"}, like=tmp_path / "lab")
+    like = SourceTables(smiles=tmp_path / "more.csv", columns={"smiles": "structure"}, like=tmp_path / "lab")
     second, _ = made(tmp_path / "other", like)
     assert second.settings.tasks == ["toxic", "soluble"]
     assert second.y.tolist() == [[0, 1]]
@@ -328,8 +328,8 @@ def test_numbers_that_are_names_at_the_other_party_are_names_here(tmp_path, sour
 @pytest.mark.parametrize(
     ("draft", "options", "due"),
     [
-        (pile_draft(), {}, "that party holds a collection of graphs, these tables are something else"),
-        (graph_draft(), {"tasks": ["balance"]}, "its tasks are none: leave --task out"),
+        (pile_draft(), {}, "that party holds a collection of graphs, these tables do not"),
+        (graph_draft(), {"tasks": ["balance"]}, "its tasks are none: remove --task"),
         (graph_draft().said(classes=3), {}, "party.toml: give one of labels, classes and tasks"),
         (None, {}, "party.toml: No such file or directory"),
     ],
@@ -348,7 +348,7 @@ def test_what_is_no_like_is_refused(tmp_path, source, draft, options, due):
 
 def but(role):
     """Roles without this one."""
-    return {"renamed": {each: column for each, column in ROLES.items() if each != role}}
+    return {"columns": {each: column for each, column in ROLES.items() if each != role}}
 
 
 MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
@@ -361,13 +361,13 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
             {"risk": None},
             {},
             but("label"),
-            "there is no label: name the column with --label, take the classes from --like a party",
+            "there is no label: name the column with --label, take the classes from another party with --like",
         ),
         (
             {"risk": [None] * COUNT},
             {},
             {},
-            "there is no label: name the column with --label, take the classes from --like a party",
+            "there is no label: name the column with --label, take the classes from another party with --like",
         ),
         (
             {"risk": [at / 2 for at in range(COUNT)]},
@@ -382,10 +382,10 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
             {},
             "option 'classes' is 100001: input should be less than or equal to 100000",
         ),
-        ({}, {}, {"renamed": {**ROLES, "id": "acount"}}, "no column 'acount': it has account, balance, sector, risk"),
-        ({}, {}, {"ignore": ["riks"]}, "--ignore riks: no table has such a column: did you mean 'risk'?"),
+        ({}, {}, {"columns": {**ROLES, "id": "acount"}}, "no column 'acount': it has account, balance, sector, risk"),
+        ({}, {}, {"ignore": ["riks"]}, "--ignore riks: no table has this column: did you mean 'risk'?"),
         ({"id": list(range(COUNT))}, {}, {}, "has two columns for 'id': leave one out with --ignore"),
-        ({"balance": None, "sector": None}, {}, {}, "the nodes have no column of features: add at least one"),
+        ({"balance": None, "sector": None}, {}, {}, "the nodes have no feature column: add at least one"),
         ({"balance": [None] * COUNT}, {}, {}, "column 'balance' has no value in any row: leave it out with --ignore"),
         (
             {"account": ["A1"] * COUNT},
@@ -425,7 +425,7 @@ def test_what_is_no_use_is_refused_and_nothing_is_written(tmp_path, source, node
 )
 def test_names_are_no_categories(tmp_path, source, column, count):
     with pytest.raises(
-        IsthmusError, match=rf"column 'holder' has {count} different texts: .* leave it out with --ignore holder"
+        IsthmusError, match=rf"column 'holder' has {count} different texts, .* leave it out with --ignore holder"
     ):
         create_folder(tmp_path / "north", source(accounts(holder=column), transfers()))
     assert not (tmp_path / "north").exists()
@@ -450,7 +450,7 @@ def test_names_are_no_labels(tmp_path):
     nodes = {"id": list(range(count)), "x": [1.0] * count, "label": [f"person {at}" for at in range(count)]}
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table({"source": [0], "target": [1]}), tmp_path / "edges.parquet")
-    with pytest.raises(IsthmusError, match="the label column has 150 different texts: that looks like names"):
+    with pytest.raises(IsthmusError, match="the label column has 150 different texts, which look like names"):
         create_folder(tmp_path / "out", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
 
 
@@ -529,7 +529,7 @@ def test_after_an_interruption_there_is_no_trace(tmp_path, source, monkeypatch, 
 def test_a_folder_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path, source):
     origin = source(accounts(), transfers())
     made(tmp_path / "north", origin)
-    with pytest.raises(IsthmusError, match="is there already"):
+    with pytest.raises(IsthmusError, match="exists: choose another folder"):
         create_folder(tmp_path / "north", origin)
     bad = source(accounts(risk=[at / 2 for at in range(COUNT)]), transfers())
     with pytest.raises(UnusableFolder):
@@ -541,6 +541,6 @@ def test_the_tables_inside_a_folder_are_never_lost(tmp_path, source):
     """Somebody keeps the tables in the folder that is made from them."""
     made(tmp_path / "north", source(accounts(), transfers()))
     csv.write_csv(pa.table(accounts()), tmp_path / "north" / "accounts.csv")
-    with pytest.raises(IsthmusError, match="holds other things than party folders"):
+    with pytest.raises(IsthmusError, match="holds other files than party folders"):
         create_folder(tmp_path / "north", source(accounts(), transfers()), force=True)
     assert (tmp_path / "north" / "accounts.csv").exists()

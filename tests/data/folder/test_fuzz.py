@@ -367,7 +367,7 @@ def remake(root: Path, seed: int) -> str:
     like = folder if draw.random() < 0.2 else None
     before = sorted(root.rglob("*"))
     try:
-        origin = SourceTables(**paths, renamed=roles, ignore=() if like else ["words.at", "words.value"], like=like)
+        origin = SourceTables(**paths, columns=roles, ignore=() if like else ["words.at", "words.value"], like=like)
         create_folder(root / "deep" / "new", origin, name=draw.choice(["", "", "new", *WORDS]))
     except IsthmusError as error:
         one_line(error)

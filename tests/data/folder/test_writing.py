@@ -218,7 +218,7 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
     parties = make_node_parties((3, 4))
     write_parties(tmp_path / "out", parties, 3)
     before = tree(tmp_path)
-    with pytest.raises(IsthmusError, match=r"out is there already: choose another folder, or .* --force"):
+    with pytest.raises(IsthmusError, match=r"out exists: choose another folder, or .* --force"):
         write_parties(tmp_path / "out", parties[:1], 3)
     assert tree(tmp_path) == before
     write_parties(tmp_path / "out", parties[:1], 3, force=True)
@@ -241,7 +241,7 @@ def test_what_is_no_party_folder_is_never_replaced(tmp_path, other):
     write_parties(tmp_path / "out", make_node_parties((3,)), 3)
     (tmp_path / "out" / other).parent.mkdir(exist_ok=True)
     (tmp_path / "out" / other).write_text("precious")
-    with pytest.raises(IsthmusError, match="holds other things than party folders"):
+    with pytest.raises(IsthmusError, match="holds other files than party folders"):
         write_parties(tmp_path / "out", make_node_parties((3,)), 3, force=True)
     assert (tmp_path / "out" / other).read_text() == "precious"
 

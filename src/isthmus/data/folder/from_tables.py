@@ -1,4 +1,4 @@
-"""A party folder from the tables that an organisation has: CSV or Parquet, under column names of its own."""
+"""Create a party folder from an organisation's own tables, CSV or Parquet, with its own column names."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from isthmus.data.party import NAME_RULE
 from isthmus.errors import IsthmusError, did_you_mean
 
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
-"""Columns of ids in each file; a node's graph only where there are graphs."""
+"""Columns of ids in each file."""
 
 
 @dataclass(frozen=True)
 class SourceTables:
-    """Where the data of a new party folder come from.
+    """The tables for a new party folder.
 
     Arguments:
         nodes, edges, graphs: the tables, CSV or Parquet.
-        smiles: a CSV file of molecules instead.
-        renamed: for each column with a meaning of its own (id, label, split, source, ...) its name in these tables.
-        tasks: columns of labels, where there are several tasks.
+        smiles: a CSV file of molecules, instead of the tables.
+        columns: the name in these tables of each column with a role (id, label, split, source, ...).
+        tasks: columns of labels, if there are several tasks.
         ignore: columns to leave out.
-        like: another party's folder or `party.toml`, whose labels and columns this party shares.
+        like: another party's folder or `party.toml`, for the same labels and feature columns.
         directed: whether an edge runs from source to target only.
-        classes: how many classes there are, where no item has a label yet.
+        classes: the number of classes, if no item has a label yet.
     """
 
     nodes: Path | None = None
     edges: Path | None = None
     graphs: Path | None = None
     smiles: Path | None = None
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
     tasks: Sequence[str] = ()
     ignore: Sequence[str] = ()
     like: Path | None = None
@@ -65,29 +65,29 @@ class SourceTables:
 
 
 def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: bool = False) -> list[Problem]:
-    """Write a party folder and check it; where something severe is wrong nothing is written.
+    """Write a party folder and check it; after a severe problem nothing is written.
 
     Returns:
-        What is wrong with it, by the rows of the tables that it was made from.
+        The problems, with row numbers of the tables.
     """
     name = name or os.path.basename(os.path.realpath(folder))
     if not name.isprintable():
-        raise _refused(f"name '{name}' holds what cannot be shown: choose another with --name, of {NAME_RULE}")
+        raise _error(f"name '{name}' has characters that cannot be printed: choose another with --name, of {NAME_RULE}")
     like = _like(source)
     tables, notes = _tables(source, like.get("tasks") or source.tasks)
     settings = {"format": 1, "name": name, **_settings(source, tables, name), **like}
-    with atomic_folder(folder, force=force) as aside:
+    with atomic_folder(folder, force=force) as new_folder:
         for file, table in tables.items():
-            _write(aside / file, table)
-        store.write(aside / FILE, toml.dumps(settings))
-        _, problems = check_folder(aside)
+            _write(new_folder / file, table)
+        store.write(new_folder / FILE, toml.dumps(settings))
+        _, problems = check_folder(new_folder)
         if any(each.severe for each in problems):
             raise UnusableFolder(problems)
     return [*notes, *problems]
 
 
-class UnusableFolder(IsthmusError):  # noqa: N818 - what it is, not what went wrong
-    """A folder that would be no use; carries what is wrong, so that the command line can list it all."""
+class UnusableFolder(IsthmusError):  # noqa: N818 - names the folder, not an event
+    """The new folder would be unusable. Carries all problems, so that the command line can list them."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         severe = [each for each in problems if each.severe]
@@ -95,19 +95,19 @@ class UnusableFolder(IsthmusError):  # noqa: N818 - what it is, not what went wr
         self.problems = list(problems)
 
 
-def _refused(reason: str) -> IsthmusError:
-    """The error for tables that no folder can be made from, to be raised; on one line, whatever columns are called."""
+def _error(reason: str) -> IsthmusError:
+    """Return an error about the tables, on one line even if column names hold line breaks."""
     return IsthmusError(printable(reason))
 
 
 def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The folder's files, each with the columns named as they are there, and what was left out of them."""
+    """Return the folder's tables, with the column names of a party folder, and notes on ignored columns."""
     if source.smiles is not None and (source.nodes or source.edges or source.graphs):
-        raise _refused("molecules bring their own nodes and edges: give --smiles alone")
+        raise _error("molecules have their own nodes and edges: give --smiles alone")
     if source.smiles is None and (source.nodes is None or source.edges is None):
-        raise _refused("a party has nodes and edges: give both --nodes and --edges, or --smiles")
+        raise _error("a party has nodes and edges: give both --nodes and --edges, or --smiles")
     items = {role: role for role in ("id", "label", "split")}
-    wanted: list[tuple[str, Path | None, dict[str, str]]] = [
+    sources: list[tuple[str, Path | None, dict[str, str]]] = [
         (MOLECULES, source.smiles, {"smiles": "smiles", **items}),
         (GRAPHS, source.graphs, {"graph": "id", "label": "label", "split": "split"}),
         (NODES, source.nodes, items if source.graphs is None else {"id": "id", "graph": "graph"}),
@@ -115,55 +115,60 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     ]
     tables: dict[str, Any] = {}
     notes: list[Problem] = []
-    seen: set[str] = set()
-    for file, path, roles in wanted:
+    names: set[str] = set()
+    for file, path, roles in sources:
         if path is None:
             continue
-        table = _renamed(path, source, roles, IDS[file], seen)
-        meant = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
-        extra = [name for name in table.column_names if name not in meant]
+        table, original = _read_renamed(path, source, roles, IDS[file])
+        names.update(original)
+        used = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
+        extra = [name for name in table.column_names if name not in used]
         if extra:
-            what = f"columns that mean nothing here are left out: {join_names(extra)}"
+            what = f"columns without a role are left out: {join_names(extra)}"
             notes.append(Problem(path.name, what, severe=False))
-        tables[file] = table.select(meant)
+        tables[file] = table.select(used)
     for column in source.ignore:
-        if column not in seen:
-            raise _refused(f"--ignore {column}: no table has such a column: {did_you_mean(column, seen)}")
+        if column not in names:
+            raise _error(f"--ignore {column}: no table has this column: {did_you_mean(column, names)}")
     return _with_ids_of_one_type(tables), notes
 
 
-def _renamed(path: Path, source: SourceTables, roles: Mapping[str, str], ids: Sequence[str], seen: set[str]) -> Any:
-    """A table without the columns to leave out, and with those that have a role called as in a party folder.
+def _read_renamed(
+    path: Path, source: SourceTables, roles: Mapping[str, str], ids: Sequence[str]
+) -> tuple[Any, list[str]]:
+    """Read a table, drop the ignored columns, and give those with a role their names in a party folder.
 
     Arguments:
-        roles: what columns mean, and what they are called in a party folder.
-        ids: of these what holds ids.
-        seen: takes up the names of all columns that there are.
+        roles: the roles that columns can have, with their names in a party folder.
+        ids: those of these names that hold ids.
+
+    Returns:
+        The table, and the original names of all its columns.
     """
-    columns = {source.renamed.get(role, role): final for role, final in roles.items()}
+    columns = {source.columns.get(role, role): final for role, final in roles.items()}
     table = read_table(path, as_text=["id", *(column for column, final in columns.items() if final in ids)])
-    seen.update(table.column_names)
+    original = list(table.column_names)
     table = table.select([at for at, name in enumerate(table.column_names) if name not in source.ignore])
     for role in roles:
-        if role in source.renamed and source.renamed[role] not in table.column_names:
-            raise _refused(f"{path} has no column '{source.renamed[role]}': it has {join_names(table.column_names)}")
+        if role in source.columns and source.columns[role] not in table.column_names:
+            raise _error(f"{path} has no column '{source.columns[role]}': it has {join_names(table.column_names)}")
     names = [columns.get(name, name) for name in table.column_names]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
-        raise _refused(f"{path} has two columns for '{double}': leave one out with --ignore")
-    return table.rename_columns(names)
+        raise _error(f"{path} has two columns for '{double}': leave one out with --ignore")
+    return table.rename_columns(names), original
 
 
 def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
-    """Ids as whole numbers where all of them are, in all tables; else as texts."""
+    """Return the tables with all ids as whole numbers, if all of them are, or else as texts."""
     ids = [(file, column) for file, table in tables.items() for column in IDS[file] if column in table.column_names]
-    columns = {place: to_plain(tables[place[0]].column(place[1])) for place in ids}
+    columns = {(file, column): to_plain(tables[file].column(column)) for file, column in ids}
     if all(_are_whole(values) for values in columns.values()):
         cast: Any = pa.int64()
     elif all(is_text(values.type) or pa.types.is_integer(values.type) for values in columns.values()):
         cast = pa.string()
     else:
-        return tables  # the check says what is wrong with them
+        return tables  # check_folder reports the problem
     for (file, column), values in columns.items():
         at = tables[file].column_names.index(column)
         tables[file] = tables[file].set_column(at, column, blank_to_null(values).cast(cast))
@@ -171,17 +176,17 @@ def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _are_whole(values: Any) -> bool:
-    """Whether ids are whole numbers, or texts that say no more than these: "007" is another id than "7"."""
+    """Whether ids are whole numbers, or texts that are equal to one; "007" is another id than "7"."""
     if pa.types.is_integer(values.type):
         return not pa.types.is_uint64(values.type)
     if not is_text(values.type):
         return False
-    said = to_texts(values).drop_null()
-    return bool(pc.all(pc.match_substring_regex(said, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
+    known = to_texts(values).drop_null()
+    return bool(pc.all(pc.match_substring_regex(known, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
 
 
 def _settings(source: SourceTables, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """`party.toml` but for the name: what the tables show, unless another party declares it."""
+    """Return the settings that the tables show, without those that `source.like` declares."""
     settings = {
         "level": _level(source),
         "directed": source.directed or None,
@@ -198,42 +203,42 @@ def _level(source: SourceTables) -> str:
 
 
 def _like(source: SourceTables) -> dict[str, Any]:
-    """What the party shares with another one; nothing where there is no such."""
+    """Return the settings that the party takes from `source.like`, if it is given."""
     if source.like is None:
         return {}
     other, problems = read_settings(source.like.parent if source.like.name == FILE else source.like)
     if other is None:
-        raise _refused(f"--like {source.like}: {problems[0]}")
+        raise _error(f"--like {source.like}: {problems[0]}")
     if other.level != _level(source) or (other.smiles is None) != (source.smiles is None):
-        raise _refused(f"--like {source.like}: that party holds {_held(other)}, these tables are something else")
+        raise _error(f"--like {source.like}: that party holds {_content(other)}, these tables do not")
     if source.tasks and list(source.tasks) != other.tasks:
-        raise _refused(f"--like {source.like}: its tasks are {join_names(other.tasks or ['none'])}: leave --task out")
+        raise _error(f"--like {source.like}: its tasks are {join_names(other.tasks or ['none'])}: remove --task")
     shared = other.model_dump(include={"labels", "classes", "tasks", "ids", "columns"})
     return {**shared, "smiles": None if other.smiles is None else {"features": other.smiles.features}}
 
 
-def _held(settings: PartyFile) -> str:
+def _content(settings: PartyFile) -> str:
     return "molecules" if settings.smiles else {"node": "one graph", "graph": "a collection of graphs"}[settings.level]
 
 
 def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
-    """The labels as the table shows them."""
+    """Return the settings of labels that the table shows."""
     if source.tasks:
         return {"tasks": list(source.tasks)}
     values = blank_to_null(table.column("label")).drop_null() if "label" in table.column_names else None
     if values is None or not len(values):
         if source.classes:
             return {"classes": source.classes}
-        raise _refused(
-            "there is no label: name the column with --label, take the classes from --like a party, or say how many "
-            "there are with --classes"
+        raise _error(
+            "there is no label: name the column with --label, take the classes from another party with --like, or give "
+            "their number with --classes"
         )
     if pa.types.is_string(values.type):
         names = pc.unique(values).to_pylist()
         if len(names) > MAX_CATEGORIES:
-            raise _refused(
-                f"the label column has {len(names):,} different texts: that looks like names, not classes; name "
-                "another with --label, or list them in another party's party.toml and use --like"
+            raise _error(
+                f"the label column has {len(names):,} different texts, which look like names, not classes: name "
+                "another column with --label, or list the classes in another party's party.toml and use --like"
             )
         return {"labels": sorted(names)}
     if pa.types.is_boolean(values.type):
@@ -241,7 +246,7 @@ def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
     if is_numeric(values.type):
         most = np.nanmax(to_floats(values), initial=0)
         return {"classes": int(min(most, MAX_CLASSES)) + 1}
-    raise _refused(f"the label column holds values of type {values.type}: labels are whole numbers or texts")
+    raise _error(f"the label column holds values of type {values.type}: it must hold whole numbers or texts")
 
 
 def _partners(edges: Any, name: str) -> list[str] | None:
@@ -249,15 +254,15 @@ def _partners(edges: Any, name: str) -> list[str] | None:
         return None
     owners = blank_to_null(edges.column("owner"))
     if not is_text(owners.type):
-        raise _refused(f"the owner column holds values of type {owners.type}: it must hold names")
+        raise _error(f"the owner column holds values of type {owners.type}: it must hold names")
     return sorted({str(each) for each in pc.unique(owners.drop_null()).to_pylist()} - {name})
 
 
 def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
-    """Feature columns and their kinds, as their values show them."""
+    """Return the feature columns with their kinds, chosen by their values."""
     features = [name for name in nodes.column_names if name not in {*RESERVED, *source.tasks}]
     if not features:
-        raise _refused("the nodes have no column of features: add at least one")
+        raise _error("the nodes have no feature column: add at least one")
     return {name: _kind(name, to_array(nodes.column(name))) for name in features}
 
 
@@ -268,18 +273,18 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
     if pa.types.is_boolean(values.type):
         return {"kind": "number", "scale": "none", **_missing(values)}
     if pa.types.is_null(values.type):
-        raise _refused(f"column '{name}' has no value in any row: leave it out with --ignore {name}")
+        raise _error(f"column '{name}' has no value in any row: leave it out with --ignore {name}")
     if is_numeric(values.type):
         return {"kind": "number", **_missing(values)}
     if not pa.types.is_string(values.type):
-        raise _refused(
+        raise _error(
             f"column '{name}' holds values of type {values.type}, not features: leave it out with --ignore {name}"
         )
     different = count_distinct(values)
     if different > MAX_CATEGORIES or looks_like_names(values):
-        raise _refused(
-            f"column '{name}' has {different:,} different texts: that looks like names, not categories; leave it out "
-            f"with --ignore {name}, or declare it in another party's {FILE} and use --like"
+        raise _error(
+            f"column '{name}' has {different:,} different texts, which look like names, not categories: leave it "
+            f"out with --ignore {name}, or declare it in another party's {FILE} and use --like"
         )
     return {"kind": "category"}
 

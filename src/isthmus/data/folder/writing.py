@@ -1,4 +1,4 @@
-"""From parties to party folders: all of it, or nothing."""
+"""Write parties as party folders, all or nothing."""
 
 from __future__ import annotations
 
@@ -26,34 +26,36 @@ MOLECULES = "molecules.csv"
 
 
 def write_parties(folder: Path, parties: Sequence[Party], classes: int, *, force: bool = False) -> None:
-    """A folder of party folders, one for each party, from which `isthmus run --data FOLDER` gets the same parties.
+    """Write a folder with one party folder per party; `isthmus run --data FOLDER` loads the same parties from it.
 
     Arguments:
-        classes: how many classes (or tasks) the labels tell apart.
-        force: put it in the place of what was there, where that are party folders too.
+        classes: the number of classes (or tasks) of the labels.
+        force: replace party folders that exist already.
     """
     names = [party.name for party in parties]
     width = len(str(len(names) - 1))
-    if names != sorted(names):  # folders are read in the order of their names
+    if names != sorted(names):  # folders are read sorted by name
         names = [f"{at:0{width}d}-{name}" for at, name in enumerate(names)]
-    with atomic_folder(folder, force=force) as aside:
+    with atomic_folder(folder, force=force) as new_folder:
         for name, party in zip(names, parties, strict=True):
-            write_party(aside / name, party, classes)
+            write_party(new_folder / name, party, classes)
 
 
 def write_party(folder: Path, party: Party, classes: int) -> None:
-    """One party's folder; loading it gives the same party, bit for bit."""
+    """Write one party folder; loading it gives the same party, bit for bit."""
     import pyarrow as pa
 
     if party.level == "pair":
-        raise IsthmusError(f"party '{party.name}' holds pairs, which no folder has: write the parties that they are of")
+        raise IsthmusError(
+            f"party '{party.name}' holds pairs, which no folder can hold: write it before pairs are drawn"
+        )
     folder.mkdir(parents=True)
     ids = torch.arange(party.nodes) if party.ids is None else party.ids
     labels = _label_columns(party)
     features, declared = _feature_columns(party.graph.x)
     if party.structural is not None and party.structural.numel():
-        every = party.structural.numel() == party.features
-        declared["structural"] = every or party.structural.tolist()
+        all_features = party.structural.numel() == party.features
+        declared["structural"] = all_features or party.structural.tolist()
     settings: dict[str, Any] = {
         "format": 1,
         "name": party.name,
@@ -78,27 +80,27 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
-    """A folder to fill beside the one that is meant, which it becomes at the end; after an error there is no trace."""
+    """Yield an empty temporary folder that replaces `folder` at the end, or disappears after an error."""
     try:
         folder = Path(os.path.realpath(folder))
         _check_free(folder, force)
-        made = [each for each in folder.parents if not each.exists()]
+        missing = [each for each in folder.parents if not each.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name[:100]}-", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name[:100]}-", dir=folder.parent))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise IsthmusError(f"cannot write to {folder.parent}: {reason}; choose another folder") from error
     try:
-        inside = aside / "new"
-        inside.mkdir()
-        yield inside
-        _put(inside, folder, aside / "old")
+        new = temporary / "new"
+        new.mkdir()
+        yield new
+        _replace(folder, new, temporary / "old")
     except OSError as error:
         raise IsthmusError(f"cannot write {folder}: {error.strerror or error}; make room or choose another") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        with suppress(OSError):  # those that are not empty stay
-            for each in made:
+        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):  # the parents that were created and are still empty
+            for each in missing:
                 each.rmdir()
 
 
@@ -106,19 +108,19 @@ def _check_free(folder: Path, force: bool) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not force:
-        raise IsthmusError(f"{folder} is there already: choose another folder, or put it in its place with --force")
-    if not folder.is_dir() or not (_is_ours(folder) or all(map(_is_ours, folder.iterdir()))):
-        raise IsthmusError(f"{folder} holds other things than party folders: choose another folder")
+        raise IsthmusError(f"{folder} exists: choose another folder, or replace it with --force")
+    if not folder.is_dir() or not (_is_party_folder(folder) or all(map(_is_party_folder, folder.iterdir()))):
+        raise IsthmusError(f"{folder} holds other files than party folders: choose another folder")
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether this is a party folder that holds nothing but what is written here."""
+def _is_party_folder(folder: Path) -> bool:
+    """Whether this is a party folder without any other files."""
     files = [each.name for each in folder.iterdir()] if folder.is_dir() else []
     return FILE in files and {FILE, NODES, EDGES, GRAPHS, MOLECULES}.issuperset(files)
 
 
-def _put(new: Path, folder: Path, old: Path) -> None:
-    """`new` becomes the folder, what was there becomes `old`; or everything stays where it was."""
+def _replace(folder: Path, new: Path, old: Path) -> None:
+    """Rename `folder`, if it exists, to `old`, and `new` to `folder`; after an error everything is as before."""
     if folder.is_dir():
         folder.rename(old)
     try:
@@ -137,7 +139,7 @@ def _write_table(path: Path, columns: dict[str, Any]) -> None:
 
 
 def _label_columns(party: Party) -> dict[str, Any]:
-    """Labels and splits of the items."""
+    """Return columns with labels and splits of the items."""
     import pyarrow as pa
 
     y: Tensor = party.graph.y
@@ -155,7 +157,7 @@ def _label_columns(party: Party) -> dict[str, Any]:
 
 
 def _feature_columns(x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Features as one list column, or two where they are sparse, and how `party.toml` declares it."""
+    """Return the features as one column of lists, or two if they are sparse, and their declaration in `party.toml`."""
     import pyarrow as pa
 
     width = int(x.size(1))
@@ -171,7 +173,7 @@ def _feature_columns(x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _edge_columns(party: Party, ids: Tensor) -> dict[str, Any]:
-    """Edges within the party, then those across its border."""
+    """Return columns with the edges within the party, followed by those across its border."""
     import pyarrow as pa
 
     inner, border = ids[party.graph.edge_index], party.border
