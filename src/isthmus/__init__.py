@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from isthmus.version import VERSION
+
+__version__ = VERSION
 
 _MODULES = {
     "run": "isthmus.study.run",
@@ -29,6 +31,7 @@ _MODULES = {
     "Model": "isthmus.methods.base",
     "State": "isthmus.methods.base",
     "Averaging": "isthmus.methods.base",
+    "Learning": "isthmus.methods.base",
     "LocalTraining": "isthmus.methods.training",
     "Site": "isthmus.federation.site",
     "action": "isthmus.federation.site",
@@ -36,6 +39,8 @@ _MODULES = {
     "Mail": "isthmus.federation.answers",
     "Federation": "isthmus.federation.verbs",
     "Each": "isthmus.federation.transport",
+    "Models": "isthmus.federation.models",
+    "Group": "isthmus.federation.models",
     "IsthmusError": "isthmus.errors",
     "Results": "isthmus.study.results",
     "Study": "isthmus.study.config",
@@ -53,11 +58,14 @@ if TYPE_CHECKING:
     from isthmus.errors import IsthmusError as IsthmusError
     from isthmus.federation.answers import Answer as Answer
     from isthmus.federation.answers import Mail as Mail
+    from isthmus.federation.models import Group as Group
+    from isthmus.federation.models import Models as Models
     from isthmus.federation.site import Site as Site
     from isthmus.federation.site import action as action
     from isthmus.federation.transport import Each as Each
     from isthmus.federation.verbs import Federation as Federation
     from isthmus.methods.base import Averaging as Averaging
+    from isthmus.methods.base import Learning as Learning
     from isthmus.methods.base import Method as Method
     from isthmus.methods.base import Model as Model
     from isthmus.methods.base import State as State

@@ -14,8 +14,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from isthmus import __version__
 from isthmus.errors import IsthmusError
+from isthmus.version import VERSION
 
 FORMAT = 1
 """Format number of saved values (checkpoints, finished runs). Raise it when older files can no longer be read."""
@@ -131,7 +131,7 @@ def _escaped(key: Any) -> str:
 
 def save(path: Path, value: Any, *, private: bool = False) -> None:
     """Write a value to a file that `load` reads back, with its format number and the version that wrote it."""
-    write(path, pack({"format": FORMAT, "isthmus": __version__, "value": value}), private=private)
+    write(path, pack({"format": FORMAT, "isthmus": VERSION, "value": value}), private=private)
 
 
 def load(path: Path) -> Any:
@@ -155,6 +155,6 @@ def check_format(path: Path, content: Any, expected: int) -> None:
     number = "no format number" if found is None else f"format {found}"
     writer = f" (isthmus {header['isthmus']})" if "isthmus" in header else ""
     raise IsthmusError(
-        f"cannot read {path}: it has {number}, and isthmus {__version__} reads format {expected}; "
+        f"cannot read {path}: it has {number}, and isthmus {VERSION} reads format {expected}; "
         f"run the study again with --force, or install the version that wrote it{writer}"
     )

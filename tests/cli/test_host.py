@@ -10,8 +10,8 @@ from threading import Thread
 import pytest
 
 from command_line import Isthmus
+from isthmus.deploy import tls
 from isthmus.deploy.hosts import Host
-from isthmus.federation import tls
 
 SMALL = ("--rounds", "2", "--hidden", "8", "--set", "data.nodes=100")
 

@@ -16,10 +16,10 @@ from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.member import Member
+from isthmus.deploy.remote import ActionHandler, Message, RemoteTransport
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
-from isthmus.federation.remote import ActionHandler, Message, RemoteTransport
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command
 from isthmus.progress.terminal import unanswered_lines

@@ -19,8 +19,8 @@ from tests.deploy.test_hosts import in_one_process
 from tests.docs.test_blocks import blocks, commands
 
 from isthmus import toml
+from isthmus.deploy.tls import new_key
 from isthmus.federation import wire
-from isthmus.federation.tls import new_key
 from isthmus.study.config import Study, read_toml
 from isthmus.study.run import run_study
 

@@ -12,10 +12,10 @@ from tests.deploy.test_coordinator import study_of
 from tests.federation.hosts import InBytes
 
 from isthmus.deploy.hosts import Host, Hosts, spread
+from isthmus.deploy.remote import Message
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.local import LocalTransport
-from isthmus.federation.remote import Message
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.run import run_study

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from isthmus.data.folder.writing import write_parties
 from isthmus.deploy.member import Member
-from isthmus.federation.remote import InProcessPost, Message, PartySide
+from isthmus.deploy.remote import InProcessPost, Message, PartySide
 from isthmus.protect.sealing import Keyring, generate_keyrings
 from isthmus.study.config import Study
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from isthmus import store
-from isthmus.federation.hosted import HostSide
-from isthmus.federation.remote import Message, Post
+from isthmus.deploy.hosted import HostSide
+from isthmus.deploy.remote import Message, Post
 
 
 class InBytes(Post):

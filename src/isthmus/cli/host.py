@@ -18,7 +18,7 @@ def key(
     days: Annotated[int, typer.Option(min=1, help="Days until it expires.")] = 360,
 ) -> None:
     """Make the key that all machines of a study share: who has the file gets in, nobody else does."""
-    from isthmus.federation.tls import new_key
+    from isthmus.deploy.tls import new_key
 
     new_key(file, days)
     typer.echo(f"key in {file}: every host needs it, and who runs studies on them")
@@ -30,8 +30,8 @@ def serve(
     key: Annotated[Path, typer.Option(help="The key that all machines share.")],
 ) -> None:
     """Hold parties of one study after another until it is stopped."""
+    from isthmus.deploy import tls
     from isthmus.deploy.hosts import Host
-    from isthmus.federation import tls
 
     use_one_thread()
     try:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus import __version__
 from isthmus.cli.audit import audit_command, audits_command
 from isthmus.cli.common import Json, console, print_kind, read_study, use_one_thread
 from isthmus.cli.federation import app as federation_commands
@@ -21,6 +20,7 @@ from isthmus.cli.host import app as host_commands
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
 from isthmus.errors import IsthmusError
+from isthmus.version import VERSION
 
 if TYPE_CHECKING:
     from isthmus.deploy.hosts import Hosts
@@ -54,7 +54,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        typer.echo(f"isthmus {__version__}")
+        typer.echo(f"isthmus {VERSION}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -297,7 +297,7 @@ def _reached(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
         yield None
         return
     from isthmus.deploy.hosts import Hosts
-    from isthmus.federation.tls import TlsPost
+    from isthmus.deploy.tls import TlsPost
 
     with TlsPost([each.strip() for each in hosts.split(",")], key) as post:
         yield Hosts(post)

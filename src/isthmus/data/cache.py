@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus import __version__, store
+from isthmus import store
 from isthmus.data import rows
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
+from isthmus.version import VERSION
 
 KEPT = 512
 """Files in one folder; the oldest go when there are more."""
@@ -35,7 +36,7 @@ def digest(*parts: Any) -> str:
     >>> digest("cora", torch.ones(2)) == digest("cora", torch.ones(2)) != digest("cora", torch.ones(3))
     True
     """
-    found = hashlib.sha256(__version__.encode())
+    found = hashlib.sha256(VERSION.encode())
     _feed(found, parts)
     return found.hexdigest()
 

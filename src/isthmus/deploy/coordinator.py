@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.data.datasets.folder import PartyFolders
+from isthmus.deploy.remote import Message, Post, RemoteTransport
 from isthmus.deploy.setup import Joined, join, named_totals
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.ledger import Ledger
-from isthmus.federation.remote import Message, Post, RemoteTransport
 from isthmus.federation.verbs import Federation, format_missing
 from isthmus.methods.base import Method
 from isthmus.study.config import Study

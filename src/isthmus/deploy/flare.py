@@ -56,7 +56,7 @@ from isthmus.data.ids import read_key
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.launch import State
 from isthmus.deploy.member import Member
-from isthmus.federation.remote import Message, Post
+from isthmus.deploy.remote import Message, Post
 from isthmus.methods.base import Method
 from isthmus.protect.sealing import Keyring, generate_keyrings, public_key
 from isthmus.study.config import Study

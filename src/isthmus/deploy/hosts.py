@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from isthmus.data.cache import hash_parties
 from isthmus.data.party import Party
+from isthmus.deploy.hosted import HostSide, HostTransport
+from isthmus.deploy.remote import Message, Post
 from isthmus.errors import IsthmusError
-from isthmus.federation.hosted import HostSide, HostTransport
-from isthmus.federation.remote import Message, Post
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.study.config import Loaded, Study

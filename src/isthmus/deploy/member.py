@@ -16,10 +16,10 @@ from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.deploy.limits import limit_problems
+from isthmus.deploy.remote import ActionHandler, Message, PartySide
 from isthmus.deploy.setup import Introduction, encoding_of, of_named
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
-from isthmus.federation.remote import ActionHandler, Message, PartySide
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder

@@ -19,8 +19,8 @@ from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.writing import write_parties
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
+from isthmus.deploy.remote import InProcessPost
 from isthmus.federation.ledger import Ledger
-from isthmus.federation.remote import InProcessPost
 from isthmus.methods.base import Method
 from isthmus.report.wording import format_bytes
 from isthmus.study.config import Study, read_toml

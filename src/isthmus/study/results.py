@@ -15,12 +15,13 @@ from typing import Any
 
 from safetensors.torch import save
 
-from isthmus import __version__, result_files, store, toml
+from isthmus import result_files, store, toml
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
 from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
+from isthmus.version import VERSION
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Results:
             result_files.write_table(folder, result_files.SET_UP, rows)
         store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        head = {"format": result_files.FORMAT, "isthmus": __version__, "created": created, "versions": versions()}
+        head = {"format": result_files.FORMAT, "isthmus": VERSION, "created": created, "versions": versions()}
         content = {**head, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
 

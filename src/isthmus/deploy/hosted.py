@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from isthmus.deploy.remote import Message, Post
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Reply
-from isthmus.federation.remote import Message, Post
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each, Transport
 from isthmus.federation.verbs import without

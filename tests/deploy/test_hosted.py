@@ -10,10 +10,10 @@ import torch
 from scripted import NAMES, bits, federation_of, number, site_of, small_parties
 from tests.federation.hosts import InBytes
 
+from isthmus.deploy.hosted import HostSide, HostTransport
+from isthmus.deploy.remote import Message
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation.answers import Answer, Mail
-from isthmus.federation.hosted import HostSide, HostTransport
-from isthmus.federation.remote import Message
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation

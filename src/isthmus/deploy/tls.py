@@ -21,8 +21,8 @@ from typing import Protocol, Self
 from safetensors import SafetensorError
 
 from isthmus import store
+from isthmus.deploy.remote import Message, Post
 from isthmus.errors import IsthmusError, missing_extra
-from isthmus.federation.remote import Message, Post
 
 log = logging.getLogger(__name__)
 

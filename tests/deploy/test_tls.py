@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import torch
 
+from isthmus.deploy import tls
+from isthmus.deploy.remote import Message
+from isthmus.deploy.tls import TlsPost, listen, new_key
 from isthmus.errors import IsthmusError
-from isthmus.federation import tls
-from isthmus.federation.remote import Message
-from isthmus.federation.tls import TlsPost, listen, new_key
 
 
 class Echo:
