@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from torch_geometric.data import Data
 
 from isthmus.audit.attacks import Findings
-from isthmus.audit.knowledge import Law, known_of, law_of
+from isthmus.audit.knowledge import Law, knowledge_of, law_of
 from isthmus.audit.reconstruction import propagated_mail
 from isthmus.data import matrices
 from isthmus.data.partition.given import Given
@@ -73,7 +73,7 @@ def knowing(parties, *, victim=0, method=None, encoder="sgc", **options):
     mail = propagated_mail(method or FedCog(lnnc=False), parties, task, module)
     colluders = [party for at, party in enumerate(parties) if at != victim]
     law = Law.common(map(law_of, colluders))
-    return known_of(parties[victim].name, colluders, mail, diffusion_of(module), law)
+    return knowledge_of(parties[victim].name, colluders, mail, diffusion_of(module), law)
 
 
 def claims_of(known, *attacks):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from audited import assert_direction, assert_row, claims_of, cut, features, knowing, rows_of
 
-from isthmus.audit.attacks import LinearSystem, NoInnerNeighbour, OneNeighbour, SecondHop, cleaned
+from isthmus.audit.attacks import LinearSystem, NoInnerNeighbour, OneNeighbour, SecondHop, drop_rounding
 from isthmus.methods.fedcog import FedCog
 
 SOURCE = torch.Generator().manual_seed(0)
@@ -150,6 +150,6 @@ def test_the_second_hop_tells_degrees_of_weighted_edges():
 
 
 def test_cleaned_drops_what_rounding_left():
-    rows = cleaned(torch.tensor([[1.0, 1e-9, 0.5], [0.0, 0.0, 0.0], [1e-9, 0.0, 0.0]]).numpy())
+    rows = drop_rounding(torch.tensor([[1.0, 1e-9, 0.5], [0.0, 0.0, 0.0], [1e-9, 0.0, 0.0]]).numpy())
     assert rows.toarray().tolist()[0] == [1.0, 0.0, 0.5]
     assert rows.nnz == 3

@@ -10,6 +10,7 @@ from audited import cut, features, propagating
 
 from isthmus.audit.base import Audit, Recorder
 from isthmus.federation import wire
+from isthmus.federation.transport import Command
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Model, State
 from isthmus.methods.fedcog import FedCog
@@ -39,7 +40,8 @@ def test_letters_are_those_that_the_ledger_books(by_wire):
 
 def test_sums_are_no_letters():
     recorder = Recorder([])
-    recorder.deliver("total", {"party-0": {"weights": {"w": torch.ones(2)}, "ids": torch.ones(2)}})
+    mail = {"party-0": {"weights": {"w": torch.ones(2)}, "ids": torch.ones(2)}}
+    recorder.send(Command("deliver", ("party-0",), "total", payload=mail))
     assert not recorder.letters
 
 

@@ -10,7 +10,7 @@ import torch
 from audited import bags, cut, dense, features, knowing, propagating
 from scipy.sparse import csr_array
 
-from isthmus.audit.knowledge import Law, known_of, law_of, mail_of
+from isthmus.audit.knowledge import Law, collect_mail, knowledge_of, law_of
 from isthmus.audit.reconstruction import propagated_mail, run_attacks
 from isthmus.methods.fedcog import FedCog, diffusion_of
 
@@ -119,8 +119,8 @@ def test_messages_of_others_are_not_looked_at():
     own = {key: value for key, value in mail.items() if set(key) == {"party-0", "party-1"}}
     assert len(own) < len(mail)
     law, diffusion = law_of(parties[1]), diffusion_of(module)
-    one = run_attacks(known_of("party-0", [parties[1]], mail, diffusion, law))
-    two = run_attacks(known_of("party-0", [parties[1]], own, diffusion, law))
+    one = run_attacks(knowledge_of("party-0", [parties[1]], mail, diffusion, law))
+    two = run_attacks(knowledge_of("party-0", [parties[1]], own, diffusion, law))
     assert [(claim.level, claim.nodes, claim.near, claim.values.tolist()) for claim in one] == [
         (claim.level, claim.nodes, claim.near, claim.values.tolist()) for claim in two
     ]
@@ -135,9 +135,9 @@ def test_what_the_colluders_hold_beside_border_and_features_is_not_used():
     blind.graph.x, blind.graph.y = torch.zeros_like(dense(blind)), blind.graph.y.flip(0)
     blind.graph.edge_index = blind.graph.edge_index[:, :0]
     law, diffusion = law_of(parties[1]), diffusion_of(module)
-    one, two = (run_attacks(known_of("party-0", [party], mail, diffusion, law)) for party in (parties[1], blind))
+    one, two = (run_attacks(knowledge_of("party-0", [party], mail, diffusion, law)) for party in (parties[1], blind))
     assert [claim.values.tolist() for claim in one] == [claim.values.tolist() for claim in two]
 
 
 def test_other_actions_letters_are_no_messages_of_a_propagation():
-    assert mail_of([]) == {}
+    assert collect_mail([]) == {}

@@ -114,8 +114,8 @@ def test_a_claim_that_is_wrong_is_counted_as_such(monkeypatch):
     class Liar(Attack):
         name = "one neighbour"
 
-        def run(self, found):
-            found.claims.append(claim(torch.ones(60), nodes=(int(found.known.ids[0]),)))
+        def run(self, findings):
+            findings.claims.append(claim(torch.ones(60), nodes=(int(findings.known.ids[0]),)))
 
     monkeypatch.setattr(reconstruction, "run_attacks", lambda known: run_attacks(known, [Liar]))
     found = audited(cut([(0, 1), (1, 2), (2, 3)], [0, 0, 1, 1], features("bags", 6, SOURCE), more=2))[0]

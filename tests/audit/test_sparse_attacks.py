@@ -8,7 +8,7 @@ import torch
 from audited import assert_direction, assert_row, bags, claims_of, cut, features, knowing, rows_of
 
 from isthmus.audit.attacks import LinearSystem, OneNeighbour, SecondHop
-from isthmus.audit.sparse_attacks import InnerNeighbours, Supports, Values, taken_apart
+from isthmus.audit.sparse_attacks import InnerNeighbours, Supports, Values, split_flat_rows
 from isthmus.methods.fedcog import FedCog
 
 SOURCE = torch.Generator().manual_seed(1)
@@ -113,7 +113,7 @@ def test_real_rows_are_not_taken_apart():
     ],
 )
 def test_taken_apart(values, count, due):
-    found = taken_apart(np.arange(len(values)), np.array(values), count)
+    found = split_flat_rows(np.arange(len(values)), np.array(values), count)
     assert [(row.columns.tolist(), pytest.approx(row.value)) for row in found] == due
 
 

@@ -25,7 +25,7 @@ from isthmus.audit.attacks import (
     entries,
 )
 from isthmus.audit.base import Audit, AuditTable, Recorder
-from isthmus.audit.knowledge import Knowledge, Law, Mail, Reals, known_of, law_of, mail_of
+from isthmus.audit.knowledge import Knowledge, Law, Mail, Reals, collect_mail, knowledge_of, law_of
 from isthmus.audit.sparse_attacks import InnerNeighbours, Supports, Values
 from isthmus.data import matrices
 from isthmus.data.coupling import Coupling, decouple, exposed_nodes
@@ -185,7 +185,7 @@ class Reconstruction(Audit):
             others = self._colluders(parties, victim)
             colluders = [parties[other] for other in others]
             law = Law.common(laws[other] for other in others)
-            known = known_of(party.name, colluders, mail, diffusion_of(module), law)
+            known = knowledge_of(party.name, colluders, mail, diffusion_of(module), law)
             if known is not None:
                 names = {each.name for each in colluders}
                 exposure.add(truth.checked(victim, names, run_attacks(known)), party.name)
@@ -231,7 +231,7 @@ def propagated_mail(method: FedCog, parties: Sequence[Party], task: Task, module
     """Run a propagation in this process and return its messages of all hops."""
     recorder = Recorder([method.site(parties, task, module, seed=seed)])
     next(method.server(Federation(recorder, seed=seed), Model(module), State()))
-    return mail_of(recorder.letters)
+    return collect_mail(recorder.letters)
 
 
 def run_attacks(known: Knowledge, attacks: Sequence[type[Attack]] = ATTACKS) -> list[Claim]:
