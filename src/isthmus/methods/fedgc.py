@@ -32,7 +32,11 @@ from isthmus.tasks.base import Step
 
 
 class FedGC(Matching, Averaging):
-    """FedGC (Yan et al.), Algorithm 1: graphs that nobody pools are condensed, features meant to hide members.
+    """FedGC (Yan et al.), Algorithm 1: parties condense their graphs into one small graph that hides their members.
+
+    Parties add up features over neighbours across borders, label nodes by self-training, pass features through an
+    information bottleneck, and match sums of gradients. What leaves the federation is a synthetic graph, on which any
+    model can be trained; membership attacks on it should fail.
 
     line 2: x_i <- sum_{j in N_i} c_ij x_j, N_i at all parties, hops times     (5)
     line 3: rounds of federated averaging; the model that is best by validation
@@ -45,14 +49,12 @@ class FedGC(Matching, Averaging):
             X', MLP by Adam on sum_c sum_i (1 - cos(g_c,i, g'_c,i))     (7), (9)
 
     c_ij = ((1 + d_i) (1 + d_j))^-1/2 with j = i among them, S is the same within a party, sigm the logistic function,
-    g'_c the gradient on the synthetic graph, and theta is drawn anew in every round. Line 3 is `teaching` rounds,
-    `passes` times.
+    g'_c the gradient on the synthetic graph, and theta is drawn in every round. Line 3 is `teaching` rounds, `passes`
+    times.
 
-    The text trains the model of line 3 by FedAvg, the box by gradients: `local` says which (one epoch of "sgd" is the
-    box). Of the bottleneck's head, the text says that it is the same for all parties and fixed, the box that only W1
-    and W2 are trained: so it is here. Of line 8 it can be read that all labelled nodes are condensed, those that
-    self-training labelled too, or those of training alone: see `condensed`. Members are the nodes of training either
-    way. Without self-training the head is the model before any training.
+    Where text and box of the paper differ, options decide: `local` (the text averages weights in line 3, the box
+    gradients, which is one epoch of "sgd") and `condensed` (which nodes line 5 condenses). As in the box, the
+    bottleneck trains W_1 and W_2 only; its GCN is the model of line 3, or an untrained one without self-training.
     """
 
     name: ClassVar[str] = "fedgc"
@@ -68,32 +70,33 @@ class FedGC(Matching, Averaging):
     membership_defences: ClassVar[tuple[str, ...]] = ("bottleneck",)
 
     hops: int = Field(2, ge=0)
-    """How many times neighbours are summed up across parties before anything else; 0 is the paper's "- com"."""
+    """Sums over neighbours at all parties, before anything else; 0 is the paper's "- com"."""
     self_training: bool = True
-    """Whether a model of all parties labels nodes without label for the bottleneck; without is the paper's "- st"."""
+    """Let a model of all parties label nodes without a label; false is the paper's "- st"."""
     teaching: int = Field(30, ge=1)
-    """Rounds of federated averaging that train this model."""
+    """Rounds of federated averaging for this model."""
     passes: int = Field(2, ge=1)
-    """Models of self-training: the first learns from nodes of training, each further one starts afresh and learns from
-    all nodes of parties that have some, with the labels that the one before gave; 1 is the paper's."""
+    """Models of self-training: the first learns from training nodes, each further one, from its first weights, from all
+    nodes with the labels of the model before; the paper has 1."""
     condensed: Literal["labelled", "training"] = "labelled"
-    """Nodes whose gradients are matched: all that have a label, from the start or from self-training, or those of
-    training alone."""
+    """Nodes whose gradients are matched: all with a label, their own or one of self-training, or training nodes
+    only."""
     distance: Distance = "columns"
-    """Between gradients: the cosines of (7), output by output, or squared differences, the paper's for small graphs."""
+    """Distance between gradients: the cosines of (7), or squared differences, which the paper takes for small
+    graphs."""
     bottleneck: bool = True
-    """Whether parties condense z in place of their features; without is the paper's "- ib"."""
+    """Condense z in place of features; false is the paper's "- ib"."""
     gamma: float = Field(1e-3, ge=0)
     """Weight of the divergence of z from a standard normal, (17)."""
     width: int = Field(256, ge=0)
-    """Hidden width of the bottleneck's MLP; 0 is the paper's, the number of features."""
+    """Hidden width of the bottleneck's MLP; 0: the number of features, as in the paper."""
     transforming: LocalTraining = LocalTraining(epochs=60, optimizer="adam", lr=0.01, weight_decay=0.0)
     """Training of the bottleneck at each party."""
     check_every: int = Field(10, ge=1)
-    """Steps of it from one look at the party's validation nodes to the next."""
+    """Steps of this training between looks at the party's validation nodes."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        self.require_least(federation)
+        self.require_contributors(federation)
         state.start(
             weights=model.weights(), now=model.weights(), teacher=model.weights(), best=-1.0, taught=0, labelled=0
         )
@@ -114,15 +117,15 @@ class FedGC(Matching, Averaging):
         yield from super().server(federation, model, state)
 
     def _teach(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        """Self_train of Algorithm 1: phi_best by validation, then labels for the nodes that have none."""
+        """Self_train of Algorithm 1: the best model by validation labels the nodes that have no label."""
         while state.labelled < self.passes:
             while state.taught < self.teaching:
                 chosen = federation.sample(self.fraction, "teach", state.labelled * self.teaching + state.taught)
-                told = federation.total("train", {"weights": state.now}, of=chosen)
-                state.now = told.mean("weights", default=state.now)
+                total = federation.total("train", {"weights": state.now}, of=chosen)
+                state.now = total.mean("weights", default=state.now)
                 counts = federation.total("validate", {"weights": state.now})
                 right = float(counts.sum("right"))
-                if right >= state.best:  # without validation nodes the last
+                if right >= state.best:  # the last one if there are no validation nodes
                     state.teacher, state.best = state.now, right
                 state.taught += 1
                 yield state
@@ -132,11 +135,11 @@ class FedGC(Matching, Averaging):
             yield state
 
     def _first_bottleneck(self, federation: Federation) -> dict[str, Tensor]:
-        """The same first weights for all parties, so that their z stand in one space: line 1."""
-        told = federation.total("width")
+        """First weights, equal at all parties, so that their z share one space (line 1)."""
+        total = federation.total("width")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(federation.seed, "bottleneck"))
-            return initial_weights(self.bottleneck_of(round(float(told.sum("features")) / told.contributors)))
+            return initial_weights(self.bottleneck_of(round(float(total.sum("features")) / total.contributors)))
 
     def bottleneck_of(self, features: int) -> Bottleneck:
         return Bottleneck(features, self.width or features)
@@ -147,15 +150,15 @@ class FedGC(Matching, Averaging):
         train = FedAvg.AtParty.train
 
         def fit(self, **how: Any) -> Tensor:
-            """Training nodes teach; once others are labelled, all nodes do, and every step reads all of them."""
+            """Train on training nodes; once self-training has labelled the others, on all nodes in every step."""
             if "labels" not in self.kept:
                 return super().fit(**how)
             whole, local = self.cohort.block, self.method.local.model_copy(update={"batch_size": 0})
-            return local.fit(self, lambda step: self._taught(step.output), read=lambda *_: (whole, None), **how)
+            return local.fit(self, lambda step: self._loss_labelled(step.output), read=lambda *_: (whole, None), **how)
 
         @action
         def settle(self, request: Payload) -> Answer:
-            """The sums over own nodes' neighbours take the features' place."""
+            """Replace features by the sums over neighbours."""
             self.kept["prepared"] = [
                 {"x": came["degree"].pow(-0.5).unsqueeze(1).to(came["sum"].dtype) * came["sum"]}
                 for came in self.received("sum_up")
@@ -172,7 +175,7 @@ class FedGC(Matching, Averaging):
 
         @action
         def label(self, request: Payload) -> Answer:
-            """All nodes but those of training get the class that the model takes them to be of."""
+            """Label all but training nodes with the class that the model predicts."""
             self.model.load(request["weights"])
             with torch.no_grad():
                 guess = self.model(self.cohort.block).argmax(1)
@@ -182,29 +185,29 @@ class FedGC(Matching, Averaging):
 
         @action
         def width(self, request: Payload) -> Answer:
-            """How many features a node has."""
+            """Number of features of a node."""
             return Answer({"features": torch.tensor([party.features for party in self.cohort.parties])})
 
         @action
         def transform(self, request: Payload) -> Answer:
-            """Local_graph_transformation of Algorithm 1: z of the step that is best on the party's validation nodes."""
+            """Local_graph_transformation of Algorithm 1: keep z of the best step on the party's validation nodes."""
             block, options, all_ = self.cohort.block, self.method.transforming, [True] * len(self.cohort)
             self.model.load(request["head"])
-            maker = PerParty(self.method.bottleneck_of(block.x.size(1)), len(all_), self.cohort.device)
-            maker.load(request["bottleneck"])
-            optimizer = PartyOptimizer(options, maker.start_training(block, all_, touched_rows=False))
+            bottleneck = PerParty(self.method.bottleneck_of(block.x.size(1)), len(all_), self.cohort.device)
+            bottleneck.load(request["bottleneck"])
+            optimizer = PartyOptimizer(options, bottleneck.start_training(block, all_, touched_rows=False))
             best = _Best(block.sizes)
             for step in range(options.epochs + 1):
-                mean, spread = maker(block)
+                mean, spread = bottleneck(block)
                 z = mean + spread * self._noise(mean.size(1), step).to(mean)
                 output = self.model(replace(block, x=z))
                 if step % self.method.check_every == 0 or step == options.epochs:
                     best.see(z.detach(), self._right(output.detach()))
                 if step < options.epochs:
-                    loss = self._taught(output) + self.method.gamma * divergence(mean, spread, block.sizes)
+                    loss = self._loss_labelled(output) + self.method.gamma * divergence(mean, spread, block.sizes)
                     loss.sum().backward()
                     optimizer.step(all_)
-            maker.stop_training()
+            bottleneck.stop_training()
             self.kept["prepared"] = [{"x": own} for own in best.z.split(block.sizes)]
             self.invalidate()
             return Answer({})
@@ -216,7 +219,7 @@ class FedGC(Matching, Averaging):
 
         @property
         def labels(self) -> Tensor:
-            """With those that self-training gave, where there was any."""
+            """The class of every node, with the labels of self-training if there was any."""
             if "labels" not in self.kept:
                 return super().labels
             return torch.cat(self.kept.each("labels")).to(self.cohort.device)
@@ -226,8 +229,8 @@ class FedGC(Matching, Averaging):
             sources = zip(self.cohort.sizes, self.generators("z", step), strict=True)
             return torch.cat([torch.randn(nodes, features, generator=source) for nodes, source in sources])
 
-        def _taught(self, output: Tensor) -> Tensor:
-            """(19): the task's loss over the nodes that have a label, from the start or from self-training."""
+        def _loss_labelled(self, output: Tensor) -> Tensor:
+            """The task's loss over the nodes with a label, their own or one of self-training, (19)."""
             if "labels" not in self.kept:
                 return self.task.loss(self.step(output, mask=self.cohort.masks["train"]))
             y = self.labels
@@ -245,7 +248,7 @@ class FedGC(Matching, Averaging):
 
 
 class _Best:
-    """Of each party the features with which most of its validation nodes are classified right; of equals the last."""
+    """Each party's features with the most validation nodes classified right; of equal ones the last."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self.sizes = sizes

@@ -16,7 +16,7 @@ from isthmus.methods.fedavg import FedAvg
 
 
 class FedOpt(FedAvg):
-    """Reddi et al. 2021, Algorithm 2: the server steps along the mean change Delta_t of the parties' weights."""
+    """Common ground of the methods of Reddi et al. 2021, Algorithm 2: options and the server's step."""
 
     server_lr: float = Field(0.01, gt=0)
     """Learning rate of the server."""
@@ -25,7 +25,7 @@ class FedOpt(FedAvg):
     beta2: float = Field(0.99, ge=0, lt=1)
     """Decay of the second moment."""
     tau: float = Field(1e-3, gt=0)
-    """Degree of adaptivity: bounds the step from above."""
+    """Degree of adaptivity: a larger one makes the steps of all weights more alike, and bounds them."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights, trained = model.weights(), model.trained()
@@ -55,19 +55,12 @@ class FedOpt(FedAvg):
 class FedAdagrad(FedOpt):
     """FedAdagrad (Reddi et al. 2021), Algorithm 2: the server steps along the parties' mean change, as Adagrad does.
 
-    The mean change of the parties' weights stands for a gradient. Every weight has a step of its own, shorter the
-    more it has moved in all rounds so far: weights that change seldom, because few parties have data that move them,
-    keep their long steps. There is no momentum: beta1 is 0.
+    Every weight has a step of its own, shorter the more it has moved in all rounds so far: weights that change seldom,
+    because few parties have data that move them, keep their long steps. There is no momentum: beta1 is 0.
 
-    Parties: w_k by local training from w_t
-    Server:  Delta_t = sum_k (n_k / n) (w_k - w_t), over the parties drawn
-             m_t     = beta1 m_{t-1} + (1 - beta1) Delta_t,  m_0 = 0
-             v_t     = v_{t-1} + Delta_t^2,  v_0 = tau^2
-             w_{t+1} = w_t + server_lr m_t / (sqrt(v_t) + tau)
+    Server:  v_t = v_{t-1} + Delta_t^2,  v_0 = tau^2
 
-    All of it is entry by entry. As in the paper m has no bias correction. The paper prints the even mean of the changes
-    and plain SGD at the parties; here parties count by their training items and train with AdamW, unless `weighting`
-    and `local` say otherwise. Running statistics of a model are averaged as they are.
+    All else is as in `fedadam`.
     """
 
     name: ClassVar[str] = "fedadagrad"
@@ -84,9 +77,9 @@ class FedAdagrad(FedOpt):
 class FedAdam(FedOpt):
     """FedAdam (Reddi et al. 2021), Algorithm 2: the server steps along the parties' mean change, as Adam does.
 
-    The mean change of the parties' weights stands for a gradient. The server goes on along a running mean of it, so
-    that what parties drawn in one round pull aside evens out over rounds, and every weight has a step of its own,
-    shorter the more it moved in the last rounds: unlike Adagrad's, it can grow again.
+    The mean change of the parties' weights stands for a gradient. The server follows a running mean of it, which evens
+    out what the parties drawn in one round pull aside. Every weight has a step of its own, shorter the more the weight
+    moved in the last rounds.
 
     Parties: w_k by local training from w_t
     Server:  Delta_t = sum_k (n_k / n) (w_k - w_t), over the parties drawn
@@ -94,9 +87,9 @@ class FedAdam(FedOpt):
              v_t     = beta2 v_{t-1} + (1 - beta2) Delta_t^2,  v_0 = tau^2
              w_{t+1} = w_t + server_lr m_t / (sqrt(v_t) + tau)
 
-    All of it is entry by entry. As in the paper m has no bias correction. The paper prints the even mean of the changes
-    and plain SGD at the parties; here parties count by their training items and train with AdamW, unless `weighting`
-    and `local` say otherwise. Running statistics of a model are averaged as they are.
+    All of it is entry by entry; as in the paper, m has no bias correction. The server reads the weighted mean of the
+    parties' weights only. The paper prints the even mean and plain SGD at the parties; the defaults are parties
+    weighted by their training items, and AdamW (`weighting`, `local`). Running statistics of a model are averaged.
     """
 
     name: ClassVar[str] = "fedadam"
@@ -109,20 +102,12 @@ class FedAdam(FedOpt):
 class FedYogi(FedOpt):
     """FedYogi (Reddi et al. 2021), Algorithm 2: the server steps along the parties' mean change, as Yogi does.
 
-    FedAdam with another second moment. Adam's forgets by a factor, so that after rounds of large changes a small one
-    lets steps grow fast; Yogi's moves towards the last square by no more than a share of that square, so that steps
-    grow slowly where changes are small.
+    FedAdam with another second moment. Adam's decays by a factor, so that steps grow fast when small changes follow
+    large ones; Yogi's moves towards the last square by at most a share of that square, so that steps grow slowly.
 
-    Parties: w_k by local training from w_t
-    Server:  Delta_t = sum_k (n_k / n) (w_k - w_t), over the parties drawn
-             m_t     = beta1 m_{t-1} + (1 - beta1) Delta_t,  m_0 = 0
-             v_t     = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2)
-                       with v_0 = tau^2
-             w_{t+1} = w_t + server_lr m_t / (sqrt(v_t) + tau)
+    Server:  v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2),  v_0 = tau^2
 
-    All of it is entry by entry. As in the paper m has no bias correction. The paper prints the even mean of the changes
-    and plain SGD at the parties; here parties count by their training items and train with AdamW, unless `weighting`
-    and `local` say otherwise. Running statistics of a model are averaged as they are.
+    All else is as in `fedadam`.
     """
 
     name: ClassVar[str] = "fedyogi"

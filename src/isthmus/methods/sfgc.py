@@ -1,4 +1,4 @@
-"""SFGC: condensation to nodes without edges, by the ways that training goes."""
+"""SFGC: condense a graph to nodes without edges, along the paths of training."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from isthmus.nn.weights import draw_weights
 
 
 class SFGC(Condensing):
-    """SFGC (Zheng et al. 2023): a student trained on nodes without edges goes the way that experts go on the graph.
+    """SFGC (Zheng et al. 2023): a student trained on nodes without edges follows experts trained on the graph.
 
     In each round an expert is trained on the whole graph for t epochs, t drawn, to theta_t, and for `span` more to
     theta_{t+span}. A student starts at theta_t and takes `steps` steps of gradient descent on (X', Y'), nodes without
-    edges; X' and the student's learning rate descend on how far it is from where the expert ended.
+    edges; X' and the student's learning rate descend on its distance from the expert's last weights.
 
     expert:  theta_t, theta_{t+span}  by SGD on (A, X, Y), t from 0 to latest
     student: s_0 = theta_t
@@ -37,8 +37,8 @@ class SFGC(Condensing):
     loss   = || s_steps - theta_{t+span} ||^2 / || theta_t - theta_{t+span} ||^2
     step:    X' and log rate by Adam on the loss, through all steps of the student
 
-    The authors train their experts beforehand and draw from what they kept; here every round trains one anew, which
-    keeps nothing and costs a few seconds of training.
+    It is a reference for `fedgc`: all data are in one place. The authors train experts beforehand and draw from their
+    saved weights; here every round trains one, which saves nothing and costs some seconds.
     """
 
     name: ClassVar[str] = "sfgc"
@@ -53,24 +53,24 @@ class SFGC(Condensing):
     rounds: int = Field(200, ge=1)
     """Rounds of matching, at most."""
     finetune: bool = False
-    """Whether the model is trained further on the whole graph before it is evaluated."""
+    """Train the model further on the whole graph before it is evaluated."""
     min_contributors: int = Field(1, ge=1)
-    """Parties that a class is at least of; all data are in one place."""
+    """Parties that a sum needs; all data are in one place."""
     noise: float = Field(0.1, gt=0)
-    """How wide noise is around a class's mean: without edges nothing averages it out."""
+    """Noise around a class's mean, as a share of the features' deviation; small, for no edges average it out."""
     descent: Optimizer = Optimizer(optimizer="adam", lr=0.01, weight_decay=0.0)
     """The server's optimiser of X' and of the student's rate."""
     latest: int = Field(50, ge=0)
-    """An expert's segment begins after so many epochs at most."""
+    """Most epochs of an expert before its segment begins."""
     span: int = Field(50, ge=1)
-    """Epochs of an expert that a student is to catch up with."""
+    """Epochs of an expert's segment, which a student has to reproduce."""
     steps: int = Field(50, ge=1)
     """Steps of a student."""
     rate: float = Field(0.3, gt=0)
-    """The student's learning rate at the start; it is learned."""
+    """The student's first learning rate; it is learned."""
     expert: LocalTraining = LocalTraining(epochs=1, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
-    """Training of the experts; its epochs are `span` and what is drawn. A student descends plainly: it cannot follow
-    Adam, whose steps are as long where the gradient is next to nothing."""
+    """Training of the experts; their epochs are drawn, and `span`. Not Adam: its steps are
+    long even where gradients are small, and a student, with its plain steps, could not follow."""
 
     def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
         return {"rate": torch.tensor(self.rate).log()}

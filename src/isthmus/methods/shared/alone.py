@@ -1,4 +1,4 @@
-"""Training in one place: a server's on a graph that it made, an attacker's on what it has."""
+"""Training in one place: a server on its synthetic graph, an attacker on its own data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isthmus.tasks.base import Task
 def trained(
     module: nn.Module, weights: Weights, party: Party, task: Task, options: LocalTraining, seed: int
 ) -> tuple[Weights, Tensor]:
-    """A model's weights after training on what one party holds, from `weights` on, and its outputs for all items."""
+    """Train a model on one party's data, from `weights`; return its weights, and its outputs for all items."""
     site = Site(FedAvg(), [party], task, module, seed=seed)
     with site.asked():
         site.model.load(weights)

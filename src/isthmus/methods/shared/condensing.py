@@ -1,4 +1,4 @@
-"""Graph condensation: what FedGC and the methods it is compared with have in common."""
+"""Graph condensation: what FedGC and its references have in common."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ from isthmus.tasks.classification import NodeClassification
 class Condensing(Method):
     """Common ground of the methods that learn a synthetic graph G' = (A', X', Y').
 
-    Y' keeps the classes' shares. X' is learned in units of the features' root mean square, so that a learning rate
-    means the same whatever features are. The model that a study names is trained on G' alone and then, where that is
-    asked for, fine-tuned by each party.
+    Y' has the classes' shares. X' is learned in units of the features' root mean square, so that a learning rate means
+    the same for all data. The study's model is trained on G' alone and then, with `finetune`, by each party.
     """
 
     nouns: ClassVar[Mapping[str, str]] = {"square": "squared features", "count/sum": "features of each class"}
@@ -55,28 +54,28 @@ class Condensing(Method):
     rounds: int = Field(200, ge=1)
     """Rounds of condensation, at most."""
     every: int = Field(50, ge=1)
-    """Rounds from one evaluation, which trains the model anew, to the next; the last round is always evaluated."""
+    """Rounds between evaluations, each of which trains a model from the start; the last round is always evaluated."""
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the parties drawn in each round."""
     ratio: float = Field(0.026, gt=0, le=1)
-    """r: synthetic nodes, as a share of all parties' nodes; there is at least one of each class."""
+    """Synthetic nodes as a share of all parties' nodes (r), at least one of each class."""
     start: Literal["classes", "random"] = "classes"
-    """Where X' starts: at each class's mean over all parties, with noise, or at noise."""
+    """Start X' at each class's mean over all parties, with noise, or at noise alone."""
     noise: float = Field(1.0, gt=0)
-    """How wide noise is around a class's mean, as a share of how far features spread."""
+    """Noise around a class's mean, as a share of the features' standard deviation."""
     descent: Optimizer = Optimizer(optimizer="adam", lr=0.03, weight_decay=0.0)
     """The server's optimiser of X'; its moments last over the rounds."""
     target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
     """Training of the model on the synthetic graph, from its first weights."""
     finetune: bool = True
-    """Whether each party trains it further on its own graph before it is evaluated there."""
+    """Let each party train the model further on its own graph before it is evaluated there."""
     tuning: LocalTraining = LocalTraining(epochs=10, lr=0.001)
-    """This training."""
+    """Training of each party's model with `finetune`."""
     min_contributors: int = Field(2, ge=1)
-    """A class is left out that fewer parties have condensed nodes of; 1 is the paper to the letter."""
+    """Parties that must hold condensed nodes of a class; other classes are left out. The paper has no such bound: 1."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        self.require_least(federation)
+        self.require_contributors(federation)
         state.start(weights=model.weights())
         if state.once("count"):
             self.begin(federation, state)
@@ -91,18 +90,18 @@ class Condensing(Method):
     def models(self, state: State) -> Models:
         return Models(shared=state.weights)
 
-    def require_least(self, federation: Federation) -> None:
-        """An error before anything is sent where there are too few parties for any sum."""
+    def require_contributors(self, federation: Federation) -> None:
+        """Raise an error, before anything is sent, if there are too few parties for any sum."""
         if self.min_contributors > (there := len(federation.parties)):
             why = f"a sum needs {self.min_contributors} parties, there are {there}: lower `min_contributors`"
             raise IsthmusError(f"method '{self.name}': {why}")
 
     @abstractmethod
     def condense(self, federation: Federation, model: Model, state: State) -> None:
-        """One round: what the parties tell, and one step of the synthetic graph."""
+        """One round: the parties' sums, and one step of the synthetic graph."""
 
     def begin(self, federation: Federation, state: State) -> None:
-        """How many synthetic nodes of each class there are, and where their features start."""
+        """Set how many synthetic nodes each class has, and their first features."""
         size = federation.total("size", min_contributors=self.min_contributors)
         state.classes = round(float(size.sum("classes")) / size.contributors)
         counted = federation.total("count", rows=self.classes(state), min_contributors=self.min_contributors)
@@ -110,7 +109,7 @@ class Condensing(Method):
         if not bool(items.any()):
             raise IsthmusError(
                 f"method '{self.name}': no class has training nodes at {self.min_contributors} parties: "
-                "lower `min_contributors`, or label more"
+                "lower `min_contributors`, or label more nodes"
             )
         given = allot_nodes(items, round(self.ratio * float(size.sum("nodes"))))
         state.y = torch.arange(state.classes).repeat_interleave(given)
@@ -125,20 +124,20 @@ class Condensing(Method):
         state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
 
     def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
-        """What is learned beside X', as it starts."""
+        """First values of what is learned beside X'."""
         return {}
 
     def descend(self, state: State, graph: Mapping[str, Tensor], loss: Tensor) -> None:
-        """One step of the optimiser on what the synthetic graph is made of."""
+        """One step of the optimisers on the synthetic graph's parts."""
         slopes = torch.autograd.grad(loss, list(graph.values()), allow_unused=True, materialize_grads=True)
-        told = dict(zip(graph, slopes, strict=True))
+        by_name = dict(zip(graph, slopes, strict=True))
         for options, names in self.optimizers(graph).items():
-            part = {name: told[name] for name in names}
+            part = {name: by_name[name] for name in names}
             state.graph, first, second = server_step(options, state.round, state.graph, part, state.first, state.second)
             state.first, state.second = {**state.first, **first}, {**state.second, **second}
 
     def optimizers(self, graph: Mapping[str, Tensor]) -> dict[Optimizer, list[str]]:
-        """By optimiser what it moves."""
+        """Names of the parts that each optimiser moves."""
         return {self.descent: list(graph)}
 
     def classes(self, state: State) -> IdUnion:
@@ -172,7 +171,7 @@ class Condensing(Method):
         return {name: graph[name] for name in ("x", "y", "edge_index", "edge_weight")}
 
     def trained(self, module: nn.Module, graph: Data, classes: int, seed: int) -> dict[str, Tensor]:
-        """A model's weights after training on a synthetic graph alone, from those that it has."""
+        """Train a model on a synthetic graph, from its present weights, and return its weights."""
         graph = copy(graph)
         graph.train_mask = torch.ones(int(graph.num_nodes or 0), dtype=torch.bool)
         task = NodeClassification(classes=classes)
@@ -189,7 +188,7 @@ class Condensing(Method):
 
         @action
         def size(self, request: Payload) -> Answer:
-            """Numbers of nodes, classes and nodes that are condensed; the sum of these nodes' squared features."""
+            """Numbers of nodes, classes and condensed nodes; the sum of the condensed nodes' squared features."""
             nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
             at = self.condensed_nodes()
             x = rows.to_dense(rows.take(self.cohort.block.x, at))
@@ -199,19 +198,19 @@ class Condensing(Method):
 
         @action
         def count(self, request: Payload) -> Answer:
-            """Condensed nodes of each class; for a start at classes the sum of their features."""
+            """Number of condensed nodes of each class; with `start = "classes"` also the sum of their features."""
             at = self.condensed_nodes()
             group, items = self.groups(at), self.per_class(at)
             x = rows.to_dense(rows.take(self.cohort.block.x, at))
             if self.method.start == "random":
                 x = x[:, :0]
             sums = x.new_zeros(items.numel(), x.size(1)).index_add(0, group, x).view(*items.shape, x.size(1))
-            # who has no node of a class adds nothing to it
+            # weight 0: a party without nodes of a class is no contributor to it
             return Answer({"ids": self.class_ids(), "items": items, "sum": sums}, weight=(items > 0).double())
 
         @action
         def evaluate(self, request: Payload) -> Answer:
-            """As ever, after the party has trained the model further on its own graph."""
+            """Counts of the metrics; with `finetune` after the party has trained the model further on its own graph."""
             if not self.method.finetune:
                 return super().evaluate(request)
             self.model.load(request["weights"])
@@ -219,20 +218,20 @@ class Condensing(Method):
             return super().evaluate({"weights": self.model.stacks()})
 
         def condensed_nodes(self) -> Tensor:
-            """Positions of the nodes that are condensed: those of training."""
+            """Positions of the nodes that are condensed: the training nodes."""
             return self.cohort.masks["train"].nonzero().squeeze(1)
 
         @property
         def labels(self) -> Tensor:
-            """The class of every node that is condensed, `[nodes]`."""
+            """The class of every node, `[nodes]`; read for condensed ones."""
             return self.cohort.y
 
         def groups(self, at: Tensor) -> Tensor:
-            """A number for each party and class, of these nodes."""
+            """Number these nodes by party and class, `[nodes]`."""
             return self.cohort.party[at] * self.task.outputs + self.labels[at]
 
         def per_class(self, at: Tensor) -> Tensor:
-            """How many of these nodes each party has of each class, `[parties, classes]`."""
+            """Count these nodes by party and class, `[parties, classes]`."""
             shape = len(self.cohort), self.task.outputs
             return torch.bincount(self.groups(at), minlength=shape[0] * shape[1]).view(shape).to(torch.float32)
 
@@ -243,49 +242,48 @@ class Condensing(Method):
 class Matching(Condensing):
     """Gradient matching, (3) to (9).
 
-    Each round the server draws weights theta of an SGC (a linear layer over K propagations), the parties tell the
-    gradient of its loss over their condensed nodes of each class, and X' and the MLP behind A' take a step towards the
-    graph whose gradients are the same.
+    Each round the server draws weights theta of an SGC (a linear layer over K propagations). The parties send the
+    gradient of its loss for each class of their condensed nodes, in sums, and X' and the MLP behind A' take a step
+    towards a graph with the same gradients.
     """
 
     nouns: ClassVar[Mapping[str, str]] = {**Condensing.nouns, "slopes": "gradients"}
     hops_matched: int = Field(2, ge=0)
-    """K: propagations of the SGC whose gradients are matched."""
+    """Propagations of the SGC whose gradients are matched (K)."""
     distance: Distance = "mse"
-    """Between gradients: squared differences, or the cosines of (7), output by output."""
+    """Distance between gradients: squared differences, or the cosines of (7), output by output."""
     edges: bool = True
-    """Whether synthetic nodes have edges; without, A' is the identity."""
+    """Learn edges of synthetic nodes; without them A' is the identity."""
     symmetric: bool = True
-    """Whether A' of (8) is the same in both directions."""
+    """Weigh an edge equally in both directions, as in (8)."""
     edge_width: int = Field(128, ge=1)
-    """Hidden width of the MLP that makes A'."""
+    """Hidden width of the MLP that computes A'."""
     edge_lr: float = Field(1e-3, gt=0)
-    """Learning rate of this MLP: it reads two nodes' features at once, and a large step ends all edges for good."""
+    """Learning rate of this MLP; after one large step all edges may stay 0."""
     threshold: float = Field(0.01, ge=0, lt=1)
-    """Edges weaker than this share of the strongest are left out of the graph that is released; all that together weigh
-    less than this share of a node itself are."""
+    """The released graph leaves out edges weaker than this share of the strongest edge, or of 1 / nodes if that is
+    more."""
     renew: int = Field(1, ge=1)
-    """Rounds with the same theta before it is drawn anew; DosCond's and the paper's one, GCond's several."""
+    """Rounds until theta is drawn again."""
     inner: int = Field(0, ge=0)
-    """Steps that theta is trained on G' from one of these rounds to the next."""
+    """Training steps of theta on G' in each round."""
     lr_inner: float = Field(0.01, gt=0)
     """Learning rate of these steps."""
 
     def condense(self, federation: Federation, model: Model, state: State) -> None:
         if (state.round - 1) % self.renew == 0:
             state.theta, state.asked = self._drawn(federation, state), False
-        if not state.asked:  # the same theta of other parties would give away who of them said what
+        if not state.asked:  # sums at the same theta over other parties would give away single parties' gradients
             chosen, classes = federation.sample(self.fraction), self.classes(state)
-            told = federation.total(
+            total = federation.total(
                 "match", {"theta": state.theta}, of=chosen, rows=classes, min_contributors=self.min_contributors
             )
-            state.goal, state.opened, state.asked = told.mean("slopes"), told.opened, self.inner == 0
+            state.goal, state.opened, state.asked = total.mean("slopes"), total.opened, self.inner == 0
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
         ours = class_gradients(self._hidden(state, graph), state.y, state.theta)
-        # of classes that are not opened the gradients are not known
         self.descend(state, graph, DISTANCES[self.distance](ours, state.goal)[state.opened].sum())
         if self.inner:
-            state.theta = self._further(state)
+            state.theta = self._descended(state)
 
     def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
         return initial_edge_weights(x.size(1), self.edge_width, x.size(0), source) if self.edges else {}
@@ -308,8 +306,8 @@ class Matching(Condensing):
         source = generator(federation.seed, "theta", state.round)
         return (2 * torch.rand(state.classes, features, generator=source) - 1) * float(features) ** -0.5
 
-    def _further(self, state: State) -> Tensor:
-        """theta after some steps of gradient descent on the synthetic graph."""
+    def _descended(self, state: State) -> Tensor:
+        """Return theta after `inner` steps of gradient descent on the synthetic graph."""
         with torch.no_grad():
             h = self._hidden(state, state.graph)
         share = torch.bincount(state.y, minlength=state.classes).to(h) / state.y.numel()
@@ -319,7 +317,7 @@ class Matching(Condensing):
         return theta
 
     def _hidden(self, state: State, graph: Mapping[str, Tensor]) -> Tensor:
-        """What the SGC's linear layer reads."""
+        """Inputs of the SGC's linear layer."""
         return propagate(state.scale * graph["x"], self.joined(graph), self.hops_matched)
 
     class AtParty(Condensing.AtParty):
@@ -327,22 +325,22 @@ class Matching(Condensing):
 
         def __init__(self, *args: Any, **where: Any) -> None:
             super().__init__(*args, **where)
-            self._reached: tuple[Any, Tensor] | None = None
+            self._diffused: tuple[Any, Tensor] | None = None
 
         @action
         def match(self, request: Payload) -> Answer:
-            """The gradient of each class, (9), weighted by how many condensed nodes of it there are."""
+            """The gradient of each class, (9), weighted by its number of condensed nodes."""
             at = self.condensed_nodes()
-            h, y, theta = self.reached[at], self.labels[at], request["theta"]
+            h, y, theta = self.diffused[at], self.labels[at], request["theta"]
             slopes = party_gradients(h, y, self.cohort.party[at], len(self.cohort), theta)
             return Answer({"ids": self.class_ids(), "slopes": slopes}, weight=self.per_class(at))
 
         @property
-        def reached(self) -> Tensor:
+        def diffused(self) -> Tensor:
             """Features after K propagations within each party, `[nodes, features]`."""
             block = self.cohort.block
-            if self._reached is None or self._reached[0] is not block:
+            if self._diffused is None or self._diffused[0] is not block:
                 x = rows.to_dense(block.x)
                 diffusion = Diffusion(self.method.hops_matched)
-                self._reached = block, diffusion.diffuse(x, block.edge_index, block.edge_weight)
-            return self._reached[1]
+                self._diffused = block, diffusion.diffuse(x, block.edge_index, block.edge_weight)
+            return self._diffused[1]
