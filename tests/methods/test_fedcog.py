@@ -252,7 +252,7 @@ def test_any_method_trains():
 
 def test_what_it_cannot_do_is_said_in_one_line():
     _, parties = small()
-    with pytest.raises(IsthmusError, match="needs a model that propagates before it learns"):
+    with pytest.raises(IsthmusError, match="needs an encoder that propagates first"):
         started(FedCog(rounds=1), parties, Encoder.named("gat")())
     with pytest.raises(IsthmusError, match="use encoder gcn"):
         started(FedCogGcn(rounds=1), parties, Encoder.named("sgc")())
@@ -264,7 +264,7 @@ def test_what_it_cannot_do_is_said_in_one_line():
         run.go()
     stray = Border(torch.tensor([0]), torch.tensor([99]), torch.tensor([0]), ("b",))
     run, _ = started(FedCog(rounds=1), [replace(parties[0], border=stray), parties[1]], Encoder.named("sgc")())
-    with pytest.raises(IsthmusError, match=r"party 'a': party 'b' and this one know of different edges"):
+    with pytest.raises(IsthmusError, match=r"party 'a': its list of edges to party 'b' differs"):
         run.go()
 
 
@@ -278,7 +278,7 @@ def test_edges_that_only_one_side_lists_stop_the_run():
     for method in (FedCog(rounds=1), FedCog(rounds=1, through="totals"), FedCogGcn(rounds=1)):
         encoder = "gcn" if isinstance(method, FedCogGcn) else "sgc"
         run, _ = started(method, [less, *parties[1:]], Encoder.named(encoder)())
-        with pytest.raises(IsthmusError, match="know of different edges between them: both must list them all"):
+        with pytest.raises(IsthmusError, match="its list of edges to another party differs"):
             run.go()
 
 

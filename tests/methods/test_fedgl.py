@@ -450,7 +450,7 @@ def test_it_conforms_on_parties_that_share_nodes(check, options):
     [
         ({}, "sage", "does not read the edge weights of the pseudo graph"),
         ({}, "mlp", "does not read the edge weights of the pseudo graph"),
-        ({"normalize_jointly": False}, "sgc", "works on the layers of a GCN"),
+        ({"normalize_jointly": False}, "sgc", "needs the layers of a GCN"),
         ({"fusion": "all", "weighting": "even"}, "gcn", "fusion = 'all' needs weighting = 'size'"),
     ],
 )

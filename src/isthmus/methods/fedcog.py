@@ -25,27 +25,29 @@ from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.shared.composed import Composed
+from isthmus.methods.shared.neighbour_sums import slot_ids
 from isthmus.nn.diffusion import Diffusion
 from isthmus.tasks.base import Task
 
 
 class FedCog(Composed):
-    """FedCog (Lei et al. 2023), Algorithm 1: parties propagate over one coupled graph, then train on what they got.
+    """FedCog (Lei et al. 2023), Algorithm 1: parties propagate over one coupled graph, then train on the result.
+
+    Parties propagate features along edges between them without showing single features: each sums up its own nodes for
+    a neighbour's node and sends the sum. Propagation comes first and once; then any method, `trainer`, trains the
+    encoder's remaining layers.
 
     internal (13): h_u <- sum_{v in N_u^I} beta_v h_v, for own nodes u
                    and for others' nodes u at the border
-    exchange:      what was summed up for another party's node goes to that party
-    border (14):   h_u <- gamma_u (own sum + what came for u)
+    exchange:      the sum for another party's node goes to that party
+    border (14):   h_u <- gamma_u (own sum + received sums for u)
 
-    Theorem 1: after L of these every node has what L propagations over the whole graph would give it.
+    After L of these every node has the result of L propagations over the whole graph (Theorem 1). The encoder says what
+    is propagated: sgc (beta = gamma = (1 + d)^-1/2), gbp, and appnp and gprgnn with first = "propagate". In GBP's (16)
+    and (17) the paper exchanges r and 1 - r; here they are as in the matrix D^(r-1) A D^-r that they are to compute.
 
-    The encoder says what is propagated: sgc (beta = gamma = (1 + d)^-1/2), gbp, and appnp and gprgnn with
-    first = "propagate". For GBP the paper's (16) and (17) have r and 1 - r the other way round than the matrix
-    D^(r-1) A D^-r that they are to compute; the matrix is what is computed here. Training of what comes after the
-    propagation is another method's, `trainer`.
-
-    Message by message a party sees sums over another party's nodes. Theorem 2 says when these may tell a single node's
-    features; `lnnc`, `min_neighbours` and `through` are the ways out of it.
+    A party sees sums over another party's nodes, message by message, and the server sees sizes. Theorem 2 says when
+    such sums may disclose a single node's features; `lnnc`, `min_neighbours` and `through` prevent it.
     """
 
     name: ClassVar[str] = "fedcog"
@@ -63,12 +65,13 @@ class FedCog(Composed):
     disjoint: ClassVar[bool] = True
 
     lnnc: bool = True
-    """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
+    """Local nearest neighbour connection: join nodes without a neighbour in their party to the most similar one
+    there."""
     min_neighbours: int = Field(1, ge=1)
-    """Nothing is sent for a border node that fewer of the sender's nodes are joined to; 3 hides what LNNC may not."""
+    """Send no sum over fewer own nodes than this; 3 protects nodes that `lnnc` may not."""
     through: Literal["letters", "totals"] = "letters"
-    """How parts of a sum reach a node's owner: as letters, or in a total, which shows no party's part by itself; the
-    server then learns which ids lie at borders, and rows are dense."""
+    """How sums reach a node's owner: as letters from each party, or as one total over all parties, whose rows are dense
+    and from which the server learns the ids of border nodes."""
 
     def check(self, module: nn.Module) -> None:
         diffusion_of(module)
@@ -95,12 +98,13 @@ class FedCog(Composed):
             setattr(module, "diffused", True)  # noqa: B010 - nn.Module's type knows no plain attributes
             super().__init__(method.training(), parties, task, module, **where)
             self.lnnc, self.min_neighbours, self.through = method.lnnc, method.min_neighbours, method.through
-            self._way: _Way | None = None
+            self._propagation: _Hops | None = None
 
         @action
         def propagate(self, request: Payload) -> Mail:
-            """Lines 5 to 8: the hop before is finished, own nodes are summed up, what is others' goes to them."""
-            across, coupling = self._sum_up(request), self.way.coupling
+            """Finish the hop before, sum up own nodes, and send the sums for others' nodes to their owners (lines 5 to
+            8)."""
+            across, coupling = self._sum_up(request), self.propagation.coupling
             sums = matrices.pack(across, (at for own in coupling.slots for at in own.values()))
             return Mail(
                 [
@@ -111,12 +115,12 @@ class FedCog(Composed):
 
         @action
         def border(self, request: Payload) -> Answer:
-            """The ids of the nodes at both ends of edges across the border."""
+            """Ids of the nodes at both ends of edges across the border."""
             return Answer({"ids": [torch.cat(each) for each in zip(self._outer(), self._inner(), strict=True)]})
 
         @action
         def propagate_total(self, request: Payload) -> Answer:
-            """Lines 5 to 8 likewise, but what is others' is added up by the nodes' ids on its way to them."""
+            """As `propagate`, but sums for others' nodes are added up by node id on the way (lines 5 to 8)."""
             across, outer = matrices.to_dense(self._sum_up(request)), self._outer()
             sums = torch.from_numpy(across).split([ids.numel() for ids in outer])
             parts = [torch.ones_like(ids) for ids in outer]
@@ -124,11 +128,11 @@ class FedCog(Composed):
 
         @action
         def settle(self, request: Payload) -> Answer:
-            """Line 9 for the last time; from here on the parties train on what the hops come to."""
+            """Finish the last hop (line 9); from here on the parties train on the propagated features."""
             self._border()
-            result = self.diffusion.combine(matrices.same_layout(self.way.hops), matrices.concat_columns)
-            self.kept["prepared"] = matrices.pack_per_party(result, self.way.coupling.sizes)
-            self._way = None
+            result = self.diffusion.combine(matrices.same_layout(self.propagation.hops), matrices.concat_columns)
+            self.kept["prepared"] = matrices.pack_per_party(result, self.propagation.coupling.sizes)
+            self._propagation = None
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
@@ -137,79 +141,75 @@ class FedCog(Composed):
             return replace(party, graph=graph, border=None)
 
         @property
-        def way(self) -> _Way:
-            """How far the parties asked now have propagated; a run that was stopped on the way starts it anew."""
-            if self._way is None or self._way.coupling.sizes != self.cohort.sizes:
-                raise IsthmusError("propagation goes on with the parties that began it")
-            return self._way
+        def propagation(self) -> _Hops:
+            """The hops of the parties asked now; a run that stopped in between restarts them."""
+            if self._propagation is None or self._propagation.coupling.sizes != self.cohort.sizes:
+                raise IsthmusError("the parties of a hop differ from those of the first hop: restart the run")
+            return self._propagation
 
         def _sum_up(self, request: Payload) -> Any:
-            """Of own nodes, for every node of others that they are joined to."""
+            """Sums over own nodes for the nodes of others that they are joined to."""
             if int(request["hop"]) == 1:  # lines 2 and 3
                 coupling = decouple(self.cohort.parties, join_isolated=self.lnnc, min_neighbours=self.min_neighbours)
-                self._way = _Way(coupling, self.diffusion, matrices.from_tensor(self.cohort.block.x.cpu()))
+                self._propagation = _Hops(coupling, self.diffusion, matrices.from_tensor(self.cohort.block.x.cpu()))
             else:
                 self._border()
-            return self.way.sum_up()
+            return self.propagation.sum_up()
 
         def _border(self) -> None:
-            """Line 9: what came is added to the own sums."""
-            places, parts, first = [], [], 0
+            """Add the received sums to the own ones (line 9)."""
+            positions, parts, first = [], [], 0
             for party, came in zip(self.cohort.parties, self._came(), strict=True):
-                places += [first + at for at, _ in came]
+                positions += [first + at for at, _ in came]
                 parts += [part for _, part in came]
                 first += party.nodes
-            self.way.add_up(places, matrices.unpack_all(parts))
-            self.inbox.clear()  # what came may be larger than all that the parties hold
+            self.propagation.add_up(positions, matrices.unpack_all(parts))
+            self.inbox.clear()  # received sums may be larger than the parties' data
 
         def _came(self) -> list[list[tuple[Ints, Payload]]]:
-            """For each party positions of its nodes and the sums that came for them, by letter or all in one."""
+            """For each party the positions of its nodes and their received sums, by letter or all in one."""
             if self.through == "totals":
-                return [self._in_total(*each) for each in self._with_heard("propagate_total")]
-            return [self._in_letters(*each) for each in self._with_heard("propagate")]
+                return [self._in_total(*each) for each in self._with_receivers("propagate_total")]
+            return [self._in_letters(*each) for each in self._with_receivers("propagate")]
 
-        def _with_heard(self, name: str) -> Iterator[tuple[Party, Mapping[str, Ints], Any]]:
-            return zip(self.cohort.parties, self.way.coupling.receivers, self.received(name), strict=True)
+        def _with_receivers(self, name: str) -> Iterator[tuple[Party, Mapping[str, Ints], Any]]:
+            return zip(self.cohort.parties, self.propagation.coupling.receivers, self.received(name), strict=True)
 
-        def _in_letters(self, party: Party, heard: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
-            at = places_of(party, heard, {sender: letter["ids"] for sender, letter in came.items()})
+        def _in_letters(self, party: Party, expected: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
+            at = positions_of(party, expected, {sender: letter["ids"] for sender, letter in came.items()})
             return [(at[sender].numpy(), letter) for sender, letter in came.items()]
 
-        def _in_total(self, party: Party, heard: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
+        def _in_total(self, party: Party, expected: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
             nodes = _at_border(party)
-            due = np.bincount(np.concatenate([*heard.values(), nodes[:0]]), minlength=party.nodes)[nodes]
+            due = np.bincount(np.concatenate([*expected.values(), nodes[:0]]), minlength=party.nodes)[nodes]
             if not np.array_equal(came["parts"].cpu().numpy(), due):
                 raise PartyFailed(
                     party.name,
-                    "it and another party know of different edges between them: both must list them all",
+                    "its list of edges to another party differs from that party's: list every such edge at both",
                 )
             return [(nodes, {"rows": came["sum"]})]
 
         def _outer(self) -> list[Tensor]:
-            """By party the ids of others' nodes for which it sums up."""
-            coupling = (
-                decouple(self.cohort.parties, min_neighbours=self.min_neighbours)
-                if self._way is None
-                else self.way.coupling
-            )
-            counts = [sum(at.stop - at.start for at in own.values()) for own in coupling.slots]
-            return list(torch.from_numpy(coupling.ids).split(counts))
+            """Ids of others' nodes for which a party sums up, by party."""
+            if self._propagation is not None:
+                return slot_ids(self.propagation.coupling)
+            return slot_ids(decouple(self.cohort.parties, min_neighbours=self.min_neighbours))
 
         def _inner(self) -> list[Tensor]:
-            """By party the ids of own nodes that have edges across the border."""
+            """Ids of own nodes with edges across the border, by party."""
             return [
                 torch.empty(0, dtype=torch.long) if party.ids is None else party.ids[_at_border(party)].cpu()
                 for party in self.cohort.parties
             ]
 
 
-class _Way:
+class _Hops:
     """The hops of several parties, from the first to the last.
 
-    The factors beta and gamma are in the matrices, so that no product has to be scaled.
+    Matrices contain the factors beta and gamma, so that no product has to be scaled.
 
     Attributes:
-        hops: all that the result needs, the last one last.
+        hops: the hops that the result needs, the last one last.
     """
 
     def __init__(self, coupling: Coupling, diffusion: Diffusion, features: Any) -> None:
@@ -223,24 +223,24 @@ class _Way:
         self._half: Any = None
 
     def sum_up(self) -> Any:
-        """Internal propagation (13): the sums for others' nodes; those for own nodes stay here."""
+        """Internal propagation (13): return the sums for others' nodes, and keep those for own nodes."""
         self._half = self._inner @ self.hops[-1]
         return matrices.dense_if_faster(self._outer @ self.hops[-1])
 
-    def add_up(self, places: Sequence[Any], parts: Sequence[Any]) -> None:
-        """Border propagation (14), with restart (15), of the own sums and of those that came for nodes here.
+    def add_up(self, positions: Sequence[Any], parts: Sequence[Any]) -> None:
+        """Border propagation (14), with restart (15): add received sums to own ones.
 
         Arguments:
-            places: of what came, letter by letter, the nodes that it is for.
+            positions: the nodes that received sums are for, letter by letter.
             parts: the sums, letter by letter, or all of them in one sparse matrix.
         """
         h, self._half = self._half, None
         if any(not matrices.is_sparse(each) for each in (h, *parts)):
             h = matrices.to_dense(h)
-            for at, part in zip(places, parts, strict=True):  # within a letter no node is named twice
+            for at, part in zip(positions, parts, strict=True):  # each node at most once in a letter
                 h[at] += self._gamma[at, None] * matrices.to_dense(part)
         elif parts:
-            at = np.concatenate(places)
+            at = np.concatenate(positions)
             which = csr_array((self._gamma[at], (at, np.arange(at.size))), (h.shape[0], at.size))
             h = h + which @ parts[0]
         if restart := self.diffusion.restart:
@@ -252,34 +252,34 @@ class _Way:
 
 
 def diffusion_of(module: nn.Module) -> Diffusion:
-    """What the model propagates before it learns; an error where it does not."""
+    """The model's propagation before its layers; an error if it has none."""
     diffusion = getattr(module, "diffusion", None)
     if not isinstance(diffusion, Diffusion):
         raise IsthmusError(
-            "method 'fedcog' needs a model that propagates before it learns: sgc, gbp, or appnp and gprgnn with "
+            "method 'fedcog' needs an encoder that propagates first: sgc, gbp, or appnp and gprgnn with "
             "first = 'propagate'; isthmus methods lists others that train a gcn on coupled graphs"
         )
     return diffusion
 
 
 def _at_border(party: Party) -> Ints:
-    """Positions of the nodes that have edges across the border."""
+    """Positions of the nodes with edges across the border."""
     return np.unique(party.border.inner.numpy()) if party.border is not None else np.empty(0, dtype=np.int64)
 
 
-def places_of(party: Party, heard: Mapping[str, Ints], ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """For each sender the positions of these nodes at the party; an error where the two do not know the same edges.
+def positions_of(party: Party, expected: Mapping[str, Ints], ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return for each sender the positions of its sums' nodes at the party; an error if their lists of edges differ.
 
     Arguments:
-        heard: by sender the positions of the nodes that it should send something for (`Coupling.receivers`).
-        ids: by sender the ids of the nodes that it sent something for.
+        expected: by sender the positions of the nodes that it should send sums for (`Coupling.receivers`).
+        ids: by sender the ids of the nodes that it sent sums for.
     """
-    for sender in sorted(heard.keys() | ids.keys()):
-        due = torch.from_numpy(heard.get(sender, np.empty(0, dtype=np.int64)))
+    for sender in sorted(expected.keys() | ids.keys()):
+        due = torch.from_numpy(expected.get(sender, np.empty(0, dtype=np.int64)))
         sent = ids.get(sender, torch.empty(0, dtype=torch.long)).cpu()
         if party.ids is None or not torch.equal(sent, party.ids[due]):
             raise PartyFailed(
                 party.name,
-                f"party '{sender}' and this one know of different edges between them: both must list them all",
+                f"its list of edges to party '{sender}' differs from that party's: list every such edge at both",
             )
-    return {sender: torch.from_numpy(heard[sender]) for sender in ids}
+    return {sender: torch.from_numpy(expected[sender]) for sender in ids}

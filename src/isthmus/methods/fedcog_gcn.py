@@ -18,12 +18,13 @@ from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer, Answers, Mail, Total
 from isthmus.federation.models import Models
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Method, Model, State
-from isthmus.methods.fedcog import places_of
+from isthmus.methods.fedcog import positions_of
 from isthmus.methods.optimizer import Optimizer, server_step
+from isthmus.methods.shared.neighbour_sums import Coupled
 from isthmus.nn.draws import Draws
 from isthmus.nn.encoders import Convolutions
 from isthmus.nn.products import Features, SparseProduct, grouped_linear, per_row
@@ -34,18 +35,20 @@ from isthmus.tasks.base import Task
 class FedCogGcn(Method):
     """FedCog for GCN (Lei et al. 2023), (9) and (10): a graph convolution over coupled graphs in every iteration.
 
+    Parties exchange sums over neighbours before every layer and their gradients after it, so that together they train
+    one GCN on the whole graph.
+
     Forth,  (9):  h_u^(l+1/2) <- sum_{v in N_u^I} beta_v h_v^(l) W^(l), exchanged
-            (10): h_u^(l+1) <- ReLU(gamma_u (own sum + what came for u) + b^(l))
-    Back:   the gradient of what came goes back to who sent it, layer by layer
+            (10): h_u^(l+1) <- ReLU(gamma_u (own sum + received sums for u) + b^(l))
+    Back:   the gradient of a received sum goes back to its sender, layer by layer
     Server: one step of the optimiser on the sum of the parties' gradients
 
-    The loss is the mean over all parties' training labels, so that an iteration is one step of the same GCN on the
-    whole graph (Theorem 1), to rounding. Every party takes part in every iteration; the parties keep what backward
-    needs between the actions of one iteration, so a run is saved between iterations only. Dropout is drawn by each
-    party for its own nodes.
+    The loss is the mean over all parties' training labels, so that an iteration equals one step of the same GCN on the
+    whole graph (Theorem 1), to rounding. Every party takes part in every iteration. A run is saved between iterations
+    only, because parties keep intermediate values for the backward pass.
 
-    The messages forth are those that Theorem 2 speaks of. The gradients that go back lie outside it: they depend on the
-    labels around the border, and nothing is proved about them.
+    The server sees sizes of messages, and the sum of the parties' gradients. Theorem 2 covers the messages forth. It
+    does not cover the gradients that go back: they depend on labels near the border, and nothing is proved about them.
     """
 
     name: ClassVar[str] = "fedcog-gcn"
@@ -65,9 +68,10 @@ class FedCogGcn(Method):
     descent: Optimizer = Optimizer(optimizer="adam", lr=0.01, weight_decay=5e-4)
     """The server's optimiser; its moments last over the iterations."""
     lnnc: bool = True
-    """Local nearest neighbour connection: nodes without a neighbour in their party are joined to the most similar."""
+    """Local nearest neighbour connection: join nodes without a neighbour in their party to the most similar one
+    there."""
     min_neighbours: int = Field(1, ge=1)
-    """Nothing is sent for a border node that fewer of the sender's nodes are joined to."""
+    """Send no sum over fewer own nodes than this."""
 
     def check(self, module: nn.Module) -> None:
         convolutions_of(module, self.name)
@@ -103,14 +107,13 @@ class FedCogGcn(Method):
             start = {"weights": state.weights} if layer == 0 else {}
             federation.exchange("forth", {"layer": layer, "training": training, **start})
 
-    class AtParty(Site):
+    class AtParty(Coupled):
         method: FedCogGcn
 
         def __init__(self, method: Method, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any):
             super().__init__(method, parties, task, module, **where)
             gcn = convolutions_of(module, method.name)
             self.layers, self.dropout = len(gcn.convs), gcn.dropout.p
-            self._decoupled: tuple[tuple[str, ...], _Decoupled] | None = None
             self._tape = _Tape()
 
         @action
@@ -120,8 +123,9 @@ class FedCogGcn(Method):
 
         @action
         def forth(self, request: Payload) -> Mail:
-            """Internal propagation (9) of one layer; what was summed up for others' nodes goes to their owners."""
-            layer, training, graph = int(request["layer"]), bool(request["training"]), self.decoupled
+            """Internal propagation (9) of one layer; the sums for others' nodes go to their owners."""
+            layer, training = int(request["layer"]), bool(request["training"])
+            graph: _Products = self.coupling
             if layer == 0:
                 self._tape = _Tape(self._stacks(request["weights"], training))
                 block = self.cohort.block
@@ -137,12 +141,12 @@ class FedCogGcn(Method):
             return self._letters(self._tape.sent[-1].detach())
 
         def shown(self, t: Tensor, layer: int, training: bool) -> Tensor:
-            """What of the rows of own nodes goes into sums for others' nodes."""
+            """Rows of own nodes as they enter the sums for others' nodes."""
             return t
 
         @action
         def back(self, request: Payload) -> Mail:
-            """The gradient of what came in one layer goes back to those that it came from."""
+            """Send the gradient of the sums received in one layer back to their senders."""
             layer, tape = int(request["layer"]), self._tape
             if layer == self.layers - 1:
                 tape.loss = self._loss(self._output(layer, True)) / float(request["items"])
@@ -153,7 +157,7 @@ class FedCogGcn(Method):
 
         @action
         def gradients(self, request: Payload) -> Answer:
-            """Every party's part of the gradient, `[parties, ...]` for each weight."""
+            """Each party's part of the gradient, `[parties, ...]` for each weight."""
             self._take_back(0)
             found = self._tape.gradients(list(self._tape.stacks.values()))
             self._tape = _Tape()
@@ -175,17 +179,10 @@ class FedCogGcn(Method):
                 for at, party in enumerate(self.cohort.names)
             }
 
-        @property
-        def decoupled(self) -> _Decoupled:
-            """The decoupled graphs of the parties asked now."""
-            names = self.cohort.names
-            if self._decoupled is None or self._decoupled[0] != names:
-                method = self.method
-                coupling = decouple(
-                    self.cohort.parties, join_isolated=method.lnnc, min_neighbours=method.min_neighbours
-                )
-                self._decoupled = names, _Decoupled.of(coupling, self.cohort.device)
-            return self._decoupled[1]
+        def couple(self) -> _Products:
+            method = self.method
+            coupling = decouple(self.cohort.parties, join_isolated=method.lnnc, min_neighbours=method.min_neighbours)
+            return _Products.of(coupling, self.cohort.device)
 
         def _stacks(self, weights: Mapping[str, Tensor], training: bool) -> dict[str, Tensor]:
             """The weights once for each party, so that each has a gradient of its own."""
@@ -202,7 +199,7 @@ class FedCogGcn(Method):
             return grouped_linear(h, stack, self.cohort.sizes)
 
         def _letters(self, sums: Tensor) -> Mail:
-            coupling = self.decoupled.coupling
+            coupling = self.coupling.coupling
             return Mail(
                 [
                     {owner: {"ids": torch.from_numpy(coupling.ids[at]), "h": sums[at]} for owner, at in own.items()}
@@ -214,16 +211,16 @@ class FedCogGcn(Method):
             """Border propagation (10) of one layer, before the ReLU."""
             tape, half = self._tape, self._tape.halves[layer]
             came, tape.arrivals, first = torch.zeros_like(half, requires_grad=False), [], 0
-            heard = self.decoupled.coupling.receivers
-            for party, own, letters in zip(self.cohort.parties, heard, self.received("forth"), strict=True):
-                at = places_of(party, own, {sender: letter["ids"] for sender, letter in letters.items()})
-                tape.arrivals.append({sender: (first + place).to(half.device) for sender, place in at.items()})
+            receivers = self.coupling.coupling.receivers
+            for party, expected, letters in zip(self.cohort.parties, receivers, self.received("forth"), strict=True):
+                at = positions_of(party, expected, {sender: letter["ids"] for sender, letter in letters.items()})
+                tape.arrivals.append({sender: (first + nodes).to(half.device) for sender, nodes in at.items()})
                 for sender, letter in letters.items():
                     came.index_add_(0, tape.arrivals[-1][sender], letter["h"])
                 first += party.nodes
             tape.came.append(came.requires_grad_(training))
             bias = per_row(tape.stacks[f"convs.{layer}.bias"], self.cohort.sizes)
-            return self.decoupled.scale * (half + came) + bias
+            return self.coupling.scale * (half + came) + bias
 
         def _loss(self, output: Tensor) -> Tensor:
             """The sum of the loss over the training nodes here."""
@@ -231,9 +228,9 @@ class FedCogGcn(Method):
             return (self.task.loss(step) * self.task.loss_counts(step).to(output)).sum()
 
         def _take_back(self, layer: int) -> None:
-            """The gradient of what was sent in one layer, as its addressees give it back."""
+            """Read the gradient of the sums sent in one layer, as their receivers return it."""
             slope = torch.zeros_like(self._tape.sent[layer])
-            for own, letters in zip(self.decoupled.coupling.slots, self.received("back"), strict=True):
+            for own, letters in zip(self.coupling.coupling.slots, self.received("back"), strict=True):
                 for owner, letter in letters.items():
                     slope[own[owner]] = letter["h"]
             self._tape.slopes[layer] = slope
@@ -241,13 +238,13 @@ class FedCogGcn(Method):
 
 @dataclass
 class _Tape:
-    """What backward needs of one iteration.
+    """Intermediate values of one iteration, for the backward pass.
 
     Arguments:
         stacks: weights, a slice for each party.
-        halves, sent, came: of every layer, own sums, sums for others, and sums from others.
-        arrivals: for every party, which of its nodes each sender sent sums for.
-        slopes: of every layer, the gradient of what was sent.
+        halves, sent, came: by layer, own sums, sums for others, and sums from others.
+        arrivals: by party, which of its nodes each sender sent sums for.
+        slopes: by layer, the gradient of the sums sent.
     """
 
     stacks: dict[str, Tensor] = field(default_factory=dict)
@@ -259,7 +256,7 @@ class _Tape:
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def gradients(self, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Of the loss, by the ways through this site and by those through what it sent."""
+        """Gradients of the loss with respect to `of`, through this site and through the sums that it sent."""
         ends = [self.loss, *(self.sent[layer] for layer in self.slopes)]
         slopes = [torch.ones_like(self.loss), *self.slopes.values()]
         found = torch.autograd.grad(ends, of, slopes, retain_graph=True, allow_unused=True)
@@ -267,8 +264,8 @@ class _Tape:
 
 
 @dataclass(frozen=True, eq=False)
-class _Decoupled:
-    """Decoupled graphs as products that have a gradient."""
+class _Products:
+    """Decoupled graphs as products with a gradient."""
 
     coupling: Coupling
     inner: _Product
@@ -276,14 +273,14 @@ class _Decoupled:
     scale: Tensor
 
     @classmethod
-    def of(cls, coupling: Coupling, device: torch.device) -> _Decoupled:
+    def of(cls, coupling: Coupling, device: torch.device) -> _Products:
         dtype = torch.get_default_dtype()
         scale = torch.from_numpy(coupling.degree**-0.5).to(device, dtype).unsqueeze(1)
         return cls(coupling, _Product(coupling.inner, device, dtype), _Product(coupling.outer, device, dtype), scale)
 
 
 class _Product:
-    """A constant sparse matrix with its transpose at hand."""
+    """A constant sparse matrix, stored with its transpose."""
 
     def __init__(self, matrix: Any, device: torch.device, dtype: torch.dtype) -> None:
         self._matrix, self._transpose = (
@@ -295,7 +292,7 @@ class _Product:
 
 
 def convolutions_of(module: nn.Module, method: str) -> Convolutions:
-    """The model as a GCN; an error of this method where it is none."""
+    """The model as a GCN; an error of this method if it is another one."""
     if not isinstance(module, Convolutions) or not all(isinstance(conv, GCNConv) for conv in module.convs):
-        raise IsthmusError(f"method '{method}' works on the layers of a GCN: use encoder gcn")
+        raise IsthmusError(f"method '{method}' needs the layers of a GCN: use encoder gcn")
     return module

@@ -25,21 +25,21 @@ from isthmus.tasks.base import Task
 
 
 class FedGcn(FedAvg):
-    """FedGCN (Yao et al. 2023): parties learn the sum over each node's neighbours, of all parties, once; then FedAvg.
+    """FedGCN (Yao et al. 2023): parties learn the sum over each node's neighbours at all parties, once; then FedAvg.
 
-    For every node u they add up sum_v c_uv x_v over all neighbours v wherever they are, and
+    A GCN's first layer needs features of neighbours at other parties, and its second layer those of their neighbours.
+    Parties add these up before training, so that training needs no exchange of features.
 
-        0 hops: nothing is added up, edges across the border do not exist (FedAvg);
-        1 hop:  a party gets the sums of its own nodes: the first layer is exact,
-                the second sees own edges only;
+        0 hops: no sums, and no edges across the border (FedAvg);
+        1 hop:  a party gets the sums sum_v c_uv x_v of its own nodes u: the first layer is
+                exact, the second sees own edges only;
         2 hops: and those of the nodes across its border: two layers are exact,
                 with no exchange in training.
 
-    Parties add up by the nodes' ids, so that none is sent another's part of a sum. Who knows the terms of a sum but one
-    knows that one: where a node has a single neighbour across a border its owner reads that neighbour; and with 2 hops
-    a party gets the sum of a node across its border, in which its own nodes' terms are known to it, so that a node
-    whose neighbours are all the party's is read as well. c_uv = ((1 + d_u) (1 + d_v))^-1/2 with degrees in
-    the whole graph; the degrees of nodes across the border travel with the sums.
+    c_uv = ((1 + d_u) (1 + d_v))^-1/2 with degrees in the whole graph; degrees of nodes across the border travel with
+    the sums. Parties add up by node id: the server learns which ids are at borders and sees no sum, and no party
+    receives another's part of a sum. A party that knows all terms but one knows that one, too: the only neighbour
+    across the border of an own node; and with 2 hops a node across the border whose other neighbours are its own.
     """
 
     name: ClassVar[str] = "fedgcn"
@@ -50,7 +50,7 @@ class FedGcn(FedAvg):
     disjoint: ClassVar[bool] = True
 
     hops: Literal[0, 1, 2] = 2
-    """How many hops of neighbours are summed up across parties."""
+    """Hops of neighbours that are summed up across parties."""
 
     def check(self, module: nn.Module) -> None:
         convolutions_of(module, self.name)
@@ -74,7 +74,7 @@ class FedGcn(FedAvg):
 
         @action
         def settle(self, request: Payload) -> Answer:
-            """From here on the parties train on the sums, and on the edges that they know of."""
+            """From here on the parties train on the sums and on the edges that they know."""
             self.kept["prepared"] = [
                 {"sum": came["sum"], "degree": came["degree"], "ids": came["ids"]} for came in self.received("sum_up")
             ]
@@ -96,7 +96,7 @@ class FedGcn(FedAvg):
 
 
 def _edges(party: Party, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges among own nodes and, where those are there, to nodes across the border; every node has a loop."""
+    """Edges among own nodes and, if `ids` include those, to nodes across the border; every node has a loop."""
     graph, border = party.graph, party.border
     weight = getattr(graph, "edge_weight", None)
     parts = [graph.edge_index, torch.arange(ids.numel()).expand(2, -1)]
@@ -111,7 +111,7 @@ def _edges(party: Party, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SummedUp(nn.Module):
-    """A graph convolution whose sums over neighbours are in its input already."""
+    """A graph convolution on inputs that are sums over neighbours already."""
 
     def __init__(self, conv: Any) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ REPEATED[SummedUp] = ("bias",)
 
 
 def _summed(module: nn.Module) -> nn.Module:
-    """The GCN for such inputs: no sum in the first layer, given weights of edges in the others."""
+    """The GCN for such inputs: no sum in the first layer, given edge weights in the others."""
     module = deepcopy(module)
     convs: Any = module.get_submodule("convs")
     convs[0] = SummedUp(convs[0])

@@ -1,4 +1,4 @@
-"""Sums over neighbours wherever they are: what a party misses of its own nodes' neighbourhoods, added up once."""
+"""Sums over neighbours at all parties, added up once; and what sites of parties with a coupled graph share."""
 
 from __future__ import annotations
 
@@ -12,39 +12,52 @@ from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decouple
 from isthmus.data.party import Party
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Prepared, action
+from isthmus.federation.site import Prepared, Site, action
 from isthmus.federation.wire import Payload
 from isthmus.nn.draws import seed_of
 
 NOUNS = {"sum": "features", "degree": "numbers of neighbours"}
-"""What the fields of the sums are."""
+"""What the fields of these sums are."""
 
 
-class NeighbourSums(Prepared):
+class Coupled(Site):
+    """A site of parties with a coupled graph."""
+
+    _coupling: tuple[tuple[str, ...], Any] | None = None
+
+    def couple(self) -> Any:
+        """The decoupled graphs of the cohort."""
+        return decouple(self.cohort.parties)
+
+    @property
+    def coupling(self) -> Any:
+        """`couple()`, cached while the same parties are asked."""
+        if self._coupling is None or self._coupling[0] != self.cohort.names:
+            self._coupling = self.cohort.names, self.couple()
+        return self._coupling[1]
+
+
+class NeighbourSums(Coupled, Prepared):
     """The party side of sum_v c_uv x_v over all neighbours v of a node u, with c_uv = ((1 + d_u) (1 + d_v))^-1/2.
 
-    Parties add up by the nodes' ids, so that none is sent another's part of a sum; degrees d are those in the whole
-    graph, which a party knows of its own nodes. Who gets a sum divides it by (1 + d_u)^1/2 itself.
+    Parties add up by node id, so that none receives another's part of a sum. Degrees d are those in the whole graph,
+    which a party knows of its own nodes. The receiver of a sum divides it by (1 + d_u)^1/2.
 
     Attributes:
-        beyond: whether a party gets the sums of the nodes across its border too, or those of its own alone.
+        beyond: whether a party also gets the sums of the nodes across its border.
     """
 
     beyond: bool = False
 
-    def __init__(self, *args: Any, **where: Any) -> None:
-        super().__init__(*args, **where)
-        self._coupling: tuple[tuple[str, ...], Coupling] | None = None
-
     @action
     def known(self, request: Payload) -> Answer:
-        """The ids of own nodes and of those across the border."""
+        """Ids of own nodes and of those across the border."""
         return Answer({"ids": [torch.cat(each) for each in zip(*self._ids(), strict=True)]})
 
     @action
     def sum_up(self, request: Payload) -> Answer:
-        """What own nodes add to every node that they are joined to, and the degrees of own nodes."""
-        coupling = self.coupling
+        """What own nodes add to the sums of their neighbours, and the degrees of own nodes."""
+        coupling: Coupling = self.coupling
         scaled = torch.from_numpy(coupling.degree**-0.5)
         own_ids, outer_ids = self._ids()
         answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}
@@ -60,26 +73,18 @@ class NeighbourSums(Prepared):
             answer["wants"].append(answer["ids"][-1] if self.beyond else own_ids[at])
         return Answer(answer)
 
-    @property
-    def coupling(self) -> Coupling:
-        """The decoupled graphs of the parties asked now."""
-        names = self.cohort.names
-        if self._coupling is None or self._coupling[0] != names:
-            self._coupling = names, decouple(self.cohort.parties)
-        return self._coupling[1]
-
     def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
         """Ids of own nodes, and of those across the border, by party."""
-        slots = torch.from_numpy(self.coupling.ids)
-        outer = [len_of(own) for own in self.coupling.slots]
-        own = [_named(party) if party.ids is None else party.ids for party in self.cohort.parties]
-        return own, list(slots.split(outer))
+        own = [_placeholder_ids(party) if party.ids is None else party.ids for party in self.cohort.parties]
+        return own, slot_ids(self.coupling)
 
 
-def len_of(slots: dict[str, slice]) -> int:
-    return sum(at.stop - at.start for at in slots.values())
+def slot_ids(coupling: Coupling) -> list[Tensor]:
+    """Ids of the nodes across the border, by party."""
+    counts = [sum(at.stop - at.start for at in own.values()) for own in coupling.slots]
+    return list(torch.from_numpy(coupling.ids).split(counts))
 
 
-def _named(party: Party) -> Tensor:
-    """Ids for nodes that have none, so that nobody else's nodes are taken for them: `[nodes]`."""
+def _placeholder_ids(party: Party) -> Tensor:
+    """Ids for the nodes of a party that has none, unlike those of other parties: `[nodes]`."""
     return (seed_of("nodes of", party.name) >> 1) + torch.arange(party.nodes)
