@@ -161,7 +161,7 @@ def test_a_graph_that_runs_away_is_one_line(parties):
     method = FedGC(**QUICK, self_training=False, bottleneck=False, descent={"lr": 1e30})
     with pytest.raises(IsthmusError) as caught:
         run_of(method, parties).go()
-    due = "method 'fedgc', by round 2: 'x' of the synthetic graph is not finite: lower optimizer.lr"
+    due = "method 'fedgc', by round 2: 'x' of the synthetic graph is not finite: lower descent.lr"
     assert str(caught.value) == due
 
 
@@ -225,7 +225,7 @@ def test_the_last_labels_are_the_second_models(parties):
         run.go()
         (site,) = run.transport.sites
         with site.asked():
-            teacher = site.outputs(run.state.teacher).argmax(1)
+            teacher = site.predict({"weights": run.state.teacher}).argmax(1)
             found[passes] = torch.cat(site.kept.each("labels"))
             others = ~site.cohort.masks["train"]
             assert torch.equal(found[passes][others], teacher[others])
@@ -329,7 +329,7 @@ def test_steps_of_theta_are_gradient_descent_on_the_synthetic_graph(parties):
         optimizer.zero_grad()
         F.cross_entropy(h @ own.T, state.y).backward()
         optimizer.step()
-    torch.testing.assert_close(method._further(state), own.detach(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(method._descended(state), own.detach(), atol=1e-6, rtol=1e-4)
 
 
 def test_other_parties_are_drawn_in_every_round_of_teaching(parties):

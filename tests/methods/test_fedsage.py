@@ -43,7 +43,7 @@ def run(method, parties, encoder="sage", **ways):
 
 def made(finished):
     """What every party generated, by party."""
-    saved = finished.transport.save()
+    saved = finished.federation.save()
     return {party: each["kept"]["prepared"] for party, each in saved.items()}
 
 
@@ -55,9 +55,10 @@ def overheard(method, parties, seed=0):
             super().__init__(sites)
             self.mail = {}
 
-        def deliver(self, action, mail):
-            self.mail = {**self.mail, action: mail}
-            super().deliver(action, mail)
+        def send(self, command):
+            if command.do == "deliver":
+                self.mail = {**self.mail, command.action: command.payload}
+            return super().send(command)
 
     task = task_for(parties, 3)
     site = method.site(parties, task, module_for(Encoder.named("sage")(hidden=8), parties, task, 0), seed=seed)
@@ -367,7 +368,7 @@ def test_a_party_that_fails_in_the_set_up_trains_on_what_it_has(node_parties):
 def test_what_the_set_up_needed_is_let_go(node_parties):
     finished = run(FedSagePlus(rounds=1, neighgen=QUICK), node_parties)
     finished.go()
-    for saved in finished.transport.save().values():
+    for saved in finished.federation.save().values():
         assert saved["kept"].keys() == {"prepared", "scale", "neighgen", "groups"}
         assert saved["kept"]["neighgen"] is saved["kept"]["groups"] is False
         assert saved["inbox"].keys().isdisjoint({"show", "compare"})
