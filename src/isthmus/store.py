@@ -146,8 +146,8 @@ def load(path: Path) -> Any:
     return content["value"]
 
 
-def check_format(path: Path, content: Any, expected: int) -> None:
-    """Raise an error that says what to do unless `content`, read from `path`, has the expected format number."""
+def check_format(path: Path, content: Any, expected: int, remedy: str = "run the study again with --force") -> None:
+    """Raise an error unless `content`, read from `path`, has the expected format number; `remedy` says what to do."""
     header = content if isinstance(content, Mapping) else {}
     found = header.get("format")
     if found == expected:
@@ -156,5 +156,5 @@ def check_format(path: Path, content: Any, expected: int) -> None:
     writer = f" (isthmus {header['isthmus']})" if "isthmus" in header else ""
     raise IsthmusError(
         f"cannot read {path}: it has {number}, and isthmus {VERSION} reads format {expected}; "
-        f"run the study again with --force, or install the version that wrote it{writer}"
+        f"{remedy}, or install the version that wrote it{writer}"
     )

@@ -66,7 +66,11 @@ def test_json_is_all_there_is_on_standard_output(isthmus: Isthmus) -> None:
         ("fedavg", 0), ("fedavg", 4), ("local", 0), ("local", 4),
     ]  # fmt: skip
     for run in found["runs"]:
-        assert set(run) == {"method", "seed", "rounds", "chosen_round", "seconds", "metrics", "parties"}
+        assert set(run) == {"method", "seed", "rounds", "chosen_round", "evaluated", "seconds"} | {
+            "metrics",
+            "over_parties",
+            "parties",
+        }
         assert run["rounds"] == 3
         assert run["seconds"] > 0
         assert 0 <= run["metrics"]["test_accuracy"] <= 1

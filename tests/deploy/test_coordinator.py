@@ -345,7 +345,7 @@ def members_of_banks(base: Path) -> dict[str, Member]:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({"do": "begin", "run": "r", "stage": "x"}, "there is no stage 'x' of a study"),
+        ({"do": "begin", "run": "r", "stage": "x"}, "unknown stage 'x'"),
         ({"do": "call", "verb": "exchange", "action": "introduce", "under": 3, "request": b""}, "these bytes are no"),
         ({"do": "dance"}, "does not know what 'dance' asks for"),
         ({"do": "restore", "mark": "../../../etc/passwd"}, "has kept no such state"),
@@ -462,7 +462,7 @@ def test_methods_that_pool_are_no_federation(tmp_path: Path) -> None:
 def test_a_folder_of_another_party_is_refused(tmp_path: Path) -> None:
     at_folders(study_of("fedavg"), tmp_path / "data")
     (tmp_path / "data" / "party-1").rename(tmp_path / "data" / "party-9")
-    with pytest.raises(IsthmusError, match="is of party 'party-1', this place is for 'party-9'"):
+    with pytest.raises(IsthmusError, match="is of party 'party-1', but the kit is of 'party-9'"):
         members_of(tmp_path / "data", tmp_path / "parties")
 
 
@@ -626,7 +626,7 @@ def test_a_party_may_ask_for_protected_totals(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     limited(tmp_path / "data", 'totals = ["masks"]')
     with pytest.raises(
-        IsthmusError, match=r"these cannot: 'party-1' \(refused: protect.total is 'none', limits.totals"
+        IsthmusError, match=r"these are missing: 'party-1' \(refused: protect.total is 'none', limits.totals"
     ):
         federated(study, tmp_path)
     masked = study.model_copy(update={"protect": Protect.read({"total": "masks"}, "protect")})

@@ -159,8 +159,8 @@ def test_code_that_comes_with_a_job_is_refused(federation: Federation, tmp_path:
 
     mark = tmp_path / "was-here"
     with flare.Admin(federation.kits / "admin") as admin:
-        jobs = [str(admin._said("submit_job", str(hostile(tmp_path / kind, kind, mark)))) for kind in ("code", "class")]
-        until("the end of the jobs", lambda: all(admin.state(job) != "under way" for job in jobs), 120)
+        jobs = [str(admin._ask("submit_job", str(hostile(tmp_path / kind, kind, mark)))) for kind in ("code", "class")]
+        until("the end of the jobs", lambda: all(admin.state(job) != "running" for job in jobs), 120)
         assert [admin.state(job) for job in jobs] == ["lost", "lost"]
     assert not mark.exists()
 
@@ -189,7 +189,7 @@ def test_mistakes_show_before_anybody_is_reached(tmp_path: Path) -> None:
     join = ("federation", "join", here.kits / "party-0", "--data")
     for words, why in (
         ((*join, tmp_path / "nowhere"), "No such file or directory"),
-        (("federation", "status", here.kits / "admin"), "nobody listens at localhost"),
+        (("federation", "status", here.kits / "admin"), "no server at localhost"),
     ):
         said = isthmus(*words)
         assert (said.returncode, said.stdout) == (2, "")
@@ -207,12 +207,12 @@ def test_who_is_gone_is_not_there_though_flare_lists_it(monkeypatch: pytest.Monk
     looks = [{"a": now - 3, "b": now - 200, "c": now + 500}, {"a": now - 3, "b": now - 200, "c": now + 505}]
     admin = flare.Admin.__new__(flare.Admin)
     admin.kit = flare.Kit("x", "admin", "admin", "h", 1, ("a", "b", "c", "d"), {}, Path())
-    monkeypatch.setattr(admin, "_heard", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
+    monkeypatch.setattr(admin, "_last_seen", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
     monkeypatch.setattr(flare.time, "time", lambda: now)
     passing = iter(range(0, 1000, 5))
     monkeypatch.setattr(flare.time, "monotonic", lambda: float(next(passing)))
     monkeypatch.setattr(flare.time, "sleep", lambda seconds: None)
-    assert admin.present() == ["a", "c"]  # c's clock is wrong, but it was heard of again
+    assert admin.connected() == ["a", "c"]  # c's clock is wrong, but it was heard of again
 
 
 @pytest.mark.processes
@@ -236,7 +236,7 @@ def test_a_certificate_that_has_expired_lets_nobody_in(tmp_path: Path, monkeypat
     flare.make_kits("x", ["party-0", "party-1"], "localhost", here.port, here.kits)
     said = isthmus("federation", "join", here.kits / "party-1", "--data", tmp_path / "data" / "party-1")
     assert said.returncode == 2
-    assert "its certificate expired on" in said.stderr
+    assert "client.crt expired on" in said.stderr
     try:  # past that check, the server itself turns it away
         here.serve()
         until("the listener", lambda: reached(here.port), 60)
@@ -289,7 +289,42 @@ def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
         assert isthmus("federation", "status", one.kits / "admin").stdout.splitlines()[0] == "party-0: not there"
         strange = isthmus("federation", "status", other.kits / "admin")
         assert (strange.returncode, strange.stderr.count("\n")) == (2, 1)
-        assert "does not let this kit in" in strange.stderr
+        assert "refuses this kit" in strange.stderr
     finally:
         one.close()
         other.close()
+
+
+@pytest.mark.parametrize(("change", "found"), [({"format": 99}, "format 99"), ({"format": None}, "no format number")])
+def test_a_kit_of_another_format_is_refused(tmp_path: Path, change: dict[str, Any], found: str) -> None:
+    from isthmus import __version__
+    from isthmus.deploy import flare
+    from isthmus.errors import IsthmusError
+
+    kits = flare.make_kits("x", ["party-0"], "localhost", free_port(), tmp_path / "kits")
+    for kit in kits:
+        assert flare.Kit.read(kit.folder, kit.role) == kit
+        file = kit.folder / flare.KIT
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    server, admin, party = (kit.folder for kit in kits)
+    for start in (
+        lambda: flare.serve(server),
+        lambda: flare.take_part(party, tmp_path / "data"),
+        lambda: flare.Admin(admin),
+    ):
+        with pytest.raises(IsthmusError) as error:
+            start()
+        text = str(error.value)
+        assert f"it has {found}, and isthmus {__version__} reads format {flare.FORMAT}" in text
+        assert "make new kits for all parties with isthmus federation new" in text
+        assert "\n" not in text
+
+
+def test_the_classes_that_a_kit_allows_exist() -> None:
+    from importlib import import_module
+
+    from isthmus.deploy import flare
+
+    for path in flare.LOADED:
+        module, _, name = path.rpartition(".")
+        assert isinstance(getattr(import_module(module), name), type)

@@ -11,7 +11,7 @@ import torch
 from tests.deploy.test_coordinator import study_of
 from tests.federation.hosts import InBytes
 
-from isthmus.deploy.hosts import Host, Hosts, spread
+from isthmus.deploy.hosts import Host, Hosts, split_evenly
 from isthmus.deploy.remote import Message
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -32,7 +32,7 @@ def in_one_process(study: Study, sites: int, seed: int = 0) -> RunResult:
     """With so many sites in this process, whose parties are those of as many hosts."""
     loaded, method = study.load(seed), study.method_list()[0]
     task, module = loaded.task, module_for(study.encoder(), loaded.parties, loaded.task, seed)
-    groups = spread(loaded.parties, [str(at) for at in range(sites)]).values()
+    groups = split_evenly(loaded.parties, [str(at) for at in range(sites)]).values()
     own = extended(method, module_for(study.encoder(), loaded.parties, loaded.task, seed), seed)
     here = LocalTransport([method.site(group, task, own, seed=seed) for group in groups])
     return Run(method, loaded.parties, task, module, seed=seed, transport=here).go()
@@ -114,7 +114,7 @@ def test_a_host_with_other_data_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
         return load(self, seed + (self is not study))
 
     monkeypatch.setattr(Study, "load", other)
-    with pytest.raises(IsthmusError, match=r"^host 'a': its data are not those of the study: give every host"):
+    with pytest.raises(IsthmusError, match=r"^host 'a': its data differ from the study's data: give every host"):
         run_study(study, hosts=hosts)
 
 
@@ -128,5 +128,5 @@ def test_data_are_loaded_once_for_all_methods_of_a_seed(monkeypatch: pytest.Monk
 
 
 def test_ranges_are_as_even_as_can_be() -> None:
-    assert [len(share) for share in spread(range(20), THREE).values()] == [6, 7, 7]
-    assert spread(["p", "q"], THREE) == {"b": ["p"], "c": ["q"]}
+    assert [len(share) for share in split_evenly(range(20), THREE).values()] == [6, 7, 7]
+    assert split_evenly(["p", "q"], THREE) == {"b": ["p"], "c": ["q"]}

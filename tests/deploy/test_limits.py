@@ -8,7 +8,7 @@ import pytest
 
 from isthmus.data.folder.limits import Limits
 from isthmus.deploy.limits import SET_UP, limit_problems
-from isthmus.deploy.setup import Introduction
+from isthmus.deploy.setup import SetUpHandler
 
 
 def test_limits_may_name_actions_of_any_method_and_of_the_set_up() -> None:
@@ -34,4 +34,4 @@ def test_unknown_name_is_a_problem_of_party_toml(limits: dict[str, Any], text: s
 
 @pytest.mark.parametrize("action", SET_UP)
 def test_party_answers_every_action_of_the_set_up(action: str) -> None:
-    assert callable(getattr(Introduction, f"_{action}"))
+    assert callable(getattr(SetUpHandler, f"_{action}"))

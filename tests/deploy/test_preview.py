@@ -37,15 +37,15 @@ def test_totals_are_those_of_a_whole_run() -> None:
     plan = study("none", 3)
     found = [each for each in preview(plan) if each.method == "fedcog"]
     rows = list(run_study(plan).runs[0].ledger.rows())
-    assert sum(each.total for each in found) == sum(row["sent"] for row in rows)
-    assert sum(each.back for each in found) == sum(row["received"] for row in rows)
+    assert sum(each.sent for each in found) == sum(row["sent"] for row in rows)
+    assert sum(each.received for each in found) == sum(row["received"] for row in rows)
     by_party = [sum(row["sent"] for row in rows if row["party"] == party) for party in {row["party"] for row in rows}]
-    assert max(by_party) <= sum(each.share for each in found) < sum(by_party)
+    assert max(by_party) <= sum(each.most_sent for each in found) < sum(by_party)
 
 
 def test_masks_cost_bytes_and_say_so() -> None:
     plain, masked = (
-        {each.action: each.total for each in preview(study(total, 40)) if each.method == "fedcog"}
+        {each.action: each.sent for each in preview(study(total, 40)) if each.method == "fedcog"}
         for total in ("none", "masks")
     )
     assert plain["train"] < masked["train"] < 3 * plain["train"]

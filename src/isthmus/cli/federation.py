@@ -29,10 +29,10 @@ def new(
     days: Annotated[int, typer.Option(min=1, max=360, help="Days until the certificates expire.")] = 360,
 ) -> None:
     """Make start-up kits, one folder each with keys of its own: hand each to whom it is for."""
-    from isthmus.deploy.coordinator import fit_for_federation
+    from isthmus.deploy.coordinator import check_federation
     from isthmus.deploy.flare import make_kits
 
-    fit_for_federation(_study(study))
+    check_federation(_study(study))
     host, colon, port = server.rpartition(":")
     if not colon or not port.isdigit() or not 0 < int(port) < 65536:
         raise IsthmusError(f"--server is '{server}': give HOST:PORT, such as fed.example.org:8002")
@@ -96,7 +96,7 @@ def run_command(
     """Run a study in the federation and write the result folder that a study in one process writes."""
     _quiet()
     from isthmus.deploy.flare import Admin
-    from isthmus.deploy.launch import run_away
+    from isthmus.deploy.launch import run_federation
     from isthmus.progress.terminal import TerminalProgress, show_results, unanswered_lines
 
     whole = _study(study)
@@ -106,7 +106,9 @@ def run_command(
 
     try:
         with Admin(kit) as admin, TerminalProgress(console(error=True)) as live:
-            results = run_away(admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting)
+            results = run_federation(
+                admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting
+            )
     except KeyboardInterrupt:
         typer.echo("isthmus: no longer watching, the federation goes on; look again with --resume", err=True)
         raise typer.Exit(130) from None
@@ -126,7 +128,7 @@ def status(kit: AdminKit, as_json: Json = False) -> None:
     from isthmus.deploy.flare import Admin
 
     with Admin(kit) as admin:
-        here, jobs = admin.present(), admin.jobs()
+        here, jobs = admin.connected(), admin.jobs()
         going = {job["job_id"]: admin.progress(job["job_id"]) for job in jobs if job.get("status") == "RUNNING"}
     parties = [{"party": party, "there": party in here} for party in admin.kit.parties]
     told = [

@@ -9,7 +9,7 @@ from typing import Any
 
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.deploy.remote import Message, Post, RemoteTransport
-from isthmus.deploy.setup import Joined, join, named_totals
+from isthmus.deploy.setup import Agreement, agree, totals_to_payload
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.ledger import Ledger
@@ -24,18 +24,18 @@ from isthmus.tasks.base import Task
 
 @dataclass
 class Outcome:
-    """What a federation's study gave.
+    """The results of a study in a federation.
 
     Attributes:
-        ledger: of the set-up; every run has its own.
+        ledger: the ledger of the set-up; every run has its own.
     """
 
     runs: list[RunResult]
     ledger: Ledger = field(repr=False)
 
 
-def fit_for_federation(study: Study) -> None:
-    """Errors that show before any party is asked for anything."""
+def check_federation(study: Study) -> None:
+    """Refuse a study that no federation can run."""
     for method in study.method_list():
         if method.role == "pooled":
             raise IsthmusError(f"method '{method.name}' needs all data in one place: leave it out of a federation")
@@ -45,28 +45,28 @@ def fit_for_federation(study: Study) -> None:
 def coordinate(
     study: Study, post: Post, name: str, state: Path, *, watcher: Watcher | None = None, save_every: float = 2.0
 ) -> Outcome:
-    """The coordinator's part: settle the set-up, then run every method with every seed.
+    """Do the set-up, then run every method with every seed.
 
     Arguments:
-        post: reaches the parties.
-        name: of this study; under the same name a study that was cut off goes on.
-        state: folder for checkpoints, and for runs that are done.
+        post: carries messages to the parties.
+        name: name of this study; an interrupted study is resumed under the same name.
+        state: folder for checkpoints and finished runs.
     """
-    fit_for_federation(study)
+    check_federation(study)
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
-    entrance = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
-    if entrance.out:
-        raise IsthmusError(f"all parties must settle the set-up together, these cannot: {format_missing(entrance.out)}")
-    federation = Federation(entrance)
-    joined = join(federation)
-    task = joined.task(study.named_task())
+    transport = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
+    if transport.out:
+        raise IsthmusError(f"the set-up needs all parties, and these are missing: {format_missing(transport.out)}")
+    federation = Federation(transport)
+    agreement = agree(federation)
+    task = agreement.task(study.named_task())
     runs: list[RunResult] = []
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
-        plan = plan_of(study, method, task, joined, f"{name}/{method.name}-{seed}", seed)
+        plan = build_plan(study, method, task, agreement, f"{name}/{method.name}-{seed}", seed)
         try:
             transport = RemoteTransport(post, plan, **fixed)
-            module = module_of(study.encoder(), joined.features, task, seed)
+            module = module_of(study.encoder(), agreement.features, task, seed)
             check_task(method, task)
             method.check(module)
             run = Run(method, (), task, module, seed=seed, save_every=save_every, transport=transport, **options)
@@ -82,8 +82,8 @@ def coordinate(
     return Outcome(runs, federation.ledger)
 
 
-def plan_of(study: Study, method: Method, task: Task, joined: Joined, run: str, seed: int) -> Message:
-    """What a party is told of a run: everything but its own data."""
+def build_plan(study: Study, method: Method, task: Task, agreement: Agreement, run: str, seed: int) -> Message:
+    """Return what a party is told about a run: everything but its own data."""
     shares = _shares(study)
     plan = {
         "method": {"name": method.name, **method.model_dump()},
@@ -93,12 +93,12 @@ def plan_of(study: Study, method: Method, task: Task, joined: Joined, run: str, 
         "split": {"seed": seed if study.data_seed is None else study.data_seed, **shares},
         "unlabelled": study.unlabelled,
     }
-    totals = wire.encode(named_totals(joined.totals))
+    totals = wire.encode(totals_to_payload(agreement.totals))
     return {"do": "begin", "run": run, "stage": "run", "plan": json.dumps(plan), "totals": totals}
 
 
 def _shares(study: Study) -> dict[str, float]:
-    """Shares of the labelled items to train and to validate on, for parties whose files have no split."""
+    """Return the training and validation shares of labelled items, for parties whose files have no split."""
     data = study.data_set()
     given = data if isinstance(data, PartyFolders) else PartyFolders(path="")
     return {"train": given.train, "val": given.val}

@@ -1,8 +1,8 @@
-"""NVIDIA FLARE under a federation: start-up kits, the processes, the jobs. The only module that imports it.
+"""Federations over NVIDIA FLARE: start-up kits, processes, jobs. No other module imports FLARE.
 
-FLARE brings certificates, mutual TLS, live objects at every site and a way for an administrator to submit a job. A job
-here is nothing but the text of a study: FLARE's two collaboration components and the two classes below are all that a
-kit allows to be loaded, and code that comes with a job is refused by every site (its right "byoc" is nobody's).
+FLARE provides certificates, mutual TLS, an object at every site that lives as long as a job, and jobs that an
+administrator submits. Our jobs contain only the text of a study: a kit allows FLARE's two collaboration components and
+the two classes below to be loaded, nothing else, and every site refuses code that comes with a job (right "byoc").
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ except ImportError as error:
 
 from isthmus.data.ids import read_key
 from isthmus.deploy.coordinator import coordinate
-from isthmus.deploy.launch import State
+from isthmus.deploy.launch import JobState
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message, Post
 from isthmus.methods.base import Method
@@ -62,17 +62,20 @@ from isthmus.protect.sealing import Keyring, generate_keyrings, public_key
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher
+from isthmus.version import VERSION
 
 log = logging.getLogger(__name__)
 
+FORMAT = 1
+"""Format number of a kit. Raise it when kits of other versions can no longer be used, such as when a class moves."""
 KIT = "kit.json"
-"""The file in a kit that says whose it is."""
+"""The file in a kit that says whose kit it is."""
 SEAL = "seal.key"
-"""The file in a party's kit with its key to seal with, private."""
-HELD = "held.json"
+"""The file in a party's kit with its private key to seal messages with."""
+DATA = "data.json"
 """The file in a party's kit that says where its data are."""
-HOLDER = "in-use"
-"""The file in a kit that a process holds as long as it runs with it."""
+LOCK = "in-use"
+"""The file in a kit that a process locks while it runs with the kit."""
 OUTCOME = "outcome.isthmus"
 """The file that a job leaves: results, or why there are none."""
 ADMIN = "admin@isthmus.local"
@@ -80,36 +83,36 @@ ORGANISATION = "isthmus"
 LOADED = (
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
-    "isthmus.deploy.flare.Coordinator",
+    "isthmus.deploy.flare.CoordinatorJob",
     "isthmus.deploy.flare.PartyJob",
 )
-"""All that a job may have loaded."""
-BEGINNING = 300
-"""Seconds that a party's process may take to begin."""
-CONNECTING = 20.0
-"""Seconds that a server may take to answer somebody who comes to it."""
-ENDING = 15.0
-"""Seconds that a job may take to end."""
-HEARD = 30.0
-"""Seconds since a party was heard of for the last time until it is asked whether it is there: it says so every few."""
-AGAIN = 3
-"""Times that a server is asked before it is said not to answer."""
+"""The only classes that a job may load."""
+START_SECONDS = 300
+"""How long a party's process may take to start."""
+CONNECT_SECONDS = 20.0
+"""How long a server may take to answer a new connection."""
+END_SECONDS = 15.0
+"""How long a job may take to end."""
+SEEN_SECONDS = 30.0
+"""A party that was seen within this time is connected; it reports every few seconds."""
+TRIES = 3
+"""How often a command is sent to a server before the server counts as unreachable."""
 RIGHTS = ("submit_job", "manage_job", "download_job", "view")
 """What the administrator of a federation may do."""
 NO_RIGHTS = ("byoc", "shell_commands", "operate", "configure_job_log", "clone_job")
 """What nobody may do: bring code, run commands on other machines, change what they log."""
 RUN = re.compile(r"[0-9a-f]{32}")
-"""Names of runs: they become those of folders."""
+"""Names of runs, which become names of folders."""
 
 Role = Literal["server", "party", "admin"]
 
 
 @dataclass(frozen=True)
 class Kit:
-    """Whose a kit is, and of which federation.
+    """A start-up kit: whose it is, and of which federation.
 
     Arguments:
-        seals: by party its public key, to seal messages for it.
+        seals: the public key of each party, to seal messages for it.
     """
 
     federation: str
@@ -123,26 +126,30 @@ class Kit:
 
     @classmethod
     def read(cls, folder: Path, role: Role) -> Kit:
-        """The kit in a folder, if it is for this role."""
+        """Read the kit in a folder, and check its format and role."""
+        remedy = "make new kits for all parties with isthmus federation new"
         try:
-            said = json.loads((folder / KIT).read_text(encoding="utf-8"))
-            kit = cls(**{**said, "parties": tuple(said["parties"]), "folder": folder.resolve()})
+            content = json.loads((folder / KIT).read_text(encoding="utf-8"))
+            store.check_format(folder / KIT, content, FORMAT, remedy)
+            for key in ("format", "isthmus"):
+                content.pop(key)
+            kit = cls(**{**content, "parties": tuple(content["parties"]), "folder": folder.resolve()})
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise IsthmusError(f"{folder} is no start-up kit: make kits with isthmus federation new") from error
+            raise IsthmusError(f"{folder} is no start-up kit: {remedy}") from error
         if kit.role != role:
-            raise IsthmusError(f"{folder} is the kit of the federation's {kit.role}, here belongs that of its {role}")
+            raise IsthmusError(f"{folder} is the kit of the federation's {kit.role}: give the kit of its {role}")
         return kit
 
     def ring(self) -> Keyring:
-        """The party's own key, and the public ones of all."""
+        """Return the party's own key and the public keys of all parties."""
         path = self.folder / SEAL
         try:
             own = bytes.fromhex(path.read_text(encoding="ascii").strip())
             publics = {party: bytes.fromhex(public) for party, public in self.seals.items()}
             if public_key(own) != publics[self.name]:
-                raise ValueError("another party's key")
+                raise ValueError("not this party's key")
         except (OSError, ValueError, KeyError) as error:
-            raise IsthmusError(f"{path} is not the key that this kit came with: ask for the kit again") from error
+            raise IsthmusError(f"{path} is not the key of this kit: copy the kit again from whoever made it") from error
         return Keyring(self.name, own, publics)
 
 
@@ -150,29 +157,29 @@ class Kit:
 
 
 def make_kits(name: str, parties: Sequence[str], host: str, port: int, out: Path, *, days: int = 360) -> list[Kit]:
-    """Start-up kits in folders of their own: for the server, every party, and the administrator.
+    """Make start-up kits for the server, every party and the administrator, a folder each.
 
-    The key that signs their certificates is thrown away: nobody can make a further kit of this federation.
+    The key that signs their certificates is deleted, so nobody can add a kit to this federation later.
     """
     _check_names(parties, host)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise IsthmusError(f"{out} is not empty: choose another folder for the kits")
-    there_before = out.exists()
+    existed = out.exists()
     try:
-        with tempfile.TemporaryDirectory() as aside:
-            made = _provisioned(name, parties, host, port, Path(aside), days)
+        with tempfile.TemporaryDirectory() as temporary:
+            provisioned = _provision(name, parties, host, port, Path(temporary), days)
             rings = generate_keyrings(tuple(parties))
             seals = {party: ring.public_keys[party].hex() for party, ring in rings.items()}
-            whose: list[tuple[Role, str, str]] = [("server", "server", host), ("admin", "admin", ADMIN)]
-            whose += [("party", party, party) for party in parties]
+            owners: list[tuple[Role, str, str]] = [("server", "server", host), ("admin", "admin", ADMIN)]
+            owners += [("party", party, party) for party in parties]
             kits = []
-            for role, each, place in whose:
-                kit = Kit(name, role, each, host, port, tuple(parties), seals, out / each)
-                _settle_kit(kit, made / place, rings.get(each) if role == "party" else None)
+            for role, owner, flare_name in owners:
+                kit = Kit(name, role, owner, host, port, tuple(parties), seals, out / owner)
+                _finish_kit(kit, provisioned / flare_name, rings.get(owner) if role == "party" else None)
                 kits.append(kit)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
-        if there_before:
+        if existed:
             out.mkdir()
         raise
     return kits
@@ -181,43 +188,41 @@ def make_kits(name: str, parties: Sequence[str], host: str, port: int, out: Path
 def _check_names(parties: Sequence[str], host: str) -> None:
     for party in parties:
         if name_check(party, "client")[0] or party in ("server", "admin", host):
-            raise IsthmusError(f"party '{party}': in a federation a name is letters, digits, '-' and '_', and no role")
+            raise IsthmusError(f"party '{party}': use letters, digits, '-' and '_', and not the name of a role or host")
     if len(set(parties)) < len(parties) or not parties:
-        raise IsthmusError("name every party of the federation once: --parties bank-a,bank-b,bank-c")
+        raise IsthmusError("no party, or one twice: name every party of the federation once, --parties bank-a,bank-b")
     if name_check(host, "host_name")[0] or host.replace(".", "").isdigit():
-        raise IsthmusError(
-            f"server '{host}' is no name of a host, which its certificate needs: give --server HOST:PORT"
-        )
+        raise IsthmusError(f"server '{host}' is not a host name, which its certificate needs: give --server HOST:PORT")
 
 
-def _provisioned(name: str, parties: Sequence[str], host: str, port: int, aside: Path, days: int) -> Path:
+def _provision(name: str, parties: Sequence[str], host: str, port: int, folder: Path, days: int) -> Path:
     project = Project(name, "a federation", props={"api_version": 3})
     project.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
     for party in parties:
         project.add_client(party, ORGANISATION, {})
     project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
     builders = [WorkspaceBuilder(), StaticFileBuilder(scheme="grpc"), CertBuilder(days), SignatureBuilder()]
-    provisioner = Provisioner(str(aside), builders)
+    provisioner = Provisioner(str(folder), builders)
     templates = Path(nvflare.lighter.__file__).parent / "templates" / "master_template.yml"
     provisioner.add_template(load_yaml(str(templates)))
-    with _quiet() as said:
+    with _captured_output() as output:
         context = provisioner.provision(project)
     if context.get("build_error") or "current_prod_dir" not in context:
-        raise IsthmusError(f"cannot make the kits: {' '.join(said.getvalue().split())[-300:]}")
+        raise IsthmusError(f"cannot make the kits: {' '.join(output.getvalue().split())[-300:]}")
     return Path(context["current_prod_dir"])
 
 
-def _settle_kit(kit: Kit, made: Path, ring: Keyring | None) -> None:
-    """Make a kit of the folder that FLARE has made."""
+def _finish_kit(kit: Kit, provisioned: Path, ring: Keyring | None) -> None:
+    """Turn the folder that FLARE has provisioned into a kit."""
     folder = kit.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(made, folder)
-    for script in folder.glob("startup/*.sh"):  # FLARE's own way to start; isthmus is ours
+    shutil.move(provisioned, folder)
+    for script in folder.glob("startup/*.sh"):  # kits are started with isthmus
         script.unlink()
     for each in ("readme.txt", "startup/readme.txt", "startup/system_info.ipynb"):
         (folder / each).unlink(missing_ok=True)
-    said = {key: value for key, value in asdict(kit).items() if key != "folder"}
-    store.write(folder / KIT, json.dumps(said, indent=1))
+    content = {key: value for key, value in asdict(kit).items() if key != "folder"}
+    _write_json(folder / KIT, {"format": FORMAT, "isthmus": VERSION, **content})
     if ring is not None:
         store.write(folder / SEAL, ring.private_key.hex(), private=True)
     for key in folder.rglob("*.key"):
@@ -232,61 +237,62 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
     """Run the server of a federation until it is stopped.
 
     Arguments:
-        bind: address to listen on, of those that this machine has; without, the one that the kit's host name means.
-        ready: called when all that can be checked beforehand is right.
+        bind: address of this machine to listen on; by default, the address that the kit's host name resolves to.
+        ready: called when all checks are done, just before the server starts.
     """
     kit = Kit.read(folder, "server")
-    with store.lock(kit.folder / HOLDER, str(kit.folder)):
-        address = _address(kit, bind)
-        _settle(kit)
-        _bind(address)
+    with store.lock(kit.folder / LOCK, str(kit.folder)):
+        address = _listening_address(kit, bind)
+        _write_local_files(kit)
+        _listen_only_at(address)
         from nvflare.private.fed.app.server import server_train
 
         ready()
-        _engine(server_train.main, kit, fed_server="fed_server.json", set=["secure_train=true", f"org={ORGANISATION}"])
+        settings = ["secure_train=true", f"org={ORGANISATION}"]
+        _run_flare(server_train.main, kit, fed_server="fed_server.json", set=settings)
 
 
 def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Callable[[], None] = lambda: None) -> None:
     """Run a party of a federation, with its own party folder, until it is stopped.
 
     Arguments:
-        ready: called when all that can be checked beforehand is right.
+        ready: called when all checks are done, just before the party connects.
     """
     kit = Kit.read(folder, "party")
     _check_dates(kit.folder / "startup" / "client.crt")
     shared = None if key is None else read_key(key)
-    # two processes of one kit would push each other out of the federation again and again
-    with store.lock(kit.folder / HOLDER, str(kit.folder)):
-        member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # what is wrong there shows at once
+    # two processes with one kit would keep pushing each other out of the federation
+    with store.lock(kit.folder / LOCK, str(kit.folder)):
+        member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # checks the folder
         if member.limits.min_contributors > len(kit.parties):
             raise IsthmusError(
                 f"{data}: limits.min_contributors is {member.limits.min_contributors}, more than this federation has "
                 f"parties ({len(kit.parties)}): no total would ever be answered"
             )
-        _settle(kit)
-        held = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
-        store.write(kit.folder / HELD, json.dumps(held), private=True)
+        _write_local_files(kit)
+        paths = {"data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
+        store.write(kit.folder / DATA, json.dumps(paths), private=True)
         from nvflare.private.fed.app.client import client_train
         from nvflare.private.fed.client import client_executor
 
-        # told that a job's process has died, FLARE would end the job for all; the coordinator finds out and goes on
+        # FLARE ends a job for everybody when one party's process has died; our coordinator notices and continues
         client_executor.get_return_code = lambda *process: 0
         ready()
         settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
-        _engine(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
+        _run_flare(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
 
 
 def _check_dates(path: Path) -> None:
-    """An error for a certificate that lets nobody in any more: the server only hangs up on it."""
+    """Raise an error if a certificate has expired; the server would hang up without a reason."""
     try:
         certificate = load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise IsthmusError(f"{path} is no certificate: ask for the kit again") from error
+        raise IsthmusError(f"{path} is not a certificate: copy the kit again from whoever made it") from error
     if (until := certificate.not_valid_after_utc) < datetime.now(UTC):
-        raise IsthmusError(f"{path}: its certificate expired on {until:%Y-%m-%d}: ask for new kits")
+        raise IsthmusError(f"{path} expired on {until:%Y-%m-%d}: make new kits with isthmus federation new")
 
 
-def _engine(main: Any, kit: Kit, **arguments: Any) -> None:
+def _run_flare(main: Any, kit: Kit, **arguments: Any) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     settings = [*arguments.pop("set"), "config_folder="]
     with redirect_stdout(StringIO()):
@@ -296,33 +302,33 @@ def _engine(main: Any, kit: Kit, **arguments: Any) -> None:
             args=Namespace(workspace=str(kit.folder), set=settings, **arguments),
         )
     if code:
-        raise IsthmusError(f"{kit.name} has stopped with an error: {kit.folder / 'log.txt'} says more")
+        raise IsthmusError(f"{kit.name} stopped with an error: read {kit.folder / 'log.txt'}")
 
 
-def _address(kit: Kit, bind: str | None) -> str:
+def _listening_address(kit: Kit, bind: str | None) -> str:
     host = bind or kit.host
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
     except OSError as error:
-        raise IsthmusError(f"nothing is known of the host '{host}': give an address to listen on, --bind") from error
+        raise IsthmusError(f"cannot resolve the host '{host}': give an address to listen on with --bind") from error
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server itself, just after another one
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just stopped is no obstacle
         try:
             probe.bind((found, kit.port))
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
-            remedy = "stop what listens there" if taken else "give an address of this machine, --bind"
+            remedy = "stop the process that listens there" if taken else "give an address of this machine with --bind"
             reason = error.strerror or error
             raise IsthmusError(f"cannot listen on {found}:{kit.port}: {reason}; {remedy}") from error
     return str(found)
 
 
 def _await_listener(host: str, port: int) -> None:
-    """Wait until somebody listens there: FLARE tries again after ever longer pauses where nobody does at first."""
-    until = time.monotonic() + CONNECTING
+    """Wait until the server listens. FLARE itself would retry after longer and longer pauses."""
+    until = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
-            socket.create_connection((host, port), timeout=CONNECTING).close()
+            socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
             return
         except OSError:
             if time.monotonic() > until:
@@ -330,27 +336,27 @@ def _await_listener(host: str, port: int) -> None:
             time.sleep(0.5)
 
 
-def _bind(address: str) -> None:
-    """Have FLARE listen there alone: it would listen on every address of the machine, loopback apart.
+def _listen_only_at(address: str) -> None:
+    """Make FLARE listen on this address only; it would listen on all addresses of the machine.
 
-    Processes of one machine speak over a port of their own, which `_settle` leaves on loopback.
+    The processes of one machine talk over another port, which `_write_local_files` keeps on loopback.
     """
     from nvflare.private.fed.server import fed_server
 
     if not hasattr(fed_server, "_is_loopback_host") or not hasattr(fed_server, "_normalize_loopback_host"):
-        raise IsthmusError("this version of NVIDIA FLARE is not known to listen where it is told to: use 2.9")
+        raise IsthmusError("this version of NVIDIA FLARE cannot be bound to one address: install nvflare 2.9")
     fed_server._is_loopback_host = lambda host: True
     fed_server._normalize_loopback_host = lambda host: address
 
 
-def _settle(kit: Kit) -> None:
-    """Write down what this machine allows, whatever the kit came with."""
+def _write_local_files(kit: Kit) -> None:
+    """Write the local configuration: what this machine allows, whatever the kit came with."""
     local = kit.folder / "local"
     rights = dict.fromkeys(RIGHTS, "any") | dict.fromkeys(NO_RIGHTS, "none")
-    _write(local / "authorization.json", {"format_version": "1.0", "permissions": {"project_admin": rights}})
+    _write_json(local / "authorization.json", {"format_version": "1.0", "permissions": {"project_admin": rights}})
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources |= {"class_allow_list": list(LOADED), "class_list_enforcement_mode": "enforce"}
-    unwanted = ("site_log_streamer", "log_receiver")  # logs stay where they are written
+    unwanted = ("site_log_streamer", "log_receiver")  # logs stay on their machine
     resources["components"] = [each for each in resources["components"] if each["id"] not in unwanted]
     if kit.role == "party":
         resources["allow_log_streaming"] = False
@@ -359,16 +365,16 @@ def _settle(kit: Kit) -> None:
         resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kept / "snapshots")
         manager = next(each for each in resources["components"] if each["id"] == "job_manager")
         manager["args"]["uri_root"] = str(kept / "jobs")
-    _write(local / "resources.json", resources)
+    _write_json(local / "resources.json", resources)
     inside = {"host": "127.0.0.1", "listen_host": "127.0.0.1", "connection_security": "clear"}
-    _write(local / "comm_config.json", {"internal": {"scheme": "tcp", "resources": inside}})
+    _write_json(local / "comm_config.json", {"internal": {"scheme": "tcp", "resources": inside}})
     logs = json.loads((local / "log_config.json.default").read_text(encoding="utf-8"))
     logs["loggers"]["root"]["handlers"] = ["logFileHandler"]
     logs["handlers"] = {"logFileHandler": logs["handlers"]["logFileHandler"]}
-    _write(local / "log_config.json", logs)
+    _write_json(local / "log_config.json", logs)
 
 
-def _write(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: Any) -> None:
     store.write(path, json.dumps(value, indent=1))
 
 
@@ -376,10 +382,10 @@ def _write(path: Path, value: Any) -> None:
 
 
 class FlarePost(Post):
-    """Messages by FLARE's collaboration calls, to all parties at once.
+    """Sends messages with FLARE's collaboration calls, to all parties at once.
 
-    A call to a process that was killed may outlive its own limit, so the limit is kept here; while it hangs, nothing
-    more is sent to that party.
+    A call to a killed process may hang longer than its own time limit, so the limit is enforced here. While a call
+    hangs, nothing more is sent to that party.
     """
 
     def __init__(self, proxies: Mapping[str, Any]) -> None:
@@ -388,28 +394,28 @@ class FlarePost(Post):
         self.hanging: dict[str, Future[Message | str]] = {}
 
     def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
-        began = {party: self._begun(party, message, seconds) for party, message in messages.items()}
-        wait([each for each in began.values() if each is not None], timeout=seconds)
-        found: dict[str, Message | str] = {}
-        for party, each in began.items():
-            if each is None:
-                found[party] = "it cannot be reached"
-            elif each.done():
-                found[party] = each.result()
+        calls = {party: self._start_call(party, message, seconds) for party, message in messages.items()}
+        wait([call for call in calls.values() if call is not None], timeout=seconds)
+        replies: dict[str, Message | str] = {}
+        for party, call in calls.items():
+            if call is None:
+                replies[party] = "it cannot be reached"
+            elif call.done():
+                replies[party] = call.result()
             else:
-                found[party], self.hanging[party] = f"no answer within {seconds:g} s", each
-        return found
+                replies[party], self.hanging[party] = f"no answer within {seconds:g} s", call
+        return replies
 
-    def _begun(self, party: str, message: Message, seconds: float) -> Future[Message | str] | None:
+    def _start_call(self, party: str, message: Message, seconds: float) -> Future[Message | str] | None:
         if party in self.hanging and not self.hanging[party].done():
             return None
         self.hanging.pop(party, None)
         future: Future[Message | str] = Future()
-        # a thread that hangs must not keep the process from ending
-        Thread(target=self._one, args=(future, party, message, seconds), daemon=True).start()
+        # a hanging thread must not keep the process alive
+        Thread(target=self._call, args=(future, party, message, seconds), daemon=True).start()
         return future
 
-    def _one(self, future: Future[Message | str], party: str, message: Message, seconds: float) -> None:
+    def _call(self, future: Future[Message | str], party: str, message: Message, seconds: float) -> None:
         try:
             future.set_result(self.proxies[party](timeout=seconds).handle(message))
         except CollabCallError as error:
@@ -419,8 +425,8 @@ class FlarePost(Post):
             future.set_exception(error)
 
 
-class Told(Watcher):
-    """Keeps what a run has come to, for whoever asks."""
+class JobProgress(Watcher):
+    """Records how far each run is, for the administrator."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -435,46 +441,46 @@ class Told(Watcher):
         self.lines[-1]["at"] = self.lines[-1]["rounds"]
 
 
-class Coordinator(FLComponent):
+class CoordinatorJob(FLComponent):
     """The server's part of a job.
 
     Arguments:
         study: as JSON.
-        run: under which a study that was cut off goes on.
-        parties: that take part, in their order.
+        run: name under which an interrupted study is resumed.
+        parties: the parties that take part, in order.
     """
 
     def __init__(self, study: str, run: str, parties: list[str]) -> None:
         super().__init__()
         self.study, self.run, self.parties = study, run, parties
-        self.told = Told()
+        self.progress = JobProgress()
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
-            collector.set_info("isthmus", {"lines": [dict(line) for line in self.told.lines]})
+            collector.set_info("isthmus", {"lines": [dict(line) for line in self.progress.lines]})
 
     @collab.main
     def main(self) -> None:
         workspace = collab.fl_ctx.get_workspace()
         if not RUN.fullmatch(self.run):
-            raise IsthmusError("a run's name is 32 hexadecimal digits")
+            raise IsthmusError(f"run '{self.run}': a run's name has 32 hexadecimal digits")
         state = Path(workspace.get_root_dir()) / "state" / self.run
         proxies = {proxy.name: proxy for proxy in collab.clients}
         outcome: dict[str, Any]
         try:
             if missing := [party for party in self.parties if party not in proxies]:
-                raise IsthmusError(f"party '{missing[0]}' was gone when the study began")
+                raise IsthmusError(f"party '{missing[0]}' has left: start it again with isthmus federation join")
             post = FlarePost({party: proxies[party] for party in self.parties})
-            found = coordinate(Study.of(json.loads(self.study)), post, self.run, state, watcher=self.told)
-            outcome = {"runs": [run.dump() for run in found.runs], "ledger": found.ledger.dump()}
+            done = coordinate(Study.of(json.loads(self.study)), post, self.run, state, watcher=self.progress)
+            outcome = {"runs": [run.dump() for run in done.runs], "ledger": done.ledger.dump()}
         except RunAborted:
             raise
         except IsthmusError as error:
             outcome = {"wrong": str(error)}
         except Exception as error:
             log.exception("the study failed")
-            outcome = {"wrong": f"{type(error).__name__}: the log at the coordinator says more"}
+            outcome = {"wrong": f"{type(error).__name__}: read the log at the server"}
         store.save(Path(workspace.get_run_dir(collab.fl_ctx.get_job_id())) / OUTCOME, outcome)
         if "runs" in outcome:
             shutil.rmtree(state, ignore_errors=True)
@@ -485,34 +491,34 @@ class PartyJob:
 
     def __init__(self) -> None:
         self.member: Member | None = None
-        self.making = Lock()
+        self.lock = Lock()
 
     @collab.publish
     def handle(self, message: Message) -> Message:
-        """Any message of the coordinator; FLARE lets other parties call too."""
+        """Answer a message of the coordinator; FLARE lets other parties call too, these are refused."""
         if collab.caller != "server":
-            return {"wrong": "refused: a party answers the server alone"}
-        with self.making:
+            return {"wrong": "refused: a party answers only the server"}
+        with self.lock:
             if self.member is None:
                 try:
-                    self.member = self._made()
-                except Exception:  # what it says quotes this machine
-                    log.exception("this party cannot begin")
-                    return {"wrong": "it cannot begin (the log at the party says more)", "begun": False}
+                    self.member = self._create_member()
+                except Exception:  # its text may name folders of this machine
+                    log.exception("this party cannot start")
+                    return {"wrong": "it cannot start (read the log at the party)", "begun": False}
         return self.member.handle(message)
 
-    def _made(self) -> Member:
+    def _create_member(self) -> Member:
         kit = Kit.read(Path(collab.fl_ctx.get_workspace().get_root_dir()), "party")
-        held = json.loads((kit.folder / HELD).read_text(encoding="utf-8"))
-        key = None if held["key"] is None else read_key(Path(held["key"]))
-        return Member(Path(held["data"]), kit.folder / "state", kit.name, key, kit.ring())
+        paths = json.loads((kit.folder / DATA).read_text(encoding="utf-8"))
+        key = None if paths["key"] is None else read_key(Path(paths["key"]))
+        return Member(Path(paths["data"]), kit.folder / "state", kit.name, key, kit.ring())
 
 
 # ---- the administrator
 
 
 class Admin:
-    """Whoever starts studies and fetches their results.
+    """Starts studies and fetches their results.
 
     Arguments:
         folder: the administrator's kit.
@@ -524,122 +530,122 @@ class Admin:
         self.unlisted: dict[str, float] = {}
 
     def __enter__(self) -> Admin:
-        where = f"{self.kit.host}:{self.kit.port}"
+        server = f"{self.kit.host}:{self.kit.port}"
         try:
             _await_listener(self.kit.host, self.kit.port)
         except OSError as error:
-            raise IsthmusError(f"nobody listens at {where}: is isthmus federation serve running there?") from error
+            raise IsthmusError(f"no server at {server}: start it there with isthmus federation serve") from error
         try:
-            with _quiet():
-                self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECTING)
-        except Exception as error:  # what FLARE raises has no common kind
+            with _captured_output():
+                self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECT_SECONDS)
+        except Exception as error:  # FLARE's errors have no common class
             raise IsthmusError(
-                f"who listens at {where} does not let this kit in: is it the server of this federation, "
-                "and has the kit not expired?"
+                f"the server at {server} refuses this kit: use the kit that was made with the server's, and make "
+                "new kits with isthmus federation new if it has expired"
             ) from error
         return self
 
     def __exit__(self, *reason: object) -> None:
         if self.session is not None:
-            with _quiet():
+            with _captured_output():
                 self.session.close()
 
     @property
     def parties(self) -> tuple[str, ...]:
         return self.kit.parties
 
-    def present(self) -> list[str]:
-        """The parties that are there.
+    def connected(self) -> list[str]:
+        """Return the parties that are connected.
 
-        FLARE keeps who is gone on its list for ten minutes. Who was heard of just now is there, and so is who is heard
-        of within a few seconds: clocks of two machines may differ.
+        FLARE lists a party for ten minutes after it has left. A party is connected if it was seen just now, or if it is
+        seen again within a few seconds: the clocks of two machines may differ.
         """
-        before, until = self._heard(), time.monotonic() + HEARD / 2
+        before, until = self._last_seen(), time.monotonic() + SEEN_SECONDS / 2
         now = time.time()
-        there = {party for party, at in before.items() if abs(now - at) < HEARD}
-        while len(there) < len(before) and time.monotonic() < until:
+        connected = {party for party, at in before.items() if abs(now - at) < SEEN_SECONDS}
+        while len(connected) < len(before) and time.monotonic() < until:
             time.sleep(1.0)
-            there |= {party for party, at in self._heard().items() if at != before.get(party)}
-        return [party for party in self.parties if party in there]
+            connected |= {party for party, at in self._last_seen().items() if at != before.get(party)}
+        return [party for party in self.parties if party in connected]
 
-    def _heard(self) -> dict[str, float]:
-        """By party on FLARE's list the time that it was last heard of."""
-        return {each.name: float(each.last_connect_time) for each in self._said("get_system_info").client_info}
+    def _last_seen(self) -> dict[str, float]:
+        """When each party on FLARE's list was last seen."""
+        return {each.name: float(each.last_connect_time) for each in self._ask("get_system_info").client_info}
 
     def jobs(self) -> list[dict[str, Any]]:
-        """What has been run, the newest first."""
-        return [dict(each) for each in self._said("list_jobs", reverse=True)]
+        """Return all jobs, newest first."""
+        return [dict(each) for each in self._ask("list_jobs", reverse=True)]
 
     def missing(self) -> list[str]:
-        """Parties that are not there."""
-        here = self.present()
-        return [party for party in self.parties if party not in here]
+        """Return the parties that are not connected."""
+        connected = self.connected()
+        return [party for party in self.parties if party not in connected]
 
     def submit(self, study: Mapping[str, Any], run: str) -> str:
-        """Start a study; its job's id."""
-        with tempfile.TemporaryDirectory() as aside:
-            folder = Path(aside) / "study"
+        """Start a study and return the id of its job."""
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "study"
             _write_job(folder, study, run, self.parties)
-            return str(self._said("submit_job", str(folder), tries=1))  # a second one would be a second job
+            return str(self._ask("submit_job", str(folder), tries=1))  # a second try could start a second job
 
     def progress(self, job: str) -> list[dict[str, Any]]:
-        """A line for every run so far."""
+        """Return a line for every run so far."""
         try:
-            return next(_lines(self._said("show_stats", job, "server")), [])
-        except (JobNotFound, JobNotRunning):  # it has not begun, or has just ended
+            return next(_find_lines(self._ask("show_stats", job, "server")), [])
+        except (JobNotFound, JobNotRunning):  # it has not started, or has just ended
             return []
 
-    def state(self, job: str) -> State:
-        """How the job stands; a job that ran when the server was killed is lost, whatever FLARE has written down."""
+    def state(self, job: str) -> JobState:
+        """Return the state of a job; a job whose server was killed is lost, although FLARE still calls it running."""
         try:
-            said = str(self._said("get_job_meta", job).get("status", ""))
-        except JobNotFound:  # of another federation, or taken away
+            status = str(self._ask("get_job_meta", job).get("status", ""))
+        except JobNotFound:  # it was deleted, or another federation ran it
             return "lost"
-        if said == "FINISHED:COMPLETED":
+        if status == "FINISHED:COMPLETED":
             return "done"
-        if said.startswith("FINISHED"):
+        if status.startswith("FINISHED"):
             return "lost"
-        running = [each.job_id for each in self._said("get_system_info").job_info]
-        if said != "RUNNING" or job in running:
+        running = [each.job_id for each in self._ask("get_system_info").job_info]
+        if status != "RUNNING" or job in running:
             self.unlisted.pop(job, None)
-            return "under way"
-        since = self.unlisted.setdefault(job, time.monotonic())  # for a moment also one that is about to end
-        return "lost" if time.monotonic() - since > ENDING else "under way"
+            return "running"
+        since = self.unlisted.setdefault(job, time.monotonic())  # a job that is about to end is unlisted for a moment
+        return "lost" if time.monotonic() - since > END_SECONDS else "running"
 
     def stop(self, job: str) -> None:
-        """End a job that is running."""
-        self._said("abort_job", job)
+        """Stop a running job."""
+        self._ask("abort_job", job)
 
     def outcome(self, job: str) -> dict[str, Any]:
-        """What a job that has ended left."""
-        with tempfile.TemporaryDirectory() as aside:
-            place = Path(str(self._said("download_job_result", job, aside)))
-            for archive in place.rglob("*.zip"):
+        """Download and return the outcome of a job that has ended."""
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(str(self._ask("download_job_result", job, temporary)))
+            for archive in folder.rglob("*.zip"):
                 with zipfile.ZipFile(archive) as packed:
                     packed.extractall(archive.parent)
-            found = next(place.rglob(OUTCOME), None)
-            if found is None:
-                raise IsthmusError("it was stopped, and left no result: the log at the server says more")
-            outcome: dict[str, Any] = store.load(found)
+            file = next(folder.rglob(OUTCOME), None)
+            if file is None:
+                raise IsthmusError(f"job {job} left no result: read the log at the server")
+            outcome: dict[str, Any] = store.load(file)
             return outcome
 
-    def _said(self, command: str, *words: Any, tries: int = AGAIN, **options: Any) -> Any:
-        """What the server answers a command of FLARE's session."""
+    def _ask(self, command: str, *words: Any, tries: int = TRIES, **options: Any) -> Any:
+        """Return what the server answers to a command of FLARE's session."""
         assert self.session is not None
         for left in reversed(range(tries)):
             try:
-                with _quiet():
+                with _captured_output():
                     return getattr(self.session, command)(*words, **options)
             except (JobNotFound, JobNotRunning):
                 raise
-            except Exception as error:  # what FLARE raises has no common kind
+            except Exception as error:  # FLARE's errors have no common class
                 if not left:
                     raise IsthmusError(
-                        f"the server at {self.kit.host}:{self.kit.port} does not answer: when it is back, "
-                        "isthmus federation run --resume goes on"
+                        f"the server at {self.kit.host}:{self.kit.port} does not answer: start it again, then "
+                        "continue with isthmus federation run --resume"
                     ) from error
                 time.sleep(1.0)
-        raise AssertionError  # the last try returns or raises
+        raise AssertionError  # the last try has returned or raised
 
 
 def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequence[str]) -> None:
@@ -649,12 +655,12 @@ def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequen
     meta = {
         "name": ", ".join(names),
         "resource_spec": {},
-        "min_clients": 1,  # FLARE would end a job whose party is lost; ours goes on while its method can
+        "min_clients": 1,  # FLARE would end a job that loses a party; ours continues while its quorum is met
         "deploy_map": {"app": ["@ALL"]},
     }
-    _write(folder / "meta.json", meta)
+    _write_json(folder / "meta.json", meta)
     coordinator = {"study": json.dumps(study), "run": run, "parties": list(parties)}
-    controller = {"server_obj_id": "_server", "sync_task_timeout": BEGINNING}
+    controller = {"server_obj_id": "_server", "sync_task_timeout": START_SECONDS}
     server = {
         "format_version": 2,
         "workflows": [{"id": "controller", "path": LOADED[0], "args": controller}],
@@ -665,22 +671,22 @@ def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequen
         "executors": [{"tasks": ["*"], "executor": {"path": LOADED[1], "args": {"client_obj_id": "_client"}}}],
         "components": [{"id": "_client", "path": LOADED[3], "args": {}}],
     }
-    _write(config / "config_fed_server.json", server)
-    _write(config / "config_fed_client.json", client)
+    _write_json(config / "config_fed_server.json", server)
+    _write_json(config / "config_fed_client.json", client)
 
 
-def _lines(found: Any) -> Iterator[list[dict[str, Any]]]:
-    """Our lines, wherever FLARE puts them."""
+def _find_lines(found: Any) -> Iterator[list[dict[str, Any]]]:
+    """Find our lines in what FLARE returns."""
     if isinstance(found, Mapping):
         if isinstance(lines := found.get("lines"), list):
             yield lines
         for inner in found.values():
-            yield from _lines(inner)
+            yield from _find_lines(inner)
 
 
 @contextmanager
-def _quiet() -> Iterator[StringIO]:
-    """FLARE's tools print; what they say is for whoever looks into an error."""
-    said = StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
-        yield said
+def _captured_output() -> Iterator[StringIO]:
+    """Capture what FLARE's tools print; it is only of use when something fails."""
+    output = StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
+        yield output

@@ -1,7 +1,7 @@
-"""A study that is larger than one machine: its parties spread over machines of one owner.
+"""A study that is too large for one machine: its parties are spread over machines of one owner.
 
-Every host loads the study's data and cuts them as the study does, by the same seed, and keeps the parties that fall to
-it. So what travels is what a method sends, never data.
+Every host loads the study's data, cuts them with the same seed and keeps its own parties. So only what a method sends
+travels, never data.
 """
 
 from __future__ import annotations
@@ -25,31 +25,30 @@ T = TypeVar("T")
 
 
 class Hosts:
-    """The machines that a study's parties are spread over, as who runs the study sees them.
+    """The machines that a study's parties are spread over.
 
     Arguments:
-        post: carries messages to them.
+        post: carries messages to the machines.
     """
 
     def __init__(self, post: Post) -> None:
         self.post = post
 
     def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> HostTransport:
-        """All parties of one run, begun at the hosts."""
-        held = spread(loaded.parties, self.post.sites)
+        """Start a run at the hosts and return the transport to its parties."""
+        shares = split_evenly(loaded.parties, self.post.sites)
+        names = {host: [party.name for party in parties] for host, parties in shares.items()}
         plan = {"study": study.model_dump(mode="json"), "method": method.name, "seed": seed}
         begin: dict[str, Message] = {
-            host: {**plan, "parties": [party.name for party in parties], "content": hash_parties(parties)}
-            for host, parties in held.items()
+            host: {**plan, "parties": names[host], "content": hash_parties(parties)} for host, parties in shares.items()
         }
-        names = {host: [party.name for party in parties] for host, parties in held.items()}
         return HostTransport(self.post, names, begin, study.federation.seconds)
 
 
-def spread(parties: Sequence[T], hosts: Sequence[str]) -> dict[str, list[T]]:
-    """By host its parties: ranges in their order, as even as can be; a host without any is left out.
+def split_evenly(parties: Sequence[T], hosts: Sequence[str]) -> dict[str, list[T]]:
+    """Return the parties of each host: consecutive ranges of nearly equal size; hosts without any are left out.
 
-    >>> spread([1, 2, 3, 4, 5], ["a", "b"])
+    >>> split_evenly([1, 2, 3, 4, 5], ["a", "b"])
     {'a': [1, 2], 'b': [3, 4, 5]}
     """
     ends = [at * len(parties) // len(hosts) for at in range(len(hosts) + 1)]
@@ -58,8 +57,8 @@ def spread(parties: Sequence[T], hosts: Sequence[str]) -> dict[str, list[T]]:
 
 
 @dataclass(frozen=True)
-class _Held:
-    """What a host keeps of a study between the runs with one seed."""
+class _Cache:
+    """What a host caches of a study between runs with one seed."""
 
     parties: list[Party]
     content: str
@@ -72,25 +71,25 @@ class Host(HostSide):
     def __init__(self) -> None:
         super().__init__()
         self.plan: dict[str, Any] = {}
-        self.held: _Held | None = None
+        self.cache: _Cache | None = None
 
     def begin(self, plan: Message) -> Site:
         study, seed = Study.of(plan["study"]), int(plan["seed"])
-        of = {key: plan[key] for key in ("study", "seed", "parties")}
-        if self.held is None or self.plan != of:
-            self.held = None
-            self.held, self.plan = _load(study, seed, plan["parties"]), of
-        held = self.held
-        if held.content != plan["content"]:
+        source = {key: plan[key] for key in ("study", "seed", "parties")}
+        if self.cache is None or self.plan != source:
+            self.cache = None  # free the memory first
+            self.cache, self.plan = _load(study, seed, plan["parties"]), source
+        cache = self.cache
+        if cache.content != plan["content"]:
             raise IsthmusError(
-                "its data are not those of the study: give every host the same files and the same version of isthmus"
+                "its data differ from the study's data: give every host the same files and the same version of isthmus"
             )
         method = next(each for each in study.method_list() if each.name == plan["method"])
-        module = extended(method, module_for(study.encoder(), held.parties, held.task, seed), seed)
-        return method.site(held.parties, held.task, module, seed=seed, device=study.torch_device())
+        module = extended(method, module_for(study.encoder(), cache.parties, cache.task, seed), seed)
+        return method.site(cache.parties, cache.task, module, seed=seed, device=study.torch_device())
 
 
-def _load(study: Study, seed: int, names: Sequence[str]) -> _Held:
+def _load(study: Study, seed: int, names: Sequence[str]) -> _Cache:
     loaded = study.load(seed)
     own = [party for party in loaded.parties if party.name in set(names)]
-    return _Held(own, hash_parties(own), loaded.task)
+    return _Cache(own, hash_parties(own), loaded.task)

@@ -1,4 +1,4 @@
-"""A study that runs on other machines, from where it is started: progress, results, and going on after a stop."""
+"""Runs a study in a federation from the administrator's machine: progress, results, resuming."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from isthmus import store
-from isthmus.deploy.coordinator import fit_for_federation
+from isthmus.deploy.coordinator import check_federation
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Ledger
 from isthmus.methods.base import Method
@@ -20,12 +20,12 @@ from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, ordered
 from isthmus.study.run import STATE, Watcher, prepare_folder
 
-State = Literal["under way", "done", "lost"]
-"""How a job stands: one that is lost has ended before its end."""
+JobState = Literal["running", "done", "lost"]
+"""State of a job; a lost job has ended without an outcome."""
 
 
 class Administrator(Protocol):
-    """Whoever may start studies in a federation; an engine has one."""
+    """What an engine offers to whoever starts studies in a federation."""
 
     @property
     def parties(self) -> Sequence[str]: ...
@@ -36,12 +36,12 @@ class Administrator(Protocol):
 
     def progress(self, job: str) -> list[dict[str, Any]]: ...
 
-    def state(self, job: str) -> State: ...
+    def state(self, job: str) -> JobState: ...
 
     def outcome(self, job: str) -> dict[str, Any]: ...
 
 
-def run_away(
+def run_federation(
     admin: Administrator,
     study: Study,
     out: Path,
@@ -56,41 +56,41 @@ def run_away(
     """Start a study in a federation, watch it, and write the same result folder as a study in one process.
 
     Arguments:
-        resume: go on with what `out` has begun: with its job if that still runs, else with its last checkpoint.
-        wait: seconds until all parties must be there.
-        pause: seconds between two looks at how it goes.
-        waiting: told who is not there yet, once.
+        resume: continue the study in `out`: watch its job if that still runs, else start from its last checkpoint.
+        wait: seconds within which all parties must be connected.
+        pause: seconds between two polls.
+        waiting: called once with the parties that are not connected yet.
     """
-    fit_for_federation(study)
+    check_federation(study)
     more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
     resolved = {**study.resolved(), **more}
     prepare_folder(out, resolved, resume=resume, force=force)
-    place = out / STATE / "job"
+    path = out / STATE / "job"
     watcher = watcher or Watcher()
     watcher.study_started(resolved)
-    begun = store.load(place) if resume and place.exists() else {"run": uuid4().hex, "job": ""}
-    told: dict[tuple[str, int], int] = {}
+    started = store.load(path) if resume and path.exists() else {"run": uuid4().hex, "job": ""}
+    reported: dict[tuple[str, int], int] = {}
 
-    def watched() -> dict[str, Any]:
-        _watch(admin, begun["job"], study, watcher, pause, told)
-        done = admin.state(begun["job"]) == "done"
-        return admin.outcome(begun["job"]) if done else {"wrong": "the run was stopped, or the server that ran it"}
+    def watch() -> dict[str, Any]:
+        _watch(admin, started["job"], study, watcher, pause, reported)
+        done = admin.state(started["job"]) == "done"
+        return admin.outcome(started["job"]) if done else {"wrong": "the job or its server was stopped"}
 
-    outcome: dict[str, Any] = watched() if begun["job"] else {"wrong": ""}
-    if "wrong" in outcome:  # never begun, or ended before its end: from its last checkpoint on
-        _all_here(admin, wait, pause, waiting)
-        begun["job"] = admin.submit(resolved, begun["run"])
-        store.save(place, begun)
-        outcome = watched()
+    outcome: dict[str, Any] = watch() if started["job"] else {"wrong": ""}
+    if "wrong" in outcome:  # the job never started, or was lost: start one from the last checkpoint
+        _wait_for_parties(admin, wait, pause, waiting)
+        started["job"] = admin.submit(resolved, started["run"])
+        store.save(path, started)
+        outcome = watch()
     if "wrong" in outcome:
-        raise IsthmusError(f"{outcome['wrong']} (isthmus federation run --resume goes on when that is mended)")
+        raise IsthmusError(f"{outcome['wrong']} (when that is fixed, continue with isthmus federation run --resume)")
     ledger = Ledger()
     ledger.restore(outcome["ledger"])
-    runs = [_checked(RunResult.of_dump(run), study) for run in outcome["runs"]]
+    runs = [_check_result(RunResult.of_dump(run), study) for run in outcome["runs"]]
     shares = {name: resolved["data"][name] for name in ("train", "val") if name in resolved["data"]}
-    held = {"parties": len(admin.parties), "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
+    data = {"parties": len(admin.parties), "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
     results = Results(
-        {**resolved, **held}, ordered(runs, [method.name for method in study.method_list()]), set_up=ledger
+        {**resolved, **data}, ordered(runs, [method.name for method in study.method_list()]), set_up=ledger
     )
     results.save(out)
     shutil.rmtree(out / STATE, ignore_errors=True)
@@ -101,43 +101,45 @@ _NAME = re.compile(r"[\w-][\w.-]*")
 """Names of groups that can be names of files."""
 
 
-def _checked(run: RunResult, study: Study) -> RunResult:
-    """A run of this study: what comes from another machine names files here."""
+def _check_result(run: RunResult, study: Study) -> RunResult:
+    """Return a run if it is of this study; its method and seed become file names on this machine."""
     known = run.method in [method.name for method in study.method_list()] and run.seed in study.seeds
     groups = run.models.get("groups", {})
     if not known or run.models.keys() - {"shared", "groups"} or not all(_NAME.fullmatch(name) for name in groups):
-        raise IsthmusError("what the server sent is no result of this study: look into the server")
+        raise IsthmusError(
+            f"the server sent a result ('{run.method}', seed {run.seed}) that is not of this study: check the server"
+        )
     return run
 
 
-def _all_here(admin: Administrator, wait: float, pause: float, waiting: Callable[[list[str]], None]) -> None:
-    until, told = time.monotonic() + wait, False
+def _wait_for_parties(admin: Administrator, wait: float, pause: float, waiting: Callable[[list[str]], None]) -> None:
+    until, announced = time.monotonic() + wait, False
     while missing := admin.missing():
-        if not told:
+        if not announced:
             waiting(missing)
-            told = True
+            announced = True
         if time.monotonic() > until:
             names = ", ".join(f"'{party}'" for party in missing)
-            raise IsthmusError(f"not there after {wait:g} s: {names}; is isthmus federation join running at each?")
+            raise IsthmusError(f"not connected after {wait:g} s: {names}; start isthmus federation join there")
         time.sleep(pause)
 
 
 def _watch(
-    admin: Administrator, job: str, study: Study, watcher: Watcher, pause: float, told: dict[tuple[str, int], int]
+    admin: Administrator, job: str, study: Study, watcher: Watcher, pause: float, reported: dict[tuple[str, int], int]
 ) -> None:
-    """Tell the watcher what changes until the job is over."""
+    """Report changes to the watcher until the job has ended."""
     methods = {method.name: method for method in study.method_list()}
-    while admin.state(job) == "under way":
+    while admin.state(job) == "running":
         for line in admin.progress(job):
-            _tell(watcher, methods[line["method"]], line, told)
+            _report(watcher, methods[line["method"]], line, reported)
         time.sleep(pause)
 
 
-def _tell(watcher: Watcher, method: Method, line: Mapping[str, Any], told: dict[tuple[str, int], int]) -> None:
+def _report(watcher: Watcher, method: Method, line: Mapping[str, Any], reported: dict[tuple[str, int], int]) -> None:
     key = (method.name, int(line["seed"]))
-    if key not in told:
+    if key not in reported:
         watcher.run_started(method, key[1])
-        told[key] = 0
-    if line["at"] > told[key]:
-        told[key] = int(line["at"])
-        watcher.round_done(method, key[1], told[key], line["metrics"])
+        reported[key] = 0
+    if line["at"] > reported[key]:
+        reported[key] = int(line["at"])
+        watcher.round_done(method, key[1], reported[key], line["metrics"])

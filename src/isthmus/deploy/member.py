@@ -17,7 +17,7 @@ from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.deploy.limits import limit_problems
 from isthmus.deploy.remote import ActionHandler, Message, PartySide
-from isthmus.deploy.setup import Introduction, encoding_of, of_named
+from isthmus.deploy.setup import SetUpHandler, build_encoding, totals_from_payload
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.methods.base import Method
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 
 class Member(PartySide):
-    """A party's part: it answers from its own party folder, within its own limits.
+    """A party of a federation: it answers from its own party folder, within its own limits.
 
     Arguments:
         folder: the party folder.
-        state: folder on this machine for what a restart needs, and for models that the party keeps.
-        name: that the federation knows the party by; its `party.toml` must say the same.
-        key: that the parties share.
-        ring: the party's own key to seal with, and the public ones of the others.
+        state: folder on this machine for what a restart needs, and for the party's own models.
+        name: the party's name in the federation; its `party.toml` must say the same.
+        key: the key that the parties share.
+        ring: the party's private key to seal with, and the public keys of all parties.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Member(PartySide):
             problems += limit_problems(contents.settings.limits)
         severe = [problem for problem in problems if problem.severe]
         if contents is None or severe:
-            raise IsthmusError(f"{self.folder}: {severe[0]} (all of it: isthmus party check {self.folder})")
+            raise IsthmusError(f"{self.folder}: {severe[0]} (list all problems: isthmus party check {self.folder})")
         if contents.settings.name != self.name:
             raise IsthmusError(
-                f"{self.folder} is of party '{contents.settings.name}', this place is for '{self.name}': "
-                "use that party's kit, or its folder"
+                f"{self.folder} is of party '{contents.settings.name}', but the kit is of '{self.name}': "
+                "use the folder and the kit of one party"
             )
         return contents
 
     @property
     def limits(self) -> Limits:
-        """What the party allows, whatever it is asked."""
+        """What the party allows."""
         return self.contents.settings.limits
 
     def min_parties(self) -> int:
@@ -79,41 +79,41 @@ class Member(PartySide):
     def begin(self, plan: Message) -> ActionHandler:
         self.limits.permit_protection(self.protect.protection().name)
         if plan["stage"] == "set-up":
-            return self._introduction()
+            return self._set_up()
         if plan["stage"] != "run":
-            raise IsthmusError(f"there is no stage '{plan['stage']}' of a study")
-        told = json.loads(plan["plan"])
-        method, task = _named(Method, told["method"], "name"), _named(Task, told["task"], "name")
+            raise IsthmusError(f"unknown stage '{plan['stage']}': use one version of isthmus at server and parties")
+        settings = json.loads(plan["plan"])
+        seed = settings["seed"]
+        method, task = _named(Method, settings["method"], "name"), _named(Task, settings["task"], "name")
         self.limits.permit_method(method, self.protect.noise)
         check_task(method, task)
-        totals = of_named(wire.decode(plan["totals"]), len(self.contents.settings.columns))
-        party = build_party(self.contents, encoding_of(self.contents, totals), key=self.key, **told["split"])
+        totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.columns))
+        party = build_party(self.contents, build_encoding(self.contents, totals), key=self.key, **settings["split"])
         (party,) = task.set_masks([party])
-        if told["unlabelled"] == "error" and not bool(party.training_mask.any()):
-            raise IsthmusError("it has no training label: label some, or let such parties be idle: unlabelled = 'idle'")
+        if settings["unlabelled"] == "error" and not bool(party.training_mask.any()):
+            raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]
-        module = module_of(_named(Encoder, told["model"], "encoder"), party.features, task, told["seed"])
-        noise = self._noise_seed(told["seed"])
-        return method.site([party], task, extended(method, module, told["seed"]), seed=told["seed"], noise_seed=noise)
+        module = module_of(_named(Encoder, settings["model"], "encoder"), party.features, task, seed)
+        return method.site([party], task, extended(method, module, seed), seed=seed, noise_seed=self._noise_seed(seed))
 
     def _noise_seed(self, seed: int) -> int:
-        """Of noise; the same whenever the same study runs, for the same noise spends nothing twice."""
+        """Return the seed of noise, which is equal if the study runs again: equal noise spends no further budget."""
         if self.protect.noise == "study" or self.ring is None:
             return seed
         return seed_of(seed, "noise", self.ring.private_key.hex())
 
-    def _introduction(self) -> Introduction:
+    def _set_up(self) -> SetUpHandler:
         try:
             self.contents = self._read()
-        except IsthmusError as error:  # it quotes the folder, which is nobody else's business
+        except IsthmusError as error:  # its text names the folder, which the server must not learn
             log.error("party '%s': %s", self.name, error)
-            raise IsthmusError("its folder has a problem (the log at the party says more)") from error
-        return Introduction(self.contents, self.key)
+            raise IsthmusError("its folder has a problem (read the log at the party)") from error
+        return SetUpHandler(self.contents, self.key)
 
     def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
         store.save(self._file(run, mark), saved, private=True)
         others = sorted(self._files(run), key=lambda file: file.stat().st_mtime_ns)
-        for file in others[:-2]:  # the server may not have written down the last one
+        for file in others[:-2]:  # the server may have missed the last one
             file.unlink(missing_ok=True)
 
     def kept(self, run: str, mark: str) -> Mapping[str, Any]:
@@ -125,22 +125,22 @@ class Member(PartySide):
 
     def write_model(self, run: str, weights: wire.Payload) -> None:
         flat = {name: value.contiguous().clone() for name, value in wire.flatten(weights)}
-        store.write(self.state / "weights" / f"{_plain(run)}.safetensors", save(flat), private=True)
+        store.write(self.state / "weights" / f"{_file_name(run)}.safetensors", save(flat), private=True)
 
     def end(self, run: str) -> None:
         for file in self._files(run):
             file.unlink(missing_ok=True)
 
     def _files(self, run: str) -> Iterator[Path]:
-        return (self.state / "kept").glob(f"{_plain(run)}-{self.digest}-*.state")
+        return (self.state / "kept").glob(f"{_file_name(run)}-{self.digest}-*.state")
 
     def _file(self, run: str, mark: str) -> Path:
-        """A state is of one run and of one plan: under another method it would mean something else."""
-        return self.state / "kept" / f"{_plain(run)}-{self.digest}-{_plain(mark)}.state"
+        """Return the file of a state, which belongs to one run and one plan."""
+        return self.state / "kept" / f"{_file_name(run)}-{self.digest}-{_file_name(mark)}.state"
 
 
-def _plain(run: str) -> str:
-    """A run's name as that of a file."""
+def _file_name(run: str) -> str:
+    """Return the name of a run as a file name."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run)
 
 

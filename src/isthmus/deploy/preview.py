@@ -1,4 +1,4 @@
-"""What a federation would disclose, before anything runs: the ledger of a dry run."""
+"""What a federation would disclose, before anything runs: the ledger of a dry run, extrapolated."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from isthmus.report.wording import format_bytes
 from isthmus.study.config import Study, read_toml
 
 ROUNDS = 3
-"""Rounds of the dry run; what happens in the last of them happens in all that follow."""
-
-
+"""Rounds of the dry run; the last of them stands for all later rounds."""
 KINDS = ("verb", "action", "eyes", "protection", "fields")
-"""Columns of a ledger that tell one kind of message from another."""
+"""Columns of a ledger that identify a kind of message."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,13 @@ class Disclosure:
     """What one kind of message discloses.
 
     Attributes:
-        method: that it is part of, or `set-up`.
-        parties: who sends it, each in the same way.
-        times: how often in a whole run; of one seed.
-        least, most: bytes that a party sends each time.
-        total: bytes that all parties send in a whole run.
-        share: bytes that the party sends that sends most, in a whole run.
-        back: bytes that come to all parties in a whole run.
+        method: the method that sends it, or `set-up`.
+        parties: number of parties that send it.
+        times: how often it is sent in a whole run with one seed.
+        smallest, largest: bytes that a party sends each time.
+        sent: bytes that all parties send in a whole run.
+        most_sent: bytes that one party sends at most in a whole run.
+        received: bytes that all parties receive in a whole run.
     """
 
     method: str
@@ -55,60 +53,60 @@ class Disclosure:
     fields: str
     parties: int
     times: int
-    least: int
-    most: int
-    total: int
-    share: int
-    back: int
+    smallest: int
+    largest: int
+    sent: int
+    most_sent: int
+    received: int
 
 
 def preview(study: Study) -> list[Disclosure]:
-    """What each method of a study would disclose in a federation of its parties.
+    """Return what each method of a study would disclose in a federation of its parties.
 
-    The study's own data stand in for the parties': sizes that depend on how much a party holds are theirs.
+    The study's own data stand in for the parties' data, so sizes that depend on a party's data are estimates.
     """
     from isthmus.protect.sealing import generate_keyrings  # what it needs is an extra
 
-    with tempfile.TemporaryDirectory() as aside:
-        folders = _folders(study, Path(aside) / "data")
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = _folders(study, Path(temporary) / "data")
         rings = generate_keyrings(tuple(folders))
         members = {
-            name: Member(folder, Path(aside) / "state" / name, name, ring=rings[name])
+            name: Member(folder, Path(temporary) / "state" / name, name, ring=rings[name])
             for name, folder in folders.items()
         }
         dry = study.model_copy(
             update={
                 "seeds": study.seeds[:1],
-                "methods": [_short(method) for method in study.method_list()],
+                "methods": [_with_few_rounds(method) for method in study.method_list()],
                 "training": {},
             }
         )
-        outcome = coordinate(dry, InProcessPost(members), "preview", Path(aside) / "server")
-    found = list(_rows("set-up", outcome.ledger, None))
+        outcome = coordinate(dry, InProcessPost(members), "preview", Path(temporary) / "server")
+    disclosures = list(_disclosures("set-up", outcome.ledger, None))
     for run, method in zip(outcome.runs, study.method_list(), strict=True):
-        found += _rows(method.name, run.ledger, method)
-    return found
+        disclosures += _disclosures(method.name, run.ledger, method)
+    return disclosures
 
 
-def _short(method: Method) -> dict[str, Any]:
-    """The method with few rounds, each evaluated."""
+def _with_few_rounds(method: Method) -> dict[str, Any]:
+    """Return the settings of a method for the dry run."""
     few = {"rounds": min(ROUNDS, method.rounds), "every": 1, "patience": 0}
     return {"name": method.name, **method.model_dump(), **few}
 
 
-def _folders(study: Study, aside: Path) -> dict[str, Path]:
-    """By party its folder; of other data than folders those that are written aside."""
+def _folders(study: Study, temporary: Path) -> dict[str, Path]:
+    """Return the party folders by party; data of other kinds are written to temporary folders."""
     data = study.data_set()
     if isinstance(data, PartyFolders):
         folders = find_folders(Path(data.path).expanduser())
     else:
         cut = study.cut_data(study.seeds[0])
-        write_parties(aside, cut.parties, cut.classes)
-        folders = find_folders(aside)
+        write_parties(temporary, cut.parties, cut.classes)
+        folders = find_folders(temporary)
     return {PartyFile.read(read_toml(folder / FILE), FILE).name: folder for folder in folders}
 
 
-def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosure]:
+def _disclosures(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosure]:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in ledger.rows():
         groups.setdefault(tuple(row[column] for column in KINDS), []).append(row)
@@ -117,11 +115,11 @@ def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosu
         times = len({row["call"] for row in rows})
         if method is not None:
             times = _times(action, rows, method)
-        sent = [row["sent"] for row in rows if row["sent"]] or [0]  # of a delivery, to which nobody sends anything
+        sent = [row["sent"] for row in rows if row["sent"]] or [0]  # in a delivery no party sends anything
         by_party: dict[str, int] = {}
         for row in rows:
             by_party[row["party"]] = by_party.get(row["party"], 0) + row["sent"]
-        more = times / len({row["call"] for row in rows})  # whole runs in a dry one
+        scale = times / len({row["call"] for row in rows})  # from the dry run to a whole run
         yield Disclosure(
             name,
             verb,
@@ -131,16 +129,16 @@ def _rows(name: str, ledger: Ledger, method: Method | None) -> Iterable[Disclosu
             fields,
             parties=len(by_party),
             times=times,
-            least=min(sent),
-            most=max(sent),
-            total=round(sum(sent) * more),
-            share=round(max(by_party.values()) * more),
-            back=round(sum(row["received"] for row in rows) * more),
+            smallest=min(sent),
+            largest=max(sent),
+            sent=round(sum(sent) * scale),
+            most_sent=round(max(by_party.values()) * scale),
+            received=round(sum(row["received"] for row in rows) * scale),
         )
 
 
 def _times(action: str, rows: list[dict[str, Any]], method: Method) -> int:
-    """How often in a whole run: once for a step of set-up, else as often in every round as in the last of the dry."""
+    """Return how often an action is called in a whole run; later rounds count like the last round of the dry run."""
     rounds = min(ROUNDS, method.rounds)
     calls = {at: len({row["call"] for row in rows if row["round"] == at}) for at in range(rounds + 1)}
     if action in ("evaluate", "lend"):
@@ -148,25 +146,25 @@ def _times(action: str, rows: list[dict[str, Any]], method: Method) -> int:
     return sum(calls.values()) + calls[rounds] * (method.rounds - rounds)
 
 
-def disclosure_tables(found: Sequence[Disclosure]) -> Iterator[Table | str]:
-    """A table for each method, with a row for each kind of message, and a line with the sums."""
-    for method in dict.fromkeys(each.method for each in found):
-        own = [each for each in found if each.method == method]
+def disclosure_tables(disclosures: Sequence[Disclosure]) -> Iterator[Table | str]:
+    """Yield a table for each method, with a row for each kind of message, and a line with the sums."""
+    for method in dict.fromkeys(each.method for each in disclosures):
+        own = [each for each in disclosures if each.method == method]
         shown = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title=escape(method), title_justify="left")
         for head in ("action", "who sees it", "what"):
             shown.add_column(head, overflow="fold")
         for head in ("parties", "times", "each"):
             shown.add_column(head, justify="right", no_wrap=True)
         for each in own:
-            sizes = " to ".join(map(format_bytes, sorted({each.least, each.most})))
+            sizes = " to ".join(map(format_bytes, sorted({each.smallest, each.largest})))
             under = "" if each.protection == "none" else f" ({each.protection})"
             shown.add_row(
                 each.action, f"{each.eyes}{under}", escape(each.fields), str(each.parties), f"{each.times:,}", sizes
             )
         yield shown
-        sums = (sum(getattr(each, name) for each in own) for name in ("total", "share", "back"))
-        total, share, back = map(format_bytes, sums)
+        sums = (sum(getattr(each, name) for each in own) for name in ("sent", "most_sent", "received"))
+        sent, most_sent, received = map(format_bytes, sums)
         yield (
-            f"{escape(method)}, of one seed: {total} leave all parties together, of one at most {share}; "
-            f"{back} come to them\n"
+            f"{escape(method)}, one seed: all parties send {sent} together, one party at most {most_sent}; "
+            f"they receive {received}\n"
         )

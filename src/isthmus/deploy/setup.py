@@ -1,8 +1,8 @@
-"""What parties on machines of their own settle before a method runs: what they hold, and one encoding of features.
+"""The set-up of a federation: before a method runs, the parties agree on the task and on one encoding of features.
 
-It goes by the same verbs as a method, so a ledger has it too. The server learns what `party.toml` must say alike at
-all parties, what kind of labels there are, and sums over all parties from which the encoding follows; of a category
-whose values are not declared, it learns which party has which value's keyed hash.
+The set-up uses the same verbs as a method, so it has a ledger too. The server learns the settings that must be equal in
+every `party.toml`, the kind of labels, and sums over all parties that determine the encoding. For a category column
+without declared values it also learns the keyed hashes of each party's values.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from isthmus.federation.verbs import Federation
 from isthmus.tasks.base import Task
 
 KINDS = ("classification", "multilabel", "regression")
-"""Kinds of labels; where parties differ, the one that stands last here holds for all."""
+"""Kinds of labels; if parties differ, the last of their kinds in this order holds for all."""
 
 
 @dataclass(frozen=True)
-class Joined:
-    """What was settled.
+class Agreement:
+    """What the parties agreed on.
 
     Arguments:
-        agreed: what `party.toml` says alike at all parties.
-        kind: of labels, one of `KINDS`.
+        agreed: the settings that are equal in every `party.toml`.
+        kind: the kind of labels, one of `KINDS`.
         features: width of the encoded features.
-        totals: by column, in their order, the sums from which its encoding follows.
+        totals: for each column in order, the sums that determine its encoding.
     """
 
     agreed: Mapping[str, Any]
@@ -46,32 +46,32 @@ class Joined:
     totals: Sequence[Totals] = field(default=(), repr=False)
 
     def task(self, named: Task | None) -> Task:
-        """The task that is named, fitted to the parties' labels; without one, the one that these ask for."""
-        due = self._due()
+        """Return the named task, completed from the parties' labels, or the task that the labels ask for."""
+        due = self._task_of_labels()
         if named is None:
             return due
         if named.level == "pair":
-            raise IsthmusError(f"task '{named.name}': pairs are drawn from all parties' graphs, which only a study has")
+            raise IsthmusError(f"task '{named.name}' needs all parties' graphs: run it as a study, with isthmus run")
         if named.level != due.level:
             raise IsthmusError(f"task '{named.name}' is for {named.level}s, the parties hold {due.level}s")
         return named.complete_from(due)
 
-    def _due(self) -> Task:
+    def _task_of_labels(self) -> Task:
         count = len(self.agreed["labels"] or self.agreed["tasks"] or ()) or int(self.agreed["classes"] or 0)
         options = {"classes": max(2, count)} if self.kind == "classification" else {"tasks": count}
         return Task.named(f"{self.agreed['level']}-{self.kind}").read(options, "task")
 
 
-def join(federation: Federation) -> Joined:
-    """The server's side of the set-up."""
-    said = federation.ask("introduce")
-    agreed = {party: json.loads(str(answer["agreed"])) for party, answer in said.items()}
+def agree(federation: Federation) -> Agreement:
+    """Do the set-up as the server and return the agreement."""
+    answers = federation.ask("introduce")
+    agreed = {party: json.loads(str(answer["agreed"])) for party, answer in answers.items()}
     first, settings = next(iter(agreed.items()))
     for party, own in agreed.items():
         for key, value in own.items():
             if value != settings[key]:
                 raise IsthmusError(f"party '{party}': '{key}' in party.toml differs from that of '{first}'")
-    kind = max((str(answer["kind"]) for answer in said.values()), key=KINDS.index)
+    kind = max((str(answer["kind"]) for answer in answers.values()), key=KINDS.index)
     columns = _columns(settings)
     totals: list[dict[str, Tensor]] = [{} for _ in columns]
     for at, column in enumerate(columns.values()):
@@ -80,24 +80,24 @@ def join(federation: Federation) -> Joined:
     for step in ("first", "second"):
         counted = [at for at, column in enumerate(columns.values()) if column.has_totals(step)]
         if counted:
-            request = {"known": known} if (known := named_totals(totals)) else {}
+            request = {"known": known} if (known := totals_to_payload(totals)) else {}
             total = federation.total(step, request)
             for at in counted:
                 totals[at] = {**totals[at], **total.sum(str(at))}
-    known = named_totals(totals)
+    known = totals_to_payload(totals)
     widths = federation.ask("encode", {"known": known} if known else {})
     found = {int(answer["features"]) for answer in widths.values()}
     if len(found) > 1:
         raise IsthmusError(f"parties have {min(found)} and {max(found)} features: give all the same columns")
-    return Joined(settings, kind, found.pop(), totals)
+    return Agreement(settings, kind, found.pop(), totals)
 
 
-class Introduction:
+class SetUpHandler:
     """The party's side of the set-up.
 
     Arguments:
-        contents: of the party's files.
-        key: that the parties share.
+        contents: the contents of the party's files.
+        key: the key that the parties share.
     """
 
     def __init__(self, contents: Contents, key: bytes | None = None) -> None:
@@ -112,10 +112,10 @@ class Introduction:
             "encode": self._encode,
         }  # fmt: skip
         if name not in actions or isinstance(request, Each):
-            raise IsthmusError(f"there is no step '{name}' of the set-up")
+            raise IsthmusError(f"the set-up has no step '{name}': use one version of isthmus at server and parties")
         self.answered = [self.answered[0] + 1]
         fields = actions[name](request)
-        return Reply.of(tuple(of), Answer({field: _one(value) for field, value in fields.items()}))
+        return Reply.of(tuple(of), Answer({field: _stack_one(value) for field, value in fields.items()}))
 
     def deliver(self, name: str, mail: Mapping[str, Any]) -> None:
         raise IsthmusError("nothing is delivered in the set-up")
@@ -131,7 +131,7 @@ class Introduction:
 
     def _introduce(self, request: wire.Payload) -> dict[str, Any]:
         settings = {**self.contents.settings.common, "hashed": self.contents.hashed}
-        return {"agreed": json.dumps(settings), "kind": _kind_of(self.contents.y)}
+        return {"agreed": json.dumps(settings), "kind": _label_kind(self.contents.y)}
 
     def _values(self, request: wire.Payload) -> dict[str, Any]:
         name, column = list(self.columns.items())[int(request["column"])]
@@ -145,7 +145,7 @@ class Introduction:
         }
 
     def _second(self, request: wire.Payload) -> dict[str, Any]:
-        known = of_named(request.get("known", {}), len(self.columns))
+        known = totals_from_payload(request.get("known", {}), len(self.columns))
         return {
             str(at): column.second_totals(name, self.contents.features, known[at])
             for at, (name, column) in enumerate(self.columns.items())
@@ -153,23 +153,23 @@ class Introduction:
         }
 
     def _encode(self, request: wire.Payload) -> dict[str, Any]:
-        totals = of_named(request.get("known", {}), len(self.columns))
-        return {"features": encoding_of(self.contents, totals).encode(self.contents, self.key)[0].size(1)}
+        totals = totals_from_payload(request.get("known", {}), len(self.columns))
+        return {"features": build_encoding(self.contents, totals).encode(self.contents, self.key)[0].size(1)}
 
 
-def encoding_of(contents: Contents, totals: Sequence[Totals]) -> Encoding:
-    """A party's encoding, of the sums that were settled."""
+def build_encoding(contents: Contents, totals: Sequence[Totals]) -> Encoding:
+    """Return a party's encoding, given the sums that the parties agreed on."""
     columns = contents.settings.feature_columns()
     return Encoding(columns, dict(zip(columns, totals, strict=True)))
 
 
-def of_named(known: Mapping[str, Any], columns: int) -> list[Totals]:
-    """Sums by column, of a payload."""
+def totals_from_payload(known: Mapping[str, Any], columns: int) -> list[Totals]:
+    """Return the sums of each column from a payload."""
     return [dict(known.get(str(at), {})) for at in range(columns)]
 
 
-def named_totals(totals: Sequence[Totals]) -> dict[str, Any]:
-    """Sums by column as a payload carries them; columns without any are left out."""
+def totals_to_payload(totals: Sequence[Totals]) -> dict[str, Any]:
+    """Return the sums of each column as a payload; columns without sums are left out."""
     return {str(at): dict(each) for at, each in enumerate(totals) if each}
 
 
@@ -180,16 +180,16 @@ def _columns(agreed: Mapping[str, Any]) -> dict[str, Column]:
     }
 
 
-def _kind_of(y: Tensor) -> str:
-    """What kind of labels these are, as `task_for` reads those of all parties."""
+def _label_kind(y: Tensor) -> str:
+    """Return the kind of labels, by the same rule as `task_for`."""
     if not y.is_floating_point():
         return "classification"
     known = y[~y.isnan()]
     return "multilabel" if bool(((known == 0) | (known == 1)).all()) else "regression"
 
 
-def _one(value: Any) -> Any:
-    """One party's value as the stack, or list, of one party."""
+def _stack_one(value: Any) -> Any:
+    """Return one party's value as a stack, or list, over one party."""
     if isinstance(value, Mapping):
-        return {name: _one(inner) for name, inner in value.items()}
+        return {name: _stack_one(inner) for name, inner in value.items()}
     return torch.as_tensor(value).unsqueeze(0) if isinstance(value, Tensor) else [value]
