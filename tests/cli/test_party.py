@@ -97,7 +97,10 @@ def test_check_with_a_key(isthmus: Isthmus, tmp_path: Path) -> None:
     [
         (("nowhere",), "isthmus: nowhere is not a folder: give a party folder, or a folder of party folders\n"),
         ((".",), "isthmus: . has no party.toml, nor has a folder inside it: create one with isthmus party new\n"),
-        ((".", "--key", "no"), "isthmus: cannot read the key no: No such file or directory; give the file of a key\n"),
+        (
+            (".", "--key", "no"),
+            "isthmus: cannot read the key no (No such file or directory): give a key file\n",
+        ),
     ],
 )
 def test_what_cannot_be_checked_is_one_line(isthmus: Isthmus, arguments: tuple[str, ...], due: str) -> None:
@@ -282,7 +285,7 @@ def test_key_makes_a_key_that_only_its_owner_reads(isthmus: Isthmus, tmp_path: P
     assert len(read_key(tmp_path / "keys" / "common")) == 64
     again = isthmus("party", "key", "keys/common")
     assert (again.code, again.out) == (2, "")
-    assert again.err == "isthmus: keys/common exists: choose another file; a key that is lost cannot be made again\n"
+    assert again.err == "isthmus: keys/common exists: choose another file (a key that is overwritten is lost)\n"
 
 
 # ---- studies take folders

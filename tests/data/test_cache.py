@@ -143,8 +143,8 @@ DAMAGED = {
     "one bit": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
     "noise": lambda data: bytes(range(256)) * 4,
     "something else": lambda data: packed(["a"]),
-    "without a check": lambda data: packed({"made": {"a": torch.zeros(1)}}),
-    "of another check": lambda data: packed({"made": {"a": torch.zeros(1)}, "check": ""}),
+    "without a check": lambda data: packed({"tensors": {"a": torch.zeros(1)}}),
+    "of another check": lambda data: packed({"tensors": {"a": torch.zeros(1)}, "check": ""}),
 }
 
 
@@ -161,11 +161,11 @@ def test_a_damaged_file_is_made_anew(tmp_path, made, damage):
 @given(st.data())
 def test_any_flipped_bit_is_noticed(data):
     path = Path(os.environ["ISTHMUS_CACHE"]) / "flipped.kept"
-    store.save(path, {"made": {"a": torch.arange(4)}, "check": digest({"a": torch.arange(4)})})
+    store.save(path, {"tensors": {"a": torch.arange(4)}, "check": digest({"a": torch.arange(4)})})
     content = bytearray(path.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(content)
-    found = cache._found(path)
+    found = cache._read(path)
     assert found is None or torch.equal(found["a"], torch.arange(4))
 
 
@@ -194,7 +194,7 @@ def test_a_read_only_folder_is_no_error(tmp_path, made):
 
 
 def test_the_oldest_files_go(tmp_path, made, monkeypatch):
-    monkeypatch.setattr(cache, "KEPT", 2)
+    monkeypatch.setattr(cache, "MAX_FILES", 2)
     for at, key in enumerate("abc"):
         cached(tmp_path, key, maker(made))
         os.utime(tmp_path / f"{key}.kept", (at, at))

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.ids import LENGTH, hash_ids, read_key, uniform, write_key
+from isthmus.data.ids import KEY_BYTES, hash_ids, read_key, uniform, write_key
 from isthmus.errors import IsthmusError
 
-KEY = b"k" * LENGTH
+KEY = b"k" * KEY_BYTES
 
 
 def test_known_answers_of_hmac_sha256():
@@ -69,7 +69,7 @@ def test_a_key_file_is_its_owners_alone(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert len(read_key(file)) == 2 * LENGTH
+    assert len(read_key(file)) == 2 * KEY_BYTES
     assert [each.name for each in file.parent.iterdir()] == ["key"]
 
 
@@ -87,8 +87,8 @@ def test_a_key_that_is_there_is_not_overwritten(tmp_path):
 
 
 def test_a_key_that_could_be_guessed_is_refused(tmp_path):
-    (tmp_path / "key").write_bytes(b"secret" + b"\n" * LENGTH)
-    with pytest.raises(IsthmusError, match=r"has 6 bytes: make one of 32 or more with isthmus party key"):
+    (tmp_path / "key").write_bytes(b"secret" + b"\n" * KEY_BYTES)
+    with pytest.raises(IsthmusError, match=r"has 6 bytes, too few: create a key with isthmus party key"):
         read_key(tmp_path / "key")
 
 

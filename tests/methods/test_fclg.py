@@ -348,7 +348,7 @@ def test_parties_that_are_given_train_on_all_graphs():
 def test_weights_below_zero_are_refused_by_name():
     parties = make_graph_parties()
     parties[1].graph.edge_weight = -torch.ones(parties[1].edges)
-    with pytest.raises(IsthmusError, match=r"weights below 0 have no diffusion"):
+    with pytest.raises(IsthmusError, match=r"negative weights have no diffusion"):
         run(method(), parties)
 
 

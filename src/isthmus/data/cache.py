@@ -1,4 +1,4 @@
-"""What takes long to find out is kept in files that are named by a hash of all that it was made from."""
+"""A cache of slow results, in files named by a hash of everything that a result depends on."""
 
 from __future__ import annotations
 
@@ -20,88 +20,88 @@ from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
 from isthmus.version import VERSION
 
-KEPT = 512
-"""Files in one folder; the oldest go when there are more."""
+MAX_FILES = 512
+"""Files in one folder; beyond that the oldest are deleted."""
 
 
 def cache_root() -> Path:
-    """The folder of what can be made anew: `ISTHMUS_CACHE` from the environment, or `~/.cache/isthmus`."""
+    """The folder of the cache: `ISTHMUS_CACHE` from the environment, or `~/.cache/isthmus`."""
     named = os.environ.get("ISTHMUS_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "isthmus"
 
 
 def digest(*parts: Any) -> str:
-    """A hash of tensors, bytes, texts, numbers and groups of them.
+    """A hash of tensors, bytes, texts, numbers, lists and mappings.
 
     >>> digest("cora", torch.ones(2)) == digest("cora", torch.ones(2)) != digest("cora", torch.ones(3))
     True
     """
-    found = hashlib.sha256(VERSION.encode())
-    _feed(found, parts)
-    return found.hexdigest()
+    hasher = hashlib.sha256(VERSION.encode())
+    _update(hasher, parts)
+    return hasher.hexdigest()
 
 
 def hash_pool(pool: Pool) -> str:
-    """A hash of what a pool holds; what it is called plays no part."""
-    return digest(*_held(pool.party), pool.holders, pool.smiles, pool.classes)
+    """A hash of the content of a pool, without its name."""
+    return digest(*_content(pool.party), pool.holders, pool.smiles, pool.classes)
 
 
 def hash_parties(parties: Sequence[Party]) -> str:
-    """A hash of what parties hold, and of what they are called."""
-    return digest([(party.name, *_held(party)) for party in parties])
+    """A hash of the content and the names of parties."""
+    return digest([(party.name, *_content(party)) for party in parties])
 
 
-def _held(party: Party) -> tuple[Any, ...]:
+def _content(party: Party) -> tuple[Any, ...]:
     graph = {key: value for key, value in party.graph.to_dict().items() if isinstance(value, Tensor) and key != "ptr"}
     return party.level, graph, [getattr(party, split) for split in SPLITS], party.ids
 
 
-def cached(folder: Path, key: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors kept under `key`, or those that `make` gives, kept from then on.
+def cached(folder: Path, key: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors cached under `key`; if there are none, those that `compute` returns, which are then cached.
 
-    A file carries a hash of its own content. A folder that cannot be written, or a file that cannot be read or is not
-    what was written, is no error: what is asked for is made anew.
+    A file contains a hash of its content. A damaged file, or a folder that cannot be written, is no error: the tensors
+    are computed again.
     """
     path = folder / f"{key}.kept"
-    found = _found(path)
-    if found is not None:
-        return found
-    made = make()
+    cached_tensors = _read(path)
+    if cached_tensors is not None:
+        return cached_tensors
+    tensors = compute()
     with suppress(IsthmusError, OSError):
-        store.save(path, {"made": made, "check": digest(made)})
-        for old in sorted(folder.glob("*.kept"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
+        store.save(path, {"tensors": tensors, "check": digest(tensors)})
+        for old in sorted(folder.glob("*.kept"), key=lambda each: each.stat().st_mtime)[:-MAX_FILES]:
             old.unlink(missing_ok=True)
-    return made
+    return tensors
 
 
-def _found(path: Path) -> dict[str, Tensor] | None:
-    with suppress(Exception):  # what a damaged file raises is up to the libraries below
-        kept = store.load(path)
-        if digest(kept["made"]) == kept["check"]:
-            return dict(kept["made"])
+def _read(path: Path) -> dict[str, Tensor] | None:
+    with suppress(Exception):  # libraries raise anything for a damaged file
+        stored = store.load(path)
+        if digest(stored["tensors"]) == stored["check"]:
+            return dict(stored["tensors"])
     return None
 
 
-def _feed(found: Any, part: Any) -> None:
-    """Add a part to a hash. Every part says first what it is and how long, so that no two groupings look alike."""
+def _update(hasher: Any, part: Any) -> None:
+    """Add a part to a hash, after its type and length, so that different groupings give different hashes."""
     if isinstance(part, Tensor) and rows.is_sparse(part):
-        found.update(b"sparse;")
-        _feed(found, (list(part.shape), part.crow_indices(), part.col_indices(), part.values()))
+        hasher.update(b"sparse;")
+        _update(hasher, (list(part.shape), part.crow_indices(), part.col_indices(), part.values()))
     elif isinstance(part, Tensor):
-        found.update(f"tensor {part.dtype} {list(part.shape)};".encode())
-        found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if part.numel() else b"")
+        hasher.update(f"tensor {part.dtype} {list(part.shape)};".encode())
+        hasher.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if part.numel() else b"")
     elif isinstance(part, bytes):
-        found.update(f"bytes {len(part)};".encode())
-        found.update(part)
+        hasher.update(f"bytes {len(part)};".encode())
+        hasher.update(part)
     elif isinstance(part, Mapping):
-        found.update(f"group {len(part)};".encode())
+        hasher.update(f"group {len(part)};".encode())
         for key in sorted(part):
-            _feed(found, key)
-            _feed(found, part[key])
+            _update(hasher, key)
+            _update(hasher, part[key])
     elif isinstance(part, list | tuple):
-        found.update(f"list {len(part)};".encode())
+        hasher.update(f"list {len(part)};".encode())
         for each in part:
-            _feed(found, each)
+            _update(hasher, each)
     else:
         text = json.dumps(part)
-        found.update(f"{len(text)};{text}".encode())
+        hasher.update(f"{len(text)};{text}".encode())

@@ -1,4 +1,4 @@
-"""What each party of a cut holds, in figures: the table that a reader wants to see before any result."""
+"""The size, labels and borders of each party of a cut, for the table before the results."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from isthmus.data.party import SPLITS, Level, Party, check_compatible
 from isthmus.data.skew import earth_movers
 
 LabelKind = Literal["class", "yes-no", "value"]
-"""What labels say: one class of several; of every task yes or no; or of every task a measured value."""
+"""The kind of labels: one of several classes; yes or no per task; or a measured value per task."""
 
 
 @dataclass(frozen=True)
 class PartyDescription:
-    """What one party holds.
+    """The numbers of one party.
 
     Attributes:
-        items: what is labelled: its nodes, its graphs, or pairs of its nodes with any.
-        edges: between its own nodes, directed, as they are stored.
-        cross: edges that reach its nodes from other parties' nodes: its border.
-        shared: of its nodes those that other parties hold too: the same id.
+        items: labelled things: its nodes, its graphs, or pairs with its nodes.
+        edges: directed edges between its own nodes.
+        cross: edges of its border, from nodes of other parties.
+        shared: its nodes that other parties hold too (with the same id).
         train, val, test: items in each split.
         unlabelled: items without any label.
-        labels: items of each class; of labels that say yes or no, those that say yes, for each task.
-        labelled: where there are tasks, the items that have a label of each.
-        means: of measured values, their mean for each task; none where nothing is labelled.
+        labels: items of each class; for yes-no labels the items with "yes", for each task.
+        labelled: for labels with tasks, the items with a label, for each task.
+        means: for measured values their mean, for each task; none for a task without labels.
     """
 
     name: str
@@ -52,16 +52,16 @@ class PartyDescription:
 
 @dataclass(frozen=True)
 class CutDescription:
-    """What all parties of a cut hold, and how unlike they are.
+    """The numbers of all parties of a cut, and how much their labels differ.
 
     Attributes:
-        kind: what labels say.
+        kind: the kind of labels.
         nodes: different nodes; one that several parties hold counts once.
         edges, cross: sums over the parties.
-        emd: the earth mover's distance of the parties' labels from those of all (see `earth_movers`), of several tasks
-            the mean over them; none of measured values, and where nothing is labelled.
+        emd: the earth mover's distance of the parties' labels (see `earth_movers`), the mean over tasks; none for
+            measured values and without labels.
         note: a sentence about the data.
-        labels: names of the classes, or of the tasks, where they have any.
+        labels: names of the classes, or of the tasks, if they have any.
     """
 
     level: Level
@@ -75,7 +75,7 @@ class CutDescription:
     labels: tuple[str, ...] = ()
 
     def label(self, at: int) -> str:
-        """What a class, or a task, is called."""
+        """The name of a class or task."""
         return self.labels[at] if at < len(self.labels) else f"{'class' if self.kind == 'class' else 'task'} {at}"
 
     @property
@@ -84,7 +84,7 @@ class CutDescription:
         return self.cross / max(1, self.edges + self.cross)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON: without what is empty, and with the share of crossing edges."""
+        """Plain values for JSON: without empty fields, and with the share of crossing edges."""
         whole = {**asdict(self), "crossing": self.crossing}
         if not self.labels:
             del whole["labels"]
@@ -112,7 +112,7 @@ def describe(
     check_compatible(parties)
     items = [party.items for party in parties]
     y = torch.cat([party.graph.y for party in parties])
-    told = _of_tasks(y, items) if y.is_floating_point() or y.dim() > 1 else _of_classes(y, items, classes)
+    summary = _of_tasks(y, items) if y.is_floating_point() or y.dim() > 1 else _of_classes(y, items, classes)
     shared, nodes = _ids(parties)
     columns = {
         "items": items,
@@ -121,19 +121,19 @@ def describe(
         "cross": [0 if party.border is None else len(party.border) for party in parties],
         "shared": shared.tolist(),
         **{split: _sums(torch.cat([getattr(party, split) for party in parties]), items).tolist() for split in SPLITS},
-        **told.columns,
+        **summary.columns,
     }
     described = tuple(
         PartyDescription(party.name, **{key: column[at] for key, column in columns.items()})
         for at, party in enumerate(parties)
     )
     edges, cross = sum(columns["edges"]), sum(columns["cross"])
-    return CutDescription(parties[0].level, told.kind, described, nodes, edges, cross, told.emd, note, labels)
+    return CutDescription(parties[0].level, summary.kind, described, nodes, edges, cross, summary.emd, note, labels)
 
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """What labels say, party by party, and how unlike the parties' labels are."""
+    """The labels in numbers per party, and their earth mover's distance."""
 
     kind: LabelKind
     columns: dict[str, list[Any]]
@@ -159,20 +159,20 @@ def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
         means = rows.sum_per_party(y, items) / labelled
         return _Labels("value", {**columns, "means": [tuple(map(_finite, row)) for row in means.tolist()]}, None)
     yes = rows.sum_per_party(y, items).long()
-    told = [task for task, count in enumerate(labelled.sum(0).tolist()) if count]
-    moved = [earth_movers(torch.stack([labelled[:, task] - yes[:, task], yes[:, task]], 1)) for task in told]
-    return _Labels("yes-no", {**columns, "labels": _tuples(yes)}, fmean(moved) if moved else None)
+    tasks = [task for task, count in enumerate(labelled.sum(0).tolist()) if count]
+    distances = [earth_movers(torch.stack([labelled[:, task] - yes[:, task], yes[:, task]], 1)) for task in tasks]
+    return _Labels("yes-no", {**columns, "labels": _tuples(yes)}, fmean(distances) if distances else None)
 
 
 def _ids(parties: Sequence[Party]) -> tuple[Tensor, int]:
-    """How many of each party's nodes others hold too, `[parties]`, and how many different nodes there are."""
+    """The number of each party's nodes that others hold too, `[parties]`, and the number of different nodes."""
     ids = [party.ids for party in parties if party.ids is not None]
     sizes = [0 if party.ids is None else party.nodes for party in parties]
-    nameless = sum(party.nodes for party in parties) - sum(sizes)
+    without_ids = sum(party.nodes for party in parties) - sum(sizes)
     if not ids:
-        return torch.zeros(len(parties), dtype=torch.long), nameless
+        return torch.zeros(len(parties), dtype=torch.long), without_ids
     _, which, holders = torch.unique(torch.cat(ids), return_inverse=True, return_counts=True)
-    return _sums(holders[which] > 1, sizes), nameless + holders.numel()
+    return _sums(holders[which] > 1, sizes), without_ids + holders.numel()
 
 
 def _sums(mask: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ids that mean the same at every party and nothing to anybody else."""
+"""Hashed ids, equal at every party that has the key and meaningless to everybody else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from isthmus import store
 from isthmus.errors import IsthmusError
 
-LENGTH = 32
-"""Bytes of a key that is made here."""
+KEY_BYTES = 32
+"""Length of a new key."""
 
 _POSITIVE = (1 << 63) - 1
 
@@ -24,10 +24,10 @@ _POSITIVE = (1 << 63) - 1
 def hash_ids(values: Iterable[object], key: bytes | None) -> Tensor:
     """63 bits of HMAC-SHA256 of each value's text, `[values]`; equal values give equal numbers at all parties.
 
-    Parties share the key and the server lacks it, so a number tells the server nothing, not even to somebody who tries
-    all account numbers there are. Without a key the hash is a plain one: enough where everything stays in one process.
+    The parties share the key and the server does not have it, so the server cannot find a value by hashing all possible
+    ones. Without a key the hash is SHA-256, which is enough if everything stays in one process.
 
-    Of a billion values two share a number with a chance of about one in twenty; of a million, one in twenty million.
+    Two of a billion values get the same number with a probability of about 1 in 20; two of a million, 1 in 20 million.
 
     >>> hash_ids(["a", "b"], b"secret").equal(hash_ids(["a", "b"], b"secret"))
     True
@@ -44,7 +44,7 @@ def hash_ids(values: Iterable[object], key: bytes | None) -> Tensor:
 
 
 def uniform(ids: Tensor, seed: int, purpose: str) -> Tensor:
-    """A number in [0, 1) for each id, `[ids]`: the same for the same id at every party, whoever else it holds.
+    """A random number in [0, 1) for each id, `[ids]`; the same id gives the same number at every party.
 
     >>> first, again = uniform(torch.tensor([5, 7]), 0, "split"), uniform(torch.tensor([7, 5]), 0, "split")
     >>> torch.equal(first, again.flip(0))
@@ -52,7 +52,7 @@ def uniform(ids: Tensor, seed: int, purpose: str) -> Tensor:
     """
     mixed = ids.numpy().astype(np.uint64)
     salt = int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:8], "big")
-    with np.errstate(over="ignore"):  # SplitMix64 (Steele et al. 2014): wrapping round is what mixes
+    with np.errstate(over="ignore"):  # SplitMix64 (Steele et al. 2014) relies on overflow
         mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -60,19 +60,19 @@ def uniform(ids: Tensor, seed: int, purpose: str) -> Tensor:
 
 
 def read_key(path: Path | str) -> bytes:
-    """The key in a file; what is short enough to be guessed is refused."""
+    """The key in a file; a key that is short enough to guess is an error."""
     try:
         text = Path(path).read_bytes().strip()
-    except (OSError, ValueError) as error:  # a path with a zero in it is a wrong value
+    except (OSError, ValueError) as error:  # a null character in a path raises ValueError
         reason = getattr(error, "strerror", None) or error
-        raise IsthmusError(f"cannot read the key {path}: {reason}; give the file of a key") from error
-    if len(text) < LENGTH:
-        raise IsthmusError(f"the key {path} has {len(text)} bytes: make one of {LENGTH} or more with isthmus party key")
+        raise IsthmusError(f"cannot read the key {path} ({reason}): give a key file") from error
+    if len(text) < KEY_BYTES:
+        raise IsthmusError(f"the key {path} has {len(text)} bytes, too few: create a key with isthmus party key")
     return text
 
 
 def write_key(path: Path) -> None:
-    """A new key that nobody but the owner of the file may read."""
+    """Create a new key in a file that only its owner may read."""
     if path.exists():
-        raise IsthmusError(f"{path} exists: choose another file; a key that is lost cannot be made again")
-    store.write(path, secrets.token_hex(LENGTH) + "\n", private=True)
+        raise IsthmusError(f"{path} exists: choose another file (a key that is overwritten is lost)")
+    store.write(path, secrets.token_hex(KEY_BYTES) + "\n", private=True)

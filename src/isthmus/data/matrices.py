@@ -1,6 +1,6 @@
-"""Matrices that may be dense or sparse, as numpy and scipy compute with them and as they travel.
+"""Dense or sparse matrices of numpy and scipy, and their form in a payload.
 
-torch has no product of two sparse matrices with a sparse result that is quick on a CPU; scipy has.
+Scipy multiplies two sparse matrices into a sparse one; torch does so only slowly on a CPU.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 DENSE = 0.25
-"""Share of entries that are not zero from which on a sparse matrix is slower than a dense one."""
+"""Density above which a sparse matrix is slower than a dense one."""
 
 
 def from_tensor(x: Tensor) -> Any:
-    """A tensor as a matrix: CSR where it is sparse."""
+    """A tensor as a matrix; CSR if it is sparse."""
     if not rows.is_sparse(x):
         return x.numpy()
     arrays = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
@@ -34,7 +34,7 @@ def from_tensor(x: Tensor) -> Any:
 
 
 def to_tensor(matrix: Any) -> Tensor:
-    """The way back, of a sparse matrix."""
+    """A sparse matrix as a tensor."""
     crow, col = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).long()
     return rows.csr(crow, col, torch.from_numpy(matrix.data), matrix.shape)
 
@@ -48,19 +48,19 @@ def to_dense(h: Any) -> Any:
 
 
 def dense_if_faster(h: Any) -> Any:
-    """Dense where that is quicker."""
+    """The matrix, made dense if that is faster."""
     return to_dense(h) if is_sparse(h) and h.nnz > DENSE * h.shape[0] * h.shape[1] else h
 
 
 def same_layout(parts: Sequence[Any]) -> list[Any]:
-    """All sparse, or all dense."""
+    """The matrices: unchanged if all are sparse, else all dense."""
     if all(map(is_sparse, parts)):
         return list(parts)
     return [to_dense(part) for part in parts]
 
 
 def concat_rows(parts: Sequence[Any]) -> Any:
-    """One below the other."""
+    """Matrices one below the other."""
     parts = same_layout(parts)
     if len(parts) == 1:
         return parts[0]
@@ -68,12 +68,12 @@ def concat_rows(parts: Sequence[Any]) -> Any:
 
 
 def concat_columns(parts: Sequence[Any]) -> Any:
-    """Side by side."""
+    """Matrices side by side."""
     return csr_array(hstack(parts, format="csr")) if is_sparse(parts[0]) else np.concatenate(parts, axis=1)
 
 
 def scale_rows(h: Any, by: Any) -> Any:
-    """Rows times a number each."""
+    """Each row times a number."""
     by = by.astype(h.dtype)
     if not is_sparse(h):
         return h * by[:, None]
@@ -81,25 +81,25 @@ def scale_rows(h: Any, by: Any) -> Any:
 
 
 def pack_per_party(h: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Every party's rows as tensors."""
+    """The fields of each party's rows (see `pack`)."""
     ends = np.cumsum([0, *sizes]).tolist()
     return list(pack(h, itertools.starmap(slice, itertools.pairwise(ends))))
 
 
 def pack(h: Any, rows: Iterable[slice]) -> Iterator[dict[str, Any]]:
-    """Parts of a matrix as the tensors that travel; columns in as few bytes as they need."""
+    """Slices of a matrix as fields of a payload; column numbers take 2 bytes where they fit."""
     if not is_sparse(h):
         yield from ({"rows": torch.from_numpy(np.ascontiguousarray(h[at]))} for at in rows)
         return
     columns = torch.from_numpy(h.indices.astype(np.int16 if h.shape[1] < 2**15 else np.int32))
     values, counts = torch.from_numpy(h.data), torch.from_numpy(np.diff(h.indptr).astype(np.int32))
-    for at in rows:  # no product or slice of scipy's for each of thousands of letters
+    for at in rows:  # slicing arrays is faster than scipy for thousands of slices
         entries = slice(int(h.indptr[at.start]), int(h.indptr[at.stop]))
         yield {"counts": counts[at], "columns": columns[entries], "values": values[entries], "width": h.shape[1]}
 
 
 def unpack_all(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Matrices that travelled, in their order: all of them in one where all are sparse."""
+    """The matrices in these fields, in order; concatenated into one if all are sparse."""
     if not parts or not all("columns" in part for part in parts):
         return [from_tensor(unpack(part)) for part in parts]
     counts, columns, values = (
@@ -110,7 +110,7 @@ def unpack_all(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def unpack(fields: Mapping[str, Any]) -> Tensor:
-    """The way back from `pack`, of one part."""
+    """The tensor in the fields of one slice."""
     if "rows" in fields:
         return fields["rows"].cpu()
     counts = fields["counts"].cpu().long()

@@ -1,4 +1,4 @@
-"""Rows of a feature matrix, dense or sparse CSR alike (torch's CSR tensors cannot be indexed by rows)."""
+"""Operations on the rows of a feature matrix, dense or sparse CSR (torch cannot index the rows of CSR tensors)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ def is_sparse(x: Tensor) -> bool:
 
 
 def csr(crow: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A CSR tensor from its parts, unchecked (they come from other CSR tensors)."""
-    _told_once()
+    """A CSR tensor from its parts, without checks (they come from other CSR tensors)."""
+    _silence_warning()
     return torch.sparse_csr_tensor(crow, col, values, shape, check_invariants=False)
 
 
 def to_csr(x: Tensor) -> Tensor:
     """A dense matrix as CSR."""
-    _told_once()
+    _silence_warning()
     return x.to_sparse_csr()
 
 
 SPARSE_BELOW = 0.2
-"""Share of entries below which features are kept sparse: with dropout, Wiki's 13 % train 2.6 times as fast so."""
+"""Density below which features are sparse. With dropout, a density of 13% (Wiki) trains 2.6 times as fast sparse."""
 
 
 @cache
-def _told_once() -> None:
-    """torch warns of its first CSR tensor, whoever makes it; that tensor is made here, where nobody has to read it."""
+def _silence_warning() -> None:
+    """Create torch's first CSR tensor, about which it warns once per process, with that warning off."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         torch.zeros(1, 1).to_sparse_csr()
 
 
 def sparsify(x: Tensor, below: float = SPARSE_BELOW) -> Tensor:
-    """`x` as CSR where its density is under `below`, else as it is: bags of words are worth it, embeddings are not."""
+    """`x` as CSR if its density is below `below`, else unchanged."""
     if is_sparse(x) or x.numel() == 0 or x.count_nonzero().item() >= below * x.numel():
         return x
     return to_csr(x)
@@ -50,7 +50,7 @@ def to_dense(x: Tensor) -> Tensor:
 
 
 def chosen_ranges(counts: Tensor, chosen: Tensor) -> Tensor:
-    """Positions of the chosen runs when runs of `counts` elements stand one after another.
+    """Positions of the chosen ranges, where ranges of `counts` elements follow each other.
 
     >>> chosen_ranges(torch.tensor([2, 3, 1]), torch.tensor([0, 2])).tolist()
     [0, 1, 5]
@@ -59,7 +59,7 @@ def chosen_ranges(counts: Tensor, chosen: Tensor) -> Tensor:
 
 
 def concat_ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Positions of runs that start and are as long as said, one run after another.
+    """Positions in ranges with these starts and lengths, one range after another.
 
     >>> concat_ranges(torch.tensor([7, 0]), torch.tensor([2, 3])).tolist()
     [7, 8, 0, 1, 2]
@@ -69,7 +69,7 @@ def concat_ranges(starts: Tensor, lengths: Tensor) -> Tensor:
 
 
 def party_of_rows(sizes: Sequence[int], device: torch.device) -> Tensor:
-    """For every row the position of its party, where `sizes[p]` rows in a run are party p's.
+    """The party of every row, where the first `sizes[0]` rows belong to party 0, and so on.
 
     >>> party_of_rows((2, 0, 1), torch.device("cpu")).tolist()
     [0, 0, 2]
@@ -78,43 +78,43 @@ def party_of_rows(sizes: Sequence[int], device: torch.device) -> Tensor:
 
 
 def mean_per_party(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Mean of a value (or row) over the rows of each party, `[parties, ...]`; 0 for a party without."""
+    """Mean over the rows of each party, `[parties, ...]`; 0 for a party without rows."""
     count = torch.tensor(sizes, dtype=values.dtype, device=values.device).clamp(min=1)
     return sum_per_party(values, sizes) / count.view(-1, *[1] * (values.dim() - 1))
 
 
 def sum_per_party(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """A value (or row) per row summed over each party's rows, `[parties, ...]`."""
+    """Sum over the rows of each party, `[parties, ...]`."""
     total = values.new_zeros(len(sizes), *values.shape[1:])
     return total.index_add(0, party_of_rows(sizes, values.device), values)
 
 
 def take(x: Tensor, at: Tensor) -> Tensor:
-    """Rows `at` of x."""
+    """The rows of x at these positions."""
     if not is_sparse(x):
         return x.index_select(0, at)
     crow = x.crow_indices()
     starts, lengths = crow[at], crow[at + 1] - crow[at]
-    picked = concat_ranges(starts, lengths)
+    entries = concat_ranges(starts, lengths)
     new_crow = torch.cat([crow.new_zeros(1), lengths.cumsum(0)])
-    return csr(new_crow, x.col_indices()[picked], x.values()[picked], (at.numel(), x.size(1)))
+    return csr(new_crow, x.col_indices()[entries], x.values()[entries], (at.numel(), x.size(1)))
 
 
 def zero_columns(x: Tensor, columns: Tensor) -> Tensor:
-    """Rows with zeros in these columns; what is sparse stays so and holds no entry there.
+    """`x` with zeros in these columns; a sparse matrix has no entries there.
 
     >>> zero_columns(torch.ones(1, 3), torch.tensor([2])).tolist()
     [[1.0, 1.0, 0.0]]
     """
     if not is_sparse(x):
         return x.index_fill(1, columns.to(x.device), 0)
-    kept = torch.isin(x.col_indices(), columns.to(x.device), invert=True)
-    ends = torch.cat([kept.new_zeros(1, dtype=torch.long), kept.cumsum(0)])
-    return csr(ends[x.crow_indices()], x.col_indices()[kept], x.values()[kept], (x.size(0), x.size(1)))
+    keep = torch.isin(x.col_indices(), columns.to(x.device), invert=True)
+    ends = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
+    return csr(ends[x.crow_indices()], x.col_indices()[keep], x.values()[keep], (x.size(0), x.size(1)))
 
 
 def slice_rows(x: Tensor, start: int, stop: int) -> Tensor:
-    """Rows from `start` up to `stop`."""
+    """Rows from `start` to `stop`, exclusive."""
     if not is_sparse(x):
         return x[start:stop]
     crow = x.crow_indices()[start : stop + 1]
@@ -123,7 +123,7 @@ def slice_rows(x: Tensor, start: int, stop: int) -> Tensor:
 
 
 def concat(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices of one width, one below the other; sparse where all are."""
+    """Matrices of one width, one below the other; sparse if all are."""
     if len(parts) == 1:
         return parts[0]
     if not all(is_sparse(part) for part in parts):

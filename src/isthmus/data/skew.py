@@ -1,4 +1,4 @@
-"""How far parties' labels are from those of the whole."""
+"""The distance of the parties' labels from those of the whole."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 def earth_movers(counts: Tensor) -> float:
     """The earth mover's distance between the parties' class distributions and that of the whole.
 
-    It is the sum over parties i of |S_i| / |S| times the sum over classes of |q_i - p|, as in FCLG (section IV-B):
-    party i has |S_i| of the |S| items, q_i are its shares of the classes, p those of all parties together. It is 0
-    where all have the same mix, and always below 2. An item that several parties hold counts once for each of them.
+    It is the sum over parties i of |S_i| / |S| times the sum over classes of |q_i - p|. Party i has |S_i| of the |S|
+    items, q_i are its shares of the classes, and p those of all parties together. The distance is 0 if all parties have
+    the same mix, and always below 2. An item that several parties hold counts once for each of them.
 
     Arguments:
-        counts: labelled items of every class at every party, `[parties, classes]`; those without a label count nowhere.
+        counts: number of labelled items of each class at each party, `[parties, classes]`.
 
     >>> earth_movers(torch.tensor([[10, 0], [0, 10]]))
     1.0
@@ -25,5 +25,5 @@ def earth_movers(counts: Tensor) -> float:
     items = counts.sum()
     if items == 0:
         return 0.0
-    if_alike = counts.sum(1, keepdim=True) * counts.sum(0, keepdim=True) / items
-    return float((counts - if_alike).abs().sum() / items)
+    expected = counts.sum(1, keepdim=True) * counts.sum(0, keepdim=True) / items
+    return float((counts - expected).abs().sum() / items)

@@ -112,9 +112,9 @@ def test_what_cannot_be_cut_is_refused_in_one_line():
         (Given(), with_holders(pool, 2, 0), 3, "have 2 owners and 3 parties were asked for"),
         (Given(), replace(pool, holders=(torch.arange(5), torch.empty(0).long())), 2, "party 1 would get no node"),
         (Halves(), pool, 3, r"its members() returned 2 parties instead of 3"),
-        (Iid(), make_pool(0, 5, tasks=2), 2, "partition 'iid': it needs one class for each item"),
-        (LabelDirichlet(), make_pool(0, 5, tasks=2), 2, "needs one class for each item"),
-        (LabelSkew(), make_pool(0, 5, tasks=2), 2, "needs one class for each item"),
+        (Iid(), make_pool(0, 5, tasks=2), 2, "partition 'iid': it needs one class per item"),
+        (LabelDirichlet(), make_pool(0, 5, tasks=2), 2, "needs one class per item"),
+        (LabelSkew(), make_pool(0, 5, tasks=2), 2, "needs one class per item"),
     ]
     for partition, data, parties, reason in refusals:
         with pytest.raises(IsthmusError) as refusal:
