@@ -1,4 +1,4 @@
-"""What is said of a cut is what was counted."""
+"""Cuts, metrics and numbers in words."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ TWO = cut(holding("a"), holding("b"))
 def test_a_cut_in_words() -> None:
     assert wording.describe_cut([TWO]) == (
         "2 parties hold 2,400 nodes and 80 edges; 25.0 % of the edges cross between parties. The earth mover's "
-        "distance of the parties' labels from the mix of all is 0.50 (0: all are alike; the bound is 2)."
+        "distance of the parties' labels from the mix of all is 0.50 (0: all have the same mix; at most 2)."
     )
 
 
 def test_cuts_of_several_seeds_are_mean_and_deviation() -> None:
-    said = wording.describe_cut([TWO, replace(TWO, emd=0.7, edges=20), replace(TWO, emd=0.6)])
-    assert "33.3 ± 14.4 % of the edges cross" in said
-    assert "is 0.60 ± 0.10 (" in said
+    text = wording.describe_cut([TWO, replace(TWO, emd=0.7, edges=20), replace(TWO, emd=0.6)])
+    assert "33.3 ± 14.4 % of the edges cross" in text
+    assert "is 0.60 ± 0.10 (" in text
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("description", "text"),
     [
         (cut(holding("a"), holding("b"), cross=0), "60 edges; none is known to cross."),
-        (cut(holding("a"), holding("b"), nodes=2000), "counted at each of their holders, they are 2,400."),
+        (cut(holding("a"), holding("b"), nodes=2000), "counted at each holder, there are 2,400."),
         (cut(holding("a", unlabelled=7), holding("b")), "7 of the 2,400 nodes have no label."),
         (cut(holding("a"), holding("b"), kind="yes-no"), "from the mix of all, mean over the tasks, is 0.50"),
         (cut(holding("a", items=5), holding("b", items=4), level="graph"), "2 parties hold 9 graphs with 2,400 nodes"),
     ],
 )
-def test_what_there_is_is_said(told: CutDescription, text: str) -> None:
-    assert text in wording.describe_cut([told])
+def test_a_cut_names_what_its_parties_hold(description: CutDescription, text: str) -> None:
+    assert text in wording.describe_cut([description])
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("description", "text"),
     [
         (cut(holding()), "cross"),
         (cut(holding()), "earth mover"),
@@ -62,15 +62,15 @@ def test_what_there_is_is_said(told: CutDescription, text: str) -> None:
         (TWO, "no label"),
     ],
 )
-def test_what_says_nothing_is_left_out(told: CutDescription, text: str) -> None:
-    assert text not in wording.describe_cut([told])
+def test_a_cut_leaves_out_what_says_nothing(description: CutDescription, text: str) -> None:
+    assert text not in wording.describe_cut([description])
 
 
 def test_counts_that_all_parties_lack_are_left_out() -> None:
     assert list(wording.count_columns(TWO)) == ["nodes", "edges", "cross", "train", "val", "test"]
-    told = wording.count_columns(cut(holding("a", shared=2, cross=0, unlabelled=1, items=4), level="graph"))
-    assert list(told) == ["graphs", "nodes", "edges", "shared", "train", "val", "test", "unlabelled"]
-    assert (told["graphs"], told["shared"]) == ([4], [2])
+    description = wording.count_columns(cut(holding("a", shared=2, cross=0, unlabelled=1, items=4), level="graph"))
+    assert list(description) == ["graphs", "nodes", "edges", "shared", "train", "val", "test", "unlabelled"]
+    assert (description["graphs"], description["shared"]) == ([4], [2])
 
 
 def test_labels_have_a_column_each_or_one_for_all() -> None:
@@ -93,7 +93,7 @@ def test_labels_have_a_column_each_or_one_for_all() -> None:
 @pytest.mark.parametrize(
     ("numbers", "text"), [([], "–"), ([3], "3"), ([1, 3], "1, 3"), ([1, 2, 3], "1 to 3"), ([1, 5, 9], "1 to 9")]
 )
-def test_numbers_are_told_by_their_span(numbers: list[int], text: str) -> None:
+def test_numbers_are_given_by_their_range(numbers: list[int], text: str) -> None:
     assert wording.number_range(numbers) == text
 
 

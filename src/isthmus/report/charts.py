@@ -1,7 +1,7 @@
 """Charts of the report: lines, bars, dots, shares, a heat map and a scatter plot, drawn by matplotlib.
 
-Every series is labelled where it is drawn; colour and dashes only help the eye along. Text is measured in a wider type
-than the one that pages are shown in, so what fits here fits there.
+Every series is labelled where it is drawn; no chart depends on its colours. Text is measured in a wider font than the
+one of the page, so labels that fit here fit there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
-from isthmus.report.svg import INK, LINE, PAPER, SERIES, house_style, inlined, shown
+from isthmus.report.svg import INK, LINE, PAPER, SERIES, house_style, inline_svg, printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from matplotlib.ticker import Locator
 
 _SHADES = 10
-"""How many shades a heat map has."""
+"""Shades of a heat map."""
 
-_NAMED = (2, 6, 10)
-"""Of these the legend says what they stand for."""
+_NAMED_SHADES = (2, 6, 10)
+"""Shades in the legend."""
 
 _LETTER = 8.6
-"""Width of a letter, on the generous side."""
+"""Width of a letter, rather too wide than too narrow."""
 
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*", "<", ">", "p", "h")
-"""Of clouds: colour alone does not tell them apart for everybody."""
+"""Of clouds, for readers who do not see the colours."""
 
 _DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-"""Of curves that share a colour."""
+"""Line styles of curves that share a colour."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bars:
-    """What one name has in each of the chart's columns, first column solid, second one pale."""
+    """The values of one name, one per column of the chart; the first is drawn solid, the second pale."""
 
     name: str
     style: int
@@ -61,7 +61,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Dots:
-    """Single values of one name on a line, each with its own label, their mean, and a text that says it in figures."""
+    """The single values of one name, each with a label, their mean, and a text with the numbers."""
 
     name: str
     style: int
@@ -72,7 +72,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Stack:
-    """What one name has of each part, and a text that says how much that is in all."""
+    """The parts of one name, and a text with the total."""
 
     name: str
     values: Sequence[float]
@@ -81,7 +81,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Items of one kind, each at its place."""
+    """The items of one kind, by their coordinates."""
 
     name: str
     style: int
@@ -106,36 +106,38 @@ def line_chart(
     axes.yaxis.set_major_locator(_round_numbers())
     axes.yaxis.set_major_formatter(lambda value, _: show(value))
     low, high = axes.set_ylim(axes.yaxis.get_major_locator().view_limits(*(bounds or value_range(thin))))
-    places = space_labels([(curve.mean[-1] - low) / (high - low) for curve in thin], 17 / height, 0, 1)
-    for curve, place in zip(thin, places, strict=True):
-        canvas.over(curve.name, *_curve(axes, curve, place))
+    heights = space_labels([(curve.mean[-1] - low) / (high - low) for curve in thin], 17 / height, 0, 1)
+    for curve, height in zip(thin, heights, strict=True):
+        canvas.over(curve.name, *_curve(axes, curve, height))
     ends = "; ".join(f"{c.name} ends at {show(c.mean[-1])} in round {c.rounds[-1]}" for c in thin)
     return canvas.svg(f"One line per method, mean over seeds, band from lowest to highest. {ends}.")
 
 
 @house_style()
 def bar_chart(title: str, columns: Sequence[str], groups: Sequence[Bars], show: Callable[[float], str]) -> str:
-    """Horizontal bars from zero, one per column in every group, each with its value written at its end."""
+    """Horizontal bars from zero, one per column in every group, with the value at the end."""
     texts = [[f"{show(value)} {column}" for value, column in zip(g.values, columns, strict=True)] for g in groups]
     step = len(columns) + 0.7
     canvas = _Canvas(title, 560, 36 + 15 * step * len(groups))
     canvas.rows([(group.name, _colour(group.style)) for group in groups], 18, step)
     canvas.axes.xaxis.set_visible(False)
     canvas.axes.spines[["top", "right", "bottom"]].set_visible(False)
-    for at, (group, said) in enumerate(zip(groups, texts, strict=True)):
-        for order, (value, text) in enumerate(zip(group.values, said, strict=True)):
+    for at, (group, labels) in enumerate(zip(groups, texts, strict=True)):
+        for order, (value, text) in enumerate(zip(group.values, labels, strict=True)):
             fill = {"facecolor": _colour(group.style), "linewidth": 0} if not order else _pale(group.style)
-            place = step * at + order - (len(columns) - 1) / 2
-            bar = canvas.axes.barh(place, value, 0.88, clip_on=False, **fill)
+            height = step * at + order - (len(columns) - 1) / 2
+            bar = canvas.axes.barh(height, value, 0.88, clip_on=False, **fill)
             canvas.axes.bar_label(bar, [text], padding=6, color=INK)
-            canvas.over(f"{group.name}: {', '.join(said)}", *bar)
+            canvas.over(f"{group.name}: {', '.join(labels)}", *bar)
     canvas.axes.set_xlim(0, max((value for group in groups for value in group.values), default=0.0) or 1.0)
-    return canvas.svg("; ".join(f"{g.name}: {', '.join(said)}" for g, said in zip(groups, texts, strict=True)) + ".")
+    return canvas.svg(
+        "; ".join(f"{g.name}: {', '.join(labels)}" for g, labels in zip(groups, texts, strict=True)) + "."
+    )
 
 
 @house_style()
 def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float], str]) -> str:
-    """One line per row with a dot per value and a stroke at the mean; `what` says what a dot is."""
+    """One line per row with a dot per value and a stroke at the mean; `what` begins the description."""
     canvas = _Canvas(title, 560, 62 + 26 * len(rows))
     canvas.rows([(row.name, _colour(row.style)) for row in rows], 18, 1, [row.text for row in rows])
     axes = canvas.axes
@@ -155,9 +157,9 @@ def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float
 
 @house_style()
 def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
-    """One bar of the same length per row, cut by the shares of its parts.
+    """One bar of the same length per row, divided by the shares of its parts.
 
-    Where there is room a part says its letter in the legend, for whom colours do not tell it, and its share.
+    A part with enough room shows its letter in the legend, for readers who do not see the colours, and its share.
     """
     canvas = _Canvas(title, 560, 66 + 25 * len(rows))
     canvas.rows([(row.name, INK) for row in rows], 16, 1, [row.text for row in rows])
@@ -181,9 +183,9 @@ def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
         for row, share, bar in zip(rows, shares, bars, strict=True):
             canvas.over(f"{row.name}, {part}: {row.values[order]:,g} ({100 * share:.1f} %)", bar)
         start = [before + share for before, share in zip(start, shares, strict=True)]
-    canvas.key()
-    said = "; ".join(f"{row.name}: {_shares_said(row, parts)}" for row in rows)
-    return canvas.svg(f"{said}.", "chart narrow")
+    canvas.legend()
+    description = "; ".join(f"{row.name}: {_shares_text(row, parts)}" for row in rows)
+    return canvas.svg(f"{description}.", "chart narrow")
 
 
 @house_style()
@@ -194,7 +196,7 @@ def heat_map(
     values: Sequence[Sequence[float]],
     show: Callable[[float], str],
 ) -> str:
-    """A field per row and column, the darker the larger its value, with names along both sides where there is room."""
+    """A cell per row and column, darker for larger values, with names along both sides as far as there is room."""
     from matplotlib.patches import PathPatch
 
     down = min(20.0, max(2.0, 640 / len(rows)))
@@ -209,25 +211,29 @@ def heat_map(
     axes.set_xticks(range(0, len(columns), every), _fitting(columns[::every], 18))
     most, row, column = max((value, -at, -place) for at, line in enumerate(values) for place, value in enumerate(line))
     for level, path in sorted(_shades(values, most or 1.0).items()):
-        label = f"{'' if level == _SHADES else 'up to '}{show(most * level / _SHADES)}" if level in _NAMED else None
-        shade = {"facecolor": SERIES[0], "alpha": level / _SHADES, "linewidth": 0, "clip_on": False, "label": label}
-        axes.add_patch(PathPatch(path, **shade))
-    canvas.key()
-    said = f"The darkest field is {rows[-row]}, {columns[-column]}: {show(most)}."
-    return canvas.svg(said, "chart wide")
+        label = (
+            f"{'' if level == _SHADES else 'up to '}{show(most * level / _SHADES)}" if level in _NAMED_SHADES else None
+        )
+        shade = {"facecolor": SERIES[0], "alpha": level / _SHADES, "linewidth": 0, "clip_on": False}
+        axes.add_patch(PathPatch(path, label=label if level in _NAMED_SHADES else None, **shade))
+    canvas.legend()
+    description = f"The darkest field is {rows[-row]}, {columns[-column]}: {show(most)}."
+    return canvas.svg(description, "chart wide")
 
 
-def clouds(items: Iterable[tuple[float, float, int]], called: Callable[[int], str] = "class {}".format) -> list[Cloud]:
-    """A cloud for each class of items `(x, y, class)`, by what it is called; a class below 0 is none."""
+def clouds(
+    items: Iterable[tuple[float, float, int]], class_name: Callable[[int], str] = "class {}".format
+) -> list[Cloud]:
+    """A cloud for each class of items `(x, y, class)`; `class_name` names it, and a class below 0 is unknown."""
     points: dict[int, list[tuple[float, float]]] = {}
     for x, y, kind in items:
         points.setdefault(int(kind), []).append((x, y))
-    return [Cloud("no label" if kind < 0 else called(kind), kind, at) for kind, at in sorted(points.items())]
+    return [Cloud("no label" if kind < 0 else class_name(kind), kind, at) for kind, at in sorted(points.items())]
 
 
 @house_style()
 def scatter(title: str, groups: Sequence[Cloud]) -> str:
-    """A mark for each item, of a colour and a shape for each group; a legend says how many there are in each."""
+    """A mark for each item, with a colour and a shape per group; the legend has the sizes of the groups."""
     counted = [f"{group.name}: {len(group.points):,}" for group in groups]
     canvas = _Canvas(title, 420, 440 + 18 * math.ceil(len(groups) / 3))
     canvas.axes.set(xticks=[], yticks=[])
@@ -243,68 +249,68 @@ def scatter(title: str, groups: Sequence[Cloud]) -> str:
         }
         marker = _MARKERS[group.style % len(_MARKERS)]
         canvas.over(text, *canvas.axes.plot(*zip(*group.points, strict=True), marker, markersize=6, **drawn))
-    canvas.key(3)
+    canvas.legend(3)
     return canvas.svg(f"One mark per item. {', '.join(counted)}.")
 
 
 def value_range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The lowest and the highest value that any of the curves reaches."""
+    """The lowest and the highest value of all curves."""
     return min(min(curve.low) for curve in curves), max(max(curve.high) for curve in curves)
 
 
-def space_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Moves positions until neighbours are `gap` apart: a crowd spreads around its middle, the order stays.
+def space_labels(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move positions until neighbours are `gap` apart: a crowd spreads around its middle, the order stays.
 
     >>> space_labels([30.0, 30.0, 50.0], 10, 0, 60)
     [25.0, 35.0, 50.0]
     """
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
     blocks: list[tuple[float, int]] = []
     for index in order:
-        middle, count = wanted[index], 1
+        middle, count = positions[index], 1
         while blocks and middle - blocks[-1][0] < gap * (count + blocks[-1][1]) / 2:
             before, others = blocks.pop()
             middle, count = (middle * count + before * others) / (count + others), count + others
         blocks.append((middle, count))
     flat = [middle + gap * (place - (count - 1) / 2) for middle, count in blocks for place in range(count)]
     last = len(flat) - 1
-    placed = list(wanted)
+    placed = list(positions)
     for place, (index, value) in enumerate(zip(order, flat, strict=True)):
         placed[index] = min(max(value, low + gap * place), high - gap * (last - place))
     return placed
 
 
 class _Canvas:
-    """A figure with a title and one pair of axes, and what is shown over its parts."""
+    """A figure with a title, one pair of axes, and texts to hover over."""
 
     def __init__(self, title: str, width: float, height: float) -> None:
         from matplotlib.figure import Figure
 
         self.title = title
         self.figure: Figure = Figure((width / 72, height / 72), layout="constrained")  # an inch is 72 units of SVG
-        self.figure.suptitle(shown(title), x=0, ha="left", fontsize=14, fontweight="bold", color=INK)
+        self.figure.suptitle(printable(title), x=0, ha="left", fontsize=14, fontweight="bold", color=INK)
         self.axes: Axes = self.figure.add_subplot()
         for ground in (self.figure.patch, self.axes.patch):
             ground.set_visible(False)
         self.hover: dict[str, str | Sequence[str]] = {}
 
     def rows(self, names: Sequence[tuple[str, str]], letters: int, step: float = 1, texts: Sequence[str] = ()) -> None:
-        """Names from top to bottom, each in its colour, and texts behind them.
+        """Names from top to bottom, each in its colour, followed by texts.
 
-        What is at the left is seen first, and on a narrow screen alone.
+        They stand at the left, the part of a chart that a narrow screen shows first.
         """
-        places = [step * at for at in range(len(names))]
+        heights = [step * at for at in range(len(names))]
         labels = _fitting([name for name, _ in names], letters)
         if texts:
-            labels = [f"{label}  {shown(text)}" for label, text in zip(labels, texts, strict=True)]
-        self.axes.set_yticks(places, labels)
+            labels = [f"{label}  {printable(text)}" for label, text in zip(labels, texts, strict=True)]
+        self.axes.set_yticks(heights, labels)
         for label, (_, colour) in zip(self.axes.get_yticklabels(), names, strict=True):
             label.set(color=colour, fontweight="bold")
         self.axes.tick_params("y", pad=12)
-        self.axes.set_ylim(places[-1] + step / 2, -step / 2)
+        self.axes.set_ylim(heights[-1] + step / 2, -step / 2)
 
-    def key(self, columns: int = 8) -> None:
-        """What the colours stand for, in as many columns as there is room for."""
+    def legend(self, columns: int = 8) -> None:
+        """The legend, in as many columns as there is room for."""
         handles, labels = self.axes.get_legend_handles_labels()
         fitting = _fitting(labels, 36)
         room = 72 * self.figure.get_figwidth() // (_LETTER * max(map(len, fitting), default=1) + 60)
@@ -312,17 +318,17 @@ class _Canvas:
         self.figure.legend(handles, fitting, loc="outside lower left", ncols=columns)
 
     def over(self, text: str | Sequence[str], *artists: Artist) -> None:
-        """Shows a text over artists; over markers, one for each."""
+        """Show a text over artists; markers have one each."""
         for artist in artists:
             artist.set_gid(f"over-{len(self.hover)}")
             self.hover[f"over-{len(self.hover)}"] = text
 
-    def svg(self, said: str, kind: str = "chart") -> str:
-        return inlined(self.figure, self.title, said, self.hover, kind)
+    def svg(self, description: str, kind: str = "chart") -> str:
+        return inline_svg(self.figure, self.title, description, self.hover, kind)
 
 
-def _curve(axes: Axes, curve: Curve, place: float) -> list[Artist]:
-    """The band, the line with a dot at its end, and its name at a height that is given as a share of the axes'."""
+def _curve(axes: Axes, curve: Curve, height: float) -> list[Artist]:
+    """The band, the line with a dot at its end, and its name; `height` is a share of the axes' height."""
     colour = _colour(curve.style)
     band = axes.fill_between(curve.rounds, curve.low, curve.high, color=colour, alpha=0.14, linewidth=0, clip_on=False)
     drawn: dict[str, Any] = {"color": colour, "clip_on": False}
@@ -332,7 +338,7 @@ def _curve(axes: Axes, curve: Curve, place: float) -> list[Artist]:
     name = axes.annotate(
         _fitting([curve.name], 18)[0],
         (curve.rounds[-1], curve.mean[-1]),
-        (1.04, place),
+        (1.04, height),
         textcoords="axes fraction",
         color=colour,
         fontweight="bold",
@@ -361,13 +367,13 @@ def _inside(letter: str, share: float) -> str:
     return f"{letter} {100 * share:.0f} %" if share > 0.14 else letter if share > 0.03 else ""
 
 
-def _shares_said(row: Stack, parts: Sequence[str]) -> str:
+def _shares_text(row: Stack, parts: Sequence[str]) -> str:
     whole = sum(row.values) or 1.0
     return ", ".join(f"{part} {100 * value / whole:.0f} %" for part, value in zip(parts, row.values, strict=True))
 
 
 def _shades(values: Sequence[Sequence[float]], most: float) -> dict[int, Path]:
-    """For each shade the outline of all its fields; neighbours of one shade are one rectangle, or pages grow large."""
+    """For each shade the outline of all its cells; neighbours with one shade are one rectangle, to keep pages small."""
     from matplotlib.path import Path
 
     boxes: dict[int, list[Path]] = {}
@@ -383,7 +389,7 @@ def _shades(values: Sequence[Sequence[float]], most: float) -> dict[int, Path]:
 
 
 def _thinned(curve: Curve, most: int = 400) -> Curve:
-    """More points than the chart has pixels only make the file large; the last round always stays."""
+    """The curve with fewer points than the chart has pixels; the last round always stays."""
     skip = math.ceil(len(curve.rounds) / most)
     kept = sorted({*range(0, len(curve.rounds), skip), len(curve.rounds) - 1})
     columns = ([column[index] for index in kept] for column in (curve.mean, curve.low, curve.high))
@@ -391,4 +397,4 @@ def _thinned(curve: Curve, most: int = 400) -> Curve:
 
 
 def _fitting(names: Iterable[str], letters: int) -> list[str]:
-    return [shown(name if len(name) <= letters else f"{name[: letters - 1]}…") for name in names]
+    return [printable(name if len(name) <= letters else f"{name[: letters - 1]}…") for name in names]

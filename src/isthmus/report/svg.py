@@ -1,7 +1,7 @@
-"""What matplotlib drew, as SVG that belongs in a page: in its colours and type, with titles to hover over.
+"""Matplotlib figures as SVG for a page: in its colours and fonts, with titles to hover over.
 
-Colours become CSS variables, so that one drawing serves light mode, dark mode and paper. Nothing is referred to but
-markers of the same drawing, by names that follow from their shape; so many drawings can stand in one page.
+Colours become CSS variables, so that one drawing serves light mode, dark mode and paper. A drawing refers only to
+its own markers, by names that follow from their shape, so one page can hold many drawings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SERIES = ("#0067a5", "#c44f00", "#008064", "#a8327d", "#2b78ad", "#8f6c00", "#6a4fc0", "#5c6670")
 INK, SOFT, LINE, PAPER = "#16191d", "#5a636d", "#dde1e6", "#fefefe"
-"""Colours in light mode, each of which stands for the variable of the page that it becomes."""
+"""Colours in light mode; each becomes a CSS variable of the page."""
 
 STYLE = f"""
 :root{{{";".join(f"--s{at}:{colour}" for at, colour in enumerate(SERIES))}}}
@@ -70,9 +70,9 @@ _FONT = re.compile(r"font: (?:(\w+) )?([\d.]+px) [^;]*")
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Within it matplotlib draws as the page is written: while a figure is made, and while it is inlined.
+    """Let matplotlib draw in the style of the page, while a figure is built and while it becomes SVG.
 
-    Text is measured in a type that may lack some letters, and is shown in another that has them: no warning.
+    There is no warning about missing letters: text is only measured in this font, and shown in another one.
     """
     import matplotlib
 
@@ -81,23 +81,23 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def inlined(
+def inline_svg(
     figure: Figure, title: str, description: str, hover: Mapping[str, str | Sequence[str]], kind: str = "chart"
 ) -> str:
-    """SVG of a figure, to be read aloud by its title and description.
+    """The SVG of a figure; screen readers read its title and description.
 
     Arguments:
-        figure: made in `house_style`, in colours of this module.
-        hover: what to show over an artist, by its `gid`; of markers, one text for each.
+        figure: built in `house_style`, in colours of this module.
+        hover: the text over each artist, by its `gid`; markers have one text each.
         kind: the classes of the SVG element.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     drawn = ET.fromstring(file.getvalue())
     for extra in [each for each in drawn if not each.tag.endswith("}g")]:
-        drawn.remove(extra)  # who made it, and a style that would hold for the whole page
+        drawn.remove(extra)  # metadata, and a style that would apply to the whole page
     for element in drawn.iter():
-        _plain(element)
+        _simplify(element)
     _share_styles(drawn)
     _hover(drawn, hover)
     used = {element.attrib["href"][1:] for element in drawn.iter("use")}
@@ -106,18 +106,18 @@ def inlined(
             element.attrib.pop("id", None)
     root = ET.Element("svg", {"class": kind, "role": "img", "viewBox": drawn.attrib["viewBox"]})
     for name, text in (("title", title), ("desc", description)):
-        ET.SubElement(root, name).text = shown(text)
+        ET.SubElement(root, name).text = printable(text)
     root.extend(drawn)
     return ET.tostring(root, encoding="unicode")
 
 
-def shown(text: str) -> str:
-    """A text without what no SVG may hold: control characters and halves of letters."""
+def printable(text: str) -> str:
+    """A text without characters that SVG forbids: control characters and lone surrogates."""
     return "".join("\N{REPLACEMENT CHARACTER}" if category(letter) in ("Cc", "Cs") else letter for letter in text)
 
 
-def _plain(element: ET.Element) -> None:
-    """Without namespaces and line breaks, to a hundredth of a pixel, in the page's colours and type."""
+def _simplify(element: ET.Element) -> None:
+    """Remove namespaces and line breaks, round to a hundredth of a pixel, use the page's colours and fonts."""
     element.tag = _NAMESPACE.sub("", element.tag)
     element.tail = None
     if element.tag != "text":
@@ -136,12 +136,12 @@ def _plain(element: ET.Element) -> None:
 
 def _page_style(style: str) -> str:
     style = _FONT.sub(lambda font: f"font-weight: {font[1] or 'normal'}; font-size: {font[2]}", style)
-    kept = [each for each in style.split("; ") if not each.startswith("font-family")]
-    return _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), ";".join(kept)).replace(": ", ":")
+    parts = [each for each in style.split("; ") if not each.startswith("font-family")]
+    return _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), ";".join(parts)).replace(": ", ":")
 
 
 def _share_styles(drawn: ET.Element) -> None:
-    """Says once for a group what all markers in it say."""
+    """Move a style that all markers of a group share to the group."""
     for group in drawn.iter("g"):
         styles = {each.attrib.get("style", "") for each in group}
         if len(styles) == 1 and all(each.tag == "use" for each in group) and len(group) > 1:
@@ -154,9 +154,9 @@ def _hover(drawn: ET.Element, hover: Mapping[str, str | Sequence[str]]) -> None:
     for group in [each for each in drawn.iter("g") if each.attrib.get("id") in hover]:
         texts = hover[group.attrib["id"]]
         if isinstance(texts, str):
-            told = ET.Element("title")
-            told.text = shown(texts)
-            group.insert(0, told)
+            title = ET.Element("title")
+            title.text = printable(texts)
+            group.insert(0, title)
             continue
         for marker, text in zip(group.iter("use"), texts, strict=True):
-            ET.SubElement(marker, "title").text = shown(text)
+            ET.SubElement(marker, "title").text = printable(text)

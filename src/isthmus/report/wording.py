@@ -1,4 +1,4 @@
-"""How the report and the terminal say things: names of metrics, figures, lists, what parties hold."""
+"""Words and numbers of the report and the terminal: names of metrics, formats, lists, what parties hold."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REFERENCES = {"pooled": POOLED, "alone": ALONE}
 """By role what the report calls a method that only sets the scale."""
 
 MAX_PARTIES = 50
-"""Of more parties, a table has not all."""
+"""Parties in one table; of more parties it has no single ones, or the first."""
 MAX_LABEL_COLUMNS = 8
-"""With more classes or tasks, a table has one column for all of them."""
+"""Classes or tasks in a table; more of them share one column."""
 
 
 _NOUNS = {
@@ -70,7 +70,7 @@ def _noun(field: str, action: str, own: Mapping[str, str]) -> str:
     first, _, rest = field.partition("/")
     if first in ("val", "test"):
         return _EVALUATED.get(rest, f"'{field}'")
-    if first.isdecimal():  # totals of a party folder's columns go by the columns' places
+    if first.isdecimal():  # totals of a party folder's columns have the columns' numbers as names
         return "totals of columns"
     known = {**_NOUNS, **own}
     keys = (f"{action}/{first}", first, first.partition(".")[0])
@@ -78,10 +78,12 @@ def _noun(field: str, action: str, own: Mapping[str, str]) -> str:
 
 
 def finite(value: float | None) -> float | None:
+    """The value, or `None` if it is no finite number."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def split(metric: str) -> str:
+    """The split of a metric's name, such as `test`."""
     return metric.partition("_")[0]
 
 
@@ -124,7 +126,7 @@ def format_number(value: float | None, metric: str) -> str:
 
 
 def mean_and_std(mean: float | None, std: float | None, metric: str) -> str:
-    """A mean and its deviation, if there is one, with as many digits after the point.
+    """A mean and its standard deviation, if there is one, with equally many digits after the point.
 
     >>> mean_and_std(0.003, 0.000692, "test_loss"), mean_and_std(0.5, None, "test_accuracy")
     ('0.003 ± 0.001', '50.0')
@@ -140,7 +142,7 @@ def mean_and_std(mean: float | None, std: float | None, metric: str) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in the decimal units that networks are sold in."""
+    """Bytes in decimal units, with three significant digits."""
     size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 999.5:
@@ -150,7 +152,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A time for people.
+    """A duration for people.
 
     >>> format_time(45), format_time(600), format_time(9000)
     ('45 s', '10 min', '2.5 h')
@@ -161,12 +163,17 @@ def format_time(seconds: float) -> str:
 
 
 def number_range(numbers: Iterable[int]) -> str:
+    """Numbers by their range.
+
+    >>> number_range([3]), number_range([1, 3]), number_range([1, 2, 3])
+    ('3', '1, 3', '1 to 3')
+    """
     known = sorted(set(numbers))
     if not known:
         return "–"
-    if len(known) > 2 and known[-1] - known[0] > len(known) - 1:
+    if len(known) > 2:
         return f"{known[0]} to {known[-1]}"
-    return str(known[0]) if len(known) == 1 else f"{known[0]}{', ' if len(known) == 2 else ' to '}{known[-1]}"
+    return ", ".join(map(str, known))
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -174,12 +181,12 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def natural_key(text: str) -> list[tuple[int, str]]:
-    """party-2 before party-10."""
+    """Sort key that puts party-2 before party-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def data_name(data: Any) -> str:
-    """What data are called: party folders by the folder that they are in.
+    """The name of the data; party folders have the name of the folder that they are in.
 
     >>> data_name({"name": "cora"}), data_name({"name": "folder", "path": "/data/fraud"}), data_name({"name": "folder"})
     ('cora', 'fraud', 'party folders')
@@ -190,7 +197,7 @@ def data_name(data: Any) -> str:
 
 
 def describe(part: Any, brief: bool = False) -> str:
-    """A part of the study in words: its name first, then its options.
+    """A part of the study in words: its name, then its options.
 
     >>> describe({"encoder": "gcn", "hidden": 64})
     'gcn (hidden 64)'
@@ -199,59 +206,61 @@ def describe(part: Any, brief: bool = False) -> str:
         return "not recorded" if part is None else str(part)
     options = {key: value for key, value in part.items() if value is not None}
     name = str(options.pop("name", None) or options.pop("encoder", None) or "unnamed")
-    said = [f"{key.replace('_', ' ')} {describe(value)}" for key, value in options.items()]
-    return name if brief or not said else f"{name} ({', '.join(said)})"
+    texts = [f"{key.replace('_', ' ')} {describe(value)}" for key, value in options.items()]
+    return name if brief or not texts else f"{name} ({', '.join(texts)})"
 
 
 def describe_cut(cuts: Sequence[CutDescription]) -> str:
-    """What the parties hold, and how unlike they are, over the cuts of several seeds (the first one's counts)."""
+    """What the parties hold and how much they differ: counts of the first cut, means over the cuts of all seeds."""
     cut = cuts[0]
     held = sum(party.items for party in cut.parties)
     edges = f"{cut.edges + cut.cross:,} edges"
     nodes = f"{cut.nodes:,} nodes"
     what = nodes if cut.level == "node" else f"{held:,} {cut.level}s {'of' if cut.level == 'pair' else 'with'} {nodes}"
     one = len(cut.parties) == 1
-    said = [f"{'1 party holds' if one else f'{len(cut.parties):,} parties hold'} {what} and {edges}"]
+    sentences = [f"{'1 party holds' if one else f'{len(cut.parties):,} parties hold'} {what} and {edges}"]
     if cut.level != "graph" and not one:
-        share = _mean_said([100 * each.crossing for each in cuts], 1)
-        said[0] += f"; {share} % of the edges cross between parties" if cut.cross else "; none is known to cross"
+        share = _mean_text([100 * each.crossing for each in cuts], 1)
+        sentences[0] += f"; {share} % of the edges cross between parties" if cut.cross else "; none is known to cross"
     if cut.level == "node" and held > cut.nodes:
-        said.append(f"Some nodes are with several parties: counted at each of their holders, they are {held:,}")
+        sentences.append(f"Several parties hold the same nodes: counted at each holder, there are {held:,}")
     unlabelled = sum(party.unlabelled for party in cut.parties)
     if unlabelled:
-        said.append(f"{unlabelled:,} of the {held:,} {cut.level}s have no label")
+        sentences.append(f"{unlabelled:,} of the {held:,} {cut.level}s have no label")
     emd = [each.emd for each in cuts if each.emd is not None]
     if emd and not one:
         over = "" if cut.kind == "class" else ", mean over the tasks,"
-        said.append(
-            f"The earth mover's distance of the parties' labels from the mix of all{over} is {_mean_said(emd, 2)} "
-            "(0: all are alike; the bound is 2)"
+        sentences.append(
+            f"The earth mover's distance of the parties' labels from the mix of all{over} is {_mean_text(emd, 2)} "
+            "(0: all have the same mix; at most 2)"
         )
-    return ". ".join(said) + "."
+    return ". ".join(sentences) + "."
 
 
 def count_columns(cut: CutDescription) -> dict[str, list[int]]:
-    """What there is to count, with each party's count; what all parties lack is left out where that says nothing."""
+    """By column each party's count. Columns of zeros are left out if that is the usual case."""
     heads = {} if cut.level == "node" else {"items": f"{cut.level}s"}
     heads |= {"nodes": "nodes", "edges": "edges", "cross": "cross", "shared": "shared"}
     heads |= {"train": "train", "val": "val", "test": "test", "unlabelled": "unlabelled"}
     counts = {head: [getattr(party, name) for party in cut.parties] for name, head in heads.items()}
-    return {head: of for head, of in counts.items() if any(of) or head not in ("cross", "shared", "unlabelled")}
+    return {
+        head: column for head, column in counts.items() if any(column) or head not in ("cross", "shared", "unlabelled")
+    }
 
 
 def label_columns(cut: CutDescription) -> tuple[list[str], list[list[str]]]:
-    """Heads and, for each party, cells that tell its labels; one column for all where there are many."""
+    """Heads and, for each party, the cells about its labels; many classes or tasks share one column."""
     width = max(len(party.labels or party.labelled) for party in cut.parties)
     if not width:
         return [], [[] for _ in cut.parties]
     if width > MAX_LABEL_COLUMNS:
-        return ["labels"], [[_labels_said(cut, party)] for party in cut.parties]
+        return ["labels"], [[_labels_text(cut, party)] for party in cut.parties]
     return [cut.label(at) for at in range(width)], [
-        [_label_said(cut, party, at) for at in range(width)] for party in cut.parties
+        [_label_text(cut, party, at) for at in range(width)] for party in cut.parties
     ]
 
 
-def _label_said(cut: CutDescription, party: PartyDescription, at: int) -> str:
+def _label_text(cut: CutDescription, party: PartyDescription, at: int) -> str:
     if cut.kind == "class":
         return f"{party.labels[at]:,}"
     if cut.kind == "yes-no":
@@ -260,31 +269,31 @@ def _label_said(cut: CutDescription, party: PartyDescription, at: int) -> str:
     return "–" if mean is None else f"{mean:.4g}"
 
 
-def _labels_said(cut: CutDescription, party: PartyDescription) -> str:
+def _labels_text(cut: CutDescription, party: PartyDescription) -> str:
     if cut.kind == "yes-no":
         return f"{sum(party.labels):,} of {sum(party.labelled):,} yes"
     if cut.kind == "value":
         return f"{sum(party.labelled):,} values"
     known = {at: count for at, count in enumerate(party.labels) if count}
     most = sorted(known, key=lambda at: -known[at])[:3]
-    said = [f"{cut.label(at)} {100 * known[at] / sum(party.labels):.0f} %" for at in most]
-    return ", ".join([*said, *([f"{len(known) - 3} others"] if len(known) > 3 else [])]) or "none"
+    texts = [f"{cut.label(at)} {100 * known[at] / sum(party.labels):.0f} %" for at in most]
+    return ", ".join([*texts, *([f"{len(known) - 3} others"] if len(known) > 3 else [])]) or "none"
 
 
-def _mean_said(values: Sequence[float], digits: int) -> str:
+def _mean_text(values: Sequence[float], digits: int) -> str:
     mean = f"{fmean(values):.{digits}f}"
     return mean if len(set(values)) == 1 else f"{mean} ± {stdev(values):.{digits}f}"
 
 
 def describe_privacy(privacy: Mapping[str, Any]) -> str:
-    """What a run's account says, in a sentence.
+    """A run's privacy account, in a sentence.
 
     >>> describe_privacy({"unit": "one edge", "basic": {"epsilon": 2.0, "delta": 0.0}, "advanced": {"epsilon": 2.0}})
     'noise hides one edge with epsilon = 2'
     """
-    plain, less = privacy["basic"], privacy["advanced"]
-    delta = f", delta = {plain['delta']:.3g}" if plain["delta"] else ""
-    said = f"noise hides {privacy['unit']} with epsilon = {plain['epsilon']:.4g}{delta}"
-    if less["epsilon"] < plain["epsilon"]:
-        said += f" (by advanced composition epsilon = {less['epsilon']:.4g}, delta = {less['delta']:.3g})"
-    return said
+    basic, advanced = privacy["basic"], privacy["advanced"]
+    delta = f", delta = {basic['delta']:.3g}" if basic["delta"] else ""
+    text = f"noise hides {privacy['unit']} with epsilon = {basic['epsilon']:.4g}{delta}"
+    if advanced["epsilon"] < basic["epsilon"]:
+        text += f" (by advanced composition epsilon = {advanced['epsilon']:.4g}, delta = {advanced['delta']:.3g})"
+    return text

@@ -57,7 +57,7 @@ def test_section_has_a_row_and_a_bar_for_each_party(build: Build) -> None:
     page = Page(write_report([build(change=with_cuts(cut(SEEDS, note="Kept <apart>.")))]))
     assert "Kept &lt;apart&gt;." in section(page)
     assert f"{PARTIES} parties hold 86 nodes and 4,034 edges; 0.7 % of the edges cross" in page.text
-    assert "is 0.75 (0: all are alike; the bound is 2)" in page.text
+    assert "is 0.75 (0: all have the same mix; at most 2)" in page.text
     assert "Each seed has a cut of its own" not in page.text
     head = next(row for row in page.rows if row[0] == "Party" and "nodes" in row)
     assert head[1:] == [
@@ -92,7 +92,7 @@ def test_bars_are_as_long_as_their_shares(build: Build) -> None:
 def test_seeds_with_cuts_of_their_own_are_told_apart(build: Build) -> None:
     cuts = cut((3, 5), emd=0.5), cut((4,), parties=2, emd=0.8)
     page = Page(write_report([build(change=with_cuts(*cuts))]))
-    assert "is 0.60 ± 0.17 (0: all are alike" in page.text
+    assert "is 0.60 ± 0.17 (0: all have the same mix" in page.text
     assert "single parties are shown as seed 3 has them" in page.text
     assert len(bars(page)) == 1 + PARTIES
 

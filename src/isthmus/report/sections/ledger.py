@@ -139,8 +139,8 @@ def _failures(findings: Findings) -> str:
     ledger = pa.concat_tables([findings.set_up, findings.ledger])
     failed = ledger.filter(pc.not_equal(pc.fill_null(ledger["status"], "not recorded"), "answered"))
     if not failed.num_rows:
-        said = f"Every party answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
-        return f"<p class=note>{said}</p>"
+        text = f"Every party answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
+        return f"<p class=note>{text}</p>"
     rows = []
     for row in failed.slice(0, _MAX_FAILURES).to_pylist():
         cells = "".join(f"<td>{escape(str(row[key] or ''))}</td>" for key in ("action", "party", "status", "note"))

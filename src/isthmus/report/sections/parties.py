@@ -38,11 +38,11 @@ def section(findings: Findings) -> str:
 def _part(cuts: _Cuts) -> str:
     """The first seed's parties one by one, and how much the cuts of all seeds differ."""
     seeds, cut = cuts[0]
-    said = wording.describe_cut([each for seeds, each in cuts for _ in seeds])
+    text = wording.describe_cut([each for seeds, each in cuts for _ in seeds])
     if len(cuts) > 1:
-        said += f" Each seed has a cut of its own: single parties are shown as seed {seeds[0]} has them."
+        text += f" Each seed has a cut of its own: single parties are shown as seed {seeds[0]} has them."
     note = f"<p>{escape(cut.note)}</p>" if cut.note else ""
-    return f"{note}<p>{escape(said)}</p>{_chart(cut)}{_table(cut)}"
+    return f"{note}<p>{escape(text)}</p>{_chart(cut)}{_table(cut)}"
 
 
 def _chart(cut: CutDescription) -> str:
