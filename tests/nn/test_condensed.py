@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from isthmus.nn import condensed
-from isthmus.nn.bottleneck import Bottleneck, divergence
 
 
 @pytest.fixture
@@ -118,29 +117,3 @@ def test_every_class_that_is_there_gets_a_share_near_its_own(counts, total):
     assert not bool(given[~here].any())
     if total >= sum(counts):  # large enough for all: nobody is more than one from its share
         assert bool(((given - items / items.sum() * total).abs() <= 1 + 1e-9).all())
-
-
-def test_the_divergence_is_the_closed_form_of_torch():
-    mean, spread = torch.randn(5, 3), torch.rand(5, 3) + 0.1
-    normal = torch.distributions.Normal
-    each = torch.distributions.kl_divergence(normal(mean, spread), normal(0.0, 1.0)).sum(1)
-    due = torch.stack([each[:2].mean(), each[2:].mean(), torch.tensor(0.0)])
-    torch.testing.assert_close(divergence(mean, spread, (2, 3, 0)), due)
-
-
-def test_a_deviation_of_nothing_diverges_finitely():
-    assert bool(divergence(torch.zeros(1, 2), torch.zeros(1, 2), (1,)).isfinite().all())
-
-
-def test_the_bottleneck_is_an_mlp_and_then_its_neighbours(source):
-    maker = Bottleneck(3, 4)
-    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-    x = torch.randn(3, 3, generator=source)
-    mean, spread = maker(x, edges)
-    hidden = (x @ maker.first.weight.T).relu() @ maker.second.weight.T
-    degree = torch.tensor([2.0, 3.0, 2.0])
-    for u in range(3):
-        near = [u, *edges[0][edges[1] == u].tolist()]
-        z = sum(hidden[v] / (degree[u] * degree[v]).sqrt() for v in near)
-        torch.testing.assert_close(mean[u], z[:3])
-        torch.testing.assert_close(spread[u], F.softplus(z[3:]))

@@ -1,7 +1,7 @@
 import pytest
 import torch
+from tests.nn.models import HIDDEN, ONE_BY_ONE, SIDE_BY_SIDE, Body, Call, Centred, Named, build, noisy
 from torch import nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch_geometric import nn as gnn
 
@@ -15,8 +15,6 @@ from helpers import (
     assert_law,
     from_leaves,
     make_parties,
-    plain_fit,
-    plain_output,
     train_side_by_side,
 )
 from isthmus.data.party import Block, Cohort
@@ -27,163 +25,13 @@ from isthmus.nn.encoders import Gcn
 from isthmus.nn.per_party import PerParty, per_party
 from isthmus.nn.weights import initial_weights
 
-HIDDEN = 8
-
-
-class Body(nn.Module):
-    """One convolution, something, one linear layer."""
-
-    def __init__(self, middle=None, conv=None):
-        super().__init__()
-        self.conv = conv or gnn.GCNConv(FEATURES, HIDDEN)
-        self.middle = middle or nn.Identity()
-        self.head = nn.Linear(HIDDEN, CLASSES)
-
-    def forward(self, x, edge_index):
-        return self.head(self.middle(self.conv(x, edge_index)).relu())
-
-
-class Call(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(self, x)
-
-
-class Weighted(Body):
-    """Reads the weights of edges."""
-
-    def forward(self, x, edge_index, edge_weight):
-        return self.head(self.conv(x, edge_index, edge_weight).relu())
-
-
-class Named(Body):
-    """Names its first layer."""
-
-    first_layer = "conv.lin.weight"
-
-
-class Centred(Named):
-    """Names a first layer, and mixes rows."""
-
-    def forward(self, x, edge_index):
-        h = self.conv(x, edge_index)
-        return self.head((h - h.mean(0)).relu())
-
-
-class ByHand(Body):
-    """Reads a layer's weight past the layer."""
-
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index).relu() @ self.head.weight.t() + self.head.bias
-
-
-class Tied(nn.Module):
-    """Two layers, one weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.inside, self.outside = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-        self.outside.weight = self.inside.weight
-
-    def forward(self, x, edge_index):
-        return self.outside(self.inside(x).relu())[:, :CLASSES]
-
-
-class OverEdges(nn.Module):
-    """A linear layer that sees edges, not nodes."""
-
-    def __init__(self):
-        super().__init__()
-        self.message, self.head = nn.Linear(2 * FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
-
-    def forward(self, x, edge_index):
-        messages = self.message(torch.cat([x[edge_index[0]], x[edge_index[1]]], dim=1)).relu()
-        return self.head(messages.new_zeros(x.size(0), HIDDEN).index_add(0, edge_index[1], messages))
-
-
-def noisy(layer, x):
-    return x + 0.1 * torch.randn(x.shape) if layer.training else x
-
-
-def basic(kind, **options):
-    return kind(FEATURES, HIDDEN, 2, CLASSES, **options)
-
-
-SIDE_BY_SIDE = {
-    "gcn": lambda: basic(gnn.GCN, dropout=0.5),
-    "gcn-batch": lambda: basic(gnn.GCN, norm="batch_norm", dropout=0.5),
-    "gcn-joined": lambda: basic(gnn.GCN, jk="cat"),
-    "gcn-improved": lambda: Weighted(conv=gnn.GCNConv(FEATURES, HIDDEN, improved=True, bias=False)),
-    "gcn-without-self-loops": lambda: Weighted(conv=gnn.GCNConv(FEATURES, HIDDEN, add_self_loops=False)),
-    "gcn-unnormalised": lambda: Weighted(conv=gnn.GCNConv(FEATURES, HIDDEN, normalize=False)),
-    "sage": lambda: basic(gnn.GraphSAGE, dropout=0.5),
-    "gin": lambda: basic(gnn.GIN, dropout=0.5),
-    "gin-batch": lambda: basic(gnn.GIN, norm="batch_norm"),
-    "gat": lambda: basic(gnn.GAT, heads=2),
-    "gat-averaged-heads": lambda: Body(conv=gnn.GATConv(FEATURES, HIDDEN, heads=3, concat=False, residual=True)),
-    "layer-norm": lambda: Body(nn.LayerNorm(HIDDEN)),
-    "batch-norm": lambda: Body(nn.BatchNorm1d(HIDDEN)),
-    "batch-norm-without-weights": lambda: Body(nn.BatchNorm1d(HIDDEN, affine=False)),
-    "batch-norm-without-memory": lambda: Body(nn.BatchNorm1d(HIDDEN, track_running_stats=False)),
-    "two-names-one-layer": lambda: Body(nn.Sequential(*[nn.Linear(HIDDEN, HIDDEN)] * 2)),
-}
-ONE_BY_ONE = {
-    "gcn-layer": lambda: basic(gnn.GCN, norm="layer_norm"),
-    "gcn-pair": lambda: basic(gnn.GCN, norm="pair_norm"),
-    "gcn-graph": lambda: basic(gnn.GCN, norm="graph_norm"),
-    "gcn-recurrent": lambda: basic(gnn.GCN, jk="lstm"),
-    "gat-attention-dropout": lambda: basic(gnn.GAT, heads=2, dropout=0.5),
-    "gatv2": lambda: Body(conv=gnn.GATv2Conv(FEATURES, HIDDEN)),
-    "cached": lambda: Body(nn.PReLU(), conv=gnn.GCNConv(FEATURES, HIDDEN, cached=True)),
-    "centred": Centred,
-    "noisy": lambda: Body(Call(noisy)),
-    "alpha-dropout": lambda: Body(nn.AlphaDropout(0.5)),
-    "weight-read-past-its-layer": ByHand,
-    "tied": Tied,
-    "over-edges": OverEdges,
-}
-
-
-def made(name):
-    torch.manual_seed(0)
-    return (SIDE_BY_SIDE | ONE_BY_ONE)[name]()
-
-
 over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-
-
-@over_sparse
-@pytest.mark.parametrize("name", SIDE_BY_SIDE)
-def test_known_layers_work_side_by_side_as_they_would_alone(name, sparse):
-    assert assert_law(made(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
 
 
 @over_sparse
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_what_is_not_known_falls_back_and_is_as_it_would_be_alone(name, sparse):
-    assert not assert_law(made(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
-
-
-@pytest.mark.parametrize("name", sorted({*SIDE_BY_SIDE, *ONE_BY_ONE} - {"noisy", "alpha-dropout"}))
-def test_one_party_is_the_plain_module(name):
-    module = made(name)
-    for layer in module.modules():
-        if isinstance(getattr(layer, "dropout", None), float):
-            layer.dropout = 0.0
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-    party = make_parties("node", weighted=True)[0]
-    weights = apart(module, 1)
-    found = train_side_by_side(per_party(module, 1), [party], weights, STEADY)
-    module.load_state_dict({n: w[0] for n, w in weights.items()}, strict=False)
-    due, _ = plain_fit(module, party, STEADY)
-    assert_close({n: w[0] for n, w in found.weights.items()}, initial_weights(due))
-    model = per_party(module, 1)
-    model.load(initial_weights(due))
-    torch.testing.assert_close(model(Cohort((party,)).block), plain_output(due.eval(), party.graph))
+    assert not assert_law(build(name), make_parties("node", sparse=sparse, weighted=True), STEADY).side_by_side
 
 
 class OverGraphs(nn.Module):
@@ -230,58 +78,7 @@ def test_modules_over_whole_graphs_obey_the_law(module, side_by_side, sparse):
     assert assert_law(module(), parties, STEADY).side_by_side == side_by_side
 
 
-# ---- batch normalisation
-
-
-def test_running_statistics_move_for_each_party_as_plain_torch_moves_them():
-    module, parties = made("batch-norm"), make_parties("node")
-    start = apart(module, len(parties))
-    found = train_side_by_side(per_party(module, len(parties)), parties, start, STEADY).weights
-    for at, party in enumerate(parties):
-        module.load_state_dict({n: w[at] for n, w in start.items()}, strict=False)
-        due, _ = plain_fit(module, party, STEADY)
-        assert_close({n: w[at] for n, w in found.items()}, initial_weights(due))
-
-
-@pytest.mark.parametrize("name", ["batch-norm", "gcn-graph"])
-def test_an_absent_party_keeps_its_statistics(name):
-    module, cohort = made(name), Cohort(make_parties("node"))
-    model = per_party(module, len(cohort))
-    start = apart(module, len(cohort))
-    model.load(start)
-    active = [True, False, True, True]
-    model.start_training(cohort.block, active, touched_rows=False)
-    model(cohort.block_of(active), [generator(name) for name in cohort.names])
-    statistics = [n for n in start if "running" in n]
-    for name in statistics:
-        moved = [not torch.equal(model.stacks()[name][at], start[name][at]) for at in range(len(cohort))]
-        assert moved == active
-
-
-def test_evaluation_moves_nothing():
-    module, cohort = made("batch-norm"), Cohort(make_parties("node"))
-    model = per_party(module, len(cohort))
-    start = apart(module, len(cohort))
-    model.load(start)
-    model(cohort.block)
-    assert_close(model.stacks(), start, within=0.0)
-
-
 # ---- the fallback
-
-
-@pytest.mark.parametrize("weights", ["shared", "stacked"])
-def test_a_convolution_that_caches_never_reads_another_partys_graph(weights):
-    module = made("cached").eval()
-    parties = make_parties("node", nodes=(12, 12, 12))
-    model, start = per_party(module, 3), apart(module, 3)
-    model.load(start if weights == "stacked" else {n: w[0] for n, w in start.items()})
-    for _ in range(2):
-        for at, out in enumerate(model(Cohort(parties).block).split(12)):
-            own = {n: w[at if weights == "stacked" else 0] for n, w in start.items()}
-            graph = parties[at].graph
-            plain = Body(nn.PReLU(), conv=gnn.GCNConv(FEATURES, HIDDEN)).eval()
-            torch.testing.assert_close(out, functional_call(plain, own, (graph.x, graph.edge_index)))
 
 
 def test_a_first_layer_is_trained_where_the_model_falls_back():
@@ -298,7 +95,7 @@ def test_a_first_layer_is_trained_where_the_model_falls_back():
 
 @pytest.mark.parametrize("name", ["noisy", "gat-attention-dropout", "gcn"])
 def test_every_pass_draws_anew_from_a_partys_generator(name):
-    module, cohort = made(name), Cohort(make_parties("node"))
+    module, cohort = build(name), Cohort(make_parties("node"))
     model = per_party(module, len(cohort))
     model.start_training(cohort.block, [True] * len(cohort), touched_rows=False)
     generators = [generator(name) for name in cohort.names]
@@ -312,14 +109,14 @@ def test_parties_without_edges_do_not_hide_what_mixes_the_others():
     parties = list(make_parties("node"))
     for at in (0, 2, 3):
         parties[at].graph.edge_index = parties[at].graph.edge_index[:, :0]
-    assert not assert_law(made("gat-attention-dropout"), parties, STEADY).side_by_side
+    assert not assert_law(build("gat-attention-dropout"), parties, STEADY).side_by_side
 
 
 def test_first_rows_without_edges_do_not_hide_what_mixes_the_others():
     parties = make_parties("node", nodes=(450, 470))
     for party in parties:
         party.graph.edge_index = party.graph.edge_index[:, (party.graph.edge_index >= 220).all(0)]
-    assert not assert_law(made("gat-attention-dropout"), parties, STEADY).side_by_side
+    assert not assert_law(build("gat-attention-dropout"), parties, STEADY).side_by_side
 
 
 # ---- weights
@@ -327,7 +124,7 @@ def test_first_rows_without_edges_do_not_hide_what_mixes_the_others():
 
 @pytest.mark.parametrize("name", [*SIDE_BY_SIDE, *ONE_BY_ONE])
 def test_every_parameter_and_every_buffer_of_real_numbers_travels(name):
-    module = made(name)
+    module = build(name)
     due = {n for n, _ in module.named_parameters()} | {n for n, b in module.named_buffers() if b.is_floating_point()}
     assert initial_weights(module).keys() == due
     assert per_party(module, 3).weights().keys() == due
@@ -335,7 +132,7 @@ def test_every_parameter_and_every_buffer_of_real_numbers_travels(name):
 
 @pytest.mark.parametrize("first", [True, False], ids=["kept-by-rows", "plain"])
 def test_loaded_weights_come_back_out(first):
-    module = Gcn(hidden=HIDDEN).build(FEATURES, CLASSES, "node") if first else made("gcn-batch")
+    module = Gcn(hidden=HIDDEN).build(FEATURES, CLASSES, "node") if first else build("gcn-batch")
     cohort = Cohort(make_parties("node", sparse=True))
     model, start = per_party(module, len(cohort)), apart(module, len(cohort))
     model.load(start)
@@ -350,7 +147,7 @@ def test_loaded_weights_come_back_out(first):
 
 
 def test_weights_may_be_part_shared_part_a_stack():
-    module, cohort = made("gcn"), Cohort(make_parties("node"))
+    module, cohort = build("gcn"), Cohort(make_parties("node"))
     stacked = apart(module, len(cohort))
     shared = {n: w[0] for n, w in stacked.items()}
     model = per_party(module, len(cohort))
@@ -362,7 +159,7 @@ def test_weights_may_be_part_shared_part_a_stack():
 
 
 def test_training_leaves_the_weights_it_was_given_and_the_module_alone():
-    module, parties = made("batch-norm"), make_parties("node")
+    module, parties = build("batch-norm"), make_parties("node")
     start = apart(module, len(parties))
     before = {n: w.clone() for n, w in start.items()}
     initial = {n: w.clone() for n, w in initial_weights(module).items()}
@@ -372,7 +169,7 @@ def test_training_leaves_the_weights_it_was_given_and_the_module_alone():
 
 
 def test_resizing_starts_anew():
-    module = made("gcn")
+    module = build("gcn")
     model = per_party(module, 4)
     model.load(apart(module, 4))
     model.resize(2)
@@ -396,7 +193,7 @@ def test_a_frozen_parameter_does_not_move(name, base, sparse):
 @over_sparse
 def test_weights_that_are_not_named_stay_as_they_were_bit_for_bit(name, given, sparse):
     """In spite of weight decay; running statistics too."""
-    module, cohort = made(name), Cohort(make_parties("node", sparse=sparse))
+    module, cohort = build(name), Cohort(make_parties("node", sparse=sparse))
     model = per_party(module, len(cohort))
     start = apart(module, len(cohort) if given == "stacked" else 1)
     model.load(start if given == "stacked" else {n: w[0] for n, w in start.items()})
@@ -426,7 +223,7 @@ def test_a_first_layer_that_is_not_named_stays_as_it_was_bit_for_bit(touched):
 
 def test_only_weights_of_the_model_can_be_named():
     with pytest.raises(IsthmusError, match=r"cannot train 'head\.wait', .* did you mean 'head\.weight'"):
-        per_party(made("batch-norm"), 2).start_training(None, (), touched_rows=False, only=["head.wait"])
+        per_party(build("batch-norm"), 2).start_training(None, (), touched_rows=False, only=["head.wait"])
 
 
 # ---- embeddings
@@ -436,7 +233,7 @@ def test_only_weights_of_the_model_can_be_named():
 @pytest.mark.parametrize("name", ["batch-norm", "centred", "noisy", "gatv2"])
 def test_the_embedding_is_what_the_head_receives(name, sparse):
     cohort = Cohort(make_parties("node", sparse=sparse))
-    module = made(name)
+    module = build(name)
     model = per_party(module, len(cohort))
     output, h = model(cohort.block, embed=True)
     torch.testing.assert_close(module.head(h), output)
@@ -579,7 +376,7 @@ def wrong_stack(weights):
 
 @pytest.mark.parametrize("change", [wrong_shape, too_few, wrong_stack])
 def test_weights_that_do_not_fit_are_named_in_one_line(change):
-    model = per_party(made("gcn"), 4)
+    model = per_party(build("gcn"), 4)
     with pytest.raises(IsthmusError, match=r"'convs\.0\.bias'") as error:
         model.load(change(initial_weights(model.module)))
     assert "\n" not in str(error.value)
@@ -592,6 +389,6 @@ def test_a_module_must_read_x_and_edge_index():
 
 
 def test_a_block_of_other_parties_is_refused():
-    model = per_party(made("gcn"), 2)
+    model = per_party(build("gcn"), 2)
     with pytest.raises(IsthmusError, match="the block has 3 parties, the model 2"):
         model(Block(torch.ones(3, FEATURES), torch.zeros(2, 0, dtype=torch.long), sizes=(1, 1, 1)))

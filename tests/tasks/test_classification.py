@@ -3,8 +3,8 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from torch.nn import functional as F
 
-from isthmus.tasks.base import Step, Task
-from isthmus.tasks.classification import GraphClassification, NodeClassification
+from isthmus.tasks.base import Step
+from isthmus.tasks.classification import NodeClassification
 
 SIZES = (12, 0, 40, 1)
 
@@ -74,21 +74,3 @@ def test_no_items_give_no_metrics():
     assert task.counts(step)["confusion"].shape == (2, 3, 3)
     assert pooled(task, step) == {}
     assert torch.equal(task.loss(step), torch.zeros(2))
-
-
-@pytest.mark.parametrize("shape", [(), (3,)])
-def test_a_step_sums_and_averages_rows_of_each_party(shape):
-    step = make_step()
-    values = torch.randn(sum(SIZES), *shape, generator=torch.Generator().manual_seed(1))
-    parts = values.split(SIZES)
-    torch.testing.assert_close(step.sum(values), torch.stack([part.sum(0) for part in parts]))
-    if not shape:
-        means = torch.stack([part.mean() if len(part) else torch.tensor(0.0) for part in parts])
-        torch.testing.assert_close(step.mean(values), means)
-
-
-def test_tasks_are_found_by_name():
-    assert Task.named("node-classification") is NodeClassification
-    assert Task.named("graph-classification") is GraphClassification
-    assert (NodeClassification.level, GraphClassification.level) == ("node", "graph")
-    assert GraphClassification(classes=5).outputs == 5

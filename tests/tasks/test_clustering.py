@@ -120,7 +120,7 @@ def test_the_number_of_clusters_is_that_of_the_classes():
 
 
 def test_other_data_are_refused():
-    with pytest.raises(IsthmusError, match="whole graphs with one class each, not of nodes"):
+    with pytest.raises(IsthmusError, match="needs whole graphs with one class each"):
         GraphClustering().make_parties(None, lambda _: list(make_node_parties()), 0)
     with pytest.raises(IsthmusError, match="a probe has at least 2 folds"):
         GraphClustering.read({"probe": 1}, "task")

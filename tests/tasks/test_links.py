@@ -130,7 +130,7 @@ def test_of_a_federation_the_other_end_is_the_owners_own_embedding():
     z = {}
     with torch.no_grad():
         for party in parties:
-            module.load_state_dict(result.weights[party.name])
+            module.load_state_dict(result.models["parties"][party.name])
             rows = module(to_dense(party.graph.x), party.graph.edge_index)
             z |= {(party.name, node): row for node, row in zip(party.ids.tolist(), rows, strict=True)}
     checked = 0
@@ -172,12 +172,9 @@ def test_only_pairs_within_a_party_are_trained_on_and_only_the_pooled_reference_
     parties = make_parties()
 
     def trained(of):
-        weights = run(name, of).go().weights
-        return (
-            list(weights.values())
-            if "linear.weight" in weights
-            else [w for own in weights.values() for w in own.values()]
-        )
+        models = run(name, of).go().models
+        every = [models["shared"]] if "shared" in models else models["parties"].values()
+        return [weight for weights in every for weight in weights.values()]
 
     clean = trained(parties)
     across = trained(flipped(parties, lambda party: party.train & (party.pairs.owner >= 0)))
@@ -246,7 +243,7 @@ def test_outputs_of_other_nodes_than_agreed_are_refused(wrong):
         letters[owner][key] = letters[owner][key][1:]
     site.deliver("lend", {parties[0].name: letters})
     reply = site.answer("evaluate", {"weights": dict(module.state_dict())}, [parties[0].name])
-    assert f"party '{owner}' lent other outputs" in reply.failures[parties[0].name]
+    assert f"party '{owner}' lent outputs of other nodes" in reply.failures[parties[0].name]
 
 
 def test_a_method_that_does_not_know_pairs_says_so():

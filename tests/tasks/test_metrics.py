@@ -32,13 +32,6 @@ def test_tasks_choose_rounds_by_metrics_that_lead():
     assert {task.select_by for task in tasks} == set(LEADING)
 
 
-def test_a_smaller_error_and_a_larger_share_score_more():
-    assert GraphRegression(tasks=1).score({"rmse": 1.0}) > GraphRegression(tasks=1).score({"rmse": 2.0})
-    task = GraphMultiLabel(tasks=1)
-    assert task.score({"roc_auc": 0.9, "accuracy": 0.1}) > task.score({"roc_auc": 0.8, "accuracy": 0.2})
-    assert task.score({"accuracy": 0.1}) is None
-
-
 @pytest.mark.parametrize(
     ("column", "name"),
     [

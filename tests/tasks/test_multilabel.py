@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from isthmus.errors import IsthmusError
-from isthmus.tasks.base import Step, Task
+from isthmus.tasks.base import Step
 from isthmus.tasks.multilabel import BINS, GraphMultiLabel, NodeMultiLabel
 
 SIZES = (40, 0, 160, 3)
@@ -123,17 +123,10 @@ def test_scores_that_are_no_numbers_reach_the_loss_and_break_nothing():
 
 def test_outputs_that_do_not_fit_the_labels_are_an_error():
     step = make_step(tasks=3)
-    with pytest.raises(IsthmusError, match=r"an item has \[3\] outputs and 3 labels, the task is of 4"):
+    with pytest.raises(IsthmusError, match=r"an item has \[3\] outputs and 3 labels; a task with tasks = 4"):
         GraphMultiLabel(tasks=4).loss(step)
     with pytest.raises(IsthmusError, match=r"an item has \[2\] outputs and 3 labels"):
         GraphMultiLabel(tasks=3).counts(Step(step.output[:, :2], step.y, SIZES, step.items))
-
-
-def test_tasks_are_found_by_name():
-    assert Task.named("node-multilabel") is NodeMultiLabel
-    assert Task.named("graph-multilabel") is GraphMultiLabel
-    assert (NodeMultiLabel.level, GraphMultiLabel.level) == ("node", "graph")
-    assert GraphMultiLabel(tasks=5).outputs == 5
 
 
 def test_the_area_chooses_the_round_where_there_is_one():

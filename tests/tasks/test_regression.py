@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
-from isthmus.tasks.base import Step, Task
+from isthmus.tasks.base import Step
 from isthmus.tasks.regression import GraphRegression, NodeRegression
 
 SIZES = (12, 0, 40, 1)
@@ -56,15 +56,3 @@ def test_the_loss_is_a_mean_over_labelled_entries_and_nothing_for_a_party_withou
 def test_no_labelled_entry_gives_no_metrics():
     step = Step(torch.zeros(2, 1), torch.full((2, 1), NAN), (2,), torch.arange(2))
     assert pooled(GraphRegression(tasks=1), step) == {}
-
-
-def test_the_smaller_error_chooses_the_round():
-    task = NodeRegression(tasks=1)
-    assert task.score({"rmse": 0.5, "mae": 9.0}) > task.score({"rmse": 0.7, "mae": 0.1})
-    assert task.score({}) is None
-
-
-def test_tasks_are_found_by_name():
-    assert Task.named("node-regression") is NodeRegression
-    assert Task.named("graph-regression") is GraphRegression
-    assert (NodeRegression.level, GraphRegression.level) == ("node", "graph")

@@ -1,11 +1,11 @@
-"""What is learned: a loss to train on, and counts that sum over parties to metrics."""
+"""Tasks: what models learn. A task has a loss, and counts that parties can add up, from which metrics follow."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -15,11 +15,9 @@ from isthmus.data import rows
 from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool
 from isthmus.errors import IsthmusError
+from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.tasks.metrics import metric_of
-
-if TYPE_CHECKING:
-    from isthmus.nn.encoders import Encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +25,12 @@ class Step:
     """Outputs and labels of some items, party after party.
 
     Arguments:
-        output: model outputs of the items, `[items, outputs]`; of pairs those of both ends, `[items, 2, outputs]`; of
-            a model that a method made for itself, whatever that gives.
-        y: their labels, classes `[items]` or `[items, tasks]` with NaN where a label is missing.
-        sizes: how many of the items are each party's.
-        items: their positions among all items of the cohort, `[items]`.
-        embedding: what the model's head receives for the items, `[items, width]`; None where it was not asked for.
+        output: model outputs of the items, `[items, outputs]`; for pairs, those of both ends, `[items, 2, outputs]`;
+            for a method's own model, whatever it returns.
+        y: labels of the items: classes `[items]`, or `[items, tasks]` with NaN where a label is missing.
+        sizes: number of items of each party.
+        items: positions of the items in the cohort, `[items]`.
+        embedding: what the model's head receives for the items, `[items, width]`; None unless asked for.
     """
 
     output: Any
@@ -42,7 +40,7 @@ class Step:
     embedding: Tensor | None = None
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of a value per item over each party's items, `[parties]`; 0 for a party without."""
+        """Mean of a value per item over each party's items, `[parties]`; 0 for a party without items."""
         return rows.mean_per_party(values, self.sizes)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -71,11 +69,11 @@ class Task(Registered):
     """The metric that chooses the round, on validation data; `tasks/metrics.py` says whether less of it is better."""
 
     unsupervised: ClassVar[bool] = False
-    """Whether nothing is learned from labels: items are embedded, and metrics are of all parties' items together."""
+    """Models learn without labels: they embed items, and metrics are over the items of all parties together."""
 
     @property
     def picture_rounds(self) -> Sequence[int]:
-        """Rounds after which a study draws all items in two dimensions."""
+        """Rounds after which a study stores `coordinates` of all items, for pictures."""
         return ()
 
     def model(self, encoder: Encoder, features: int) -> nn.Module:
@@ -83,26 +81,26 @@ class Task(Registered):
         return encoder.build(features, self.outputs, self.level)
 
     def complete_from(self, inferred: Task) -> Task:
-        """The same task with what was left open taken from `inferred`, the one that the labels ask for."""
+        """This task, with options left open taken from `inferred`, the task that fits the labels."""
         return self
 
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
-        """The parties that learn this of a pool, which `cut` takes apart.
+        """Make the parties of a pool that `cut` takes apart.
 
-        A task that is about something else than what the data label makes its items here.
+        A task whose items are not the labelled ones of the data makes them here.
         """
         return self.set_masks(cut(pool))
 
     def set_masks(self, parties: list[Party]) -> list[Party]:
-        """The parties with the masks that the task has for their items, where it has others than they hold."""
+        """Return the parties with the task's own masks of their items; most tasks keep those of the data."""
         return parties
 
     def coordinates(self, output: Tensor) -> Tensor | None:
-        """Items in two dimensions, of their outputs, `[items, 2]`; none of a task that has no `picture_rounds`."""
+        """Coordinates of items in a picture, `[items, 2]`, from their outputs; None for a task without pictures."""
         return None
 
     def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
-        """What is evaluated, of the outputs of all items of each party, where a task looks at them together."""
+        """What is evaluated, computed from the outputs of all items of each party together."""
         return output
 
     @property
@@ -115,36 +113,36 @@ class Task(Registered):
         """The mean loss of each party's items, `[parties]`."""
 
     def loss_counts(self, step: Step) -> Tensor:
-        """Of how many values each party's loss is the mean, `[parties]`."""
+        """How many values each party's loss is the mean of, `[parties]`."""
         return torch.tensor(step.sizes, device=step.output.device)
 
     @abstractmethod
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """Sums per party from which `metrics` follow, each `[parties, ...]`."""
+        """Counts and sums of each party, `[parties, ...]`, from which `metrics` follow."""
 
     @abstractmethod
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
-        """Metrics from counts summed over any parties."""
+        """Metrics from counts that were summed over some parties."""
 
     @abstractmethod
     def count(self, counts: Mapping[str, Any]) -> float:
         """How many values the counts are of: items, or labelled entries."""
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
-        """What chooses between rounds, larger is better; none where the data do not give the metric."""
+        """The figure that chooses between rounds, larger is better; None where the data do not give the metric."""
         value = metrics.get(self.select_by)
         return -value if value is not None and metric_of(self.select_by).smaller_is_better else value
 
 
 class MultiTask(Task):
-    """Labels of one task or of several, real numbers `[items, tasks]`; NaN stands for a label that is missing.
+    """Several labels per item, real numbers `[items, tasks]`; NaN stands for a missing label.
 
-    The loss of a party is the mean over its labelled entries, whatever items and tasks they are of. A missing label
-    adds nothing to loss, gradient or metrics, and neither does an item that has no label at all.
+    A party's loss is the mean over its labelled entries, whatever their items and tasks. A missing label adds nothing
+    to loss, gradient or metrics.
     """
 
     tasks: int = Field(ge=1)
-    """Number of tasks: what is to be told of every item."""
+    """Number of labels of every item."""
 
     @property
     def outputs(self) -> int:
@@ -163,10 +161,12 @@ class MultiTask(Task):
         return step.sum(self.labels(step)[1].sum(1))
 
     def labels(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Labels with 0 for the missing ones, and a mask of those that are there, both `[items, tasks]`."""
+        """Labels, with 0 for the missing ones, and a mask of the others, both `[items, tasks]`."""
         y = step.y.unsqueeze(1) if step.y.dim() == 1 else step.y
         if step.output.shape != y.shape or y.size(1) != self.tasks:
-            found = f"{list(step.output.shape[1:])} outputs and {y.size(1)} labels"
-            raise IsthmusError(f"an item has {found}, the task is of {self.tasks}: give each one of both")
+            raise IsthmusError(
+                f"an item has {list(step.output.shape[1:])} outputs and {y.size(1)} labels; a task with "
+                f"tasks = {self.tasks} needs {self.tasks} of each"
+            )
         known = ~y.isnan()
         return y.to(step.output.dtype).masked_fill(~known, 0.0), known

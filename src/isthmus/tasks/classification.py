@@ -44,9 +44,9 @@ class Classification(Task):
 
     def counts(self, step: Step) -> dict[str, Tensor]:
         self._check(step)
-        guess = step.output.argmax(dim=1)
-        party = rows.party_of_rows(step.sizes, guess.device)
-        cell = (party * self.classes + step.y) * self.classes + guess
+        predicted = step.output.argmax(dim=1)
+        party = rows.party_of_rows(step.sizes, predicted.device)
+        cell = (party * self.classes + step.y) * self.classes + predicted
         confusion = torch.bincount(cell, minlength=len(step.sizes) * self.classes**2)
         loss = F.cross_entropy(step.output, step.y, reduction="none").cpu()  # some devices have no doubles
         return {"confusion": confusion.view(-1, self.classes, self.classes), "loss": step.sum(loss.double())}

@@ -1,4 +1,4 @@
-"""Whole graphs in clusters: nothing is learned from labels, they only tell what embeddings are worth."""
+"""Clustering of whole graphs: models learn without labels; labels only measure the embeddings."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from isthmus.tasks.coordinates import tsne
 Numbers = NDArray[np.float64]
 
 
-def folds(count: int) -> int:
-    """The same, if a probe can have so many folds."""
+def check_folds(count: int) -> int:
+    """Refuse a single fold."""
     if count == 1:
         raise ValueError("a probe has at least 2 folds, or 0 for none")
     return count
@@ -42,13 +42,13 @@ def folds(count: int) -> int:
 class GraphClustering(GraphClassification):
     """K-means on embeddings of graphs; how well clusters and classes agree.
 
-    Every cluster is taken for another class, so that most graphs are right (scipy's assignment); of that accuracy and
-    macro-F1, and mutual information and the Rand index of the two ways to divide the graphs. Metrics of all graphs
-    together, FCLG's (section IV-B), only a study has. A party tells of its own graphs, clustered and matched by
-    themselves: the fewer they are, the better chance does.
+    Every cluster is matched with another class, so that as many graphs as possible are right (scipy's assignment).
+    Metrics are accuracy and macro-F1 of that matching, and the normalised mutual information and adjusted Rand index of
+    clusters and classes. Metrics over all graphs together, FCLG's (section IV-B), exist only in a study. A party
+    clusters and matches its own graphs; the fewer it has, the better chance alone does.
 
-    All graphs are trained on and clustered, without their labels. Labels of those that the data set has for validation
-    are for choosing settings; the others are tested on.
+    Models are trained on all graphs, without labels, and all are clustered. The labels of the validation split are for
+    choosing settings; metrics on test data use the others.
 
     >>> z = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.1]])
     >>> task = GraphClustering(classes=2)
@@ -61,14 +61,14 @@ class GraphClustering(GraphClassification):
     unsupervised: ClassVar[bool] = True
 
     classes: int = Field(0, ge=0)
-    """Number of clusters; 0 takes as many as there are classes."""
+    """Number of clusters; 0 takes the number of classes."""
     scale: Literal["unit", "standard", "log", "raw"] = "unit"
-    """What is done to embeddings before they are clustered: each has length 1; each of their columns has mean 0 and
-    deviation 1; each entry is log(1 + |z|) with its sign; or nothing."""
-    probe: Annotated[int, AfterValidator(folds)] = Field(0, ge=0)
-    """Folds of a linear probe: a logistic regression on embeddings, tested on what it was not fitted to; 0 has none."""
+    """How embeddings are scaled before clustering. unit: each to length 1; standard: each column to mean 0 and standard
+    deviation 1; log: each entry z to log(1 + |z|) with the sign of z; raw: not at all."""
+    probe: Annotated[int, AfterValidator(check_folds)] = Field(0, ge=0)
+    """Folds of a linear probe, a logistic regression on embeddings, cross-validated; 0 for no probe."""
     drawn: list[PositiveInt] = Field([])
-    """Rounds after which a study keeps where all graphs stand, in two dimensions by t-SNE; the report draws them."""
+    """Rounds after which a study projects all graphs to two dimensions by t-SNE; the report draws them."""
 
     @property
     def picture_rounds(self) -> Sequence[int]:
@@ -86,33 +86,33 @@ class GraphClustering(GraphClassification):
     def set_masks(self, parties: list[Party]) -> list[Party]:
         if parties[0].level != "graph" or parties[0].graph.y.dim() > 1:
             raise IsthmusError(
-                f"task '{self.name}': it is of whole graphs with one class each, not of nodes, nor of several tasks"
+                f"task '{self.name}' needs whole graphs with one class each; these data have nodes or several labels"
             )
         return [_unsupervised(party) for party in parties]
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
-        """Nothing chooses between rounds: that would take labels."""
+        """None: to choose between rounds would take labels."""
         return None
 
     def loss(self, step: Step) -> Tensor:
-        raise IsthmusError(f"task '{self.name}' has no loss of its own: what is learned without labels a method says")
+        raise IsthmusError(f"task '{self.name}' has no loss of its own: choose a method that learns without labels")
 
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """Of each party that it is one of the `parties` with graphs, the `confusion` of their classes and clusters, and
-        how many of them were `probed` and `hit`."""
-        found: dict[str, list[Any]] = {"parties": [], "confusion": [], "probed": [], "hit": []}
+        """1 for each of the `parties` with graphs, the `confusion` of their classes and clusters, and how many graphs
+        were `probed` and `hit`, that is, classified right by the probe."""
+        counts: dict[str, list[Any]] = {"parties": [], "confusion": [], "probed": [], "hit": []}
         for output, y in zip(step.output.split(step.sizes), step.y.split(step.sizes), strict=True):
-            z, kinds = output[:, :-1].double().cpu().numpy(), y.cpu().numpy()
-            table = self.confusion(output[:, -1].long().cpu().numpy(), kinds)
-            found["parties"].append(torch.tensor(len(kinds) > 0).long())
-            found["confusion"].append(torch.from_numpy(table))
-            probed, hit = self.probed(z, kinds)
-            found["probed"].append(torch.tensor(probed))
-            found["hit"].append(torch.tensor(hit))
-        return {name: torch.stack(each) for name, each in found.items()}
+            z, classes = output[:, :-1].double().cpu().numpy(), y.cpu().numpy()
+            table = self.confusion(output[:, -1].long().cpu().numpy(), classes)
+            counts["parties"].append(torch.tensor(len(classes) > 0).long())
+            counts["confusion"].append(torch.from_numpy(table))
+            probed, hit = self.run_probe(z, classes)
+            counts["probed"].append(torch.tensor(probed))
+            counts["hit"].append(torch.tensor(hit))
+        return {name: torch.stack(values) for name, values in counts.items()}
 
     def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Embeddings, and in a column after them the cluster that each is in among all of its party."""
+        """Embeddings, with the cluster of each among its party's graphs in a last column."""
         parts = [self.cluster(part.double().cpu().numpy()) for part in output.split(list(sizes))]
         return torch.cat([output, torch.from_numpy(np.concatenate(parts)).to(output).unsqueeze(1)], dim=1)
 
@@ -123,29 +123,29 @@ class GraphClustering(GraphClassification):
         if not np.isfinite(z).all():
             raise IsthmusError("embeddings to cluster are not finite: set a smaller local.lr, or local.clip")
         with _quiet():
-            found = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(self.scaled(z))
-        return np.asarray(found, dtype=np.int64)
+            clusters = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(self.scaled(z))
+        return np.asarray(clusters, dtype=np.int64)
 
     def scaled(self, z: Numbers) -> Numbers:
-        """Embeddings `[graphs, width]` as they are clustered."""
+        """Embeddings `[graphs, width]` scaled for clustering."""
         return z if self.scale == "raw" else _SCALES[self.scale](z)
 
     def confusion(self, cluster: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many graphs of each class are in the cluster that stands for each class, `[classes, classes]`."""
+        """How many graphs of each class are in the cluster matched with each class, `[classes, classes]`."""
         table = np.zeros((self.classes, self.classes), dtype=np.int64)
         np.add.at(table, (y, cluster), 1)
         return table[:, linear_sum_assignment(table, maximize=True)[1]]
 
-    def probed(self, z: Numbers, y: NDArray[np.int64]) -> tuple[int, int]:
-        """How many graphs a linear probe was tested on, and how many of them it got right."""
+    def run_probe(self, z: Numbers, y: NDArray[np.int64]) -> tuple[int, int]:
+        """How many graphs the linear probe was tested on, and how many of them it got right."""
         counts = np.bincount(y)
         if not self.probe or (counts > 0).sum() < 2 or counts[counts > 0].min() < self.probe:
             return 0, 0
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         split = StratifiedKFold(self.probe, shuffle=True, random_state=0)
         with _quiet():
-            guess = cross_val_predict(model, z, y, cv=split)
-        return len(y), int((guess == y).sum())
+            predicted = cross_val_predict(model, z, y, cv=split)
+        return len(y), int((predicted == y).sum())
 
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["confusion"].sum())
@@ -154,12 +154,12 @@ class GraphClustering(GraphClassification):
         confusion = counts["confusion"].cpu()
         if not confusion.sum():
             return {}
-        found = self.confusion_metrics(confusion)
-        if counts["parties"] == 1:  # clusters of several parties are alike in that all were matched with labels
+        metrics = self.confusion_metrics(confusion)
+        if counts["parties"] == 1:  # clusters of several parties correspond only through labels
             y, cluster = (each.repeat_interleave(confusion.flatten()).numpy() for each in _cells(self.classes))
-            found["nmi"] = float(normalized_mutual_info_score(y, cluster))
-            found["ari"] = float(adjusted_rand_score(y, cluster))
-        return found | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})
+            metrics["nmi"] = float(normalized_mutual_info_score(y, cluster))
+            metrics["ari"] = float(adjusted_rand_score(y, cluster))
+        return metrics | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})
 
 
 _SCALES: dict[str, Callable[[Numbers], Numbers]] = {
@@ -170,6 +170,7 @@ _SCALES: dict[str, Callable[[Numbers], Numbers]] = {
 
 
 def _unsupervised(party: Party) -> Party:
+    """The party with all graphs to train on, and tested on the labelled ones outside its validation split."""
     labelled = party.graph.y >= 0
     val = party.val & labelled
     return replace(party, train=torch.ones_like(party.train), val=val, test=labelled & ~val)
@@ -177,7 +178,7 @@ def _unsupervised(party: Party) -> Party:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Embeddings that are all alike, or a probe that does not settle, show in the metrics."""
+    """Silence warnings of equal embeddings and of a probe that does not converge: the metrics show both."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield

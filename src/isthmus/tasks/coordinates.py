@@ -10,9 +10,8 @@ from sklearn.manifold import TSNE
 
 
 def tsne(z: NDArray[Any]) -> NDArray[np.float32]:
-    """Places of embeddings `[items, width]` by t-SNE, which keeps neighbours together, `[items, 2]`; zeros where there
-    are too few to have neighbours."""
+    """Coordinates `[items, 2]` of embeddings `[items, width]` by t-SNE; zeros for fewer than four items."""
     if len(z) < 4:
         return np.zeros((len(z), 2), dtype=np.float32)
-    found = TSNE(random_state=0, init="pca", perplexity=min(30.0, (len(z) - 1) / 3)).fit_transform(z)
-    return np.asarray(found, dtype=np.float32)
+    coordinates = TSNE(random_state=0, init="pca", perplexity=min(30.0, (len(z) - 1) / 3)).fit_transform(z)
+    return np.asarray(coordinates, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Pairs of nodes: is there a link between the two?"""
+"""Link prediction: is there a link between two nodes?"""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from isthmus.tasks.multilabel import MultiLabel, areas
 class LinkPrediction(Task):
     """Whether two nodes are linked: cross-entropy on the dot product of their embeddings; area under the ROC curve.
 
-    The score of a pair (u, v) is <z_u, z_v>, z being the encoder's output; 0 and above counts as a link. Areas are
-    those of `MultiLabel`: `auc` over the pairs of all parties together; `party_auc` the mean over the parties, each
-    over its own pairs, of those that have both links and other pairs.
+    The score of a pair (u, v) is <z_u, z_v>, where z is the encoder's output; 0 and above predicts a link. Areas are
+    computed as in `MultiLabel`: `auc` over the pairs of all parties together; `party_auc` is the mean of the parties'
+    own areas, over the parties that have links as well as other pairs.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 1.0], [-1.0, 0.0]])
@@ -39,14 +39,14 @@ class LinkPrediction(Task):
     width: int = Field(100, ge=1)
     """Width of the embeddings."""
     val: Share = 0.05
-    """Share of the links that is held out to validate on."""
+    """Share of the links held out for validation."""
     test: Share = 0.1
-    """Share of the links that is held out to test on."""
+    """Share of the links held out for testing."""
     train: Share = 1.0
-    """Share of the links left that is trained on; the graph has all of them."""
+    """Share of the remaining links that models are trained to predict; the graph keeps all of these links."""
 
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
-        """Links are held out before the graph is cut; then every party gets its pairs."""
+        """Hold out links, cut the graph, and give every party its pairs."""
         try:
             held = hold_out_links(pool, val=self.val, test=self.test, seed=seed)
         except IsthmusError as error:
@@ -58,34 +58,33 @@ class LinkPrediction(Task):
         return self.width
 
     def loss(self, step: Step) -> Tensor:
-        return _YES_OR_NO.loss(_scored(step))
+        return _SCORES.loss(_score_pairs(step))
 
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """What a yes-or-no label has, the `areas` of parties, and how many `parties` have one."""
-        counts = _YES_OR_NO.counts(_scored(step))
-        under = areas(counts["scores"]).squeeze(1)
-        return counts | {"areas": under.nan_to_num(), "parties": (~under.isnan()).long()}
+        """The counts of one yes-or-no label, the `areas` of parties, and the number of `parties` that have one."""
+        counts = _SCORES.counts(_score_pairs(step))
+        auc = areas(counts["scores"]).squeeze(1)
+        return counts | {"areas": auc.nan_to_num(), "parties": (~auc.isnan()).long()}
 
     def count(self, counts: Mapping[str, Any]) -> float:
-        return _YES_OR_NO.count(counts)
+        return _SCORES.count(counts)
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
-        found = _YES_OR_NO.metrics(counts)
-        if "roc_auc" in found:
-            found["auc"] = found.pop("roc_auc")
+        metrics = _SCORES.metrics(counts)
+        if "roc_auc" in metrics:
+            metrics["auc"] = metrics.pop("roc_auc")
         if counts["parties"]:
-            found["party_auc"] = float(counts["areas"] / counts["parties"])
-        return found
+            metrics["party_auc"] = float(counts["areas"] / counts["parties"])
+        return metrics
 
 
-_YES_OR_NO = MultiLabel(tasks=1)
-"""What a score says is one label."""
+_SCORES = MultiLabel(tasks=1)
 
 
-def _scored(step: Step) -> Step:
-    """Scores of pairs in place of the outputs of their ends."""
+def _score_pairs(step: Step) -> Step:
+    """Replace the outputs of both ends of each pair by the pair's score."""
     if step.output.dim() != 3 or step.output.size(1) != 2:
-        raise IsthmusError(f"a pair has two outputs, one for each end; here an item has {list(step.output.shape[1:])}")
-    one, other = step.output.unbind(1)
-    scores = (one * other).sum(1, keepdim=True)
+        raise IsthmusError(f"a pair needs outputs [2, width], one per end; an item has {list(step.output.shape[1:])}")
+    source, target = step.output.unbind(1)
+    scores = (source * target).sum(1, keepdim=True)
     return Step(scores, step.y.unsqueeze(1).to(scores.dtype), step.sizes, step.items)

@@ -14,32 +14,31 @@ from isthmus.data.party import Level
 from isthmus.tasks.base import MultiTask, Step
 
 BINS = 1024
-"""Bins of scores, an even number: the two in the middle meet at a score of 0."""
+"""Number of bins, even: the two in the middle meet at a score of 0."""
 WIDTH = 4.0
-"""Scores between -WIDTH and WIDTH get half of the bins."""
+"""Half of the bins are for scores between -WIDTH and WIDTH."""
 
 
 class MultiLabel(MultiTask):
     r"""Binary cross-entropy; accuracy, and ROC-AUC per task averaged over the tasks that have both classes.
 
-    An area under a curve is no sum over parties, but the numbers of scores of either class in fixed bins are. With
-    :math:`p_b` and :math:`n_b` the shares of a task's positive and negative entries in bin b,
+    Parties cannot add up areas under curves, but they can add up how many scores of either class lie in fixed bins.
+    With :math:`p_b` and :math:`n_b` the shares of a task's positive and negative entries in bin b,
 
     .. math:: \mathrm{AUC} = \sum_b p_b \left(\tfrac{1}{2} n_b + \sum_{a<b} n_a\right),
 
-    so a pair within one bin counts half, as a tie does. This is off by at most :math:`\frac{1}{2}\sum_b p_b n_b`,
-    half the share of the pairs within one bin. A logit z lies in one of 1,024 even steps of z / (4 + \|z\|), which
-    rises with z and, unlike the logistic function, tells scores apart far from 0 too: in steps of 1/128 at z = 0 and
-    1/20 at z = 6. Areas of 400 items, a tenth of them positive, are off by 0.0002 on average where the logits of a
-    class spread by 1, and where they spread by 0.05, as in a model that has just begun, by 0.002 around 0 and by
-    0.005 around -3.
+    so a pair within one bin counts half, like a tie. The error is at most :math:`\frac{1}{2}\sum_b p_b n_b`, half the
+    share of the pairs within one bin. Bins are 1,024 even steps of z / (4 + \|z\|) for a logit z: unlike the logistic
+    function this separates scores far from 0 too, in steps of 1/128 at z = 0 and 1/20 at z = 6. For 400 items, a
+    tenth of them positive, the mean error is 0.0002 if the logits of a class have a standard deviation of 1. If it is
+    0.05, as in an untrained model, the error is 0.002 around a logit of 0 and 0.005 around -3.
 
     >>> import torch
     >>> y = torch.tensor([[0.0], [0.0], [1.0], [float("nan")]])
     >>> step = Step(torch.tensor([[-2.0], [1.0], [0.5], [3.0]]), y, (4,), torch.arange(4))
     >>> task = GraphMultiLabel(tasks=1)
-    >>> found = task.metrics({name: count.sum(0) for name, count in task.counts(step).items()})
-    >>> found["roc_auc"], round(found["accuracy"], 3)
+    >>> metrics = task.metrics({name: count.sum(0) for name, count in task.counts(step).items()})
+    >>> metrics["roc_auc"], round(metrics["accuracy"], 3)
     (0.5, 0.667)
     """
 
@@ -49,7 +48,7 @@ class MultiLabel(MultiTask):
         return F.binary_cross_entropy_with_logits(output, y, reduction="none")
 
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """`scores` `[parties, tasks, 2, bins]`, how many of either class lie in each bin, and the sum of the losses."""
+        """How many `scores` of either class lie in each bin, `[parties, tasks, 2, bins]`, and the sum of the losses."""
         y, known = self.labels(step)
         item, task = known.nonzero(as_tuple=True)
         scores, positive = step.output[known], y[known].long()
@@ -68,12 +67,12 @@ class MultiLabel(MultiTask):
         if entries == 0:
             return {}
         hits = negative[:, : BINS // 2].sum() + positive[:, BINS // 2 :].sum()
-        found = {"accuracy": float(hits / entries), "loss": float(counts["loss"] / entries)}
-        under = areas(counts["scores"])
-        both = ~under.isnan()
+        metrics = {"accuracy": float(hits / entries), "loss": float(counts["loss"] / entries)}
+        auc = areas(counts["scores"])
+        both = ~auc.isnan()
         if bool(both.any()):
-            found["roc_auc"] = float(under[both].mean())
-        return found
+            metrics["roc_auc"] = float(auc[both].mean())
+        return metrics
 
 
 class NodeMultiLabel(MultiLabel):
@@ -91,10 +90,10 @@ class GraphMultiLabel(MultiLabel):
 
 
 def areas(scores: Tensor) -> Tensor:
-    """Areas under ROC curves, `[...]`; NaN where there are no scores of one class.
+    """Areas under ROC curves, `[...]`; NaN where a class has no scores.
 
     Arguments:
-        scores: how many scores of either class, the negative first, lie in each bin, `[..., 2, bins]`.
+        scores: how many scores of either class, negatives first, lie in each bin, `[..., 2, bins]`.
     """
     negative, positive = scores.cpu().double().unbind(-2)
     below = negative.cumsum(-1) - negative / 2
@@ -102,7 +101,7 @@ def areas(scores: Tensor) -> Tensor:
 
 
 def _bins(scores: Tensor) -> Tensor:
-    """The bin of every score; one that is no number (its party is named for it by the loss) in the middle."""
+    """The bin of every score. NaN goes to the middle bin; the loss names its party."""
     finite = scores.detach().nan_to_num(nan=0.0)
     place = (BINS // 2) * (finite / (WIDTH + finite.abs()))
     return (place.floor().long() + BINS // 2).clamp(0, BINS - 1)

@@ -14,9 +14,9 @@ from isthmus.tasks.base import MultiTask, Step
 
 
 class Regression(MultiTask):
-    """Mean squared error; its root and the mean absolute error, over the labelled entries of all tasks together.
+    """Mean squared error; RMSE and MAE over the labelled entries of all tasks together.
 
-    Labels are taken as they are: tasks of unlike scales weigh by their scale, so bring them to one before.
+    Labels are not scaled: a task with larger numbers weighs more, so scale them to one range before.
 
     >>> import torch
     >>> y = torch.tensor([[1.0], [2.0], [float("nan")]])
@@ -32,7 +32,7 @@ class Regression(MultiTask):
         return F.mse_loss(output, y, reduction="none")
 
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """How many labelled `entries` there are, and the sums of their `squared` and `absolute` errors."""
+        """The number of labelled `entries`, and the sums of their `squared` and `absolute` errors."""
         y, known = self.labels(step)
         gap = (step.output - y).masked_fill(~known, 0.0).cpu().double()  # some devices have no doubles
         sums = {"squared": gap.square(), "absolute": gap.abs()}
