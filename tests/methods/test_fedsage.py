@@ -21,10 +21,10 @@ from isthmus.methods.fedsage import (
     FedSagePlus,
     Ground,
     NeighGen,
-    encoded,
-    generated,
+    add_generated,
+    encode,
+    generate,
     means,
-    mended,
     others_gradients,
     own_gradients,
     similar_nodes,
@@ -139,7 +139,7 @@ def solved(shown, answered, scale):
     hidden = F.linear(inputs, weights["feature.0.weight"], weights["feature.0.bias"]).relu()
     slopes = torch.linalg.lstsq(hidden.t(), answered["feature.1.weight"].t(), driver="gelsd").solution
     count = inputs.size(0) * slopes.size(1)
-    return scale * (generated(weights, inputs) - slopes * count / 2), torch.linalg.matrix_rank(hidden) == len(inputs)
+    return scale * (generate(weights, inputs) - slopes * count / 2), torch.linalg.matrix_rank(hidden) == len(inputs)
 
 
 @pytest.mark.usefixtures("double_precision")
@@ -182,7 +182,7 @@ def test_a_partners_gradient_is_that_of_the_distance_to_its_nearest_mean(seed, i
     }
     given_, near = (torch.randn(n, w, generator=source).double() for n, w in ((inputs, 3), (targets, 4)))
     loss = torch.stack(
-        [min(((row - target) ** 2).mean() for target in near) for row in generated(weights, given_)]
+        [min(((row - target) ** 2).mean() for target in near) for row in generate(weights, given_)]
     ).mean()
     due = torch.autograd.grad(loss, list(weights.values()))
     found = others_gradients(weights, given_, near)
@@ -212,9 +212,9 @@ def test_a_generator_learns_how_many_are_missing_and_what_they_are_like():
     state |= {"first": zeros, "second": zeros}
     for _ in range(120):
         state = options.step(state, own_gradients(options, state["weights"], ground, source))
-    z = encoded(state["weights"], ground, ground.edges)
+    z = encode(state["weights"], ground, ground.edges)
     assert int(options.counts(state["weights"], z).float().mean().round()) == 3  # of six neighbours half are hidden
-    other = generated(state["weights"], z + torch.randn(z.shape, generator=source))
+    other = generate(state["weights"], z + torch.randn(z.shape, generator=source))
     assert bool((other.argmax(1) != kind).float().mean() > 0.9)
 
 
@@ -241,7 +241,7 @@ def test_hidden_nodes_are_no_part_of_what_the_encoder_reads():
 def test_a_mended_graph_has_the_generated_neighbours_and_nothing_else_new():
     party = make_node_parties((5,), weighted=True)[0]
     missing, x = torch.tensor([0, 2, 0, 1, 0]), torch.arange(3.0).unsqueeze(1).expand(3, FEATURES)
-    found = mended(party, missing, x)
+    found = add_generated(party, missing, x)
     assert found.nodes == 8
     torch.testing.assert_close(found.graph.x, torch.cat([party.graph.x, x]))
     new = found.graph.edge_index[:, party.edges :]

@@ -31,22 +31,21 @@ from isthmus.nn.weights import Weights
 from isthmus.options import Options
 from isthmus.tasks.base import Task
 
-AT_ONCE = 500
-"""Nodes among which similar ones are looked for at a time: all distances between them are computed."""
+MAX_COMPARED = 500
+"""Most nodes between which all distances are computed at once."""
 
 
 class FedSage(FedAvg):
-    """FedSage (Zhang et al. 2021): federated averaging of GraphSAGE; edges between parties do not exist.
+    """FedSage (Zhang et al. 2021): federated averaging of GraphSAGE; edges between parties are ignored.
 
-    A party's nodes learn from their neighbours at the party alone. GraphSAGE tells a node apart from the mean of its
-    neighbours, so that a neighbourhood of which a part is missing still has a mean like the whole one's.
+    A party's nodes learn from their neighbours at the party only. GraphSAGE treats a node apart from the mean of its
+    neighbours, and the mean over a part of a neighbourhood is still like the mean over all of it.
 
     Layer:  h_v <- ReLU(W_1 mean_{u in N_v} h_u + W_2 h_v + b), W, b by layer
     Server: w_{t+1} = sum_k (n_k / n) w_k, over the parties drawn
 
-    N_v are the neighbours at v's own party, all of them where the paper draws some; the last layer has no ReLU.
-
-    What travels: weights of the model from each party, of which the server reads the mean, and the mean back.
+    N_v are all neighbours at v's own party, where the paper draws some; the last layer has no ReLU. The server reads
+    the mean of the parties' weights.
     """
 
     name: ClassVar[str] = "fedsage"
@@ -65,21 +64,21 @@ class NeighGen(Options):
     z = GraphSAGE(own graph), its rows scaled to the length of the noise;
     dGen: d = a z + b, the number of missing neighbours; fGen: x = W_2 ReLU(W_1 (z + e) + b_1) + b_2, one of them.
 
-    The paper ends fGen with tanh; here it is linear, for features need not lie within -1 and 1.
+    The paper ends fGen with tanh; here it is linear, because features need not lie within -1 and 1.
     """
 
     hide: float = Field(0.1, gt=0, lt=1)
-    """Share of a party's nodes that are hidden in a step, to see what missing neighbours are like."""
+    """Share of a party's nodes that are hidden in a step, as examples of missing neighbours."""
     most: int = Field(5, ge=1)
     """Most neighbours that are generated for a node."""
     width: int = Field(32, ge=1)
     """Width of the embeddings; the hidden layer of fGen is twice as wide."""
     epochs: int = Field(20, ge=0)
-    """Steps that a party takes on its own data alone."""
+    """Steps on the party's own data, before the rounds with partners."""
     rounds: int = Field(10, ge=0)
-    """Steps that it takes after these with what other parties say of the neighbours it generates."""
+    """Rounds with partners; each is a step on the own loss and on the partners' gradients."""
     nodes: int = Field(128, ge=1)
-    """Most nodes, drawn anew, for which neighbours are generated in a step."""
+    """Most nodes for which neighbours are generated in a step; they are drawn in each."""
     lr: float = Field(0.003, gt=0)
     """Learning rate of Adam."""
     weight_degree: float = Field(1.0, ge=0)
@@ -88,7 +87,7 @@ class NeighGen(Options):
     """Weight of the squared distance of a generated neighbour to the nearest real one, here and at each partner."""
 
     def start(self, features: int, source: torch.Generator, like: Tensor) -> Weights:
-        """Weights before training, of the party whose generator `source` is; at first it generates zeros."""
+        """Weights before training; at first fGen generates zeros."""
         width, inner = self.width, 2 * self.width
         shapes = {
             "encoder.0.own": (width, features), "encoder.0.near": (width, features),
@@ -101,15 +100,15 @@ class NeighGen(Options):
             weights[f"{name}.weight"] = (uniform * into**-0.5).to(like.device)
             if not name.startswith("encoder"):
                 weights[f"{name}.bias"] = like.new_zeros(out)
-        weights["feature.1.weight"].zero_()  # else what it started with is still there when it has learned the rest
+        weights["feature.1.weight"].zero_()  # or its first values would remain after training
         return weights
 
     def counts(self, weights: Weights, z: Tensor) -> Tensor:
-        """How many neighbours are generated for each node, `[nodes]`."""
+        """Number of neighbours to generate for each node, `[nodes]`."""
         return _degree(weights, z).nan_to_num().round().clamp(0, self.most).long()
 
     def step(self, state: Mapping[str, Any], gradients: Weights) -> dict[str, Any]:
-        """What a party keeps of its generator, after a step of Adam."""
+        """The state of a party's generator after a step of Adam."""
         options = Optimizer(optimizer="adam", lr=self.lr, weight_decay=0.0)
         at = int(state["step"]) + 1
         weights, first, second = server_step(options, at, state["weights"], gradients, state["first"], state["second"])
@@ -117,12 +116,11 @@ class NeighGen(Options):
 
 
 class FedSagePlus(FedSage):
-    """FedSage+ (Zhang et al. 2021): graphs are mended with generated neighbours, then FedSage.
+    """FedSage+ (Zhang et al. 2021): parties mend their graphs with generated neighbours, then FedSage.
 
-    Each party hides nodes of its own and trains a generator (`NeighGen`) to say how many are missing at a node and
-    what their features are. Then, round by round, its partners say how to change the generator so that what it makes
-    comes nearer to the nodes that they have. Last, each party adds generated neighbours to its graph and trains on
-    that; own nodes alone are trained on and evaluated. As in the paper, nobody uses the edges across the border.
+    Each party hides some of its nodes and trains a generator (`NeighGen`) to predict how many neighbours a node misses
+    and their features. Partners then send gradients that bring generated neighbours nearer to their own nodes. Last,
+    each party adds generated neighbours to its graph and trains on it; only own nodes are trained on and evaluated.
 
     Encoder:  z_v = GraphSAGE(own graph without the hidden nodes), of fixed length
     dGen:     d_v = a z_v + b, how many neighbours of v are missing
@@ -133,21 +131,16 @@ class FedSagePlus(FedSage):
     Step:     Adam along grad L_i + wf sum_j grad_{fGen} L_ij
     Mended:   v gets round(d_v) neighbours x_v, from 0 to most
 
-    wd and wf are weight_degree and weight_feature, |.|^2 is a mean over features, m_i(u) the mean that stands for u
-    at party i, see below. The paper's own and cross losses are these with a node's features x_u where means are here,
-    and with tanh at the end of fGen.
+    wd and wf are weight_degree and weight_feature, |.|^2 is a mean over features, m_i(u) the mean of the group of nodes
+    that u is in at party i. The paper's losses compare with a node's features x_u, and its fGen ends with tanh.
 
-    What travels in this set-up: to the server the mean square of all features, as a sum over parties. From a party to
-    its partners the weights of its fGen and, for some nodes drawn in each round, the embedding plus noise, once for
-    each neighbour to generate; back to it the gradient of the fGen's weights, summed over all of these. These the
-    server passes on and does not read.
+    In the set-up the server reads the mean square of all features, as a sum over parties. A party sends its partners
+    the weights of its fGen and, for some nodes drawn in each round, embeddings plus noise; each returns the gradient of
+    these weights. The server passes both on.
 
-    A gradient by a generated feature is a raw feature of the partner's; and a sum over many nodes is little help where
-    the receiver knows the inputs, for it can then be solved for every term. So what an fGen makes, one's own or
-    another's, is never compared with a node's features, but with means over `min_size` or more similar nodes, each node
-    being in one of them for good. Whatever is solved for is such a mean. Where all nodes of a mean are alike, it is
-    what they are. Embeddings of own nodes do travel, as in the paper; the weights that make them do not. The noise on
-    them is drawn by the study's seed, as all draws are: who knows the seed can subtract it.
+    From such gradients a party can solve for what its generator was compared with. Therefore no generator meets a
+    node's features, but only means over groups of `min_size` or more similar nodes. Embeddings of own nodes do travel,
+    as in the paper. Their noise is drawn from the study's seed: whoever knows the seed can subtract it.
     """
 
     name: ClassVar[str] = "fedsage-plus"
@@ -163,9 +156,9 @@ class FedSagePlus(FedSage):
     neighgen: NeighGen = NeighGen()
     """The generator of missing neighbours."""
     partners: int = Field(5, ge=0)
-    """Parties that a party's generator is sent to in a round of its training, drawn anew each time."""
+    """Parties that a generator is sent to in a round; they are drawn in each."""
     min_size: int = Field(5, ge=1)
-    """Nodes over which features are averaged before a generator meets them; 1 is the paper's, which tells raw rows."""
+    """Fewest nodes whose features are averaged before a generator meets them; the paper's 1 discloses raw features."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if state.once("mend"):
@@ -187,13 +180,12 @@ class FedSagePlus(FedSage):
             self, method: FedSagePlus, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
             super().__init__(method, parties, task, module, **where)
-            # a party that fails in the set-up trains on what it has
-            self.begin(prepared=[_nothing_made(party) for party in parties])
-            self._made = self.hosted
+            # for a party that fails in the set-up
+            self.begin(prepared=[_not_mended(party) for party in parties])
 
         @action
         def scale(self, request: Payload) -> Answer:
-            """How large features are: a generator starts with outputs of that size."""
+            """Sum and number of squared features, which scale the generators' losses."""
             squares = [_values(party.graph.x).double().square().sum() for party in self.cohort.parties]
             entries = [party.nodes * party.features for party in self.cohort.parties]
             return Answer({"squares": torch.stack(squares), "entries": torch.tensor(entries)})
@@ -218,11 +210,11 @@ class FedSagePlus(FedSage):
 
         @action
         def show(self, request: Payload) -> Mail:
-            """To each partner: fGen, and what it is to generate neighbours from."""
+            """Send fGen and its inputs to each partner."""
             options, letters = self.method.neighgen, []
             each = zip(self._grounds(), self._weights(), request["partners"], self.generators("show"), strict=True)
             for ground, weights, partners, source in each:
-                z = encoded(weights, ground, ground.edges)
+                z = encode(weights, ground, ground.edges)
                 chosen = _drawn(ground.nodes, options.nodes, source).to(z.device)
                 z = z[chosen].repeat_interleave(options.counts(weights, z[chosen]), dim=0)
                 letter = {"inputs": _noisy(z, source), "weights": _of_features(weights)}
@@ -231,7 +223,7 @@ class FedSagePlus(FedSage):
 
         @action
         def compare(self, request: Payload) -> Mail:
-            """Back to each who asked: the gradient of its fGen by the distance to the nearest means here."""
+            """Return to each party the gradient of its fGen, by distance to the nearest means here."""
             options, letters = self.method.neighgen, []
             each = zip(self._grounds(), self.received("show"), self.generators("compare"), strict=True)
             for ground, came, source in each:
@@ -243,8 +235,8 @@ class FedSagePlus(FedSage):
 
         @action
         def learn(self, request: Payload) -> Answer:
-            """A step along the own gradient and those that came."""
-            options, moved_on = self.method.neighgen, []
+            """A step along the own gradient and the partners'."""
+            options, states = self.method.neighgen, []
             each = zip(
                 self.kept.each("neighgen"),
                 self._grounds(),
@@ -257,36 +249,33 @@ class FedSagePlus(FedSage):
                 for partner in sorted(came):
                     for name, gradient in came[partner].items():
                         gradients[name] = gradients[name] + options.weight_feature * gradient
-                moved_on.append(options.step(state, gradients))
-            self.kept["neighgen"] = moved_on
+                states.append(options.step(state, gradients))
+            self.kept["neighgen"] = states
             return Answer({})
 
         @action
         def mend(self, request: Payload) -> Answer:
             """From here on the parties train on their mended graphs."""
-            options, made = self.method.neighgen, []
+            options, generated_parts = self.method.neighgen, []
             for ground, weights, source in zip(self._grounds(), self._weights(), self.generators("mend"), strict=True):
-                z = encoded(weights, ground, ground.edges)
+                z = encode(weights, ground, ground.edges)
                 missing = options.counts(weights, z)
-                x = ground.scale * generated(weights, _noisy(z.repeat_interleave(missing, dim=0), source))
-                made.append({"missing": missing, "x": x})
-            self.kept["prepared"] = made
+                x = ground.scale * generate(weights, _noisy(z.repeat_interleave(missing, dim=0), source))
+                generated_parts.append({"missing": missing, "x": x})
+            self.kept["prepared"] = generated_parts
             self.invalidate()
-            for name in ("neighgen", "groups"):  # they have served
-                self.kept[name] = [False] * len(made)
+            for name in ("neighgen", "groups"):  # no longer needed
+                self.kept[name] = [False] * len(generated_parts)
             for name in ("show", "compare"):
                 self.inbox.pop(name, None)
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
-            return mended(party, prepared["missing"].cpu(), prepared["x"].cpu())
-
-        def _ground(self, party: Party, groups: Tensor, scale: float) -> Ground:
-            return Ground.of(party, groups, scale, self.hosted.device)
+            return add_generated(party, prepared["missing"].cpu(), prepared["x"].cpu())
 
         def _grounds(self) -> list[Ground]:
             known = self.kept.each("groups"), self.kept.each("scale")
-            return [self._ground(*each) for each in zip(self.cohort.parties, *known, strict=True)]
+            return [Ground.of(*each, self.hosted.device) for each in zip(self.cohort.parties, *known, strict=True)]
 
         def _weights(self) -> list[Weights]:
             return [state["weights"] for state in self.kept.each("neighgen")]
@@ -302,7 +291,7 @@ def _values(x: Tensor) -> Tensor:
 
 
 def _partners(federation: Federation, count: int, at: int) -> Each:
-    """For every party the others that its generator goes to; each party is asked equally often."""
+    """For every party its partners in a round; each party is a partner equally often."""
     names = federation.parties
     order = torch.randperm(len(names), generator=generator(federation.seed, "partners", at)).tolist()
     ring = [names[position] for position in order] * 2
@@ -314,13 +303,13 @@ def _partners(federation: Federation, count: int, at: int) -> Each:
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """A party's own graph, and the means of features that a generator may meet.
+    """A party's own graph, and the mean features that generators are compared with.
 
     Arguments:
         x: features, `[nodes, features]`, sparse or dense.
         edges: `[2, edges]`.
-        groups: for every node its mean, `[nodes]`; empty where the party has too few nodes for one.
-        scale: what features are divided by before they are compared.
+        groups: the group of each node, `[nodes]`; empty if the party has too few nodes for one.
+        scale: divides features before they are compared.
     """
 
     x: Tensor
@@ -338,7 +327,7 @@ class Ground:
 
     @cached_property
     def features(self) -> Any:
-        """What the encoder reads."""
+        """The encoder's input."""
         return Features(self.x) if rows.is_sparse(self.x) else self.x
 
     @cached_property
@@ -348,10 +337,11 @@ class Ground:
 
 
 def similar_nodes(x: Tensor, min_size: int, source: torch.Generator) -> Tensor:
-    """Groups of at least `min_size` nodes with similar features: for every node its group; empty where there are fewer.
+    """Group nodes with similar features, at least `min_size` in each; return each node's group, empty if there are
+    fewer.
 
-    The node that lies farthest out and those nearest to it are a group; then the same with those that are left. Of a
-    large graph this is done for some nodes, drawn at random, at a time.
+    The node farthest from the mean and those nearest to it are a group; then the same with the rest. A large graph is
+    first split at random.
 
     >>> similar_nodes(torch.tensor([[0.0], [9.0], [8.0], [1.0], [2.0]]), 2, torch.Generator()).tolist()
     [1, 0, 0, 1, 1]
@@ -360,7 +350,7 @@ def similar_nodes(x: Tensor, min_size: int, source: torch.Generator) -> Tensor:
     if nodes < min_size:
         return torch.empty(0, dtype=torch.long)
     groups = torch.empty(nodes, dtype=torch.long)
-    parts = torch.randperm(nodes, generator=source).tensor_split(-(-nodes // max(AT_ONCE, 2 * min_size)))
+    parts = torch.randperm(nodes, generator=source).tensor_split(-(-nodes // max(MAX_COMPARED, 2 * min_size)))
     first = 0
     for part in parts:
         part = part.sort().values
@@ -402,7 +392,7 @@ def means(x: Tensor, groups: Tensor) -> Tensor:
 # ---- the generator
 
 
-def encoded(weights: Weights, ground: Ground, edges: Tensor) -> Tensor:
+def encode(weights: Weights, ground: Ground, edges: Tensor) -> Tensor:
     """Two layers of GraphSAGE along these edges, rows scaled to the length of the noise, `[nodes, width]`."""
     degree = torch.bincount(edges[1], minlength=ground.nodes).to(weights["degree.bias"].dtype)
     mean = Propagation(edges, degree[edges[1]].reciprocal(), ground.nodes)
@@ -412,7 +402,7 @@ def encoded(weights: Weights, ground: Ground, edges: Tensor) -> Tensor:
     return F.normalize(F.linear(h, own) + mean @ F.linear(h, near)) * own.size(0) ** 0.5
 
 
-def generated(weights: Weights, inputs: Tensor) -> Tensor:
+def generate(weights: Weights, inputs: Tensor) -> Tensor:
     """fGen: one neighbour's features for every row, `[rows, features]`."""
     h = F.linear(inputs, weights["feature.0.weight"], weights["feature.0.bias"]).relu()
     return F.linear(h, weights["feature.1.weight"], weights["feature.1.bias"])
@@ -424,19 +414,19 @@ def _degree(weights: Weights, z: Tensor) -> Tensor:
 
 
 def _of_features(weights: Weights) -> Weights:
-    """The weights of fGen: what partners get to see of a generator."""
+    """The weights of fGen, which partners receive."""
     return {name: weight for name, weight in weights.items() if name.startswith("feature")}
 
 
 def own_gradients(options: NeighGen, weights: Weights, ground: Ground, source: torch.Generator) -> Weights:
-    """Gradients of a party's own loss in one step, in which some of its nodes are hidden."""
+    """Gradients of a party's own loss in one step, with some of its nodes hidden."""
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     edges, device = ground.edges, ground.edges.device
     hidden = torch.zeros(ground.nodes, dtype=torch.bool)
-    away = min(max(1, round(options.hide * ground.nodes)), ground.nodes - 1)
-    hidden[torch.randperm(ground.nodes, generator=source)[:away]] = True
+    count = min(max(1, round(options.hide * ground.nodes)), ground.nodes - 1)
+    hidden[torch.randperm(ground.nodes, generator=source)[:count]] = True
     hidden = hidden.to(device)
-    z = encoded(weights, ground, edges[:, ~hidden[edges].any(0)])
+    z = encode(weights, ground, edges[:, ~hidden[edges].any(0)])
     lost = edges[:, hidden[edges[0]] & ~hidden[edges[1]]]
     missing = torch.bincount(lost[1], minlength=ground.nodes)
     loss = options.weight_degree * F.smooth_l1_loss(_degree(weights, z)[~hidden], missing[~hidden].to(z.dtype))
@@ -445,9 +435,9 @@ def own_gradients(options: NeighGen, weights: Weights, ground: Ground, source: t
         chosen = chosen[_drawn(chosen.numel(), options.nodes, source).to(device)]
         known = _some_hidden(lost, chosen, options.most, source)
         row = torch.arange(chosen.numel(), device=device).repeat_interleave(missing[chosen].clamp(max=options.most))
-        made = generated(weights, _noisy(z[chosen[row]], source))
+        x = generate(weights, _noisy(z[chosen[row]], source))
         near = torch.where(known >= 0, ground.groups[known], -1)[row]
-        loss = loss + options.weight_feature * _distance(made, ground.targets, near)
+        loss = loss + options.weight_feature * _distance(x, ground.targets, near)
     found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     return {
         name: torch.zeros_like(weight) if gradient is None else gradient
@@ -456,24 +446,24 @@ def own_gradients(options: NeighGen, weights: Weights, ground: Ground, source: t
 
 
 def others_gradients(weights: Weights, inputs: Tensor, targets: Tensor) -> Weights:
-    """Gradients of another party's fGen by the distance of what it generates to the nearest of the targets."""
+    """Gradients of another party's fGen, by distance of its outputs to the nearest targets."""
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    made = generated(weights, inputs)
-    apart = torch.cdist(made.detach(), targets)
-    loss = (made - targets[apart.argmin(1)]).square().mean()
+    x = generate(weights, inputs)
+    apart = torch.cdist(x.detach(), targets)
+    loss = (x - targets[apart.argmin(1)]).square().mean()
     return dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
 
 
-def _distance(made: Tensor, targets: Tensor, near: Tensor) -> Tensor:
-    """Mean squared distance of the rows to the nearest of their own targets, `near` `[rows, choices]`, -1 for none."""
+def _distance(x: Tensor, targets: Tensor, near: Tensor) -> Tensor:
+    """Mean squared distance of rows to the nearest of their targets; `near` is `[rows, choices]`, -1 for none."""
     with torch.no_grad():
-        apart = (made.unsqueeze(1) - targets[near.clamp(min=0)]).square().sum(2)
+        apart = (x.unsqueeze(1) - targets[near.clamp(min=0)]).square().sum(2)
         nearest = near.gather(1, apart.masked_fill(near < 0, torch.inf).argmin(1, keepdim=True)).squeeze(1)
-    return (made - targets[nearest]).square().mean()
+    return (x - targets[nearest]).square().mean()
 
 
 def _some_hidden(lost: Tensor, chosen: Tensor, most: int, source: torch.Generator) -> Tensor:
-    """Some hidden neighbours of each chosen node, `[chosen, most]`, -1 where there are no more."""
+    """Draw up to `most` hidden neighbours of each chosen node, `[chosen, most]`, -1 for none."""
     order = torch.randperm(lost.size(1), generator=source).to(lost.device)
     lost = lost[:, order]
     lost = lost[:, torch.argsort(lost[1], stable=True)]
@@ -487,7 +477,7 @@ def _some_hidden(lost: Tensor, chosen: Tensor, most: int, source: torch.Generato
 
 
 def _drawn(count: int, most: int, source: torch.Generator) -> Tensor:
-    """At most so many of `count` positions, drawn at random, ascending."""
+    """Draw at most `most` of `count` positions, ascending."""
     if count <= most:
         return torch.arange(count)
     return torch.randperm(count, generator=source)[:most].sort().values
@@ -501,30 +491,30 @@ def _noisy(z: Tensor, source: torch.Generator) -> Tensor:
 # ---- mended graphs
 
 
-def _nothing_made(party: Party) -> dict[str, Tensor]:
+def _not_mended(party: Party) -> dict[str, Tensor]:
     return {"missing": torch.zeros(party.nodes, dtype=torch.long), "x": torch.zeros(0, party.features)}
 
 
-def mended(party: Party, missing: Tensor, x: Tensor) -> Party:
-    """The party with generated neighbours, each joined to its node; they are in no split, and in no pair.
+def add_generated(party: Party, missing: Tensor, x: Tensor) -> Party:
+    """Add generated neighbours to a party, each joined to its node; they are in no split and in no pair.
 
     Arguments:
-        missing: how many each node gets, `[nodes]`.
+        missing: number of neighbours for each node, `[nodes]`.
         x: their features, node after node.
     """
-    made, graph = x.size(0), party.graph
-    if not made:
+    count, graph = x.size(0), party.graph
+    if not count:
         return replace(party, border=None)
-    ends = torch.stack([torch.arange(party.nodes).repeat_interleave(missing), party.nodes + torch.arange(made)])
+    ends = torch.stack([torch.arange(party.nodes).repeat_interleave(missing), party.nodes + torch.arange(count)])
     whole = Data(edge_index=torch.cat([graph.edge_index, ends, ends.flip(0)], dim=1), y=graph.y)
-    whole.x, whole.num_nodes = torch.cat([rows.to_dense(graph.x), x.to(graph.x.dtype)]), party.nodes + made
+    whole.x, whole.num_nodes = torch.cat([rows.to_dense(graph.x), x.to(graph.x.dtype)]), party.nodes + count
     if (weight := getattr(graph, "edge_weight", None)) is not None:
-        whole.edge_weight = torch.cat([weight, weight.new_ones(2 * made)])
+        whole.edge_weight = torch.cat([weight, weight.new_ones(2 * count)])
     masks = {split: getattr(party, split) for split in SPLITS}
     if party.level == "node":
-        whole.y = torch.cat([graph.y, graph.y.new_zeros(made, *graph.y.shape[1:])])
-        masks = {split: torch.cat([mask, mask.new_zeros(made)]) for split, mask in masks.items()}
+        whole.y = torch.cat([graph.y, graph.y.new_zeros(count, *graph.y.shape[1:])])
+        masks = {split: torch.cat([mask, mask.new_zeros(count)]) for split, mask in masks.items()}
     ids = party.ids
-    if ids is not None:  # ids that nobody has
-        ids = torch.cat([ids, min(0, int(ids.min())) - 1 - torch.arange(made)])
+    if ids is not None:  # ids that no other node has
+        ids = torch.cat([ids, min(0, int(ids.min())) - 1 - torch.arange(count)])
     return replace(party, graph=whole, ids=ids, border=None, **masks)
