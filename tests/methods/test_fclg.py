@@ -252,7 +252,7 @@ def test_a_task_and_a_method_must_both_do_without_labels():
         Run(FCLG(), parties, labelled, module)
     with pytest.raises(IsthmusError, match=r"needs an encoder that weighs edges.*model.weighted = true"):
         Run(FCLG(), parties, task, module_for(Encoder.named("gin")(), parties, task, 0))
-    with pytest.raises(IsthmusError, match="trains encoders of Isthmus that embed"):
+    with pytest.raises(IsthmusError, match="needs an encoder of Isthmus that embeds"):
         Run(FCLG(), parties, task, torch.nn.Linear(2, 2))
 
 
@@ -300,7 +300,7 @@ def test_a_trainer_is_named_or_made_or_a_table():
 
 
 def test_one_graph_at_a_time_tells_nothing():
-    with pytest.raises(IsthmusError, match=r"a graph alone is told from no other: set local.batch_size"):
+    with pytest.raises(IsthmusError, match=r"contrasts the graphs of a batch: set local.batch_size"):
         run(method(local={**SGD, "batch_size": 1}), make_graph_parties())
 
 

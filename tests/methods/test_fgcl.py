@@ -363,11 +363,11 @@ def test_tasks_with_missing_labels_are_learned(labels):
 
 
 def test_what_does_not_go_together_is_one_line():
-    with pytest.raises(IsthmusError, match="needs an encoder of Isthmus that weighs edges"):
+    with pytest.raises(IsthmusError, match="needs an encoder that weighs edges"):
         run(method(), make_graph_parties(), "gin")
     with pytest.raises(IsthmusError, match="is for graph tasks"):
         run(method(), make_node_parties())
-    with pytest.raises(IsthmusError, match="encoder 'cheb' reads no weights below 0"):
+    with pytest.raises(IsthmusError, match="encoder 'cheb' needs weights of at least 0"):
         run(method(post={"clamp": False}), make_graph_parties(), "cheb")
     for epsilons in ([], [0.0], [1.0, 1.0, 1.0], [float("inf")]):
         with pytest.raises(IsthmusError, match="epsilons"):

@@ -21,24 +21,22 @@ from isthmus.tasks.base import Step
 class FCLG(TwoViews):
     """FCLG (Li et al.), Algorithm 1: a party contrasts its graphs with each other, and its model with the server's.
 
-    U and V are embeddings of a batch of graphs and of their diffusions by the model trained now, U_s those of the
-    graphs by the server's model, U_c^(t-1) by the party's own as it was at the end of the epoch before:
+    Graphs are told apart without labels, each from its diffusion and from other graphs; a second contrast holds a
+    party's model near the server's and away from its own of the epoch before. U and V are embeddings of a batch of
+    graphs and of their diffusions by the trained model, U_s those of the graphs by the server's model, U_c^(t-1) by the
+    party's model at the end of the epoch before:
 
     L(u, v) = log(sum_{z in U + V, z != u} exp(u z / tau) / exp(u v / tau))     (5)
     l_intra = 1/2B sum_u (L(u, v) + L(v, u))     (6)
     l_inter = log(1 + exp((cos(U, U_c^(t-1)) - cos(U, U_s)) / tau'))     (7)
     l       = inter_weight l_inter + l_intra     (9)
 
-    (7) is a mean over the graphs. In (5) embeddings get length 1 first: as printed, dot products of sums over nodes
-    overflow. The paper has no `inter_weight`; it is 1.
+    (7) is a mean over the graphs; a round's first epoch has no l_inter. `trainer` averages weights: the server reads
+    their mean. Embeddings for evaluation are those of the graphs as they are.
 
-    In the first epoch of a round there is no epoch before and no l_inter. With one batch in an epoch U equals
-    U_c^(t-1), which then gives no gradient. `inter` has the paper's variants: Intra-FedAvg ("none"), Intra-KL (2) and
-    Intra-MSE (3). Their embeddings get length 1 as well, and KL divides them by tau' before the softmax: embeddings are
-    sums over nodes, whose softmax is 1 for one column and 0 for all others. FCLG-H (8) is `inter_on = "nodes"`.
-
-    Embeddings that are evaluated are those of the graphs as they are. With batch normalisation U has the statistics of
-    its batch, U_s and U_c the running ones.
+    In (5), and in the paper's variants (2) and (3), embeddings get length 1: as printed, dot products of sums over
+    nodes overflow. With one batch per epoch U equals U_c^(t-1), which then gives no gradient. With batch normalisation
+    U has the statistics of its batch, U_s and U_c the running ones.
     """
 
     name: ClassVar[str] = "fclg"
@@ -47,16 +45,17 @@ class FCLG(TwoViews):
     temperature: float = Field(0.5, gt=0)
     """Temperature of the contrast between graphs (tau)."""
     inter: Literal["contrast", "none", "kl", "mse"] = "contrast"
-    """What holds a party's model to the server's: (7), nothing, (2) or (3)."""
+    """Loss between a party's model and the server's: (7); none, the paper's Intra-FedAvg; Intra-KL (2); Intra-MSE
+    (3)."""
     inter_on: Literal["graphs", "nodes"] = "graphs"
-    """Whose embeddings are compared between models."""
+    """Compare embeddings of graphs between models, or of nodes, the paper's FCLG-H (8)."""
     inter_temperature: float = Field(0.5, gt=0)
     """Temperature of the contrast between models (tau')."""
     inter_weight: float = Field(1.0, ge=0)
-    """Weight of l_inter; the paper has none."""
+    """Weight of l_inter; the paper has none, which is 1."""
 
     class AtParty(TwoViews.AtParty):
-        learned: FCLG
+        loss_method: FCLG
 
         def __init__(self, method: FCLG, parties: Sequence[Party], *args: Any, **where: Any) -> None:
             super().__init__(method, parties, *args, **where)
@@ -69,27 +68,28 @@ class FCLG(TwoViews):
             return super().read(chosen, epoch, at)
 
         def _remember(self, epoch: int) -> None:
-            """U_s (line 16) before the first epoch, U_c^(t-1) before every other one; of all graphs of the parties."""
-            contrast = self.learned.inter == "contrast"
-            if self.learned.inter == "none" or (epoch and not contrast) or (contrast and self.method.local.epochs == 1):
+            """Store U_s (line 16) before the first epoch and U_c^(t-1) before every other, of all graphs."""
+            contrast = self.loss_method.inter == "contrast"
+            unused = contrast and self.method.local.epochs == 1
+            if self.loss_method.inter == "none" or (epoch and not contrast) or unused:
                 return
             with self.model.evaluating():
                 output = self.model(self.given.take(self.positions).block)
-            now = output[int(self.learned.inter_on == "graphs")].squeeze(1)
+            now = output[int(self.loss_method.inter_on == "graphs")].squeeze(1)
             self.remembered = [*self.remembered[:1], now] if epoch else [now]
 
         def loss(self, step: Step) -> Tensor:
-            """Lines 17 and 18."""
+            """The loss (9) (lines 17 and 18)."""
             h, u = step.output
-            loss = contrast_views(u, step.sizes, self.learned.temperature)
-            if not self.remembered or (self.learned.inter == "contrast" and len(self.remembered) < 2):
+            loss = contrast_views(u, step.sizes, self.loss_method.temperature)
+            if not self.remembered or (self.loss_method.inter == "contrast" and len(self.remembered) < 2):
                 return loss
-            if self.learned.inter_on == "graphs":
+            if self.loss_method.inter_on == "graphs":
                 now, at, sizes = u[:, 0], step.items, step.sizes
             else:
                 now, at, sizes = h[:, 0], self._nodes_of(step.items), self.block.sizes
             apart = rows.mean_per_party(self.apart(now, [each[at] for each in self.remembered]), sizes)
-            return loss + self.learned.inter_weight * apart
+            return loss + self.loss_method.inter_weight * apart
 
         def _nodes_of(self, graphs: Tensor) -> Tensor:
             batch = self.cohort.block.batch
@@ -97,13 +97,13 @@ class FCLG(TwoViews):
             return rows.chosen_ranges(torch.bincount(batch, minlength=sum(self.cohort.items)), graphs)
 
         def apart(self, now: Tensor, before: Sequence[Tensor]) -> Tensor:
-            """How far embeddings are from what they are to be near, `[rows]`: (7), (8), (2) or (3)."""
-            tau = self.learned.inter_temperature
+            """Loss of embeddings against those of the server's model, `[rows]`: (7), (8), (2) or (3)."""
+            tau = self.loss_method.inter_temperature
             now, server, *own = (F.normalize(each, dim=1) for each in (now, *before))
-            if self.learned.inter == "kl":
+            if self.loss_method.inter == "kl":
                 target = (server / tau).log_softmax(1)
                 return F.kl_div((now / tau).log_softmax(1), target, log_target=True, reduction="none").sum(1)
-            if self.learned.inter == "mse":
+            if self.loss_method.inter == "mse":
                 return (now - server).square().sum(1)
             return F.softplus(((now * own[0]).sum(1) - (now * server).sum(1)) / tau)
 

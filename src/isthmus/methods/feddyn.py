@@ -20,9 +20,9 @@ from isthmus.nn.per_party import Leaf
 class FedDyn(Averaging):
     """FedDyn (Acar et al. 2021), Algorithm 1.
 
-    Each party's loss gets a linear term, which it learns from round to round, and a proximal one: where training ends,
-    all parties stand at the same weights, although the minima of their own losses differ. The server keeps the mean of
-    the linear terms.
+    Each party's loss gets a linear term, learned from round to round, and a proximal one, so that all parties converge
+    to the same weights although the minima of their own losses differ. The server keeps the mean of the linear terms,
+    and reads two sums over parties, of weights and of their changes.
 
     Party:  theta_k = argmin L_k(theta) - <g_k, theta>
                       + (alpha / 2) ||theta - theta_t||^2, by local training;
@@ -38,7 +38,7 @@ class FedDyn(Averaging):
     alpha: float = Field(0.01, gt=0)
     """Weight of the regularisation."""
     weighting: Weighting = "even"
-    """What a party's weights count by; the paper counts parties evenly."""
+    """What a party's weights are weighted by; evenly, as in the paper."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()
@@ -46,7 +46,7 @@ class FedDyn(Averaging):
         for state.round in state.rounds(self.rounds):
             chosen = federation.sample(self.fraction)
             total = federation.total("train", {"weights": state.weights}, of=chosen)
-            # where nobody counts anything: the mean that leaves the weights where they are
+            # the mean if no party has weight: it leaves the weights unchanged
             standing = {name: state.weights[name] + h / self.alpha for name, h in state.h.items()}
             mean, moved = total.mean("weights", default=state.weights | standing), total.sum("moved")
             state.h = {name: h - self.alpha * moved[name] / len(federation.parties) for name, h in state.h.items()}

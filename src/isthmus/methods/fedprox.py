@@ -19,15 +19,15 @@ from isthmus.nn.per_party import Leaf
 class FedProx(FedAvg):
     """FedProx (Li et al. 2020): each party minimises F_k(w) + (mu / 2) ||w - w_t||^2.
 
-    Where parties' data are unlike, local training takes their weights apart, and their mean is nobody's. A term that
-    grows with the distance from the weights that the server sent holds them together; with mu = 0 it is FedAvg.
+    If parties' data differ, local training drives their weights apart, and their mean suits nobody. A term that grows
+    with the distance from the server's weights holds them together; with mu = 0 it is FedAvg.
 
     Party:  w <- w - step(grad F_k(w) + mu (w - w_t)), step by the local optimiser
     Server: w_{t+1} = sum_k (n_k / n) w_k, over the parties drawn
 
-    The term is part of the gradient that the optimiser sees. The paper draws parties by their size and takes the even
-    mean; here, as in FedAvg, they are drawn evenly and count by their training items (`weighting`). Its inexact local
-    solutions, of as many epochs as a party has time for, are not here: all train for `local.epochs`.
+    The term is part of the gradient that the optimiser sees. The paper draws parties by size and takes the even mean;
+    here, as in FedAvg, parties are drawn evenly and weighted by their training items (`weighting`). All parties train
+    for `local.epochs`; the paper's variable amounts of local work are not here.
     """
 
     name: ClassVar[str] = "fedprox"

@@ -193,19 +193,19 @@ class FedSagePlus(FedSage):
         @action
         def start(self, request: Payload) -> Answer:
             """Every party trains its generator alone."""
-            options, scale, started, grouped = self.method.neighgen, float(request["scale"]), [], []
+            options, scale, states, groups_of = self.method.neighgen, float(request["scale"]), [], []
             self.kept["scale"] = [scale] * len(self.cohort)
             for party, source in zip(self.cohort.parties, self.generators("neighgen"), strict=True):
                 groups = similar_nodes(party.graph.x, self.method.min_size, source)
-                ground = self._ground(party, groups, scale)
+                ground = Ground.of(party, groups, scale, self.hosted.device)
                 weights = options.start(party.features, source, ground.targets)
                 zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
                 state: dict[str, Any] = {"step": 0, "weights": weights, "first": zeros, "second": zeros}
                 for _ in range(options.epochs):
                     state = options.step(state, own_gradients(options, state["weights"], ground, source))
-                started.append(state)
-                grouped.append(groups)
-            self.kept["neighgen"], self.kept["groups"] = started, grouped
+                states.append(state)
+                groups_of.append(groups)
+            self.kept["neighgen"], self.kept["groups"] = states, groups_of
             return Answer({})
 
         @action

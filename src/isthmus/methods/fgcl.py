@@ -1,4 +1,4 @@
-"""FGCL: many small graphs whose edges are secret; contrast wins back what noise costs."""
+"""FGCL: many small graphs with secret edges; a contrast between noisy views regains accuracy."""
 
 from __future__ import annotations
 
@@ -34,31 +34,30 @@ from isthmus.tasks.base import Step, Task
 
 
 def budgets(epsilons: list[float]) -> list[float]:
-    """The same, if each is one."""
+    """Return the budgets; one out of range is an error."""
     if not all(0 < epsilon <= 1e6 for epsilon in epsilons):
-        raise ValueError("each is a privacy budget, above 0 and at most 1e6")
+        raise ValueError("each privacy budget must be above 0 and at most 1e6")
     return epsilons
 
 
 class FGCL(FedAvg):
     """FGCL (Yang et al. 2022), Algorithm 1: contrast between two views of a graph, each with noise on its edges.
 
-    A party releases each of its graphs as two views (3): every pair of nodes has a weight, 1 or 0 with noise of its
-    own. Only views are trained on, so that the model tells of an edge no more than they do. Per graph, with k graphs of
-    other labels drawn from a stack of the last ones:
+    A party releases each of its graphs as two views (3): every pair of nodes gets a weight, 1 or 0 plus noise. Only
+    views are trained on, so the model discloses no more of an edge than they do; a contrast between the two regains
+    some of the accuracy that the noise costs. With k graphs of other labels, drawn from a stack of the last ones:
 
     L_c = -log(e_0 / (e_0 + sum_t e_t)), t the k graphs     (6)
     e_t = exp(cos(h_t, h_1) / tau), h_0 and h_1 the views of the graph itself
     L_e = (c(p(h_0), y) + c(p(h_1), y)) / 2     (9)
     L   = gamma L_c + L_e     (10)
+    Server: theta <- ((M - c) theta + sum_{i in S} theta_i) / M,  S the c of M parties drawn     (11)
 
-    With one epsilon there is one view and no contrast: the paper's "Federated + noise".
+    With one epsilon there is one view and no contrast: the paper's "Federated + noise". The server reads the mean of
+    the parties' weights.
 
-    The paper does not say which view a graph's class is read from; here it is the mean of what both say, for all of
-    them are released. `evaluated_on = "first"` reads one.
-
-    The factors of (11) do not sum up to one as printed; it is read as theta <- ((M - c) theta + sum_S theta_i) / M,
-    with S the c of M parties that took part: those that did not count with the old weights.
+    As printed, the factors of (11) do not add up to one; here parties that take no part count with the old weights. The
+    paper does not say which view predicts a graph's class: the default is the mean over both (`evaluated_on`).
     """
 
     name: ClassVar[str] = "fgcl"
@@ -70,45 +69,45 @@ class FGCL(FedAvg):
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
 
     weighting: Weighting = "even"
-    """What a party's weights count by: evenly (the paper's), its training items, or all its items."""
+    """What a party's weights are weighted by: evenly (as in the paper), its training items, or all its items."""
     local: LocalTraining = LocalTraining(epochs=1, batch_size=32)
-    """Training at the parties; batch size 1 is the paper's streaming."""
+    """Training at the parties; the paper streams graphs: batch_size = 1."""
     mechanism: Literal["laplace", "gaussian", "randomized-response"] = "laplace"
-    """What noise the edges get."""
+    """Noise on the edges."""
     epsilons: Annotated[list[float], AfterValidator(budgets)] = Field([1.0, 1.0], min_length=1, max_length=2)
-    """Privacy budget of each view; together they are spent. One view: no contrast."""
+    """Privacy budget of each view, one or two; a run spends their sum."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """Probability with which Gaussian noise may exceed its budget."""
     post: PostProcessing = PostProcessing()
-    """What is made of the noisy weights."""
+    """Processing of the noisy weights."""
     features: Literal["safe", "all"] = "safe"
-    """Features that follow from the edges, such as degrees, are left out; or all are used, and nothing is claimed."""
+    """Leave out features that follow from edges, such as degrees; or use all, and claim no privacy."""
     redraw: Literal["never", "epoch"] = "never"
-    """How often views are drawn: once for all, or anew in every epoch, which spends their budget every time."""
+    """Draw views once, or in every epoch, which spends their budget every time."""
     gamma: float = Field(0.1, ge=0)
     """Weight of the contrast."""
     temperature: float = Field(1.0, gt=0)
     """Temperature of the contrast (tau)."""
     negatives: int = Field(10, ge=1)
-    """Graphs of other labels that a graph is contrasted with (k)."""
+    """Graphs of other labels to contrast a graph with (k)."""
     stack: int = Field(100, ge=1)
-    """Graphs that are kept to draw them from, the last ones trained on (N); read as their views now are."""
+    """Graphs to draw these from: the last ones trained on (N), with their present views."""
     evaluated_on: Literal["views", "first", "graphs"] = "views"
-    """What is evaluated: the mean over a graph's views, its first view, or the graph; hits on it have no noise."""
+    """Evaluate the mean over a graph's views, its first view, or the graph itself, on which no privacy is claimed."""
 
     def check(self, module: nn.Module) -> None:
         bits = self.post.threshold is not None or self.mechanism == "randomized-response"
         if not isinstance(module, Readout) or not (bits or uses_edge_weights(module)):
             raise IsthmusError(
-                "method 'fgcl' needs an encoder of Isthmus that weighs edges: gcn, graphconv, tag, lightgcn, or gat "
-                "or sage with model.weighted = true; others take edges that are there or not: set post.threshold"
+                "method 'fgcl' needs an encoder that weighs edges: gcn, graphconv, tag, lightgcn, or gat or sage with "
+                "model.weighted = true; for another encoder of Isthmus set post.threshold"
             )
         raw = not self.post.clamp and not bits
         if raw and any(isinstance(layer, ChebFixed) for layer in module.modules()):
-            raise IsthmusError("method 'fgcl': encoder 'cheb' reads no weights below 0: leave post.clamp = true")
+            raise IsthmusError("method 'fgcl': encoder 'cheb' needs weights of at least 0: set post.clamp = true")
 
     def mechanisms(self) -> list[Mechanism]:
-        """Each view's."""
+        """The mechanism of each view."""
         kind = Mechanism.named(self.mechanism)
         more = {"delta": self.delta} if "delta" in kind.model_fields else {}
         return [kind.read({"epsilon": epsilon, **more}, "method 'fgcl'") for epsilon in self.epsilons]
@@ -119,7 +118,7 @@ class FGCL(FedAvg):
             state.draws = dict.fromkeys(federation.ask("protect"), 1)
         for state.round in state.rounds(self.rounds):
             chosen = [party for party in federation.sample(self.fraction) if party in state.draws]
-            if not chosen:  # those drawn failed in the set-up
+            if not chosen:  # all parties drawn failed in the set-up
                 yield state
                 continue
             total = federation.total("train", {"weights": state.weights}, of=chosen)
@@ -131,10 +130,7 @@ class FGCL(FedAvg):
             yield state
 
     def account(self, state: State) -> Account | None:
-        """What the party has spent whose views were drawn most often.
-
-        Nothing is claimed where graphs are evaluated, or features are used that follow from edges.
-        """
+        """The spending of the party whose views were drawn most often; none if no privacy is claimed."""
         if self.evaluated_on == "graphs" or self.features == "all":
             return None
         return self.spent_by(max(state.draws.values(), default=0))
@@ -146,7 +142,7 @@ class FGCL(FedAvg):
         return self.spent_by(1 + again).cost().epsilon
 
     def spent_by(self, draws: int) -> Account:
-        """What drawing all views so many times spends."""
+        """The cost of drawing all views so many times."""
         account = Account("one edge of a party's graph")
         for mechanism in self.mechanisms():
             account.add(mechanism.cost, draws)
@@ -161,14 +157,14 @@ class FGCL(FedAvg):
             super().__init__(method, parties, task, module, **where)
             self.pairs = [NodePairs.of_graphs(_sizes(party)) for party in parties]
             self._stacks: list[Tensor] = []
-            self._there: Tensor | None = None
+            self._has_negatives: Tensor | None = None
             views = [str(view) for view in range(len(method.epsilons))]
             nothing = [dict.fromkeys(views, torch.zeros(len(pairs))) for pairs in self.pairs]  # released: no edge
             self.begin(prepared=nothing, stack=[torch.empty(0, dtype=torch.long) for _ in self.pairs])
 
         @action
         def protect(self, request: Payload) -> Answer:
-            """Views of all graphs (3), and a stack of the last of them."""
+            """Draw views of all graphs (3), and start the stack with the last graphs."""
             self._draw()
             self.kept["stack"] = [
                 _last(party, min(self.method.negatives, self.method.stack)) for party in self.held.parties
@@ -176,7 +172,7 @@ class FGCL(FedAvg):
             return Answer({})
 
         def _draw(self, *purpose: object) -> None:
-            """Noise for every pair of nodes of every graph of the parties asked, once for each view."""
+            """Draw noise for every pair of nodes of every graph of the parties asked, for each view."""
             asked = [self.pairs[at] for at in self.positions]
             bits = [
                 pairs.bits(party.graph.edge_index, party.graph.x.dtype)
@@ -188,7 +184,7 @@ class FGCL(FedAvg):
                     answered = self.answered[self.positions[at]]
                     whose = self.noise_seed, party.name, answered, "noise", view, *purpose
                     what = mechanism.name, *mechanism.model_dump().values(), digest(bits[at])
-                    # of two releases with the same noise, or with one a multiple of the other, both bits would follow
+                    # equal or proportional noise in two releases would disclose both bits
                     source = np.random.default_rng(seed_of(*whose, *what))
                     released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
                     views[at][str(view)] = self.method.post.apply(released, asked[at])
@@ -196,11 +192,11 @@ class FGCL(FedAvg):
             self.invalidate()
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
-            """All views of all graphs, one pile after another; only items of the first are trained on and evaluated."""
+            """All views of all graphs, view after view; only items of the first view are trained on and evaluated."""
             pairs, views = self.pairs[self.hosted.names.index(party.name)], len(self.method.epsilons)
             graph, graphs = party.graph, party.items
             drawn = [pairs.graph(prepared[str(view)].cpu()) for view in range(views)]
-            pile = Data(
+            stacked = Data(
                 x=rows.take(graph.x, torch.arange(party.nodes).repeat(views)),
                 edge_index=torch.cat([index + view * party.nodes for view, (index, _) in enumerate(drawn)], dim=1),
                 edge_weight=torch.cat([weight for _, weight in drawn]),
@@ -208,13 +204,13 @@ class FGCL(FedAvg):
                 batch=torch.cat([_batch(party) + view * graphs for view in range(views)]),
                 num_nodes=views * party.nodes,
             )
-            pile.num_graphs = views * graphs
+            stacked.num_graphs = views * graphs
             none = torch.zeros((views - 1) * graphs, dtype=torch.bool)
             masks: dict[str, Any] = {split: torch.cat([getattr(party, split), none]) for split in SPLITS}
-            return replace(party, graph=pile, **masks)
+            return replace(party, graph=stacked, **masks)
 
         def fit(self, **how: Any) -> Tensor:
-            """Lines 4 to 13."""
+            """Local training (lines 4 to 13)."""
             self._stacks = [stack.cpu() for stack in self.kept.each("stack")]
             steps = self.method.local.fit(
                 self, self._loss, read=self._read, embed=len(self.method.epsilons) == 2, **how
@@ -223,11 +219,11 @@ class FGCL(FedAvg):
             return steps
 
         def _read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, Tensor]:
-            """The graphs of a step: by party first views, second views, and the negatives' second views, each once.
+            """The graphs of a step: by party first views, second views, and second views of negatives, each once.
 
             Returns:
-                the block, and at which rows of the output a graph's views and negatives stand: `[items, 1]`, or
-                `[items, 2 + k]`. A graph without any negative has its own second view there, and none in `_there`.
+                the block, and the output's rows of each graph's views and negatives: `[items, 1]`, or `[items, 2 + k]`.
+                A graph without negatives has its own second view in their place, and False in `_has_negatives`.
             """
             if self.method.redraw == "epoch" and at == 0:
                 self._draw(epoch)
@@ -244,11 +240,11 @@ class FGCL(FedAvg):
                 where.append(rows_of + before)
                 first, before = first + items, before + read.numel()
             device = self.cohort.device
-            self._there = torch.cat(there).to(device) if there else None
+            self._has_negatives = torch.cat(there).to(device) if there else None
             return self.cohort.graphs_of(torch.cat(order).to(device)), torch.cat(where).to(device)
 
         def _contrasted(self, which: int, own: Tensor, graphs: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
-            """What a party reads in a step on these of its graphs, and where its parts stand in that."""
+            """The graphs that a party reads in a step on `own`, and each graph's rows among them."""
             stack, y = self._stacks[which], self.held.parties[which].graph.y
             drawn = _drawn(_differ(y[own], y[stack]), self.method.negatives, source)
             there = drawn >= 0
@@ -261,15 +257,15 @@ class FGCL(FedAvg):
             return torch.cat([own, own + graphs, met + graphs]), rows_of
 
         def _loss(self, step: Step) -> Tensor:
-            """(10); without a negative (6) is 0."""
+            """The loss (10); without negatives (6) is 0."""
             views = range(len(self.method.epsilons))
             tasks = [self.task.loss(replace(step, output=step.output[:, view])) for view in views]
             loss = torch.stack(tasks).mean(0)  # (9)
-            if self._there is None or step.embedding is None:
+            if self._has_negatives is None or step.embedding is None:
                 return loss
             h = F.normalize(step.embedding, dim=2)
             score = (h * h[:, 1:2]).sum(2) / self.method.temperature  # with the second view
-            score = torch.cat([score[:, :1], score[:, 2:].masked_fill(~self._there, -torch.inf)], dim=1)
+            score = torch.cat([score[:, :1], score[:, 2:].masked_fill(~self._has_negatives, -torch.inf)], dim=1)
             return loss + self.method.gamma * step.mean(score.logsumexp(1) - score[:, 0])
 
         def predict(self, request: Payload) -> Tensor:
@@ -288,14 +284,15 @@ class FGCL(FedAvg):
 
 
 def safe(party: Party) -> Party:
-    """The party without the features that follow from its edges: zeros stand there."""
+    """Set the features of a party that follow from its edges to zero."""
     if party.structural is None or not party.structural.numel():
         return party
     graph = copy(party.graph)
     graph.x = rows.zero_columns(graph.x, party.structural)
     if not bool((graph.x.values() if rows.is_sparse(graph.x) else graph.x).any()):
         raise PartyFailed(
-            party.name, "all its features follow from its edges: give others, or set features = 'all' and claim nothing"
+            party.name,
+            "all its features follow from its edges: give others, or set features = 'all' and promise nothing",
         )
     return replace(party, graph=graph)
 
@@ -311,12 +308,12 @@ def _sizes(party: Party) -> list[int]:
 
 
 def _last(party: Party, count: int) -> Tensor:
-    """The last graphs that the party trains on."""
+    """Positions of the party's last training graphs."""
     return party.train.nonzero().squeeze(1)[-count:]
 
 
 def _differ(y: Tensor, others: Tensor) -> Tensor:
-    """Whose labels are different, `[items, others]`: of several tasks, in one that is known of both."""
+    """Whether labels differ, `[items, others]`; of several tasks, in one that both have a label for."""
     if y.dim() == 1:
         return y.unsqueeze(1) != others.unsqueeze(0)
     one, other = y.unsqueeze(1), others.unsqueeze(0)
@@ -324,7 +321,7 @@ def _differ(y: Tensor, others: Tensor) -> Tensor:
 
 
 def _drawn(differ: Tensor, count: int, source: torch.Generator) -> Tensor:
-    """For every row so many of the columns that differ, again from the start where there are fewer; -1 without any."""
+    """Draw `count` differing columns for every row, repeating them if there are fewer; -1 if there is none."""
     order = torch.rand(differ.shape, generator=source).masked_fill(~differ, -1).argsort(1, descending=True)
     there = differ.sum(1, keepdim=True)
     place = torch.arange(count).unsqueeze(0) % there.clamp(min=1)

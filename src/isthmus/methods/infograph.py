@@ -1,4 +1,4 @@
-"""InfoGraph: a graph's embedding tells which nodes are in it."""
+"""InfoGraph: a graph's embedding agrees with those of its nodes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from isthmus.tasks.base import Step
 class InfoGraph(Unsupervised):
     """InfoGraph (Sun et al. 2020), trained by FedAvg, or by FedProx as `trainer`.
 
-    What the embeddings of a graph and of its nodes tell of each other is made much, each seen through a head of its
-    own: a graph's embedding is to agree with those of the nodes in it, and not with those of other graphs' nodes.
+    Embeddings of a graph and of its nodes are trained to have much mutual information: a graph's embedding should agree
+    with those of its own nodes, and not with those of other graphs' nodes.
 
     h_v = head_1(encoder, node v),  u_g = head_2(encoder, pooled over g)
     I(h, u) = mean over (v, g), v not in g, of  softplus(<h_v, u_g>) - log 2
             + mean over (v, g), v in g, of      softplus(-<h_v, u_g>) - log 2
     l = I(h, u), over a batch of one party's graphs
 
-    I is minus the Jensen-Shannon estimate of mutual information. A head is three layers and a linear way past them. The
-    other graphs of a party's batch are the negatives; parties share none. The embedding of a graph is what the encoder
-    gives, before the head; pooling is `model.pool`, a sum in the paper. Its form for few labels is not here.
+    I is minus the Jensen-Shannon estimate of mutual information; a head is three layers and a linear shortcut.
+    Negatives are the other graphs in a party's batch; the server reads the mean of the parties' weights. A graph's
+    embedding is the encoder's, before the head; pooling is `model.pool`, a sum in the paper. The semi-supervised form
+    is not here.
     """
 
     name: ClassVar[str] = "infograph"

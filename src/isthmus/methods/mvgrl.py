@@ -1,4 +1,4 @@
-"""MVGRL: the nodes of one view of a graph tell which graph the other view is of."""
+"""MVGRL: nodes of one view of a graph agree with the other view of it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from isthmus.tasks.base import Step
 class Mvgrl(TwoViews):
     """MVGRL (Hassani and Khasahmadi 2020), trained by FedAvg, or by FedProx as `trainer`.
 
-    A graph and its diffusion have an encoder each, and heads for nodes and for graphs in common; nodes of one view and
-    graphs of the other are to tell of each other.
+    A graph and its diffusion have an encoder each, with common heads for nodes and for graphs; nodes of one view and
+    graphs of the other are trained to have much mutual information.
 
     S = alpha (I - (1 - alpha) D^-1/2 (A + I) D^-1/2)^-1
     h^A_v = head_1(encoder_A, node v),  u^A_g = head_2(encoder_A, pooled over g)
@@ -28,10 +28,11 @@ class Mvgrl(TwoViews):
             + mean over (v, g), v in g, of      softplus(-<h_v, u_g>) - log 2
     l = I(h^A, u^S) + I(h^S, u^A), over a batch of one party's graphs
 
-    alpha is `restart`, and entries of S below `threshold` are left out. The embedding of a graph is the sum of both
-    views', u^A_g + u^S_g. Every layer is trained and sent; in the public code the convolutions stand in a plain list,
-    which torch does not see. Encoders get a diffusion as weighted edges: a GCN normalises it once more, where the
-    public code multiplies by it as it is.
+    alpha is `restart`; entries of S below `threshold` are left out. A graph's embedding is u^A_g + u^S_g. The server
+    reads the mean of the parties' weights.
+
+    Every layer is trained and sent; in the public code convolutions are in a plain list, which torch does not register.
+    Encoders read a diffusion as weighted edges: a GCN normalises them, where the public code multiplies by S.
     """
 
     name: ClassVar[str] = "mvgrl"
@@ -55,7 +56,7 @@ class TwoEncoders(nn.Module):
     def __init__(self, embedder: nn.Module) -> None:
         super().__init__()
         assert isinstance(embedder, Embedder)
-        self.embedders = nn.ModuleList([embedder, _drawn_anew(embedder)])
+        self.embedders = nn.ModuleList([embedder, _redrawn(embedder)])
         self.views = Views()
         self.of_nodes = Projection(embedder.width)
         self.of_graphs = Projection(embedder.width)
@@ -71,8 +72,8 @@ class TwoEncoders(nn.Module):
         return h, u
 
 
-def _drawn_anew(module: nn.Module) -> nn.Module:
-    """A copy with other weights."""
+def _redrawn(module: nn.Module) -> nn.Module:
+    """A copy with newly drawn weights."""
     module = deepcopy(module)
     for layer in module.modules():
         reset = getattr(layer, "reset_parameters", None)

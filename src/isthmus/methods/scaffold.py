@@ -21,14 +21,15 @@ from isthmus.nn.per_party import Leaf
 class Scaffold(Averaging):
     """SCAFFOLD (Karimireddy et al. 2020), Algorithm 1 with option II for the control variates.
 
-    A party keeps what its gradient is like, c_i, the server the mean c of these. Every local step is corrected by the
-    difference, so that a party whose data are unlike the others' steps where all together would.
+    Each party keeps an estimate c_i of its gradient, a control variate, and the server the mean c of these. Every local
+    step is corrected by c - c_i, so that a party with unusual data steps where all parties together would.
 
     Party:  y <- y - lr (g(y) - c_i + c), K local steps;
             c_i+ = c_i - c + (x - y) / (K lr).
     Server: x <- x + server_lr mean(y_i - x);  c <- c + (|S| / N) mean(c_i+ - c_i).
 
-    Option II holds for plain SGD steps, hence the default optimiser; running statistics are averaged as they are.
+    Option II holds for plain SGD steps, hence the default optimiser; running statistics are averaged. The server reads
+    two sums over parties, of weights and of changes of control variates.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -38,7 +39,7 @@ class Scaffold(Averaging):
     server_lr: float = Field(1.0, gt=0)
     """Learning rate of the server."""
     weighting: Weighting = "even"
-    """What a party's weights count by; the paper counts parties evenly."""
+    """What a party's weights are weighted by; evenly, as in the paper."""
     local: LocalTraining = LocalTraining(optimizer="sgd", lr=0.1, epochs=5)
     """Training at the parties."""
 

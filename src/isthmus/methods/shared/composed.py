@@ -1,4 +1,4 @@
-"""Methods that leave training to another one."""
+"""Methods that prepare data or a loss and leave training to another method."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from isthmus.tasks.base import Task
 
 
 def as_table(trainer: Any) -> Any:
-    """A method by its name, or made already, as a table of its name and the options that were set."""
+    """A method, given by its name or as an instance, as a table of its name and the options that were set."""
     if isinstance(trainer, Method):
         return {"name": trainer.name, **trainer.model_dump(exclude_unset=True)}
     return {"name": trainer} if isinstance(trainer, str) else trainer
 
 
 class Composed(Averaging):
-    """A method that says what is trained on, or on which loss, and leaves the training to another one, `trainer`.
+    """A method that determines data or loss, and leaves the training to another one, `trainer`.
 
-    Its `AtParty` comes before the trainer's: it is handed this method, keeps of it what it needs, and hands on the
-    trainer as the site's method.
+    Its `AtParty` is a mixin in front of the trainer's: it gets this method, keeps the options that it needs, and passes
+    the trainer on as the site's method.
     """
 
     trainer: Annotated[dict[str, Any], BeforeValidator(as_table)] = Field({"name": FedAvg.name})
@@ -42,7 +42,7 @@ class Composed(Averaging):
         self.training().check(module)
 
     def training(self) -> Method:
-        """The trainer, with options that it has from this method."""
+        """The trainer, with the options that it gets from this method."""
         table = dict(self.trainer)
         kind = Method.named(str(table.pop("name", FedAvg.name)))
         plain = issubclass(kind.AtParty, Learning) and not issubclass(kind.AtParty, Prepared)
@@ -52,14 +52,14 @@ class Composed(Averaging):
             raise IsthmusError(
                 f"method '{self.name}': '{twice[0]}' is set for the whole method: take it out of trainer"
             )
-        given = {name: getattr(self, name) for name in self._handed_on(kind) & kind.model_fields.keys()}
+        given = {name: getattr(self, name) for name in self._inherited(kind) & kind.model_fields.keys()}
         if isinstance(table.get("local"), dict) and "local" in given:
             table["local"] = {**given["local"].model_dump(), **table["local"]}
         return kind.read({**given, **table}, f"method '{self.name}', {kind.name}")
 
-    def _handed_on(self, kind: type[Method]) -> set[str]:
-        """Options that the trainer gets from here: those that are set, and defaults that are this method's own, where
-        the trainer has none of its own (SCAFFOLD has plain SGD for a reason)."""
+    def _inherited(self, kind: type[Method]) -> set[str]:
+        """Options that the trainer gets from here: those that are set, and this method's own defaults, unless the
+        trainer has its own, too (SCAFFOLD needs plain SGD)."""
         usual = {name: field.default for name, field in Averaging.model_fields.items()}
         own = {name for name in usual if type(self).model_fields[name].default != usual[name]}
         theirs = {

@@ -1,4 +1,4 @@
-"""What methods have in common that learn to embed graphs without labels."""
+"""Common ground of the methods that learn to embed graphs without labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isthmus.tasks.base import Step, Task
 
 
 class Unsupervised(Composed):
-    """A method that learns to embed whole graphs without labels: it says on what loss, and `trainer` trains."""
+    """A method that learns to embed whole graphs without labels: it gives the loss, and `trainer` trains."""
 
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
     unsupervised: ClassVar[bool] = True
@@ -33,12 +33,12 @@ class Unsupervised(Composed):
 
     def check(self, module: nn.Module) -> None:
         if not isinstance(module, Embedder):
-            raise IsthmusError(f"method '{self.name}' trains encoders of Isthmus that embed, not a model of your own")
+            raise IsthmusError(f"method '{self.name}' needs an encoder of Isthmus that embeds, not a model of your own")
         super().check(module)
         local = getattr(self.training(), "local", self.local)
         if local.batch_size == 1:
             raise IsthmusError(
-                f"method '{self.name}': a graph alone is told from no other: set local.batch_size, 0 for all"
+                f"method '{self.name}' contrasts the graphs of a batch: set local.batch_size to 2 or more, or 0 for all"
             )
 
     class AtParty(Learning):
@@ -46,43 +46,43 @@ class Unsupervised(Composed):
             self, method: Unsupervised, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any
         ) -> None:
             super().__init__(method.training(), parties, task, module, **where)
-            self.learned = method
+            self.loss_method = method
 
         def fit(self, **how: Any) -> Tensor:
             steps: Tensor = self.method.local.fit(self, self.loss, read=self.read, **how)
             return steps
 
         def read(self, chosen: Tensor, epoch: int, at: int) -> tuple[Block, None]:
-            """The graphs of a step."""
+            """The block of a step: its graphs, and no rows, as the loss takes all outputs."""
             self.block = self.cohort.graphs_of(chosen)
             return self.block, None
 
         @abstractmethod
         def loss(self, step: Step) -> Tensor:
-            """Of what the model gives for the graphs of a step, `[parties]`."""
+            """The loss of a step by party, `[parties]`."""
 
         def predict(self, request: Payload) -> Tensor:
-            """Embeddings of graphs, the sum over their views, `[graphs, width]`."""
+            """Embeddings of graphs, summed over their views, `[graphs, width]`."""
             return super().predict(request)[1].sum(1)
 
 
 class TwoViews(Unsupervised):
-    """One that sees each graph twice: as it is, and its diffusion by personalised PageRank."""
+    """A method with two views of each graph: the graph, and its diffusion by personalised PageRank."""
 
     restart: float = Field(0.2, gt=0, lt=1)
     """Restart probability of the diffusion (its alpha)."""
     threshold: float = Field(0.02, ge=0)
-    """Entries of the diffusion below it are left out."""
+    """Leave out entries of the diffusion below this."""
 
     def check(self, module: nn.Module) -> None:
         super().check(module)
         if not uses_edge_weights(module):
             raise IsthmusError(
-                f"method '{self.name}' needs an encoder that weighs edges, as a diffusion has them: gcn for one, or "
-                "gin, gat or sage with model.weighted = true"
+                f"method '{self.name}' needs an encoder that weighs edges: gcn, or gin, gat or sage with "
+                "model.weighted = true"
             )
 
     class AtParty(Unsupervised.AtParty):
         def __init__(self, method: TwoViews, parties: Sequence[Party], *args: Any, **where: Any) -> None:
-            seen = [add_diffusion_view(party, restart=method.restart, threshold=method.threshold) for party in parties]
-            super().__init__(method, seen, *args, **where)
+            views = [add_diffusion_view(party, restart=method.restart, threshold=method.threshold) for party in parties]
+            super().__init__(method, views, *args, **where)
