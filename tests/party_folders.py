@@ -1,4 +1,4 @@
-"""Small party folders as plain values that a test may spoil before they are written."""
+"""Small party folders as plain values, which a test can change before it writes them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Draft:
         return folder
 
     def put(self, column: str, values: Any, file: str = NODES) -> Draft:
-        """The same with other values in a column."""
+        """Return the draft with other values in a column."""
         changed = copy.deepcopy(self)
         changed.tables[file][column] = values
         return changed
@@ -56,8 +56,8 @@ class Draft:
         del changed.tables[file][column]
         return changed
 
-    def said(self, **settings: Any) -> Draft:
-        """The same with other settings."""
+    def with_settings(self, **settings: Any) -> Draft:
+        """Return the draft with other settings."""
         changed = copy.deepcopy(self)
         changed.settings |= settings
         return changed
@@ -103,7 +103,7 @@ def two_drafts(**options: Any) -> tuple[Draft, Draft]:
     return graph_draft("north", "south", 0, **options), graph_draft("south", "north", 100, **options)
 
 
-def pile_draft(name: str = "lab", graphs: int = 6, first: int = 0) -> Draft:
+def collection_draft(name: str = "lab", graphs: int = 6, first: int = 0) -> Draft:
     """Graphs of two or three nodes, a path each."""
     sizes = [2 + at % 2 for at in range(graphs)]
     graph = [f"g{first + at}" for at, size in enumerate(sizes) for _ in range(size)]
@@ -124,14 +124,14 @@ def pile_draft(name: str = "lab", graphs: int = 6, first: int = 0) -> Draft:
 
 
 def read(draft: Draft, folder: Path, key: bytes | None = None) -> Contents:
-    """A draft's contents, which must be sound."""
+    """Return the contents of a draft that must be usable."""
     contents, problems = check_folder(draft.write(folder), key)
     assert contents is not None, [str(each) for each in problems]
     return contents
 
 
 def report(draft: Draft, folder: Path) -> list[str]:
-    """Everything that is wrong with a draft; what may be meant begins with 'note:'."""
+    """Return all problems of a draft; one that is not severe begins with 'note:'."""
     contents, problems = check_folder(draft.write(folder))
     assert (contents is None) == any(each.severe for each in problems)
     return lines(problems)
@@ -144,7 +144,7 @@ def lines(problems: Sequence[Problem]) -> list[str]:
 
 
 def same(found: Any, due: Any, where: str = "") -> None:
-    """Tensors of the same bits, type and layout; groups of such; and plain values that are equal."""
+    """Check that tensors are equal bit for bit, in type and in layout, and that other values are equal."""
     assert type(found) is type(due), (where, type(found), type(due))
     if isinstance(due, Tensor):
         assert (found.dtype, found.layout, found.shape) == (due.dtype, due.layout, due.shape), where
@@ -163,7 +163,7 @@ def same(found: Any, due: Any, where: str = "") -> None:
 
 
 def parts(party: Party) -> dict[str, Any]:
-    """All that a party holds."""
+    """Return everything that a party holds."""
     graph, border = party.graph, party.border
     return {
         "name": party.name,

@@ -124,7 +124,9 @@ def test_new_with_all_its_options(isthmus: Isthmus, tmp_path: Path) -> None:
     tables(tmp_path)
     assert isthmus(*NEW, "--ignore", "memo").err == ""
     more = ("--force", "--directed", "--name", "Nord", "--weight", "memo", "--ignore", "balance", "--like", "other")
-    graph_draft().said(labels=["low", "high"], columns={"sector": {"kind": "category"}}).write(tmp_path / "other")
+    graph_draft().with_settings(labels=["low", "high"], columns={"sector": {"kind": "category"}}).write(
+        tmp_path / "other"
+    )
     assert isthmus(*NEW, *more).code == 0
     (party,) = PartyFolders(path=str(tmp_path / "north")).load(0).parties
     assert party.name == "Nord"

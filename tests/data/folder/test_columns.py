@@ -1,3 +1,5 @@
+"""Feature columns: which values are reported, and what they become."""
+
 from decimal import Decimal
 
 import numpy as np
@@ -16,7 +18,7 @@ KEY = b"k" * 32
 
 
 def wrong(kind: Column, **columns):
-    """What is wrong with a column called `c`."""
+    """Return the problems of a column called `c`."""
     table = pa.table({name.replace("_", "."): values for name, values in columns.items()})
     return [line.removeprefix("f, ").removeprefix("f: ") for line in lines(list(kind.check("c", table, "f")))]
 
@@ -29,7 +31,7 @@ def encoded(kind: Column, key=None, **columns):
     return kind.encode("c", table, {**first, **second}, key)
 
 
-def test_the_kinds_there_are():
+def test_registered_kinds():
     assert list(Column.known()) == ["bag", "category", "number", "vector"]
 
 
@@ -54,11 +56,11 @@ def test_the_kinds_there_are():
         ),
     ],
 )
-def test_numbers_that_are_none(values, due):
+def test_wrong_numbers_are_reported(values, due):
     assert wrong(Number(), c=values) == due
 
 
-def test_a_missing_number_may_be_declared_to_be_the_mean():
+def test_missing_number_may_become_the_mean():
     assert not wrong(Number(missing="mean"), c=[1, None, NAN])
     assert encoded(Number(missing="mean", scale="none"), c=[1.0, None, 5.0, NAN]).tolist() == [[1], [3], [5], [3]]
     assert encoded(Number(missing="mean"), c=[1.0, None, 5.0]).tolist() == [[-1], [0], [1]]
@@ -81,13 +83,13 @@ def test_numbers_of_every_type_are_scaled(values):
     torch.testing.assert_close(x, torch.tensor([[-1.0], [1.0], [0.0]]) * 1.5**0.5)
 
 
-def test_yes_and_no_as_numbers():
+def test_booleans_become_numbers():
     assert encoded(Number(scale="none"), c=[True, False]).tolist() == [[1], [0]]
 
 
 @pytest.mark.parametrize("value", [0.1, 1e15 + 0.3, -7.0, 3e38])
-def test_a_number_that_is_the_same_everywhere_is_zero(value):
-    """The mean of equal numbers is rounded; what is left of them is nothing to scale."""
+def test_constant_number_becomes_zero(value):
+    """Their mean is rounded, and the rounding error must not be scaled up."""
     assert not encoded(Number(), c=[value] * 1003).any()
 
 
@@ -96,7 +98,7 @@ def test_large_numbers_do_not_overflow():
     torch.testing.assert_close(x, torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]))
 
 
-def test_numbers_as_they_are_keep_their_bits():
+def test_unscaled_numbers_keep_their_bits():
     values = np.random.default_rng(0).normal(size=50).astype(np.float32)
     assert torch.equal(encoded(Number(scale="none"), c=values).squeeze(1), torch.from_numpy(values))
 
@@ -115,7 +117,7 @@ def test_numbers_as_they_are_keep_their_bits():
         ),
     ],
 )  # fmt: skip
-def test_categories_that_are_none(values, due):
+def test_wrong_categories_are_reported(values, due):
     assert wrong(Category(values=["a", "b"]), c=values) == due
 
 
@@ -132,11 +134,11 @@ def test_categories_that_are_none(values, due):
         (["true", "false"], [False, True, None, None, False]),
     ],
 )
-def test_declared_categories_stand_in_their_order(declared, values):
+def test_declared_categories_keep_their_order(declared, values):
     assert encoded(Category(values=declared), c=values).tolist() == [[0, 1], [1, 0], [0, 0], [0, 0], [0, 1]]
 
 
-def test_undeclared_categories_stand_in_the_order_of_their_keyed_hashes():
+def test_undeclared_categories_are_ordered_by_keyed_hash():
     order = [name for _, name in sorted(zip(hash_ids(["a", "b", "c"], KEY).tolist(), "abc", strict=True))]
     x = encoded(Category(), KEY, c=["c", None, "a", "b", "c"])
     due = torch.zeros(5, 3)
@@ -146,12 +148,12 @@ def test_undeclared_categories_stand_in_the_order_of_their_keyed_hashes():
     assert torch.equal(x, due)
 
 
-def test_a_category_without_any_value_has_no_feature():
+def test_category_without_values_has_no_feature():
     assert encoded(Category(), c=pa.nulls(3)).shape == (3, 0)
     assert encoded(Category(values=["a"]), c=pa.nulls(3)).tolist() == [[0], [0], [0]]
 
 
-def test_many_categories_are_sparse_and_mean_the_same():
+def test_many_categories_give_the_same_features_as_a_sparse_matrix():
     values = [f"v{at * 7 % (MAX_DENSE + 1)}" if at % 5 else None for at in range(300)]
     declared = [f"v{at}" for at in range(MAX_DENSE + 1)]
     sparse = encoded(Category(values=declared), c=values)
@@ -166,7 +168,7 @@ def test_many_categories_are_sparse_and_mean_the_same():
     assert torch.equal(undeclared.sum(0).sort().values, due.sum(0).sort().values)
 
 
-def test_names_that_are_declared_as_categories_are_a_note():
+def test_names_declared_as_categories_are_a_note():
     names = [f"person {at}" for at in range(150)]
     due = ["note: column 'c' has 150 different values, which look like names, not categories"]
     assert [line.replace("note: f: ", "note: ") for line in wrong(Category(), c=names)] == due
@@ -201,11 +203,11 @@ def test_names_that_are_declared_as_categories_are_a_note():
         ),
     ],
 )
-def test_vectors_that_are_none(values, due):
+def test_wrong_vectors_are_reported(values, due):
     assert wrong(Vector(width=2), c=values) == due
 
 
-def test_a_missing_list_of_fixed_width():
+def test_missing_list_of_fixed_width_is_reported():
     values = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
     assert wrong(Vector(width=2), c=values) == ["row 2: column 'c' has no value: fill it in"]
 
@@ -223,11 +225,11 @@ def test_vectors_of_every_type(kind):
     assert x.tolist() == [[1, 2], [3, 4]]
 
 
-def test_vectors_of_no_numbers():
+def test_vectors_of_width_zero():
     assert encoded(Vector(width=0), c=pa.array([[], []], pa.list_(pa.float32()))).shape == (2, 0)
 
 
-def test_a_part_of_a_table_is_encoded_alone():
+def test_slice_of_a_table_is_encoded_alone():
     table = pa.table({"c": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}).slice(1, 2)
     assert not list(Vector(width=2).check("c", table, "f"))
     assert Vector(width=2).encode("c", table, {}, None).tolist() == [[3, 4], [5, 6]]
@@ -272,23 +274,23 @@ def test_a_part_of_a_table_is_encoded_alone():
         ),
     ],
 )
-def test_bags_that_are_none(at, value, due):
+def test_wrong_bags_are_reported(at, value, due):
     assert wrong(Bag(width=5), c_at=at, c_value=value) == due
 
 
-def test_places_beyond_what_a_float_tells_apart_are_outside():
+def test_position_too_large_for_a_float_is_outside():
     found = wrong(Bag(width=5), c_at=pa.array([[2**63 - 1]], pa.list_(pa.int64())), c_value=[[1.0]])
     assert found == ["row 1: column 'c.at' has a position outside 0 to 4, or a position twice"]
 
 
-def test_bags_are_sparse_and_keep_zeros_that_are_written():
+def test_bags_are_sparse_and_keep_stored_zeros():
     x = encoded(Bag(width=4), c_at=pa.array([[0, 3], [], [2]], pa.list_(pa.uint8())), c_value=[[1, 2], [], [0]])
     assert is_sparse(x)
     assert x.values().tolist() == [1, 2, 0]
     assert x.to_dense().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
-def test_places_in_any_order_become_a_matrix_in_order():
+def test_positions_in_any_order_are_sorted():
     x = encoded(Bag(width=4), c_at=[[3, 0, 1], [2], [1, 0]], c_value=[[3.0, 0.5, 1.0], [2.0], [1.0, 0.5]])
     assert x.col_indices().tolist() == [0, 1, 3, 2, 0, 1]
     assert x.to_dense().tolist() == [[0.5, 1, 0, 3], [0, 0, 2, 0], [0.5, 1, 0, 0]]

@@ -1,3 +1,5 @@
+"""Encodings from totals equal those of pooled rows."""
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,14 +21,14 @@ SCALED = {"a": {"kind": "number"}, "b": {"kind": "number", "missing": "mean"}, "
 
 
 def contents(columns, **values) -> Contents:
-    """What the encoding looks at of a party: its declared columns and its rows."""
+    """The parts of a party's contents that the encoding uses: declared columns and rows."""
     said = PartyFile(name="x", classes=2, columns=columns)
     nothing = torch.zeros(0)
     return Contents(said, pa.table(values), nothing, nothing, nothing, None, None)
 
 
-def literally(rows, key):
-    """The encoding of pooled rows, one value after another."""
+def encode_pooled(rows, key):
+    """Encode pooled rows value by value."""
     features = []
     for name in ("a", "b"):
         known = [row[name] for row in rows if row[name] is not None]
@@ -40,14 +42,14 @@ def literally(rows, key):
     return torch.tensor(features).t()
 
 
-def spread(rows, owner, parties):
+def split_rows(rows, owner, parties):
     kinds = {"a": pa.float64(), "b": pa.float64(), "c": pa.string()}
     held = [[row for row, at in zip(rows, owner, strict=True) if at == party] for party in range(parties)]
     return [contents(SCALED, **{n: pa.array([r[n] for r in some], k) for n, k in kinds.items()}) for some in held]
 
 
-def put_together(parts, owner):
-    """The rows of all parties in the order in which they stood."""
+def merge_rows(parts, owner):
+    """Return the rows of all parties in their original order."""
     order = np.argsort(np.argsort(np.asarray(owner), kind="stable"), kind="stable")
     return torch.cat([to_dense(part) for part in parts])[torch.from_numpy(order)]
 
@@ -58,20 +60,20 @@ row = st.fixed_dictionaries({"a": numbers, "b": st.none() | numbers, "c": st.non
 
 @given(st.data())
 @settings(max_examples=50)
-def test_totals_give_what_pooled_rows_give_however_they_are_spread(data):
+def test_encoding_from_totals_equals_encoding_of_pooled_rows(data):
     rows = data.draw(st.lists(row, min_size=1, max_size=30))
     owner = data.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
     key = data.draw(st.sampled_from([None, KEY]))
-    due = literally(rows, key)
+    due = encode_pooled(rows, key)
     for who, parties in ((owner, 3), ([0] * len(rows), 1), (list(range(len(rows))), len(rows))):
-        held = spread(rows, who, parties)
+        held = split_rows(rows, who, parties)
         encoding = Encoding.fit(held, key)
-        found = put_together([encoding.encode(each, key)[0] for each in held], who)
+        found = merge_rows([encoding.encode(each, key)[0] for each in held], who)
         torch.testing.assert_close(found, due, rtol=1e-6, atol=1e-6)
 
 
-def test_totals_say_nothing_of_a_row():
-    """However many rows there are, there are as many totals: three sums, and a count for each value that occurs."""
+def test_size_of_totals_does_not_depend_on_the_rows():
+    """There are three sums, and a count for each value that occurs, however many rows there are."""
     sizes = set()
     for count in (2, 2_000):
         table = pa.table({"a": np.arange(count) / 7, "c": ["xy"[at % 2] for at in range(count)]})
@@ -83,15 +85,15 @@ def test_totals_say_nothing_of_a_row():
     assert sizes == {(("count", ()), ("sum", ()), ("squares", ()), ("ids", (2,)), ("counts", (2,)))}
 
 
-def test_values_of_a_category_are_known_by_their_keyed_hashes_alone():
+def test_totals_hold_only_keyed_hashes_of_categories():
     table = pa.table({"c": ["north street", "south street"]})
     ids = Category().first_totals("c", table, KEY)["ids"]
     assert sorted(ids.tolist()) == sorted(hash_ids(["north street", "south street"], KEY).tolist())
     assert sorted(ids.tolist()) != sorted(hash_ids(["north street", "south street"], None).tolist())
 
 
-def test_parties_agree_on_categories_that_only_one_of_them_has():
-    """Numbers at one party and texts at another are one value."""
+def test_encoding_has_categories_that_only_one_party_has():
+    """A number at one party and the same text at another are one value."""
     one = contents({"c": {"kind": "category"}}, c=["17", "a", None])
     two = contents({"c": {"kind": "category"}}, c=pa.array([4, 17]))
     encoding = Encoding.fit([one, two], KEY)
@@ -103,7 +105,7 @@ def test_parties_agree_on_categories_that_only_one_of_them_has():
     assert torch.equal(Encoding.fit([two, one], KEY).encode(one, KEY)[0], x)
 
 
-def test_with_another_key_only_the_order_of_categories_changes():
+def test_another_key_changes_only_the_order_of_categories():
     party = contents({"c": {"kind": "category"}}, c=list("abcdefgh"))
     one = Encoding.fit([party], KEY).encode(party, KEY)[0]
     two = Encoding.fit([party], b"other" * 8).encode(party, b"other" * 8)[0]
@@ -118,9 +120,9 @@ def test_declared_encodings_need_no_totals():
     assert encoding.encode(contents(columns, a=[5.0], c=[None]))[0].tolist() == [[5.0, 0.0]]
 
 
-def test_features_stand_in_the_order_of_the_columns(tmp_path):
+def test_features_have_the_order_of_the_columns(tmp_path):
     party = read(
-        graph_draft(partner=None).said(
+        graph_draft(partner=None).with_settings(
             columns={name: COLUMNS[name] for name in ("near", "age")}, ignore=["kind", "words.at", "words.value"]
         ),
         tmp_path,
@@ -151,7 +153,7 @@ def test_a_sparse_column_makes_all_features_sparse(tmp_path):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_totals_with_ids_add_up_by_id(order):
+def test_keyed_totals_are_added_by_id(order):
     parts = [
         {"ids": torch.tensor([3, 9]), "counts": torch.tensor([1, 2])},
         {"ids": torch.tensor([], dtype=torch.long), "counts": torch.tensor([], dtype=torch.long)},
@@ -163,7 +165,7 @@ def test_totals_with_ids_add_up_by_id(order):
 
 
 @pytest.mark.parametrize("wrong", [[2], [-1], 1, "yes", [True]])
-def test_structural_features_that_are_not_there_are_an_error_of_one_line(wrong):
+def test_structural_position_out_of_range_is_a_one_line_error(wrong):
     def read_and_used():
         return _structural("x", Vector.read({"width": 2, "structural": wrong}, "column 'x'"), 2)
 
@@ -173,7 +175,7 @@ def test_structural_features_that_are_not_there_are_an_error_of_one_line(wrong):
     assert "\n" not in str(error.value)
 
 
-def test_a_category_whose_order_is_drawn_is_structural_as_a_whole():
+def test_undeclared_category_is_structural_as_a_whole_or_not_at_all():
     assert _structural("x", Category(structural=True), 3).tolist() == [True] * 3
     assert _structural("x", Category(values=["a", "b"], structural=[1]), 2).tolist() == [False, True]
     with pytest.raises(IsthmusError, match="set structural = true or false"):

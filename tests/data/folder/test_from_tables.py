@@ -1,3 +1,5 @@
+"""An organisation's tables become a party folder, or an error and nothing else."""
+
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
@@ -7,13 +9,13 @@ from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder
 from isthmus.data.folder.settings import read_settings
 from isthmus.errors import IsthmusError
-from party_folders import graph_draft, lines, pile_draft
+from party_folders import collection_draft, graph_draft, lines
 
 COUNT = 24
 
 
 def accounts(**columns):
-    """A bank's accounts under names of its own; a column that is none is left out."""
+    """A bank's accounts with its own column names; columns that are None are left out."""
     table = {
         "account": [f"A{at}" for at in range(COUNT)],
         "balance": [at * 3.5 for at in range(COUNT)],
@@ -40,7 +42,7 @@ ROLES = {"id": "account", "label": "risk", "source": "from", "target": "to", "we
 
 @pytest.fixture(params=["csv", "parquet"])
 def source(request, tmp_path):
-    """Writes tables as one kind of file and says where they are."""
+    """Write tables as one kind of file and return their paths."""
 
     def write(nodes=None, edges=None, graphs=None, **options):
         paths = {}
@@ -54,8 +56,8 @@ def source(request, tmp_path):
     return write
 
 
-def made(folder, source, **options):
-    """What was made, and what the check says of it."""
+def create(folder, source, **options):
+    """Create a folder; return its contents and the problems that were reported."""
     problems = create_folder(folder, source, **options)
     contents, again = check_folder(folder)
     assert [each for each in again if each.severe] == []
@@ -69,8 +71,8 @@ def tree(root):
 # ---- from tables to a folder
 
 
-def test_tables_under_names_of_their_own_become_a_party_folder(tmp_path, source):
-    contents, problems = made(tmp_path / "north", source(accounts(), transfers()))
+def test_tables_with_their_own_names_become_a_party_folder(tmp_path, source):
+    contents, problems = create(tmp_path / "north", source(accounts(), transfers()))
     assert problems == []
     said = contents.settings
     assert (said.name, said.level, said.labels, said.partners, said.directed) == (
@@ -92,17 +94,17 @@ def test_tables_under_names_of_their_own_become_a_party_folder(tmp_path, source)
 
 
 def test_a_name_may_be_given(tmp_path, source):
-    contents, _ = made(tmp_path / "folder", source(accounts(), transfers()), name="Bank Nord & Söhne")
+    contents, _ = create(tmp_path / "folder", source(accounts(), transfers()), name="Bank Nord & Söhne")
     assert contents.settings.name == "Bank Nord & Söhne"
 
 
 def test_directed_edges(tmp_path, source):
-    contents, _ = made(tmp_path / "north", source(accounts(), transfers(), directed=True))
+    contents, _ = create(tmp_path / "north", source(accounts(), transfers(), directed=True))
     assert contents.settings.directed
     assert contents.edge_index.size(1) == COUNT
 
 
-def test_columns_are_of_the_kind_that_their_values_show(tmp_path):
+def test_kind_of_a_column_follows_from_its_values(tmp_path):
     nodes = accounts(
         near=[[1.0, at] for at in range(COUNT)],
         open=[at % 2 == 0 for at in range(COUNT)],
@@ -113,7 +115,7 @@ def test_columns_are_of_the_kind_that_their_values_show(tmp_path):
     )
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table(transfers()), tmp_path / "edges.parquet")
-    contents, _ = made(
+    contents, _ = create(
         tmp_path / "north", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet", columns=ROLES)
     )
     assert {
@@ -132,15 +134,15 @@ def test_columns_are_of_the_kind_that_their_values_show(tmp_path):
 
 
 def test_whole_number_labels_with_blanks_are_classes(tmp_path, source):
-    """Tables that know no missing whole numbers make real ones of them."""
+    """Tables without missing integers store such columns as floats."""
     risk = [None if at % 4 == 3 else float(at % 3) for at in range(COUNT)]
-    contents, _ = made(tmp_path / "north", source(accounts(risk=risk), transfers()))
+    contents, _ = create(tmp_path / "north", source(accounts(risk=risk), transfers()))
     assert contents.settings.classes == 3
     assert contents.y.tolist() == [-1 if at % 4 == 3 else at % 3 for at in range(COUNT)]
 
 
-def test_yes_and_no_are_two_classes(tmp_path, source):
-    contents, _ = made(tmp_path / "north", source(accounts(risk=[True] * COUNT), transfers()))
+def test_boolean_labels_are_two_classes(tmp_path, source):
+    contents, _ = create(tmp_path / "north", source(accounts(risk=[True] * COUNT), transfers()))
     assert contents.settings.classes == 2
     assert contents.y.tolist() == [1] * COUNT
 
@@ -150,27 +152,27 @@ def test_several_tasks(tmp_path, source):
         risk=None, fraud=[at % 2 for at in range(COUNT)], loss=[None if at % 3 else 0.5 for at in range(COUNT)]
     )
     roles = {role: column for role, column in ROLES.items() if role != "label"}
-    contents, _ = made(tmp_path / "north", source(nodes, transfers(), columns=roles, tasks=["loss", "fraud"]))
+    contents, _ = create(tmp_path / "north", source(nodes, transfers(), columns=roles, tasks=["loss", "fraud"]))
     assert contents.settings.tasks == ["loss", "fraud"]
     assert contents.y.shape == (COUNT, 2)
     assert set(contents.settings.columns) == {"balance", "sector"}
 
 
-def test_columns_to_leave_out_are_nowhere_in_the_folder(tmp_path, source):
+def test_ignored_columns_are_not_in_the_folder(tmp_path, source):
     nodes = accounts(holder=[f"person {at}" for at in range(COUNT)])
-    _, problems = made(tmp_path / "north", source(nodes, transfers(), ignore=["holder"]))
+    _, problems = create(tmp_path / "north", source(nodes, transfers(), ignore=["holder"]))
     assert problems == []
     assert not any(b"person" in (tmp_path / "north" / file).read_bytes() for file in (NODES, EDGES, "party.toml"))
 
 
-def test_a_column_may_take_the_name_of_one_that_is_left_out(tmp_path, source):
+def test_column_may_take_the_name_of_an_ignored_one(tmp_path, source):
     nodes = accounts(label=["some text"] * COUNT)
-    contents, _ = made(tmp_path / "north", source(nodes, transfers(), ignore=["label"]))
+    contents, _ = create(tmp_path / "north", source(nodes, transfers(), ignore=["label"]))
     assert contents.settings.labels == ["high", "low"]
 
 
-def test_what_means_nothing_in_edges_is_left_out_and_told(tmp_path, source):
-    _, problems = made(
+def test_other_columns_of_edges_are_left_out_with_a_note(tmp_path, source):
+    _, problems = create(
         tmp_path / "north", source(accounts(), transfers(when=["monday"] * (COUNT + 2), memo=[1] * (COUNT + 2)))
     )
     assert len(problems) == 1
@@ -179,20 +181,20 @@ def test_what_means_nothing_in_edges_is_left_out_and_told(tmp_path, source):
     assert parquet.read_schema(tmp_path / "north" / EDGES).names == ["source", "target", "weight", "owner"]
 
 
-def test_ids_with_leading_zeros_stay_apart(tmp_path):
+def test_ids_with_leading_zeros_stay_texts(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,x,label\n007,1,0\n7,2,1\n12,3,0\n")
     (tmp_path / "edges.csv").write_text("source,target\n7,12\n12,7\n")
-    made(tmp_path / "a", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
+    create(tmp_path / "a", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.csv"))
     assert parquet.read_table(tmp_path / "a" / NODES).column("id").to_pylist() == ["007", "7", "12"]
     assert parquet.read_table(tmp_path / "a" / EDGES).column("source").to_pylist() == ["7", "12"]
 
 
-def test_ids_of_graphs_with_leading_zeros_stay_apart(tmp_path):
+def test_ids_of_graphs_with_leading_zeros_stay_texts(tmp_path):
     (tmp_path / "graphs.csv").write_text("id,label\n07,0\n7,1\n")
     (tmp_path / "nodes.csv").write_text("id,graph,x\n1,07,1\n2,7,2\n3,7,3\n")
     (tmp_path / "edges.csv").write_text("source,target\n2,3\n")
     files = [tmp_path / f"{name}.csv" for name in ("nodes", "edges", "graphs")]
-    contents, _ = made(tmp_path / "a", SourceTables(*files))
+    contents, _ = create(tmp_path / "a", SourceTables(*files))
     assert contents.batch.tolist() == [0, 1, 1]
 
 
@@ -200,36 +202,36 @@ def test_ids_beyond_64_bits_become_texts(tmp_path):
     ids = pa.array([1, 2**64 - 1], pa.uint64())
     parquet.write_table(pa.table({"id": ids, "x": [1.0, 2.0], "label": [0, 1]}), tmp_path / "nodes.parquet")
     parquet.write_table(pa.table({"source": ids[:1], "target": ids[1:]}), tmp_path / "edges.parquet")
-    contents, _ = made(tmp_path / "a", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+    contents, _ = create(tmp_path / "a", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
     assert contents.hashed
     assert contents.edge_index.tolist() == [[0, 1], [1, 0]]
 
 
-def test_ids_that_are_whole_numbers_everywhere_are_numbers(tmp_path):
+def test_ids_that_are_whole_numbers_in_all_tables_become_numbers(tmp_path):
     (tmp_path / "nodes.csv").write_text("id,x,label\n-7,1,0\n0,2,1\n12,3,0\n")
     parquet.write_table(pa.table({"source": ["-7", "0"], "target": ["12", "12"]}), tmp_path / "edges.parquet")
-    contents, _ = made(tmp_path / "a", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.parquet"))
+    contents, _ = create(tmp_path / "a", SourceTables(tmp_path / "nodes.csv", tmp_path / "edges.parquet"))
     assert contents.ids.tolist() == [-7, 0, 12]
     assert contents.edge_index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
 
 
-def test_numbers_and_texts_as_ids_meet_as_texts(tmp_path):
+def test_ids_of_mixed_types_become_texts(tmp_path):
     parquet.write_table(pa.table({"id": [1, 2], "x": [1.0, 2.0], "label": [0, 1]}), tmp_path / "nodes.parquet")
     columns = {"source": ["1", "X9"], "target": ["2", "1"], "owner": [None, "south"]}
     parquet.write_table(pa.table(columns), tmp_path / "edges.parquet")
-    contents, _ = made(tmp_path / "a", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
+    contents, _ = create(tmp_path / "a", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
     assert contents.hashed
     assert len(contents.border) == 1
 
 
-def test_features_may_be_called_like_the_columns_of_edges(tmp_path, source):
+def test_features_may_have_names_of_edge_columns(tmp_path, source):
     nodes = accounts(
         source=["web", "desk"] * (COUNT // 2), target=[1.5 * at for at in range(COUNT)], weight=[1] * COUNT
     )
     roles = {"id": "account", "label": "risk"}
     columns = transfers()
     edges = {"source": columns["from"][:COUNT], "target": columns["to"][:COUNT], "weight": columns["amount"][:COUNT]}
-    contents, _ = made(tmp_path / "north", source(nodes, edges, columns=roles))
+    contents, _ = create(tmp_path / "north", source(nodes, edges, columns=roles))
     kinds = {name: kind.name for name, kind in contents.settings.feature_columns().items()}
     assert kinds == {
         **dict.fromkeys(("balance", "target", "weight"), "number"),
@@ -237,21 +239,21 @@ def test_features_may_be_called_like_the_columns_of_edges(tmp_path, source):
     }
 
 
-def test_an_owner_that_is_the_party_itself_is_no_partner(tmp_path, source):
+def test_party_is_not_its_own_partner(tmp_path, source):
     edges = transfers(bank=["north"] * COUNT + ["south", "south"])
-    contents, _ = made(tmp_path / "north", source(accounts(), edges))
+    contents, _ = create(tmp_path / "north", source(accounts(), edges))
     assert contents.settings.partners == ["south"]
     assert contents.edge_index.size(1) == 2 * COUNT
 
 
-def test_a_pile_of_graphs(tmp_path, source):
-    draft = pile_draft()
+def test_collection_of_graphs(tmp_path, source):
+    draft = collection_draft()
     nodes = {name: draft.tables[NODES][name] for name in ("graph", "id", "age", "kind")}
     nodes = {**nodes, "age": [1.0 * at for at in range(15)]}
     graphs = {"compound": draft.tables[GRAPHS]["id"], "active": draft.tables[GRAPHS]["label"]}
     nodes["compound"] = nodes.pop("graph")
     roles = {"graph": "compound", "label": "active"}
-    contents, _ = made(tmp_path / "lab", source(nodes, draft.tables[EDGES], graphs, columns=roles))
+    contents, _ = create(tmp_path / "lab", source(nodes, draft.tables[EDGES], graphs, columns=roles))
     assert contents.settings.level == "graph"
     assert contents.items == 6
     assert contents.batch.bincount().tolist() == [2, 3] * 3
@@ -261,7 +263,7 @@ def test_molecules(tmp_path):
     pytest.importorskip("rdkit")
     (tmp_path / "assays.csv").write_text("structure,toxic,soluble,remark\nCCO,1,0,good\nC(,0,1,\nC,,1,odd\n")
     source = SourceTables(smiles=tmp_path / "assays.csv", columns={"smiles": "structure"}, tasks=["toxic", "soluble"])
-    contents, problems = made(tmp_path / "lab", source)
+    contents, problems = create(tmp_path / "lab", source)
     assert problems == [
         "note: assays.csv: columns without a role are left out: remark",
         "note: molecules.csv, row 2: the SMILES cannot be read: the molecule is left out",
@@ -269,7 +271,7 @@ def test_molecules(tmp_path):
     assert contents.items == 2
     (tmp_path / "more.csv").write_text("structure,soluble,toxic\nCC,1,0\n")
     like = SourceTables(smiles=tmp_path / "more.csv", columns={"smiles": "structure"}, like=tmp_path / "lab")
-    second, _ = made(tmp_path / "other", like)
+    second, _ = create(tmp_path / "other", like)
     assert second.settings.tasks == ["toxic", "soluble"]
     assert second.y.tolist() == [[0, 1]]
 
@@ -278,7 +280,7 @@ def test_molecules(tmp_path):
 
 
 def test_a_second_party_shares_labels_and_columns(tmp_path, source):
-    made(tmp_path / "all" / "north", source(accounts(), transfers()))
+    create(tmp_path / "all" / "north", source(accounts(), transfers()))
     swapped = {
         name: [each.replace("A", "S") for each in transfers()[name][:COUNT]] + transfers()[name][COUNT:]
         for name in ("from", "to")
@@ -287,7 +289,7 @@ def test_a_second_party_shares_labels_and_columns(tmp_path, source):
     edges = transfers(**swapped, bank=[None] * COUNT + ["north"] * 2)
     for like in ("north", "north/party.toml"):
         source_ = source(nodes, edges, like=tmp_path / "all" / like)
-        contents, _ = made(tmp_path / "all" / "south", source_, force=True)
+        contents, _ = create(tmp_path / "all" / "south", source_, force=True)
         assert contents.settings.labels == ["high", "low"]
         assert contents.settings.partners == ["north"]
         assert contents.y.tolist() == [1] * COUNT
@@ -295,13 +297,15 @@ def test_a_second_party_shares_labels_and_columns(tmp_path, source):
     assert [line for found in problems.values() for line in lines(found)] == []
 
 
-def test_like_shares_what_is_declared_there(tmp_path, source):
+def test_like_takes_declared_settings(tmp_path, source):
     columns = {
         "balance": {"kind": "number", "scale": "none"},
         "sector": {"kind": "category", "values": ["y", "x", "z"]},
     }
-    graph_draft().said(labels=["none", "low", "high"], columns=columns, directed=True).write(tmp_path / "first")
-    contents, _ = made(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
+    graph_draft().with_settings(labels=["none", "low", "high"], columns=columns, directed=True).write(
+        tmp_path / "first"
+    )
+    contents, _ = create(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
     first, _ = read_settings(tmp_path / "first")
     assert contents.settings.common == first.common
     assert not contents.settings.directed  # what a party's own lines mean is its own
@@ -309,7 +313,7 @@ def test_like_shares_what_is_declared_there(tmp_path, source):
 
 def test_labels_outside_the_list_of_the_other_party_are_refused(tmp_path, source):
     columns = {"balance": {"kind": "number"}, "sector": {"kind": "category"}}
-    graph_draft().said(labels=["low"], columns=columns).write(tmp_path / "first")
+    graph_draft().with_settings(labels=["low"], columns=columns).write(tmp_path / "first")
     with pytest.raises(UnusableFolder) as caught:
         create_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
     assert lines(caught.value.problems) == [
@@ -317,24 +321,24 @@ def test_labels_outside_the_list_of_the_other_party_are_refused(tmp_path, source
     ]
 
 
-def test_numbers_that_are_names_at_the_other_party_are_names_here(tmp_path, source):
+def test_numeric_labels_are_names_if_the_other_party_says_so(tmp_path, source):
     columns = {"balance": {"kind": "number"}, "sector": {"kind": "category"}}
-    graph_draft().said(labels=["2", "1"], columns=columns).write(tmp_path / "first")
+    graph_draft().with_settings(labels=["2", "1"], columns=columns).write(tmp_path / "first")
     nodes = accounts(risk=[1 + at % 2 for at in range(COUNT)])
-    contents, _ = made(tmp_path / "second", source(nodes, transfers(), like=tmp_path / "first"))
+    contents, _ = create(tmp_path / "second", source(nodes, transfers(), like=tmp_path / "first"))
     assert contents.y.tolist() == [1, 0] * (COUNT // 2)
 
 
 @pytest.mark.parametrize(
     ("draft", "options", "due"),
     [
-        (pile_draft(), {}, "that party holds a collection of graphs, these tables do not"),
+        (collection_draft(), {}, "that party holds a collection of graphs, these tables do not"),
         (graph_draft(), {"tasks": ["balance"]}, "its tasks are none: remove --task"),
-        (graph_draft().said(classes=3), {}, "party.toml: give one of labels, classes and tasks"),
+        (graph_draft().with_settings(classes=3), {}, "party.toml: give one of labels, classes and tasks"),
         (None, {}, "party.toml: No such file or directory"),
     ],
 )
-def test_what_is_no_like_is_refused(tmp_path, source, draft, options, due):
+def test_unusable_like_is_refused(tmp_path, source, draft, options, due):
     (tmp_path / "first").mkdir()
     if draft is not None:
         draft.write(tmp_path / "first")
@@ -346,8 +350,8 @@ def test_what_is_no_like_is_refused(tmp_path, source, draft, options, due):
 # ---- what is refused
 
 
-def but(role):
-    """Roles without this one."""
+def roles_without(role):
+    """Return the roles without this one."""
     return {"columns": {each: column for each, column in ROLES.items() if each != role}}
 
 
@@ -360,7 +364,7 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
         (
             {"risk": None},
             {},
-            but("label"),
+            roles_without("label"),
             "there is no label: name the column with --label, take the classes from another party with --like",
         ),
         (
@@ -396,7 +400,7 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
         (
             {},
             {"bank": None},
-            but("owner"),
+            roles_without("owner"),
             "edges.parquet, rows 25, 26: source or target is not in nodes.parquet: add the node",
         ),
         (
@@ -409,7 +413,7 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
     ],
     ids=range(14),
 )
-def test_what_is_no_use_is_refused_and_nothing_is_written(tmp_path, source, nodes, edges, options, due):
+def test_unusable_tables_are_refused_and_nothing_is_written(tmp_path, source, nodes, edges, options, due):
     origin = source(accounts(**nodes), None if edges is None else transfers(**edges), **options)
     before = tree(tmp_path)
     with pytest.raises(IsthmusError) as caught:
@@ -423,16 +427,16 @@ def test_what_is_no_use_is_refused_and_nothing_is_written(tmp_path, source, node
     ("column", "count"),
     [([f"person {at}" for at in range(COUNT)], 24), ([f"person {at % 13}" for at in range(COUNT)], 13)],
 )
-def test_names_are_no_categories(tmp_path, source, column, count):
+def test_names_are_not_taken_for_categories(tmp_path, source, column, count):
     with pytest.raises(
         IsthmusError, match=rf"column 'holder' has {count} different texts, .* leave it out with --ignore holder"
     ):
         create_folder(tmp_path / "north", source(accounts(holder=column), transfers()))
     assert not (tmp_path / "north").exists()
-    made(tmp_path / "fine", source(accounts(holder=[f"town {at % 12}" for at in range(COUNT)]), transfers()))
+    create(tmp_path / "fine", source(accounts(holder=[f"town {at % 12}" for at in range(COUNT)]), transfers()))
 
 
-def test_more_than_a_hundred_texts_are_no_categories_however_many_rows_there_are(tmp_path):
+def test_more_than_a_hundred_texts_are_never_categories(tmp_path):
     count = 2_000
     nodes = {"id": list(range(count)), "street": [f"street {at % 101}" for at in range(count)], "label": [0] * count}
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
@@ -442,10 +446,10 @@ def test_more_than_a_hundred_texts_are_no_categories_however_many_rows_there_are
         create_folder(tmp_path / "out", source)
     nodes["street"] = [f"street {at % 100}" for at in range(count)]
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
-    made(tmp_path / "out", source)
+    create(tmp_path / "out", source)
 
 
-def test_names_are_no_labels(tmp_path):
+def test_names_are_not_taken_for_labels(tmp_path):
     count = 150
     nodes = {"id": list(range(count)), "x": [1.0] * count, "label": [f"person {at}" for at in range(count)]}
     parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
@@ -454,7 +458,7 @@ def test_names_are_no_labels(tmp_path):
         create_folder(tmp_path / "out", SourceTables(tmp_path / "nodes.parquet", tmp_path / "edges.parquet"))
 
 
-def test_dates_are_no_features(tmp_path, source):
+def test_dates_are_not_features(tmp_path, source):
     with pytest.raises(IsthmusError, match=r"column 'since' holds values of type .*: leave it out|which is no feature"):
         create_folder(tmp_path / "north", source(accounts(since=pa.array([0] * COUNT, pa.timestamp("s"))), transfers()))
 
@@ -480,7 +484,7 @@ def test_problems_name_the_rows_of_the_source(tmp_path, source):
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\udcff", "a/b", ".."])
-def test_a_name_that_is_none_is_refused(tmp_path, source, name):
+def test_invalid_name_is_refused(tmp_path, source, name):
     origin = source(accounts(), transfers())
     before = tree(tmp_path)
     with pytest.raises(IsthmusError, match="name") as caught:
@@ -499,7 +503,7 @@ def test_a_table_that_cannot_be_read_is_refused(tmp_path):
     assert not (tmp_path / "north").exists()
 
 
-def test_molecules_come_alone(tmp_path):
+def test_molecules_with_other_tables_are_refused(tmp_path):
     source = SourceTables(nodes=tmp_path / "a.csv", edges=tmp_path / "b.csv", smiles=tmp_path / "c.csv")
     with pytest.raises(IsthmusError, match="give --smiles alone"):
         create_folder(tmp_path / "north", source)
@@ -511,7 +515,7 @@ def test_molecules_come_alone(tmp_path):
 @pytest.mark.parametrize(
     "step", ["isthmus.data.folder.from_tables._write", "isthmus.data.folder.from_tables.check_folder"]
 )
-def test_after_an_interruption_there_is_no_trace(tmp_path, source, monkeypatch, step):
+def test_interruption_leaves_no_files(tmp_path, source, monkeypatch, step):
     origin = source(accounts(), transfers())
     before, calls = tree(tmp_path), []
 
@@ -526,9 +530,9 @@ def test_after_an_interruption_there_is_no_trace(tmp_path, source, monkeypatch, 
     assert tree(tmp_path) == before
 
 
-def test_a_folder_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path, source):
+def test_existing_folder_is_replaced_only_with_force(tmp_path, source):
     origin = source(accounts(), transfers())
-    made(tmp_path / "north", origin)
+    create(tmp_path / "north", origin)
     with pytest.raises(IsthmusError, match="exists: choose another folder"):
         create_folder(tmp_path / "north", origin)
     bad = source(accounts(risk=[at / 2 for at in range(COUNT)]), transfers())
@@ -538,8 +542,8 @@ def test_a_folder_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path, sour
 
 
 def test_the_tables_inside_a_folder_are_never_lost(tmp_path, source):
-    """Somebody keeps the tables in the folder that is made from them."""
-    made(tmp_path / "north", source(accounts(), transfers()))
+    """The tables lie in the folder that is created from them."""
+    create(tmp_path / "north", source(accounts(), transfers()))
     csv.write_csv(pa.table(accounts()), tmp_path / "north" / "accounts.csv")
     with pytest.raises(IsthmusError, match="holds other files than party folders"):
         create_folder(tmp_path / "north", source(accounts(), transfers()), force=True)

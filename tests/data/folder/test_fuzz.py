@@ -1,4 +1,4 @@
-"""Party folders spoilt at random: they end in a report, and what is not reported is of use."""
+"""Damage party folders at random: each ends in a report, and a folder without problems is usable."""
 
 import datetime
 import os
@@ -29,7 +29,7 @@ from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
-from party_folders import graph_draft, pile_draft, two_drafts
+from party_folders import collection_draft, graph_draft, two_drafts
 
 KEY = "k" * 32
 WORDS = [
@@ -50,7 +50,7 @@ NESTED = [
 ]  # fmt: skip
 KINDS = [*PLAIN, *NESTED]
 NO_SUCH_FAULT = (pa.ArrowException, OSError, NotImplementedError, ValueError, TypeError, OverflowError, LookupError)
-"""What spoiling a table may raise: not every table can have every fault."""
+"""Errors when a kind of damage does not fit a table."""
 SAID = [
     *WORDS, *NUMBERS, *REALS, True, False, [], {}, ["a", "a"], ["south"], ["north"], [1], ["low", "high", "odd"], 2, 3,
     "graph", "node", "pair", "own", "number", "category", "vector", "bag", {"kind": "number"},
@@ -58,14 +58,14 @@ SAID = [
     {"kind": "number", "scale": "none"}, {"kind": "number", "missing": "mean"}, {"kind": "bag", "width": 9}, [["x"]],
     {"kind": "category", "values": ["a"]}, {"file": "a.csv"}, {"age": {"kind": "number"}}, {"a": {"b": {"c": 1}}},
 ]  # fmt: skip
-"""What may stand anywhere in `party.toml`."""
+"""Values that may occur anywhere in `party.toml`."""
 SETTINGS = [
     "labels", "classes", "tasks", "partners", "ids", "directed", "level", "ignore", "smiles", "format", "odd",
 ]  # fmt: skip
 
 
 class Spoiler:
-    """A folder of two parties (or more) that is spoilt step by step."""
+    """A folder of two or more parties that is damaged step by step."""
 
     def __init__(self, root: Path, base: str, seed: int) -> None:
         self.root, self.draw = root, random.Random(seed)
@@ -73,7 +73,7 @@ class Spoiler:
             "graph": lambda: [graph_draft(partner=None)],
             "coupled": lambda: list(two_drafts()),
             "texts": lambda: list(two_drafts(ids="n{}".format)),
-            "pile": lambda: [pile_draft("a"), pile_draft("b", 4, 10)],
+            "pile": lambda: [collection_draft("a"), collection_draft("b", 4, 10)],
         }[base]()
         for draft in drafts:
             draft.write(root / draft.settings["name"])
@@ -293,7 +293,7 @@ GENTLE = [
     "other_settings",
     "other_values",
 ]
-"""Steps that a folder may well survive."""
+"""Steps after which a folder may still be usable."""
 
 
 def one_line(error: IsthmusError) -> None:
@@ -302,7 +302,7 @@ def one_line(error: IsthmusError) -> None:
 
 
 def examine(root: Path, key: str | None = None) -> str:
-    """How a folder ends: in no report, in a report, refused by the study, or in a result."""
+    """Say how a folder ends: without a report, with a report, refused by the study, or with a result."""
     try:
         _, problems = check_folders(root, None if key is None else Path(key).read_bytes())
     except IsthmusError as error:
@@ -352,7 +352,7 @@ def check_party(party: Party) -> None:
 
 
 def remake(root: Path, seed: int) -> str:
-    """How tables end that a new folder is made from: in a folder that is sound, or in an error and nothing else."""
+    """Say how creating a folder from tables ends: with a usable folder, or with an error and no files."""
     draw = random.Random(seed)
     folder = min(each for each in root.iterdir() if each.is_dir())
     paths = {name: folder / file for name, file in (("nodes", NODES), ("edges", EDGES), ("graphs", GRAPHS))}
@@ -399,7 +399,7 @@ FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, He
 @example("graph", ["folder_for_file", "remove", "remove", "remove"], 6, False)
 @example("graph", ["folder_for_file", "remove", "remove", "cut_file"], 6, False)
 @example("graph", ["folder_for_file", "folder_for_file", "folder_for_file", "remove"], 3, False)
-def test_whatever_is_done_to_a_folder_it_ends_in_a_report(tmp_path_factory, base, steps, seed, keyed):
+def test_damaged_folder_ends_in_a_report(tmp_path_factory, base, steps, seed, keyed):
     root = tmp_path_factory.mktemp("spoilt")
     spoil(root / "all", base, steps, seed)
     (root / "key").write_text(KEY)
@@ -409,7 +409,7 @@ def test_whatever_is_done_to_a_folder_it_ends_in_a_report(tmp_path_factory, base
 
 @FUZZ
 @given(BASES, steps_of(GENTLE, 3), st.integers(0, 2**32))
-def test_what_is_not_reported_is_of_use(tmp_path_factory, base, steps, seed):
+def test_folder_without_problems_is_usable(tmp_path_factory, base, steps, seed):
     root = tmp_path_factory.mktemp("spoilt")
     spoil(root, base, steps, seed)
     examine(root)
@@ -417,7 +417,7 @@ def test_what_is_not_reported_is_of_use(tmp_path_factory, base, steps, seed):
 
 @FUZZ
 @given(BASES, steps_of(STEPS["table"], 2) | st.just([]), st.integers(0, 2**32))
-def test_tables_of_any_kind_become_a_sound_folder_or_none(tmp_path_factory, base, steps, seed):
+def test_damaged_tables_become_a_usable_folder_or_an_error(tmp_path_factory, base, steps, seed):
     root = tmp_path_factory.mktemp("spoilt")
     spoil(root, base, steps, seed)
     remake(root, seed)
@@ -433,7 +433,7 @@ MOLECULES = st.lists(
 
 @settings(max_examples=30)
 @given(MOLECULES, st.sampled_from(["smiles,label\n", "smiles\n", "id,smiles,label,split\n", "", "label\n"]))
-def test_molecules_of_any_kind_end_in_a_report(tmp_path_factory, molecules, head):
+def test_any_molecules_end_in_a_report(tmp_path_factory, molecules, head):
     pytest.importorskip("rdkit")
     root = tmp_path_factory.mktemp("spoilt")
     (root / "molecules.csv").write_text(head + "".join(f"{each},1\n" for each in molecules), encoding="utf-8")

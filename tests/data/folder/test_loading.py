@@ -1,3 +1,5 @@
+"""Party folders are found, compared with each other and loaded."""
+
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from isthmus.data.folder.settings import FILE
 from isthmus.data.ids import uniform
 from isthmus.data.party import SPLITS
 from isthmus.errors import IsthmusError
-from party_folders import Draft, graph_draft, lines, pile_draft, two_drafts
+from party_folders import Draft, collection_draft, graph_draft, lines, two_drafts
 
 KEY = b"k" * 32
 
@@ -23,7 +25,7 @@ def write(root: Path, *drafts: Draft) -> Path:
 
 
 def reports(root: Path, key=None) -> dict[str, list[str]]:
-    """What is wrong, by folder."""
+    """Return the problems of each folder."""
     return {folder.name: lines(found) for folder, found in check_folders(root, key)[1].items()}
 
 
@@ -34,19 +36,19 @@ def load(root: Path, seed=0, train=0.6, val=0.2, key=None):
 # ---- which folders
 
 
-def test_a_party_folder_stands_for_itself(tmp_path):
+def test_party_folder_is_found(tmp_path):
     folder = graph_draft().write(tmp_path / "north")
     assert find_folders(folder) == [folder]
 
 
-def test_a_folder_of_party_folders_stands_for_them_in_the_order_of_their_names(tmp_path):
+def test_party_folders_inside_are_found_sorted_by_name(tmp_path):
     root = write(tmp_path, graph_draft("b"), graph_draft("a"), graph_draft("c"))
     (root / "notes").mkdir()
     (root / "readme.txt").write_text("hello")
     assert [each.name for each in find_folders(root)] == ["a", "b", "c"]
 
 
-def test_a_party_that_lost_its_party_toml_is_not_overlooked(tmp_path):
+def test_folder_without_party_toml_is_reported(tmp_path):
     root = write(tmp_path, *two_drafts())
     (root / "south" / FILE).unlink()
     assert reports(root)["south"] == [
@@ -57,7 +59,7 @@ def test_a_party_that_lost_its_party_toml_is_not_overlooked(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["nowhere", "file", "empty", "x" * 300, "a\0b"])
-def test_a_path_without_party_folders_is_an_error_of_one_line(tmp_path, path):
+def test_path_without_party_folders_is_a_one_line_error(tmp_path, path):
     (tmp_path / "file").write_text("hello")
     (tmp_path / "empty").mkdir()
     with pytest.raises(IsthmusError, match=r"give a |create one with isthmus party new") as caught:
@@ -65,7 +67,7 @@ def test_a_path_without_party_folders_is_an_error_of_one_line(tmp_path, path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_that_may_not_be_read_is_an_error_of_one_line(tmp_path, monkeypatch):
+def test_unreadable_folder_is_a_one_line_error(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -77,11 +79,11 @@ def test_a_folder_that_may_not_be_read_is_an_error_of_one_line(tmp_path, monkeyp
 # ---- what is wrong between folders
 
 
-def test_two_sound_parties_have_nothing_against_each_other(tmp_path):
+def test_two_good_parties_have_no_problems(tmp_path):
     assert reports(write(tmp_path, *two_drafts())) == {"north": [], "south": []}
 
 
-def test_one_folder_alone_says_nothing_of_its_partners(tmp_path):
+def test_single_folder_is_not_checked_against_partners(tmp_path):
     assert reports(graph_draft().write(tmp_path / "north")) == {"north": []}
 
 
@@ -98,20 +100,20 @@ def test_one_folder_alone_says_nothing_of_its_partners(tmp_path):
         ({"columns": dict(reversed(graph_draft().settings["columns"].items()))}, []),
     ],
 )
-def test_what_parties_do_not_agree_on(tmp_path, change, due):
+def test_differing_settings_are_reported(tmp_path, change, due):
     north, south = two_drafts()
-    found = reports(write(tmp_path, north, south.said(**change)))
+    found = reports(write(tmp_path, north, south.with_settings(**change)))
     assert found == {"north": [], "south": due}
 
 
-def test_another_level_and_other_ids(tmp_path):
-    found = reports(write(tmp_path, graph_draft("a", partner=None), pile_draft("b")))
+def test_differing_level_and_ids_are_reported(tmp_path):
+    found = reports(write(tmp_path, graph_draft("a", partner=None), collection_draft("b")))
     assert "party.toml: 'level' differs from that of party 'a': make them equal" in found["b"]
-    found = reports(write(tmp_path, graph_draft("b", partner=None).said(ids="own")))
+    found = reports(write(tmp_path, graph_draft("b", partner=None).with_settings(ids="own")))
     assert found["b"] == ["party.toml: 'ids' differs from that of party 'a': make them equal"]
 
 
-def test_texts_and_numbers_as_ids_meet_only_under_a_key(tmp_path):
+def test_ids_of_different_types_need_a_key(tmp_path):
     north, _ = two_drafts()
     _, south = two_drafts(ids=str)
     root = write(tmp_path, north, south)
@@ -121,14 +123,14 @@ def test_texts_and_numbers_as_ids_meet_only_under_a_key(tmp_path):
     assert reports(root, KEY) == {"north": [], "south": []}
 
 
-def test_ids_of_graphs_meet_nobodys(tmp_path):
-    one, two = pile_draft("a"), pile_draft("b")
+def test_ids_of_graphs_are_not_compared(tmp_path):
+    one, two = collection_draft("a"), collection_draft("b")
     two = two.put("id", list(range(6)), "graphs.parquet")
     two = two.put("graph", [int(each[1:]) for each in two.tables[NODES]["graph"]])
     assert reports(write(tmp_path, one, two)) == {"a": [], "b": []}
 
 
-def test_two_parties_of_one_name(tmp_path):
+def test_two_parties_with_one_name_are_reported(tmp_path):
     draft = graph_draft(partner=None)
     draft.write(tmp_path / "a")
     draft.write(tmp_path / "b")
@@ -136,7 +138,7 @@ def test_two_parties_of_one_name(tmp_path):
     assert reports(tmp_path) == {"a": [], "b": [what]}
 
 
-def test_an_owner_that_does_not_have_the_node(tmp_path):
+def test_edge_to_a_node_that_its_owner_lacks_is_reported(tmp_path):
     north, south = two_drafts()
     source = list(north.tables[EDGES]["source"])
     source[8] = 111
@@ -147,14 +149,14 @@ def test_an_owner_that_does_not_have_the_node(tmp_path):
     }
 
 
-def test_an_owner_whose_ids_are_its_own(tmp_path):
+def test_edge_to_an_owner_with_own_ids_is_reported(tmp_path):
     north, south = two_drafts()
-    south = graph_draft("south", None, 100).said(ids="own")
+    south = graph_draft("south", None, 100).with_settings(ids="own")
     found = reports(write(tmp_path, north, south))
     assert "edges.parquet, rows 9, 10: the other end is not a node of its owner 'south'" in found["north"]
 
 
-def test_an_edge_that_only_one_side_lists_is_a_note(tmp_path):
+def test_edge_that_only_one_side_lists_is_a_note(tmp_path):
     north, south = two_drafts()
     ends = list(south.tables[EDGES]["source"])
     ends[8] = 107  # the edge between 100 and 1
@@ -163,13 +165,16 @@ def test_an_edge_that_only_one_side_lists_is_a_note(tmp_path):
         "north": ["note: edges.parquet, row 9: party 'south' does not list this edge: both sides should"],
         "south": ["note: edges.parquet, row 9: party 'north' does not list this edge: both sides should"],
     }
-    assert reports(write(tmp_path / "b", north, south.put("source", ends, EDGES).said(directed=True)))["north"] == []
+    assert (
+        reports(write(tmp_path / "b", north, south.put("source", ends, EDGES).with_settings(directed=True)))["north"]
+        == []
+    )
     without = graph_draft("south", None, 100)
     due = ["note: edges.parquet, rows 9, 10: party 'south' does not list this edge: both sides should"]
     assert reports(write(tmp_path / "c", north, without)) == {"north": due, "south": []}
 
 
-def test_a_partner_that_is_not_there_is_a_note(tmp_path):
+def test_missing_partner_is_a_note(tmp_path):
     root = write(tmp_path, *two_drafts(), graph_draft("west", "east", 200))
     assert reports(root)["west"] == [
         "note: party.toml: partner 'east' is not among these folders: edges to it have no effect"
@@ -177,7 +182,7 @@ def test_a_partner_that_is_not_there_is_a_note(tmp_path):
     assert [party.name for party in load(root)] == ["north", "south", "west"]
 
 
-def test_a_node_that_one_party_trains_on_is_not_held_out_at_another(tmp_path):
+def test_node_trained_on_by_one_party_and_held_out_by_another_is_reported(tmp_path):
     one, two = graph_draft("a", None), graph_draft("b", None, 4)
     root = write(tmp_path, one, two)  # nodes 4 .. 7 are with both
     what = "is held out here, but another party trains on it: use one split, or remove the column at all parties"
@@ -191,7 +196,7 @@ def test_a_node_that_one_party_trains_on_is_not_held_out_at_another(tmp_path):
     assert reports(drawn) == {"a": [], "b": []}
 
 
-def test_shared_nodes_have_a_split_at_all_parties_or_at_none(tmp_path):
+def test_shared_node_with_a_split_at_one_party_only_is_reported(tmp_path):
     one, two = graph_draft("a", None), graph_draft("b", None, 6).without("split")
     what = "has no split here, but at another party that holds it: give all parties a column 'split', or none"
     assert reports(write(tmp_path, one, two)) == {"a": [], "b": [f"nodes.parquet, rows 1, 2: {what}"]}
@@ -199,7 +204,7 @@ def test_shared_nodes_have_a_split_at_all_parties_or_at_none(tmp_path):
     assert reports(apart) == {"a": [], "b": []}
 
 
-def test_labels_that_parties_differ_in_are_a_note(tmp_path):
+def test_differing_labels_of_a_node_are_a_note(tmp_path):
     one, two = graph_draft("a", None).without("split"), graph_draft("b", None, 6).without("split")
     two = two.put("label", ["low", "low", *["low"] * 6])  # node 7 is 'high' at the other
     what = "note: nodes.parquet, row {}: has another label at another party"
@@ -214,7 +219,7 @@ def test_all_problems_of_all_folders_are_in_one_report(tmp_path):
         tmp_path,
         north.put("age", [float("nan")] * 8),
         south.put("label", ["odd"] * 8),
-        graph_draft("west").said(labels=["x"]),
+        graph_draft("west").with_settings(labels=["x"]),
     )
     found = reports(root)
     assert [len(found[name]) for name in ("north", "south", "west")] == [1, 1, 1]
@@ -238,7 +243,7 @@ def test_parties_share_one_encoding(tmp_path):
     assert south.ids.tolist() == list(range(100, 108))
 
 
-def test_given_splits_are_kept_whatever_the_seed(tmp_path):
+def test_given_splits_do_not_depend_on_the_seed(tmp_path):
     root = graph_draft(partner=None).write(tmp_path / "a")
     for seed in (0, 1):
         (party,) = load(root, seed)
@@ -269,7 +274,7 @@ def test_a_drawn_split_has_its_shares_and_no_unlabelled_item(tmp_path):
     st.sampled_from([None, KEY]),
 )
 @settings(max_examples=15)
-def test_a_shared_id_is_drawn_into_the_same_split_by_all_who_hold_it(tmp_path_factory, held, seed, key):
+def test_shared_item_gets_the_same_split_at_every_party(tmp_path_factory, held, seed, key):
     root = tmp_path_factory.mktemp("parties")
     for at, ids in enumerate(held):
         nodes = {"id": ids, "x": [0.0] * len(ids), "label": [0] * len(ids)}
@@ -289,14 +294,14 @@ def test_a_shared_id_is_drawn_into_the_same_split_by_all_who_hold_it(tmp_path_fa
         assert torch.equal(party.val, (at >= 0.6) & (at < 0.8))
 
 
-def test_shares_that_are_more_than_the_whole(tmp_path):
+def test_shares_above_one_are_an_error(tmp_path):
     root = graph_draft(partner=None).without("split").write(tmp_path / "a")
     with pytest.raises(IsthmusError, match=r"train = 0.7 and val = 0.5 add up to more than 1: lower one of them"):
         load(root, train=0.7, val=0.5)
 
 
-def test_piles_become_parties_of_graphs(tmp_path):
-    one, two = load(write(tmp_path, pile_draft("a"), pile_draft("b", graphs=3, first=10)))
+def test_collections_become_parties_of_graphs(tmp_path):
+    one, two = load(write(tmp_path, collection_draft("a"), collection_draft("b", graphs=3, first=10)))
     assert (one.level, one.items, two.items, one.nodes) == ("graph", 6, 3, 15)
     assert one.ids is None
     assert one.graph.x.size(1) == two.graph.x.size(1)

@@ -1,3 +1,5 @@
+"""The files of a party folder are read, and every problem is reported with its rows."""
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,14 +9,14 @@ from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder, read
 from isthmus.data.folder.settings import FILE
 from isthmus.data.ids import hash_ids
 from isthmus.errors import IsthmusError
-from party_folders import Draft, graph_draft, lines, pile_draft, read, report
+from party_folders import Draft, collection_draft, graph_draft, lines, read, report
 
 KEY = b"k" * 32
 NAN, INF = float("nan"), float("inf")
 
 
 def alone(**nodes) -> Draft:
-    """A party without partners; columns of its nodes may be others."""
+    """A party without partners; `nodes` replaces columns of its nodes."""
     draft = graph_draft(partner=None)
     for column, values in nodes.items():
         draft = draft.put(column, values)
@@ -22,7 +24,7 @@ def alone(**nodes) -> Draft:
 
 
 def edges_of(draft: Draft, *rows: tuple, **columns) -> Draft:
-    """The draft with these edges alone: source, target and (if given) owner."""
+    """Return the draft with only these edges: source, target and, if given, owner."""
     names = ("source", "target", "owner")[: len(rows[0])]
     table = {name: [row[at] for row in rows] for at, name in enumerate(names)} | columns
     return Draft(draft.settings, {**draft.tables, EDGES: table})
@@ -31,7 +33,7 @@ def edges_of(draft: Draft, *rows: tuple, **columns) -> Draft:
 # ---- what is sound
 
 
-def test_a_graph_is_read_as_it_is_written(tmp_path):
+def test_written_graph_is_read_back(tmp_path):
     found = read(graph_draft(), tmp_path)
     ring = [(at, (at + 1) % 8) for at in range(8)]
     assert found.edge_index.t().tolist() == [list(each) for each in ring + [(two, one) for one, two in ring]]
@@ -49,8 +51,8 @@ def test_a_graph_is_read_as_it_is_written(tmp_path):
     assert found.summary() == "8 nodes, 16 edges, 2 across its border, 8 labelled, 3 in train, 2 in val, 2 in test"
 
 
-def test_of_edges_across_the_border_a_directed_party_keeps_those_that_arrive(tmp_path):
-    found = read(graph_draft().said(directed=True), tmp_path)
+def test_directed_party_keeps_only_incoming_edges_across_the_border(tmp_path):
+    found = read(graph_draft().with_settings(directed=True), tmp_path)
     assert found.edge_index.t().tolist() == [[at, (at + 1) % 8] for at in range(8)]
     assert (found.border.inner.tolist(), found.border.outer.tolist()) == ([1], [100])
     assert found.border.weight.tolist() == [3.0]
@@ -66,19 +68,19 @@ def test_ids_that_are_texts_or_under_a_key_are_hashed(tmp_path):
     assert read(graph_draft(), tmp_path / "d", KEY).ids.equal(hash_ids(range(8), KEY))
 
 
-def test_ids_of_a_partys_own_making_are_told_nobody(tmp_path):
-    found = read(alone().said(ids="own"), tmp_path)
+def test_own_ids_are_not_shared(tmp_path):
+    found = read(alone().with_settings(ids="own"), tmp_path)
     assert found.ids is None
     assert found.item_ids.tolist() == list(range(8))
 
 
-def test_self_loops_stand_once_and_lines_without_a_weight_count_one(tmp_path):
+def test_self_loops_occur_once_and_missing_weights_are_one(tmp_path):
     found = read(edges_of(alone(), (3, 3), (1, 2), weight=[0.5, None]), tmp_path)
     assert found.edge_index.tolist() == [[3, 1, 2], [3, 2, 1]]
     assert found.edge_weight.tolist() == [0.5, 1.0, 1.0]
 
 
-def test_without_any_weight_there_are_none(tmp_path):
+def test_column_without_weights_gives_none(tmp_path):
     assert read(edges_of(alone(), (3, 3), weight=[None]), tmp_path / "a").edge_weight is None
     assert read(edges_of(alone(), (3, 3)), tmp_path / "b").edge_weight is None
 
@@ -95,7 +97,7 @@ def test_a_party_without_edges(tmp_path, kind):
     assert len(found.border) == 0
 
 
-def test_an_owner_may_be_spelled_out_where_it_is_the_party_itself(tmp_path):
+def test_owner_may_be_the_party_itself(tmp_path):
     draft = graph_draft()
     owner = [each or "north" for each in draft.tables[EDGES]["owner"]]
     found, due = read(draft.put("owner", owner, EDGES), tmp_path / "a"), read(draft, tmp_path / "b")
@@ -118,13 +120,13 @@ def test_dictionaries_and_large_texts_are_texts(tmp_path):
     assert found.border.outer.equal(due.border.outer)
 
 
-def test_columns_that_are_ignored_are_not_looked_at(tmp_path):
-    draft = alone(note=[b"\x00"] * 8, split=["nonsense"] * 8).said(ignore=["note", "split"])
+def test_ignored_columns_are_not_checked(tmp_path):
+    draft = alone(note=[b"\x00"] * 8, split=["nonsense"] * 8).with_settings(ignore=["note", "split"])
     assert read(draft, tmp_path).splits is None
 
 
-def test_a_pile_is_read_graph_by_graph(tmp_path):
-    draft = pile_draft(graphs=3)
+def test_collection_is_read_graph_by_graph(tmp_path):
+    draft = collection_draft(graphs=3)
     order = [4, 0, 6, 2, 1, 5, 3]  # nodes in any order; those of a graph keep theirs
     for column, values in draft.tables[NODES].items():
         draft.tables[NODES][column] = [values[at] for at in order]
@@ -162,13 +164,13 @@ def test_a_pile_is_read_graph_by_graph(tmp_path):
 )
 def test_labels_of_every_kind(tmp_path, settings, values, due):
     values = values if isinstance(values, pa.Array) else pa.array(values)
-    draft = alone(label=pa.concat_arrays([values, values])).without("split").said(**settings)
+    draft = alone(label=pa.concat_arrays([values, values])).without("split").with_settings(**settings)
     assert read(draft, tmp_path).y.tolist() == due * 2
 
 
 def test_labels_of_several_tasks(tmp_path):
     draft = alone(toxic=[1, 0, None] + [0] * 5, size=[0.5, NAN, None] + [2.0] * 5).without("label").without("split")
-    found = read(draft.said(labels=None, tasks=["size", "toxic"]), tmp_path)
+    found = read(draft.with_settings(labels=None, tasks=["size", "toxic"]), tmp_path)
     assert found.y.dtype == torch.get_default_dtype()
     torch.testing.assert_close(found.y[:4], torch.tensor([[0.5, 1], [NAN, 0], [NAN, NAN], [2, 0]]), equal_nan=True)
     assert found.labelled.tolist() == [True, True, False] + [True] * 5
@@ -219,7 +221,7 @@ SPOILED = {
         ["nodes.parquet: column 'aeg' is not known: declare it in party.toml, or 'ignore' it"],
     ),
     "column ignored but needed": (
-        lambda: alone().said(ignore=["id"]),
+        lambda: alone().with_settings(ignore=["id"]),
         ["nodes.parquet: column 'id' is missing: party.toml lists it under 'ignore'"],
     ),
     "source missing": (lambda: alone().without("source", EDGES), ["edges.parquet: column 'source' is missing"]),
@@ -232,7 +234,7 @@ SPOILED = {
         ["nodes.parquet, rows 2, 3, 4, 5: the label is not a whole number from 0 to 1"],
     ),
     "label a text where numbers are declared": (
-        lambda: alone().said(labels=None, classes=2),
+        lambda: alone().with_settings(labels=None, classes=2),
         ["nodes.parquet: column 'label' holds texts: list them under 'labels' in party.toml"],
     ),
     "label a list": (
@@ -252,15 +254,17 @@ SPOILED = {
         ["nodes.parquet, rows 2, 4: the row is in a split but has no label: add a label, or leave the split empty"],
     ),
     "task missing": (
-        lambda: alone().without("label").said(labels=None, tasks=["toxic"]),
+        lambda: alone().without("label").with_settings(labels=None, tasks=["toxic"]),
         ["nodes.parquet: column 'toxic' is missing: party.toml lists it under 'tasks'"],
     ),
     "task a text": (
-        lambda: alone(toxic=["yes"] * 8).without("label").said(labels=None, tasks=["toxic"]),
+        lambda: alone(toxic=["yes"] * 8).without("label").with_settings(labels=None, tasks=["toxic"]),
         ["nodes.parquet: column 'toxic' holds values of type string: it must hold numbers"],
     ),
     "task infinite": (
-        lambda: alone(toxic=[1.0, INF, 1e39, 0, 0, 0, 0, 0]).without("label").said(labels=None, tasks=["toxic"]),
+        lambda: (
+            alone(toxic=[1.0, INF, 1e39, 0, 0, 0, 0, 0]).without("label").with_settings(labels=None, tasks=["toxic"])
+        ),
         ["nodes.parquet, rows 2, 3: column 'toxic' is infinite or beyond 3.4e38: correct it"],
     ),
     "edge dangling": (
@@ -314,35 +318,37 @@ SPOILED = {
         ["edges.parquet: column 'weight' holds values of type string: it must hold numbers"],
     ),
     "graph repeated": (
-        lambda: pile_draft().put("id", ["g0", "g1", "g2", "g3", "g4", "g0"], GRAPHS),
+        lambda: collection_draft().put("id", ["g0", "g1", "g2", "g3", "g4", "g0"], GRAPHS),
         [
             "graphs.parquet, row 6: column 'id' repeats an earlier id: make ids unique",
             "nodes.parquet, rows 13, 14, 15: column 'graph' has an id that is not in graphs.parquet",
         ],
     ),
     "graph unknown": (
-        lambda: pile_draft().put("graph", ["g0", "g0", "g1", "g9", "g1", *pile_draft().tables[NODES]["graph"][5:]]),
+        lambda: collection_draft().put(
+            "graph", ["g0", "g0", "g1", "g9", "g1", *collection_draft().tables[NODES]["graph"][5:]]
+        ),
         [
             "nodes.parquet, row 4: column 'graph' has an id that is not in graphs.parquet",
         ],
     ),
     "graph without a node": (
-        lambda: pile_draft().put("graph", ["g0"] * 5 + pile_draft().tables[NODES]["graph"][5:]),
+        lambda: collection_draft().put("graph", ["g0"] * 5 + collection_draft().tables[NODES]["graph"][5:]),
         ["graphs.parquet, row 2: this graph has no node in nodes.parquet"],
     ),
     "graph of another type": (
-        lambda: pile_draft().put("graph", [0] * 15),
+        lambda: collection_draft().put("graph", [0] * 15),
         [
             "nodes.parquet: column 'graph' holds values of type int64, the ids of graphs string: "
             "use one type"
         ],
     ),
     "edge between graphs": (
-        lambda: edges_of(pile_draft(), ("g0-0", "g0-1"), ("g0-0", "g1-0"), ("g2-1", "g1-0")),
+        lambda: edges_of(collection_draft(), ("g0-0", "g0-1"), ("g0-0", "g1-0"), ("g2-1", "g1-0")),
         ["edges.parquet, rows 2, 3: the edge joins nodes of two graphs: remove it"],
     ),
     "owner in a pile": (
-        lambda: edges_of(pile_draft(), ("g0-0", "g0-1", "south")),
+        lambda: edges_of(collection_draft(), ("g0-0", "g0-1", "south")),
         [
             "edges.parquet: column 'owner' is not known: declare it in party.toml, or 'ignore' it",
             "edges.parquet, row 1: unknown owner: party.toml lists no 'partners'",
@@ -352,12 +358,12 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("case", SPOILED)
-def test_each_thing_that_is_wrong_is_reported_with_its_rows(tmp_path, case):
+def test_each_problem_is_reported_with_its_rows(tmp_path, case):
     draft, due = SPOILED[case]
     assert [line for line in report(draft(), tmp_path) if not line.startswith("note")] == due
 
 
-def test_everything_that_is_wrong_is_reported_at_once(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     draft = graph_draft()
     draft = draft.put("id", [0, 1, 1, 3, None, 5, 6, 7]).put("age", [1.0, NAN, 3, 4, 5, INF, 7, 8])
     draft = draft.put("near", [[1.0, 2.0]] * 7 + [[1.0]]).put(
@@ -385,8 +391,8 @@ def test_everything_that_is_wrong_is_reported_at_once(tmp_path):
     ]
 
 
-def test_every_file_is_looked_at(tmp_path):
-    draft = pile_draft().without("graph").without("id", GRAPHS).without("target", EDGES)
+def test_every_file_is_checked(tmp_path):
+    draft = collection_draft().without("graph").without("id", GRAPHS).without("target", EDGES)
     assert report(draft, tmp_path) == [
         "graphs.parquet: column 'id' is missing",
         "nodes.parquet: column 'graph' is missing",
@@ -394,8 +400,8 @@ def test_every_file_is_looked_at(tmp_path):
     ]
 
 
-def test_missing_and_damaged_files_are_reported_beside_each_other(tmp_path):
-    folder = pile_draft().write(tmp_path)
+def test_missing_and_damaged_files_are_reported_together(tmp_path):
+    folder = collection_draft().write(tmp_path)
     (folder / NODES).unlink()
     (folder / EDGES).write_bytes(b"PAR1 this is no parquet PAR1")
     (folder / GRAPHS).unlink()
@@ -407,7 +413,7 @@ def test_missing_and_damaged_files_are_reported_beside_each_other(tmp_path):
     assert found[2].startswith("edges.parquet: cannot read the file: ")
 
 
-def test_a_problem_of_many_rows_names_the_first(tmp_path):
+def test_problem_with_many_rows_lists_the_first(tmp_path):
     count = 3_000
     nodes = {
         "id": list(range(count)),
@@ -427,7 +433,7 @@ def test_a_problem_of_many_rows_names_the_first(tmp_path):
 # ---- what may be meant
 
 
-def test_notes_do_not_stop(tmp_path):
+def test_folder_with_notes_is_usable(tmp_path):
     draft = edges_of(alone(split=["train"] * 7 + [None]), (0, 1), (1, 0), (2, 2), (0, 1))
     assert report(draft, tmp_path / "a") == [
         "note: nodes.parquet: no row is in the split 'val'",
@@ -437,8 +443,8 @@ def test_notes_do_not_stop(tmp_path):
     assert read(draft, tmp_path / "b").edge_index.size(1) == 7
 
 
-def test_in_a_directed_graph_the_way_back_is_another_edge(tmp_path):
-    draft = edges_of(alone().said(directed=True), (0, 1), (1, 0), (0, 1))
+def test_reverse_of_a_directed_edge_is_no_repeat(tmp_path):
+    draft = edges_of(alone().with_settings(directed=True), (0, 1), (1, 0), (0, 1))
     assert report(draft, tmp_path) == ["note: edges.parquet, row 3: repeats an earlier edge: both count"]
 
 
@@ -453,7 +459,7 @@ def test_nothing_to_train_on_is_a_note(tmp_path):
 # ---- tables
 
 
-def test_texts_that_are_no_utf8_are_no_table(tmp_path):
+def test_text_that_is_not_utf8_is_reported(tmp_path):
     offsets, letters = np.array([0, 2, 4], np.int32), b"ok\xff\xfe"
     bad = pa.StringArray.from_buffers(2, pa.py_buffer(offsets.tobytes()), pa.py_buffer(letters))
     found = report(Draft(alone().settings, {**alone().tables, NODES: {"id": bad}}), tmp_path)
@@ -461,7 +467,7 @@ def test_texts_that_are_no_utf8_are_no_table(tmp_path):
     assert "UTF8" in found[0]
 
 
-def test_two_columns_of_one_name(tmp_path):
+def test_two_columns_with_one_name_are_reported(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("id,id,x\n1,2,3\n")
     assert read_table(path).column_names == ["id", "id", "x"]
@@ -473,12 +479,12 @@ def test_two_columns_of_one_name(tmp_path):
     assert not any("'id' is missing" in line for line in found)
 
 
-def test_what_stands_for_no_value_in_a_csv_file(tmp_path):
+def test_missing_values_of_a_csv_file(tmp_path):
     (tmp_path / "a.csv").write_text("number,text\n1,a\nNA,NULL\n,\nnan,N/A\n")
     assert read_table(tmp_path / "a.csv").to_pydict() == {"number": [1, None, None, None], "text": ["a"] + [None] * 3}
 
 
-def test_columns_of_a_csv_file_may_be_kept_as_texts(tmp_path):
+def test_columns_of_a_csv_file_can_be_read_as_texts(tmp_path):
     (tmp_path / "a.csv").write_text("id,x\n007,1\n12,\n")
     assert read_table(tmp_path / "a.csv", as_text=["id", "nowhere"]).to_pydict() == {
         "id": ["007", "12"],
@@ -487,21 +493,21 @@ def test_columns_of_a_csv_file_may_be_kept_as_texts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["no.parquet", "no.csv"])
-def test_a_table_that_is_not_there(tmp_path, name):
+def test_missing_table_is_an_error(tmp_path, name):
     with pytest.raises(IsthmusError, match=f"{name} does not exist$"):
         read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.CSV", "a.parquet", "a"])
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b'a,b\n1,2,3\n"'])
-def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path, name, content):
+def test_unreadable_table_is_a_one_line_error(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(IsthmusError, match="cannot read") as caught:
         read_table(tmp_path / name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+def test_file_without_permission_is_reported(tmp_path, monkeypatch):
     from pyarrow import parquet
 
     def refuse(path):
@@ -522,7 +528,7 @@ def molecules(text: str, **settings) -> Draft:
     return Draft(said, {}, {"molecules.csv": text.encode()})
 
 
-def test_molecules_are_read_and_those_that_cannot_be_are_left_out(tmp_path):
+def test_unreadable_molecules_are_left_out(tmp_path):
     pytest.importorskip("rdkit")
     draft = molecules("smiles,label,split\nCCO,1,train\nC(,0,train\nc1ccccc1,0,val\nC,,\n")
     assert report(draft, tmp_path / "a") == [
@@ -571,7 +577,7 @@ def test_wrong_molecules_are_reported(tmp_path, text, due):
     assert [line.replace("molecules.csv, ", "").replace("molecules.csv: ", "") for line in found] == due
 
 
-def test_without_rdkit_molecules_are_reported_not_raised(tmp_path, monkeypatch):
+def test_missing_rdkit_is_a_problem(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "rdkit", None)

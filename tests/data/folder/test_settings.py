@@ -1,15 +1,17 @@
+"""`party.toml` is read, and every problem in it is reported."""
+
 import pytest
 
 from isthmus import toml
 from isthmus.data.folder.settings import FILE, read_settings
 from isthmus.data.party import NAME_RULE
-from party_folders import graph_draft, lines, pile_draft
+from party_folders import collection_draft, graph_draft, lines
 
 MOLECULES = {"name": "lab", "level": "graph", "classes": 2, "smiles": {}}
 
 
-def faults(folder, text):
-    """What is wrong with a `party.toml` of this text."""
+def problems_of(folder, text):
+    """Return the problems of a `party.toml` with this text."""
     (folder / FILE).write_bytes(text if isinstance(text, bytes) else text.encode())
     settings, problems = read_settings(folder)
     assert (settings is None) == bool(problems)
@@ -17,20 +19,20 @@ def faults(folder, text):
 
 
 def wrong(folder, draft, **settings):
-    return faults(folder, toml.dumps(draft.said(**settings).settings))
+    return problems_of(folder, toml.dumps(draft.with_settings(**settings).settings))
 
 
-def test_a_good_one_has_no_faults(tmp_path):
-    for settings in (graph_draft().settings, pile_draft().settings, MOLECULES):
-        assert faults(tmp_path, toml.dumps(settings)) == []
+def test_valid_file_has_no_problems(tmp_path):
+    for settings in (graph_draft().settings, collection_draft().settings, MOLECULES):
+        assert problems_of(tmp_path, toml.dumps(settings)) == []
 
 
-def test_signs_that_no_path_has_a_use_for_are_a_name_like_any(tmp_path):
-    assert faults(tmp_path, toml.dumps(graph_draft().settings | {"name": "<b> & Söhne, Nr. 3"})) == []
+def test_name_may_have_special_characters(tmp_path):
+    assert problems_of(tmp_path, toml.dumps(graph_draft().settings | {"name": "<b> & Söhne, Nr. 3"})) == []
 
 
-def test_what_is_said_is_read(tmp_path):
-    faults(tmp_path, toml.dumps(graph_draft().settings))
+def test_settings_are_read(tmp_path):
+    problems_of(tmp_path, toml.dumps(graph_draft().settings))
     settings, _ = read_settings(tmp_path)
     assert (settings.name, settings.outputs, settings.partners, settings.directed) == ("north", 2, ["south"], False)
     assert [kind.name for kind in settings.feature_columns().values()] == ["number", "category", "vector", "bag"]
@@ -88,7 +90,7 @@ def test_what_is_said_is_read(tmp_path):
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )  # fmt: skip
-def test_each_fault_is_named(tmp_path, settings, due):
+def test_each_problem_is_named(tmp_path, settings, due):
     assert due in wrong(tmp_path, graph_draft(), **settings)
 
 
@@ -111,11 +113,11 @@ def test_each_fault_is_named(tmp_path, settings, due):
         ),
     ],
 )  # fmt: skip
-def test_each_fault_of_molecules_is_named(tmp_path, smiles, others, due):
-    assert due in faults(tmp_path, toml.dumps({**MOLECULES, **others, "smiles": smiles}))
+def test_each_problem_of_molecules_is_named(tmp_path, smiles, others, due):
+    assert due in problems_of(tmp_path, toml.dumps({**MOLECULES, **others, "smiles": smiles}))
 
 
-def test_all_faults_are_reported_at_once(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     columns = {"age": {"kind": "number", "scale": "log", "missing": 0}, "id": {"kind": "category"}, "x": {"kind": "y"}}
     found = wrong(tmp_path, graph_draft(), labels=None, partners=["north", "a", "a"], columns=columns)
     assert len(found) == 7
@@ -130,18 +132,18 @@ def test_all_faults_are_reported_at_once(tmp_path):
 @pytest.mark.parametrize(
     "text", ["name = [[", "= 1", b"\xff\xfe", "name = " + "[" * 30_000, "classes = " + "9" * 6_000, "a = 1\na = 2"]
 )
-def test_what_is_no_toml_is_a_fault_of_one_line(tmp_path, text):
-    (found,) = faults(tmp_path, text)
+def test_invalid_toml_is_a_one_line_problem(tmp_path, text):
+    (found,) = problems_of(tmp_path, text)
     assert "not valid TOML" in found or "not a text file" in found
 
 
 def test_a_number_too_long_to_show_is_not_shown(tmp_path):
-    assert "option 'classes' is a number too long to show: input should be less than or equal to 100000" in faults(
+    assert "option 'classes' is a number too long to show: input should be less than or equal to 100000" in problems_of(
         tmp_path, "classes = 0x" + "f" * 6_000
     )
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path):
+def test_missing_file_says_how_to_create_one(tmp_path):
     settings, problems = read_settings(tmp_path)
     assert settings is None
     assert lines(problems) == [
@@ -149,12 +151,12 @@ def test_a_missing_file_says_how_to_make_one(tmp_path):
     ]
 
 
-def test_a_folder_in_the_place_of_the_file(tmp_path):
+def test_folder_called_party_toml_is_reported(tmp_path):
     (tmp_path / FILE).mkdir()
     assert lines(read_settings(tmp_path)[1])[0].startswith("party.toml: Is a directory")
 
 
-def test_what_parties_agree_on_is_compared_with_its_defaults(tmp_path):
+def test_common_settings_include_defaults(tmp_path):
     def agreed(folder, **settings):
         folder.mkdir()
         assert not wrong(folder, graph_draft(), **settings)

@@ -1,3 +1,5 @@
+"""Written parties are loaded bit for bit, and an error leaves no files."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +17,7 @@ from isthmus.data.folder.writing import atomic_folder, write_parties, write_part
 from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.party import Border, Pairs, Party
 from isthmus.errors import IsthmusError
-from party_folders import assert_same_parties, graph_draft, pile_draft
+from party_folders import assert_same_parties, collection_draft, graph_draft
 
 # ---- what is exported and loaded is the same bit for bit
 
@@ -29,7 +31,7 @@ def reloaded(folder, parties, classes=3, seed=0):
 
 
 def values(shape, draw) -> np.ndarray:
-    """Numbers of all sizes, among them what is easily lost: -0, the smallest and the largest."""
+    """Numbers of all sizes, with those that are easily lost: -0, the smallest and the largest."""
     found = draw.normal(size=shape).astype(np.float32)
     odd = np.array([-0.0, 0.0, 1e-45, 3.4028235e38, -3.4028235e38, 1.0], np.float32)
     return np.where(draw.random(shape) < 0.3, draw.choice(odd, shape), found)
@@ -41,7 +43,7 @@ def features(nodes, width, sparse, draw):
 
 
 def labels(items, tasks, draw):
-    """Classes with some unlabelled, or numbers of several tasks, some of them not known."""
+    """Classes or labels of several tasks, some of them missing."""
     if not tasks:
         return torch.from_numpy(draw.integers(-1, 3, items))
     y = torch.from_numpy(draw.choice(np.array([0.0, 1.0, -2.5, np.nan], np.float32), (items, tasks)))
@@ -56,8 +58,8 @@ def masks(y, draw):
 
 
 @st.composite
-def wholes(draw, level):
-    """One graph or a pile, of any kind that can be cut."""
+def pools(draw, level):
+    """Draw one graph, or a collection of graphs, to be cut."""
     source = np.random.default_rng(draw(st.integers(0, 2**32)))
     sizes = (
         draw(st.lists(st.integers(1, 4), min_size=1, max_size=12)) if level == "graph" else [draw(st.integers(1, 25))]
@@ -86,9 +88,9 @@ def wholes(draw, level):
 
 
 @st.composite
-def cut(draw, level):
-    """Parties that hold any items of a whole, together all, some or none of them more than once."""
-    whole = draw(wholes(level))
+def parties_with(draw, level):
+    """Draw parties that together hold all items of a pool, some items perhaps more than once."""
+    whole = draw(pools(level))
     items = st.integers(0, whole.items - 1)
     members = draw(st.lists(st.lists(items, min_size=1, max_size=whole.items, unique=True), min_size=1, max_size=4))
     names = draw(st.permutations(["party-0", "party-1", "Bank Süd", "10", "9"]))[: len(members)]
@@ -96,7 +98,7 @@ def cut(draw, level):
 
 
 @settings(max_examples=25)
-@given(cut("node"), st.integers(0, 3))
+@given(parties_with("node"), st.integers(0, 3))
 def test_parties_with_one_graph_come_back_bit_for_bit(tmp_path_factory, parties, seed):
     again = reloaded(tmp_path_factory.mktemp("export") / "out", parties, seed=seed)
     assert_same_parties(again.parties, parties)
@@ -104,7 +106,7 @@ def test_parties_with_one_graph_come_back_bit_for_bit(tmp_path_factory, parties,
 
 
 @settings(max_examples=25)
-@given(cut("graph"), st.integers(0, 3))
+@given(parties_with("graph"), st.integers(0, 3))
 def test_parties_with_many_graphs_come_back_bit_for_bit(tmp_path_factory, parties, seed):
     again = reloaded(tmp_path_factory.mktemp("export") / "out", parties, seed=seed)
     assert_same_parties(again.parties, parties)
@@ -112,8 +114,8 @@ def test_parties_with_many_graphs_come_back_bit_for_bit(tmp_path_factory, partie
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_parties_as_people_make_them_come_back_bit_for_bit(tmp_path, sparse, weighted):
-    """Without ids or a border, and piles that are PyG batches."""
+def test_parties_built_by_hand_come_back_bit_for_bit(tmp_path, sparse, weighted):
+    """Without ids or a border, and collections that are PyG batches."""
     nodes = make_node_parties(sparse=sparse, weighted=weighted, untrained=(1,))
     piles = make_graph_parties(sparse=sparse, weighted=weighted, untrained=(1,))
     assert_same_parties(reloaded(tmp_path / "nodes", nodes).parties, nodes)
@@ -126,7 +128,7 @@ def test_double_precision_comes_back_bit_for_bit(tmp_path, double_precision):
     assert_same_parties(reloaded(tmp_path / "nodes", parties).parties, parties)
 
 
-def test_owners_keep_their_order_also_those_without_an_edge(tmp_path):
+def test_owners_keep_their_order_even_without_an_edge(tmp_path):
     graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1]))
     border = Border(torch.tensor([1, 0]), torch.tensor([7, 9]), torch.tensor([2, 0]), ("z", "y", "a"))
     weighted = Border(border.inner, border.outer, border.owner, border.owners, torch.tensor([0.5, 2.0]))
@@ -135,13 +137,13 @@ def test_owners_keep_their_order_also_those_without_an_edge(tmp_path):
         assert_same_parties(reloaded(tmp_path / f"out-{at}", [party]).parties, [party])
 
 
-def test_one_measured_value_for_each_item_is_a_task(tmp_path):
+def test_single_real_label_is_a_task(tmp_path):
     graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0.5, float("nan")]))
     (again,) = reloaded(tmp_path / "out", [Party.of_graph("p", graph)]).parties
     torch.testing.assert_close(again.graph.y, torch.tensor([[0.5], [float("nan")]]), equal_nan=True)
 
 
-def test_parties_are_read_in_the_order_in_which_they_were_written(tmp_path):
+def test_parties_keep_their_order(tmp_path):
     parties = make_node_parties((3,) * 12)
     write_parties(tmp_path / "unsorted", parties, 3)
     assert [each.name for each in sorted((tmp_path / "unsorted").iterdir())][:3] == [
@@ -179,14 +181,14 @@ def half_written(folder, error, **options):
     "error", [KeyboardInterrupt(), RuntimeError("bug"), IsthmusError("no"), OSError(28, "No space left on device")]
 )
 @pytest.mark.parametrize("place", ["out", "deep/er/out"])
-def test_after_an_error_there_is_no_trace(tmp_path, error, place):
+def test_error_leaves_no_files(tmp_path, error, place):
     raised = IsthmusError if isinstance(error, OSError) else type(error)
     with pytest.raises(raised):
         half_written(tmp_path / place, error)
     assert tree(tmp_path) == []
 
 
-def test_a_failure_leaves_what_was_there(tmp_path):
+def test_error_leaves_the_old_folder(tmp_path):
     folder = graph_draft().write(tmp_path / "out")
     before = tree(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -194,7 +196,7 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_if_the_last_step_fails_what_was_there_is_there_again(tmp_path, monkeypatch):
+def test_failed_rename_restores_the_old_folder(tmp_path, monkeypatch):
     from pathlib import Path
 
     folder = graph_draft().write(tmp_path / "out")
@@ -214,7 +216,7 @@ def test_if_the_last_step_fails_what_was_there_is_there_again(tmp_path, monkeypa
     assert tree(tmp_path) == before
 
 
-def test_what_is_there_is_replaced_only_when_asked(tmp_path):
+def test_existing_folder_is_replaced_only_with_force(tmp_path):
     parties = make_node_parties((3, 4))
     write_parties(tmp_path / "out", parties, 3)
     before = tree(tmp_path)
@@ -226,7 +228,7 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
     write_parties(tmp_path / "empty", parties, 3)
 
 
-def test_an_empty_folder_is_free(tmp_path):
+def test_empty_folder_is_used(tmp_path):
     (tmp_path / "out").mkdir()
     write_parties(tmp_path / "out", make_node_parties((3,)), 3)
     assert tree(tmp_path) == [
@@ -237,7 +239,7 @@ def test_an_empty_folder_is_free(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["notes.txt", "party-0/accounts.csv", "papers/thesis.pdf"])
-def test_what_is_no_party_folder_is_never_replaced(tmp_path, other):
+def test_other_folder_is_never_replaced(tmp_path, other):
     write_parties(tmp_path / "out", make_node_parties((3,)), 3)
     (tmp_path / "out" / other).parent.mkdir(exist_ok=True)
     (tmp_path / "out" / other).write_text("precious")
@@ -247,14 +249,14 @@ def test_what_is_no_party_folder_is_never_replaced(tmp_path, other):
 
 
 def test_a_single_party_folder_may_be_replaced(tmp_path):
-    for draft in (graph_draft(), pile_draft()):
+    for draft in (graph_draft(), collection_draft()):
         folder = draft.write(tmp_path / draft.settings["name"])
         write_parties(folder, make_node_parties((3,)), 3, force=True)
         assert [each.name for each in folder.iterdir()] == ["party-0"]
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "a\0b", "x" * 300])
-def test_a_place_that_cannot_be_written_is_an_error_of_one_line(tmp_path, place):
+def test_unwritable_path_is_a_one_line_error(tmp_path, place):
     (tmp_path / "file").write_text("hello")
     with pytest.raises(IsthmusError, match=r"choose another") as caught:
         write_parties(tmp_path / place, make_node_parties((3,)), 3)
@@ -268,7 +270,7 @@ def test_a_party_is_written_into_a_folder_of_its_own(tmp_path):
     assert_same_parties(PartyFolders(path=str(tmp_path / "x" / "y")).load(0).parties, [party])
 
 
-def test_pairs_are_made_of_edges_and_not_written(tmp_path):
+def test_pairs_are_refused(tmp_path):
     graph = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([1]))
     nobody = torch.tensor([], dtype=torch.long)
     pairs = Pairs(torch.tensor([0]), torch.tensor([1]), torch.tensor([-1]), (), nobody, nobody)
