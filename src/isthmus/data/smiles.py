@@ -1,4 +1,4 @@
-"""Molecules written as SMILES: to graphs in one encoding that needs no fitting, and to their scaffolds."""
+"""Converts SMILES to graphs, in an encoding that needs no fitting, and to scaffolds."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from isthmus.data.cache import cached, digest
 from isthmus.errors import missing_extra
 
 AtomFeatures = Literal["one-hot", "raw", "no-bonds"]
-"""How an atom is told: its nine categories each one-hot, side by side; or their numbers as they are; or one-hot, but
-only its atomic number, which alone does not follow from its bonds, not even by the rules of valence."""
-UNBOUND = (0,)
-"""That category."""
+"""Features of an atom: its nine categories one-hot, the same as nine numbers, or only the atomic number, one-hot. All
+other categories can be inferred from the bonds."""
+BOND_FREE = (0,)
+"""The categories that do not follow from the bonds: the atomic number."""
 
 
 def structural_columns(features: AtomFeatures) -> Tensor:
-    """Which columns of the features follow from the bonds, ascending.
+    """Columns of the features that follow from the bonds, ascending.
 
     >>> structural_columns("raw").tolist()
     [1, 2, 3, 4, 5, 6, 7, 8]
     """
     widths = [1] * len(_widths()) if features == "raw" else _widths()
     if features == "no-bonds":
-        widths = [widths[at] for at in UNBOUND]
+        widths = [widths[at] for at in BOND_FREE]
     category = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths))
-    return torch.isin(category, torch.tensor(UNBOUND), invert=True).nonzero().squeeze(1)
+    return torch.isin(category, torch.tensor(BOND_FREE), invert=True).nonzero().squeeze(1)
 
 
 @dataclass(frozen=True, eq=False)
 class ParsedMolecules:
-    """Graphs of molecules, one after another: atoms are nodes, a bond is an edge in either direction.
+    """Graphs of molecules, one after another: atoms are nodes, a bond is an edge in each direction.
 
     Arguments:
         x: features, `[atoms, features]`.
         edge_index: `[2, edges]`.
-        batch: for every atom its graph, ascending, `[atoms]`.
-        graphs: how many there are.
-        unreadable: positions of the SMILES that are no molecule, ascending; they have no graph.
+        batch: the graph of every atom, ascending, `[atoms]`.
+        graphs: number of molecules.
+        unreadable: positions of the SMILES that are not a molecule, ascending; they have no graph.
     """
 
     x: Tensor
@@ -59,33 +59,34 @@ def read_molecules(
 ) -> ParsedMolecules:
     """Molecules as graphs, as `torch_geometric.utils.from_smiles` reads them: without hydrogens, rings aromatic.
 
-    PyTorch Geometric tells an atom by nine categories (atomic number, chirality, degree, formal charge, hydrogens,
-    radical electrons, hybridisation, in an aromatic ring, in a ring) and lists the values of each. With "one-hot" a
-    feature is 1 where an atom has that value, a sparse matrix of 177 columns; with "raw" there are nine columns, the
-    values' positions in those lists. Neither is fitted to the molecules, so all parties share it from the start. Text
-    that is no molecule, or whose atoms are not in the lists, is unreadable.
+    PyTorch Geometric describes an atom by nine categories (atomic number, chirality, degree, formal charge, hydrogens,
+    radical electrons, hybridisation, aromaticity, in a ring), each with a list of values. "one-hot" gives a sparse
+    matrix with a column for each value, 177 in all; "raw" gives nine columns with positions in those lists. Neither is
+    fitted to the molecules, so all parties share the encoding. Text that is not a molecule, or has an atom whose values
+    are not in the lists, is unreadable.
 
     Arguments:
         smiles: one molecule each.
-        features: how an atom is told.
-        cache_folder: a folder of molecules read before; the same ones are read there, new ones are added.
+        features: the features of an atom.
+        cache_folder: a folder that caches results for lists of molecules.
 
     >>> found = read_molecules(["CCO", "C(", "c1ccccc1"])
     >>> found.graphs, found.unreadable, list(found.x.shape), found.batch.tolist()
     (2, (1,), [9, 177], [0, 0, 0, 1, 1, 1, 1, 1, 1])
     """
-    found = _cached("graphs", smiles, cache_folder, _read)
-    atoms = found["atoms"].long()
+    parsed = _cached("graphs", smiles, cache_folder, _read)
+    atoms = parsed["atoms"].long()
     batch = torch.arange(atoms.numel()).repeat_interleave(atoms)
-    unreadable = tuple(found["unreadable"].tolist())
-    return ParsedMolecules(_encoded(found["x"], features), found["edge_index"].long(), batch, atoms.numel(), unreadable)
+    unreadable = tuple(parsed["unreadable"].tolist())
+    x, edge_index = _encoded(parsed["x"], features), parsed["edge_index"].long()
+    return ParsedMolecules(x, edge_index, batch, atoms.numel(), unreadable)
 
 
 def scaffolds_of(smiles: Sequence[str], *, cache_folder: Path | None = None) -> Tensor:
-    """For every molecule the number of its scaffold, in the order in which scaffolds first appear, `[molecules]`.
+    """The number of every molecule's scaffold, in order of first appearance, `[molecules]`.
 
-    The scaffold is that of Bemis and Murcko (1996), rings and what links them, without chirality. Molecules without
-    rings have none: -1. A molecule that rdkit cannot take apart is a scaffold of its own.
+    Scaffolds are those of Bemis and Murcko (1996), rings and what links them, without chirality. Molecules without
+    rings have none: -1. A molecule that rdkit cannot process is its own scaffold.
 
     Arguments:
         smiles: one molecule each.
@@ -98,21 +99,21 @@ def scaffolds_of(smiles: Sequence[str], *, cache_folder: Path | None = None) -> 
 
 
 def _cached(
-    what: str, smiles: Sequence[str], folder: Path | None, make: Callable[[Sequence[str]], dict[str, Tensor]]
+    what: str, smiles: Sequence[str], folder: Path | None, compute: Callable[[Sequence[str]], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """What `make` finds out about the molecules, kept by their texts and by rdkit's version, which may read another."""
+    """The tensors of `compute`, cached by the SMILES and the version of rdkit."""
     try:
         import rdkit
     except ImportError as error:
         raise missing_extra("rdkit", "molecules", "reading SMILES") from error
     if folder is None:
-        return make(smiles)
-    return cached(folder, digest(what, str(rdkit.__version__), list(smiles)), lambda: make(smiles))
+        return compute(smiles)
+    return cached(folder, digest(what, str(rdkit.__version__), list(smiles)), lambda: compute(smiles))
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No word from rdkit, whatever is called inside; then its logs are as they were."""
+    """Turns the log of rdkit off within the `with` block."""
     from rdkit import rdBase
 
     with rdBase.BlockLogs():
@@ -120,7 +121,7 @@ def _silent() -> Iterator[None]:
 
 
 def _read(smiles: Sequence[str]) -> dict[str, Tensor]:
-    """All that is read from the texts, in the smallest types that hold it."""
+    """The graphs of the SMILES, in the smallest types that hold them."""
     from torch_geometric.utils import from_smiles
 
     x, edges, atoms, unreadable = [], [], [], []
@@ -129,7 +130,7 @@ def _read(smiles: Sequence[str]) -> dict[str, Tensor]:
         for at, text in enumerate(smiles):
             try:
                 graph = from_smiles(text)
-            except (TypeError, ValueError, RuntimeError):  # no text, or an atom with a property that is in no list
+            except (TypeError, ValueError, RuntimeError):  # not a text, or an atom with a value in no list
                 graph = None
             if graph is None or not graph.num_nodes:
                 unreadable.append(at)
@@ -147,7 +148,7 @@ def _read(smiles: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _widths() -> list[int]:
-    """How many values each category of an atom has."""
+    """Number of values of each category."""
     from torch_geometric.utils.smiles import x_map
 
     return [len(values) for values in x_map.values()]
@@ -158,7 +159,7 @@ def _encoded(x: Tensor, features: AtomFeatures) -> Tensor:
         return x.to(torch.get_default_dtype())
     widths = torch.tensor(_widths())
     if features == "no-bonds":
-        x, widths = x[:, list(UNBOUND)], widths[list(UNBOUND)]
+        x, widths = x[:, list(BOND_FREE)], widths[list(BOND_FREE)]
     column = x.long() + widths.cumsum(0) - widths
     row = torch.arange(x.size(0) + 1) * widths.numel()
     return rows.csr(row, column.flatten(), torch.ones(column.numel()), (x.size(0), int(widths.sum())))
