@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from isthmus.errors import IsthmusError
+import pytest
+import torch
+
+from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.federation.answers import IdUnion, PlainTotal, Reply
+from isthmus.federation.answers import Answer, IdUnion, PlainTotal, Reply
 from isthmus.federation.transport import TotalRequest, TotalResult
 from isthmus.protect.base import Guard, Message
 from isthmus.protect.options import Protection
 from isthmus.protect.sealing import Channel, generate_keyrings
+
+NAMES = tuple("abcdefgh")
+KINDS = ("masks", "ckks")
+NEAR = {"masks": 2e-8, "ckks": 2e-6}
+UNION = IdUnion(torch.tensor([3, 5, 8, 11]), torch.tensor([2, 2, 2, 2]))
 
 Meddler = Callable[[str, Message], Message | str | None]
 """Gets the party and a message to it; what it returns is the reply, None lets the party answer."""
@@ -107,3 +115,90 @@ class Table:
             columns = {name: column for name, column in reply.columns.items() if name != "wants"}
             kept.append(Reply(reply.parties, columns, reply.weights))
         return PlainTotal(kept, of, rows, min_contributors)
+
+
+def weights_of(parties: int, seed: int = 0) -> dict[str, Reply]:
+    """Model weights, weighted by counts, and a metric's counts."""
+    draw = torch.Generator().manual_seed(seed)
+    return {
+        name: Reply.of(
+            name,
+            Answer(
+                {
+                    "weights": {"w": torch.randn(1, 4, 3, generator=draw), "b": torch.randn(1, 3, generator=draw)},
+                    "right": torch.randint(0, 50, (1, 2), generator=draw),
+                    "loss": torch.rand(1, generator=draw, dtype=torch.float64),
+                },
+                {"weights": torch.randint(0, 9, (1,), generator=draw).double()},
+            ),
+        )
+        for name in NAMES[:parties]
+    }
+
+
+def rows_of(parties: int, seed: int = 0, wants: bool = False) -> dict[str, Reply]:
+    """Rows of a union, each party two of them, with a weight for each."""
+    draw = torch.Generator().manual_seed(seed)
+    found = {}
+    for at, name in enumerate(NAMES[:parties]):
+        ids = UNION.ids[[at % 4, (at + 1) % 4]].unsqueeze(0)
+        fields = {"ids": ids, "x": torch.randn(1, 2, 5, generator=draw)}
+        more = {"wants": UNION.ids[[(at + 2) % 4, at % 4, 1]].unsqueeze(0)} if wants else {}
+        found[name] = Reply.of(name, Answer({**fields, **more}, torch.tensor([[1.0, float(at % 3)]])))
+    return found
+
+
+def same(found: Any, due: Any, near: float) -> None:
+    mine, theirs = dict(wire.flatten(found)), dict(wire.flatten(due))
+    assert mine.keys() == theirs.keys()
+    for name, value in mine.items():
+        assert value.dtype == theirs[name].dtype
+        assert torch.allclose(value.double(), theirs[name].double(), atol=near, rtol=1e-6), name
+
+
+def at_step(party: str, step: str) -> Any:
+    def meddle(to: str, message: Message) -> Message | str | None:
+        return "gone" if to == party and message.get("step", message["do"]) == step else None
+
+    return meddle
+
+
+def bytes_in(value: Any) -> Iterator[bytes]:
+    """All bytes in a message."""
+    if isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from bytes_in(each)
+    elif isinstance(value, bytes):
+        yield value
+
+
+def everything(table: Table) -> bytes:
+    """All bytes that the server has sent or got."""
+    return b"|".join(each for _, *both in table.seen for each in bytes_in(both))
+
+
+def opened(table: Table, party: str, of: Sequence[str], **more: Any) -> Message:
+    at = next(m["shield"] for to, m, _ in reversed(table.seen) if to == party and m["do"] == "call")
+    message = {
+        "do": "shield",
+        "step": "open",
+        "agreement": at["agreement"],
+        "at": at["at"],
+        "in": list(of),
+        "what": "sums",
+    }
+    return table.guards[party].answer_step({**message, **more})
+
+
+def closed_only(kind: str = "masks", parties: int = 4, **options: Any) -> Table:
+    """Parts are closed, and nothing is opened."""
+    table = Table(
+        kind, weights_of(parties), meddle=lambda to, m: "gone" if m.get("step") == "open" else None, **options
+    )
+    with pytest.raises(TooFewAnswers):
+        table.total()
+    return table
+
+
+def fields_of(reply: Reply) -> dict[str, Any]:
+    return wire.unflatten(reply.columns)
