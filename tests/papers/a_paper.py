@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from isthmus.papers import running
+from isthmus.papers.plan import Table
+from isthmus.study.config import Study
+
+NEVER = Path("never")
+"""A folder for checkpoints that must not be made."""
 TABLE1 = """
 title = "Who learns what"
 seeds = 2
@@ -75,6 +86,16 @@ old
 Words of ours.
 """
 
+QUICK = {
+    "name": "fedgc", "teaching": 1, "transforming": {"epochs": 2}, "target": {"epochs": 3}, "rounds": 2, "every": 1,
+    "ratio": 0.1,
+}  # fmt: skip
+FEDGC = Study.of(
+    {"data": {"name": "banks", "nodes": 240}, "methods": [QUICK], "model": {"hidden": 8}, "unlabelled": "idle"}
+)
+FEDAVG = FEDGC.model_copy(update={"methods": [{"name": "fedavg", "rounds": 2}]})
+"""Studies of one quick method."""
+
 
 def written(base: Path, **tables: str) -> Path:
     """A folder of papers with this one in it."""
@@ -84,3 +105,18 @@ def written(base: Path, **tables: str) -> Path:
         (folder / "mine" / f"{name}.toml").write_text(text)
     (folder / "mine" / "README.md").write_text(PAGE)
     return folder
+
+
+def table(base: Path, name: str = "table1", **tables: str) -> Table:
+    return Table.of_file(written(base, **tables) / "mine" / f"{name}.toml")
+
+
+def run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tables run in a thread: processes take seconds to start."""
+
+    @contextmanager
+    def pool(processes: int) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(1) as executor:
+            yield executor
+
+    monkeypatch.setattr(running, "_pool", pool)

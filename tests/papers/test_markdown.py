@@ -1,0 +1,77 @@
+"""A table as Markdown: lines, comparisons, what is missing, verdicts, and the page around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.papers.a_paper import PAGE, TABLE1, table
+
+from isthmus.errors import IsthmusError
+from isthmus.papers.markdown import Bar, fill_page, markdown, missing_runs, verdict_text, verdicts, write_page
+from isthmus.papers.plan import Table
+from isthmus.papers.results import TableResults
+from isthmus.papers.running import Progress
+
+
+def results_of(plan: Table, *, cells: int = 4) -> TableResults:
+    results = TableResults()
+    for at, cell in enumerate(list(plan.cells())[:cells]):
+        for seed, test in enumerate((0.70 + at / 100, 0.72 + at / 100)):
+            results.add(cell, {"seed": seed, "figures": {"test": test, "val": 0.5}})
+    return results
+
+
+def test_lines_have_means_deviations_and_the_papers_numbers(tmp_path: Path) -> None:
+    plan = table(tmp_path)
+    text = markdown(plan, results_of(plan))
+    assert "| size | seeds | fedavg | fedprox |" in text
+    assert "| 120 | 2 | 71.0 ± 1.4 | 72.0 ± 1.4 |" in text
+    assert "| *paper* |  | 70.0 | 80.0 |" in text
+    assert "| *difference* |  | +1.0 | -8.0 |" in text
+    assert "Run so far" not in text
+
+
+def test_figures_may_be_columns_and_seeds_may_be_told_by_their_range(tmp_path: Path) -> None:
+    plan = table(tmp_path, table1=TABLE1.replace("seeds = 2", 'seeds = 2\ncolumns = "figures"\nspread = "range"', 1))
+    text = markdown(plan, results_of(plan))
+    assert "| size | method | seeds | Accuracy | val |" in text
+    assert "| 120 | fedavg | 2 | 71.0 ± 1.4 (70.0 to 72.0) | 0.500 ± 0.000 (0.500 to 0.500) |" in text
+
+
+def test_what_was_not_run_is_named(tmp_path: Path) -> None:
+    plan = table(tmp_path)
+    assert markdown(plan, TableResults()).startswith("Not run yet.")
+    assert missing_runs(plan, results_of(plan, cells=1)) == (
+        "Run so far: 2 of 8; nothing yet of size `160`; method `fedprox`."
+    )
+    assert missing_runs(plan, results_of(plan, cells=3)) == "Run so far: 6 of 8; nothing yet of `160, fedprox`."
+    assert missing_runs(plan, results_of(plan)) == ""
+
+
+def test_a_verdict_has_the_means_that_decide(tmp_path: Path) -> None:
+    plan = table(tmp_path)
+    order, near = (verdict_text(each) for each in verdicts(plan, results_of(plan)))
+    assert order == "FedProx is not much worse than FedAvg: **holds** (2 comparisons, 2 seeds)"
+    assert near == "Both are as in the paper: **fails** (2 comparisons, 2 seeds)"
+
+
+def test_a_page_keeps_what_is_around_its_tables(tmp_path: Path) -> None:
+    page = fill_page(PAGE, "table1", "new")
+    assert page == PAGE.replace("old", "\nnew\n")
+    assert fill_page(page, "table1", "new") == page
+    assert fill_page(PAGE, "table2", "new") == PAGE
+    with pytest.raises(IsthmusError, match="has no '<!-- end of table1 -->' after it"):
+        fill_page(PAGE.replace("<!-- end of table1 -->", ""), "table1", "new")
+    path = tmp_path / "README.md"
+    path.write_text(PAGE)
+    assert write_page(path, [("table1", "new"), ("table2", "new")]) == ["table2"]
+    assert path.read_text() == page
+
+
+def test_without_a_terminal_every_run_is_a_line_with_the_time_left(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file, Bar(Console(file=file, width=200)) as bar:
+        bar.update(Progress(0, 2))
+        bar.update(Progress(1, 2, 60.0, "120, fedavg, seed 0: test 0.7"))
+    assert (tmp_path / "log").read_text().startswith("120, fedavg, seed 0: test 0.7 (1 of 2, about 60 s left)")
