@@ -179,8 +179,8 @@ def test_counts_say_what_folders_do_but_for_nodes_in_common(isthmus: Isthmus, tm
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "a.json is no JSON: write it with isthmus party counts"),
-        ("3", "a.json holds no counts of parties"),
+        ("{", "a.json is not JSON: write it with isthmus party counts"),
+        ("3", "a.json holds no counts: write it"),
         ("[]", "there are no parties"),
         ('[{"party": "a"}]', "level"),
         (f"[{COUNTED % 1}, {COUNTED % 2}]", "two parties are called 'a'"),

@@ -60,12 +60,12 @@ def test_what_a_host_says_is_wrong_is_one_line(
 def test_hosts_and_their_key_belong_together(isthmus: Isthmus, key: Path) -> None:
     for words in (("--hosts", "a:1"), ("--key", key)):
         assert isthmus("run", *SMALL, *words).err == (
-            "isthmus: --hosts and --key belong together: the machines, and the key that they know\n"
+            "isthmus: --hosts and --key go together: give the machines and their key file\n"
         )
 
 
 def test_a_key_is_made_once(isthmus: Isthmus, tmp_path: Path) -> None:
-    assert isthmus("host", "key", "hosts.key").out.startswith("key in hosts.key: every host needs it")
+    assert isthmus("host", "key", "hosts.key").out.startswith("key in hosts.key: copy it to every host")
     again = isthmus("host", "key", "hosts.key")
     assert (again.code, again.err) == (2, "isthmus: hosts.key exists: choose another file\n")
 

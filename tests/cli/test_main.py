@@ -154,7 +154,7 @@ def test_stopped_run_says_how_to_go_on(isthmus: Isthmus, tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Run, "go", stop)
         assert isthmus("run", *SMALL) == Done(130, "", "isthmus: stopped\n")
-        assert isthmus("run", *SMALL, "--out", "out") == Done(130, "", "isthmus: stopped; go on with --resume\n")
+        assert isthmus("run", *SMALL, "--out", "out") == Done(130, "", "isthmus: stopped; continue with --resume\n")
     assert isthmus("run", *SMALL, "--out", "out", "--resume").code == 0
     assert not (tmp_path / "out" / ".state").exists()
 
@@ -203,7 +203,7 @@ def test_describe_tells_what_methods_cannot_train_on(isthmus: Isthmus) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ("cora", "there is no study file 'cora': to take the data set of that name say --data cora"),
+        ("cora", "there is no study file 'cora': to use the data set of that name, give --data cora"),
         ("--seed -1", "(see isthmus --help)"),
         ("--method fedavg", "No such option: --method"),
         ("--parties 2000", "1200 nodes are too few for 2000 parties"),
@@ -306,7 +306,7 @@ MISTAKES = {
     "--rounds 0": "option 'rounds' is 0: input should be greater than or equal to 1",
     "--rounds many": "(see isthmus --help)",
     "--ronds 3": "No such option: --ronds",
-    "--seeds 0,x": "--seeds is '0,x': give whole numbers with commas between",
+    "--seeds 0,x": "--seeds is '0,x': give whole numbers separated by commas",
     "--seeds ,": "option 'seeds' is []",
     "--seeds -1": "option 'seeds.0' is -1: input should be greater than or equal to 0",
     "--seeds 1,1": "a seed is listed twice",
@@ -318,9 +318,9 @@ MISTAKES = {
     "--set data.train=0 --unlabelled idle": "no party has a training label",
     "--unlabelled idl": "option 'unlabelled' is 'idl': input should be 'error' or 'idle'",
     "--device gpu": "unknown device 'gpu'",
-    "--resume": "--resume needs --out: the folder of the run to go on with",
+    "--resume": "--resume needs --out: give the folder of the study to continue",
     "--resume --out new": "holds no started study: run it without --resume first",
-    "cora": "there is no study file 'cora': to take the data set of that name say --data cora",
+    "cora": "there is no study file 'cora': to use the data set of that name, give --data cora",
     "nowhere": "cannot read the study nowhere: No such file or directory",
     "nowhere.toml": "cannot read the study nowhere.toml: No such file or directory",
     ".": "cannot read the study .: Is a directory",

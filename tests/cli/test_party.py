@@ -252,7 +252,7 @@ def test_parties_without_a_training_label_are_exported_too(isthmus: Isthmus) -> 
     ("arguments", "due"),
     [
         (("--data", "bnks"), "isthmus: unknown data set 'bnks': did you mean 'banks'?"),
-        (("--set", "rounds=3"), "isthmus: --set rounds: an export has data.… and partition.… only"),
+        (("--set", "rounds=3"), "isthmus: --set rounds: an export has only options data.… and partition.…"),
         (("--set", "data.nodes=0"), "isthmus: data 'banks': option 'nodes' is 0: "),
         (("--partition", "random", "--parties", "5000"), "isthmus: data set 'banks': 1200 nodes are too few for 5000"),
     ],
@@ -282,7 +282,7 @@ def test_export_does_not_overwrite_unless_told(isthmus: Isthmus, tmp_path: Path)
 
 def test_key_makes_a_key_that_only_its_owner_reads(isthmus: Isthmus, tmp_path: Path) -> None:
     done = isthmus("party", "key", "keys/common")
-    assert done == Done(0, "key in keys/common: every party needs it, the server must not have it\n", "")
+    assert done == Done(0, "key in keys/common: give it to every party, never to the server\n", "")
     assert stat.S_IMODE((tmp_path / "keys" / "common").stat().st_mode) == 0o600
     assert len(read_key(tmp_path / "keys" / "common")) == 64
     again = isthmus("party", "key", "keys/common")

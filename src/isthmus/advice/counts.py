@@ -1,4 +1,4 @@
-"""What one party has, in counts: no row of it, and few enough figures to be read before they are handed on."""
+"""Counts of what one party holds: no rows, and few enough numbers to read before they are sent on."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class Counts(Options):
     """
 
     party: str = Field(min_length=1)
-    """Its name."""
+    """Name of the party."""
     level: Level
-    """What is learned about."""
+    """What is classified: nodes, or graphs."""
     items: int = Field(ge=0)
-    """Nodes, or graphs."""
+    """Number of nodes, or graphs."""
     labelled: int = Field(ge=0)
     """Items with a label."""
     crossing: int = Field(0, ge=0)
     """Edges to nodes of other parties."""
     classes: bool = True
-    """Whether an item's label is one class, and not labels of several tasks."""
+    """Whether an item has one class; otherwise it has labels of several tasks."""
     labels: list[NonNegativeInt] = Field(default=[])
-    """Labelled items of each class; empty where labels are not one class each, or none is there."""
+    """Labelled items of each class; empty if items have several labels, or none."""
 
     @classmethod
     def of(cls, contents: Contents) -> Counts:
-        """Of a party's files."""
+        """Count what a party's files hold."""
         labels: list[int] = []
         if bool(contents.labelled.any()):
             y = contents.y[contents.labelled]
@@ -56,20 +56,20 @@ class Counts(Options):
         )
 
     @classmethod
-    def of_file(cls, path: Path) -> list[Counts]:
-        """What `isthmus party counts` wrote of one party or of several."""
+    def read_file(cls, path: Path) -> list[Counts]:
+        """Read a file that `isthmus party counts` wrote, of one party or several."""
         try:
-            told: Any = json.loads(path.read_text(encoding="utf-8"))
+            content: Any = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise IsthmusError(f"cannot read {path}: {error.strerror or error}") from error
         except ValueError as error:
-            raise IsthmusError(f"{path} is no JSON: write it with isthmus party counts") from error
-        if not isinstance(told, list) or not all(isinstance(each, dict) for each in told):
-            raise IsthmusError(f"{path} holds no counts of parties: write it with isthmus party counts")
-        return [cls.read(each, str(path)) for each in told]
+            raise IsthmusError(f"{path} is not JSON: write it with isthmus party counts") from error
+        if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+            raise IsthmusError(f"{path} holds no counts: write it with isthmus party counts")
+        return [cls.read(each, str(path)) for each in content]
 
 
-def written(counts: Sequence[Counts]) -> str:
-    """As JSON, a line for each party."""
+def to_json(counts: Sequence[Counts]) -> str:
+    """Return counts as JSON, a line for each party."""
     lines = ",\n".join(f" {json.dumps(each.model_dump())}" for each in counts)
     return f"[\n{lines}\n]"

@@ -1,4 +1,4 @@
-"""What several commands share: the study that flags and a file describe, lists of kinds, the console."""
+"""What several commands share: reading a study from a file and flags, listing what is registered, the console."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from isthmus.study.config import Study
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 
 def console(*, error: bool = False) -> Console:
@@ -61,7 +61,7 @@ def print_kind(kind: Any, name: str | None, as_json: bool) -> None:
 
 
 def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
-    """The study in the file, or the default one, with flags and `--set` on top."""
+    """Return the study in the file, or the default study, with flags and `--set` applied on top."""
     from isthmus.study.config import Study, merged
 
     base = {} if file is None else _file(file)
@@ -76,18 +76,18 @@ def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """What a study's file holds; a data set's name in its place is answered with how to name one."""
+    """Read a study file; if the name of a data set is given instead, say how to choose a data set."""
     from isthmus.data.pool import DataSet
     from isthmus.study.config import read_toml
 
     if not path.exists() and str(path).lower() in DataSet.known():
-        raise IsthmusError(f"there is no study file '{path}': to take the data set of that name say --data {path}")
+        raise IsthmusError(f"there is no study file '{path}': to use the data set of that name, give --data {path}")
     return read_toml(path)
 
 
 def _flags(**given: Any) -> dict[str, Any]:
-    """Flags as a study's tables; what was not given stays as it is."""
-    places = {
+    """Return the given flags as tables of a study."""
+    keys = {
         "data": ("data", "name"), "partition": ("partition", "name"), "encoder": ("model", "encoder"),
         "hidden": ("model", "hidden"), "rounds": ("training", "rounds"),
     }  # fmt: skip
@@ -100,8 +100,8 @@ def _flags(**given: Any) -> dict[str, Any]:
             table["methods"] = [{"name": name} for name in names]
         elif flag == "seeds":
             table["seeds"] = _seeds(value)
-        elif flag in places:
-            group, key = places[flag]
+        elif flag in keys:
+            group, key = keys[flag]
             table.setdefault(group, {})[key] = value
         else:
             table[flag] = value
@@ -112,11 +112,11 @@ def _seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",") if seed.strip()]
     except ValueError:
-        raise IsthmusError(f"--seeds is '{text}': give whole numbers with commas between, such as 0,1,2") from None
+        raise IsthmusError(f"--seeds is '{text}': give whole numbers separated by commas, such as 0,1,2") from None
 
 
 def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """`--set` on top: groups of the study by their names, a method's options by its name, the rest for all methods."""
+    """Apply `--set`: keys are tables of the study, names of methods, or options for all methods."""
     from isthmus.methods.base import Method
     from isthmus.study.config import Study, merged, settings
 
@@ -130,7 +130,7 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
             methods = study.get("methods", Study().methods)
             names = [str(each.get("name")).lower() for each in methods]
             if key not in names:
-                raise IsthmusError(f"--set {key}: method '{key}' is not in this study")
+                raise IsthmusError(f"--set {key}: method '{key}' is not in this study: add it with --method {key}")
             study["methods"] = [merged(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
         else:
             study = _with_training(study, {key: value})
@@ -138,7 +138,7 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
 
 
 def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Options for all methods on top, also of those that a method's own table has."""
+    """Apply options for all methods; they also override a method's own table."""
     from isthmus.study.config import merged
 
     whole = merged(study, {"training": options})

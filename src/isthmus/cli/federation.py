@@ -1,4 +1,4 @@
-"""The command line of federations: kits, the server, a party, the administrator."""
+"""Commands for federations: make kits, run the server or a party, administer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from isthmus.cli.common import Json, console
 from isthmus.errors import IsthmusError
 
-app = typer.Typer(name="federation", help="A study whose parties are on machines of their own.", no_args_is_help=True)
+app = typer.Typer(name="federation", help="Run a study whose parties are on their own machines.", no_args_is_help=True)
 
 StudyFile = Annotated[Path, typer.Argument(help="A study as TOML.")]
 AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
@@ -23,12 +23,12 @@ AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
 @app.command()
 def new(
     study: StudyFile,
-    parties: Annotated[str, typer.Option(help="Names of the parties, with commas between.")],
-    server: Annotated[str, typer.Option(help="Where the server will be: HOST:PORT.")],
-    out: Annotated[Path, typer.Option(help="Folder for the kits; it must not be there, or be empty.")],
+    parties: Annotated[str, typer.Option(help="Names of the parties, separated by commas.")],
+    server: Annotated[str, typer.Option(help="Address of the server: HOST:PORT.")],
+    out: Annotated[Path, typer.Option(help="Folder for the kits; it must be new or empty.")],
     days: Annotated[int, typer.Option(min=1, max=360, help="Days until the certificates expire.")] = 360,
 ) -> None:
-    """Make start-up kits, one folder each with keys of its own: hand each to whom it is for."""
+    """Make a start-up kit for the server, each party and the administrator: send each folder to its owner."""
     from isthmus.deploy.coordinator import check_federation
     from isthmus.deploy.flare import make_kits
 
@@ -46,35 +46,35 @@ def new(
 def serve(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")],
     bind: Annotated[
-        str | None, typer.Option(help="Address of this machine to listen on; without, what the kit's host name means.")
+        str | None, typer.Option(help="Address of this machine to listen on; by default, the kit's host.")
     ] = None,
 ) -> None:
     """Run the server of a federation until it is stopped."""
     from isthmus.deploy import flare
 
-    said = flare.Kit.read(kit, "server")
-    line = f"serving {', '.join(said.parties)} at {bind or said.host}:{said.port}; log in {kit / 'log.txt'}"
-    _end_at_once()
+    contents = flare.Kit.read(kit, "server")
+    line = f"serving {', '.join(contents.parties)} at {bind or contents.host}:{contents.port}; log in {kit / 'log.txt'}"
+    _exit_on_interrupt()
     flare.serve(kit, bind=bind, ready=lambda: typer.echo(line))
 
 
 @app.command()
 def join(
     kit: Annotated[Path, typer.Argument(help="The party's kit.")],
-    data: Annotated[Path, typer.Option(help="The party folder, which stays where it is.")],
-    key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
+    data: Annotated[Path, typer.Option(help="The party folder; it stays on this machine.")],
+    key: Annotated[Path | None, typer.Option(help="File with the key that the parties share.")] = None,
 ) -> None:
-    """Take part as a party until it is stopped: answer from the party folder, within the limits that it sets."""
+    """Run a party until it is stopped: it answers from its folder, within the limits set there."""
     from isthmus.deploy import flare
 
-    said = flare.Kit.read(kit, "party")
-    line = f"{said.name} takes part at {said.host}:{said.port}; log in {kit / 'log.txt'}"
-    _end_at_once()
+    contents = flare.Kit.read(kit, "party")
+    line = f"{contents.name} joins {contents.host}:{contents.port}; log in {kit / 'log.txt'}"
+    _exit_on_interrupt()
     flare.take_part(kit, data, key, ready=lambda: typer.echo(line))
 
 
-def _end_at_once() -> None:
-    """An interrupt ends the process: FLARE would wait for threads of its own."""
+def _exit_on_interrupt() -> None:
+    """Exit at once on Ctrl-C; FLARE would wait for its threads."""
 
     def end(*signalled: object) -> None:
         os.write(2, b"isthmus: stopped\n")
@@ -87,13 +87,13 @@ def _end_at_once() -> None:
 def run_command(
     kit: AdminKit,
     study: StudyFile,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
-    wait: Annotated[float, typer.Option(help="Seconds until all parties must be there.")] = 120.0,
+    out: Annotated[Path, typer.Option(help="Result folder.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start over and delete the results in the folder.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for all parties to connect.")] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Run a study in the federation and write the result folder that a study in one process writes."""
+    """Run a study in the federation and write a result folder."""
     _quiet()
     from isthmus.deploy.flare import Admin
     from isthmus.deploy.launch import run_federation
@@ -110,7 +110,7 @@ def run_command(
                 admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting
             )
     except KeyboardInterrupt:
-        typer.echo("isthmus: no longer watching, the federation goes on; look again with --resume", err=True)
+        typer.echo("isthmus: stopped watching; the job goes on: watch it again with --resume", err=True)
         raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
@@ -123,7 +123,7 @@ def run_command(
 
 @app.command()
 def status(kit: AdminKit, as_json: Json = False) -> None:
-    """Say who is there, and what has been run."""
+    """Show which parties are connected, and all jobs."""
     _quiet()
     from isthmus.deploy.flare import Admin
 
@@ -153,7 +153,7 @@ def status(kit: AdminKit, as_json: Json = False) -> None:
 
 @app.command()
 def stop(kit: AdminKit) -> None:
-    """End what is running; what it has come to is kept, and run --resume goes on with it."""
+    """Stop running jobs; isthmus federation run --resume continues them."""
     _quiet()
     from isthmus.deploy.flare import Admin
 
@@ -166,7 +166,7 @@ def stop(kit: AdminKit) -> None:
 
 @app.command()
 def preview(study: StudyFile, as_json: Json = False) -> None:
-    """Say what each party will disclose, to whom, how often and how large, by a dry run in this process."""
+    """Show what each party will disclose, to whom, how often and how many bytes, from a dry run on this machine."""
     from dataclasses import asdict
 
     from isthmus.deploy.preview import disclosure_tables
@@ -182,14 +182,14 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
         screen.print(shown, soft_wrap=True)
     parties = max(each.parties for each in found)
     screen.print(
-        f"Sizes are those of '{whole.data_set().name}' at {parties} parties, which stand in for the federation's own; "
-        "names with [n] are arrays, and n follows from what a party holds.",
+        f"Sizes are those of '{whole.data_set().name}' with {parties} parties in place of the federation's data; "
+        "names with [n] are arrays whose length depends on a party's data.",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
 
 
 def _quiet() -> None:
-    """What gRPC has to say goes past Python's streams; the errors that matter are raised as well."""
+    """Silence gRPC, which prints past Python's streams; errors that matter are raised as well."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

@@ -1,4 +1,4 @@
-"""The command line of hosts: machines of one's own that a study is spread over."""
+"""Commands for hosts: machines of one owner that a study is spread over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from isthmus.cli.common import use_one_thread
 
-app = typer.Typer(name="host", help="Machines of one's own that a large study is spread over.", no_args_is_help=True)
+app = typer.Typer(name="host", help="Spread a large study over several machines of your own.", no_args_is_help=True)
 
 
 @app.command()
@@ -17,19 +17,19 @@ def key(
     file: Annotated[Path, typer.Argument(help="The file to write.")],
     days: Annotated[int, typer.Option(min=1, help="Days until it expires.")] = 360,
 ) -> None:
-    """Make the key that all machines of a study share: who has the file gets in, nobody else does."""
+    """Make the key file that all machines of a study share; only its holders can connect."""
     from isthmus.deploy.tls import new_key
 
     new_key(file, days)
-    typer.echo(f"key in {file}: every host needs it, and who runs studies on them")
+    typer.echo(f"key in {file}: copy it to every host, and to the machine that runs the study")
 
 
 @app.command()
 def serve(
-    listen: Annotated[str, typer.Option(help="Where to listen, and nowhere else: ADDRESS:PORT; port 0: a free one.")],
-    key: Annotated[Path, typer.Option(help="The key that all machines share.")],
+    listen: Annotated[str, typer.Option(help="ADDRESS:PORT to listen on; port 0 picks a free port.")],
+    key: Annotated[Path, typer.Option(help="The key file that all machines share.")],
 ) -> None:
-    """Hold parties of one study after another until it is stopped."""
+    """Host parties of one study after another until it is stopped."""
     from isthmus.deploy import tls
     from isthmus.deploy.hosts import Host
 

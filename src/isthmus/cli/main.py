@@ -1,4 +1,4 @@
-"""The command line: run, describe, demo, report, and what there is."""
+"""The command line: run, describe, demo, report, advise, and lists of everything registered."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ app.add_typer(federation_commands, name="federation")
 app.add_typer(host_commands, name="host")
 app.add_typer(papers_commands, name="papers")
 
-Name = Annotated[str | None, typer.Argument(help="One of them, with its options.")]
-StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags go on top of it.")]
-Data = Annotated[str | None, typer.Option(help="Data set, see isthmus datasets; or a folder of party folders.")]
-PartitionName = Annotated[str | None, typer.Option("--partition", help="Cut, see isthmus partitions.")]
+Name = Annotated[str | None, typer.Argument(help="Show this one with its options.")]
+StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
+Data = Annotated[str | None, typer.Option(help="Data set (see isthmus datasets), or a folder of party folders.")]
+PartitionName = Annotated[str | None, typer.Option("--partition", help="Partition (see isthmus partitions).")]
 Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
 
 
@@ -66,29 +66,29 @@ def run_command(
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
-    method: Annotated[list[str] | None, typer.Option(help="Method, see isthmus methods; may be repeated.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder, see isthmus encoders.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Method (see isthmus methods); repeat for more.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Encoder (see isthmus encoders).")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds: 0,1,2")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2; one run of every method for each.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any option: local.lr=0.1, METHOD.OPTION=0.1, model.dropout=0, data.cross=0.2, ..."),
     ] = None,
     unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.")] = None,
-    wire: Annotated[bool, typer.Option("--wire", help="Send every payload through bytes.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
-    hosts: Annotated[str | None, typer.Option(help="Machines to spread the parties over: HOST:PORT,...")] = None,
-    key: Annotated[Path | None, typer.Option(help="The key of these machines, see isthmus host key.")] = None,
+    wire: Annotated[bool, typer.Option("--wire", help="Send every payload as bytes; results are equal.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Result folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start over and delete the results in the folder.")] = False,
+    hosts: Annotated[str | None, typer.Option(help="Spread the parties over these machines: HOST:PORT,...")] = None,
+    key: Annotated[Path | None, typer.Option(help="Key file of these machines (see isthmus host key).")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Serve the report of what there is so far on this machine, while it runs.")
+        bool, typer.Option("--watch", help="Serve a live report on this machine while the study runs.")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where --watch serves; a free port without.")] = 0,
-    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard, to see curves there.")] = None,
-    mlflow: Annotated[str | None, typer.Option(help="Address of an MLflow server, to keep curves there.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --watch; by default, a free one.")] = 0,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder to write curves to for TensorBoard.")] = None,
+    mlflow: Annotated[str | None, typer.Option(help="Address of an MLflow server to send curves to.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
@@ -97,11 +97,11 @@ def run_command(
         hidden=hidden, rounds=rounds, seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
     )  # fmt: skip
     if (hosts is None) != (key is None):
-        raise IsthmusError("--hosts and --key belong together: the machines, and the key that they know")
+        raise IsthmusError("--hosts and --key go together: give the machines and their key file")
     if port and not watch:
-        raise IsthmusError("--port is where --watch serves: say --watch too")
-    with _watched(whole, port if watch else None, tensorboard, mlflow) as told:
-        _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, told=told)
+        raise IsthmusError("--port is the port of --watch: add --watch")
+    with _watchers(whole, port if watch else None, tensorboard, mlflow) as watchers:
+        _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, watchers=watchers)
 
 
 @app.command("describe")
@@ -114,31 +114,31 @@ def describe_command(
         list[str] | None, typer.Option("--set", help="Any option: data.cross=0.2, partition.beta=0.1, ...")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the split and the cut; the study's first one.")
+        int | None, typer.Option(min=0, help="Seed of the split and the cut; by default, the study's first seed.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what each party of a cut holds, without training."""
+    """Print what each party holds, without training."""
     from isthmus.data.describe import describe
     from isthmus.progress.terminal import show_cut
 
     whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties)
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
-    described = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
+    description = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:
-        typer.echo(json.dumps(described.to_dict()))
+        typer.echo(json.dumps(description.to_dict()))
         return
-    show_cut(described, console())
+    show_cut(description, console())
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/demo"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a demo that was stopped.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start anew although the folder holds results.")] = False,
+    out: Annotated[Path, typer.Option(help="Result folder.")] = Path("runs/demo"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a demo that was stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start over and delete the results in the folder.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train on a generated federation of banks with several methods and write a report."""
+    """Train on a generated federation of banks with several methods, and write a report."""
     from isthmus.methods.base import Method
     from isthmus.study.config import Study
 
@@ -160,21 +160,21 @@ def demo(
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Result folders.")],
-    out: Annotated[Path | None, typer.Option(help="HTML file; report.html in the first folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML file; by default, report.html in the first folder.")] = None,
 ) -> None:
-    """Write a self-contained HTML page on one or more result folders."""
+    """Write a self-contained HTML report on one or more result folders."""
     _report(folders, out)
 
 
 @app.command()
 def advise(
     folders: Annotated[
-        list[Path], typer.Argument(help="Party folders, folders of them, or files of isthmus party counts.")
+        list[Path], typer.Argument(help="Party folders, folders of them, or files from isthmus party counts.")
     ],
-    key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
+    key: Annotated[Path | None, typer.Option(help="File with the key that the parties share.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Name methods for what parties have: counts are read, of no row anything is shown."""
+    """Recommend methods for these parties, from counts of their data alone."""
     from dataclasses import asdict
 
     from isthmus.advice.counts import Counts
@@ -182,14 +182,14 @@ def advise(
     from isthmus.data.folder.loading import find_folders, read_folders
     from isthmus.data.ids import read_key
 
-    common = None if key is None else read_key(key)
+    shared_key = None if key is None else read_key(key)
     files = [each for each in folders if each.is_file()]
-    found_in = dict.fromkeys(
+    party_folders = dict.fromkeys(
         each.resolve() for folder in folders if folder not in files for each in find_folders(folder)
     )
-    contents = [each for folder in found_in for each in read_folders(folder, common)[0]]
-    told = [*map(Counts.of, contents), *(each for file in files for each in Counts.of_file(file))]
-    counts = [each for at, each in enumerate(told) if each not in told[:at]]  # who is named twice counts once
+    contents = [each for folder in party_folders for each in read_folders(folder, shared_key)[0]]
+    given = [*map(Counts.of, contents), *(each for file in files for each in Counts.read_file(file))]
+    counts = [each for at, each in enumerate(given) if each not in given[:at]]  # a party given twice counts once
     situation = Situation.of(counts, None if files else shared_nodes(contents))
     found = list(advised(situation))
     if as_json:
@@ -209,7 +209,7 @@ def advise(
         names = ", ".join(f"{name} ({more})" if (more := flags(name)) else name for name in advice.methods)
         typer.echo(f"\n{names}\n  why: {advice.why}\n  what leaves beside models: {advice.leaves}")
     if not found:
-        typer.echo("\nno method: no item has a label, and what learns without labels is for whole graphs")
+        typer.echo("\nno method: no item has a label, and methods that learn without labels need whole graphs")
 
 
 app.command("audit")(audit_command)
@@ -267,20 +267,20 @@ def _run(
     as_json: bool,
     hosts: str | None = None,
     key: Path | None = None,
-    told: Sequence[Watcher] = (),
+    watchers: Sequence[Watcher] = (),
 ) -> None:
     from isthmus.progress.terminal import TerminalProgress, show_results
     from isthmus.study.run import Watchers, run_study
 
     use_one_thread()
     if resume and out is None:
-        raise IsthmusError("--resume needs --out: the folder of the run to go on with")
+        raise IsthmusError("--resume needs --out: give the folder of the study to continue")
     try:
-        with _reached(hosts, key) as there, TerminalProgress(console(error=True)) as live:
-            watcher = Watchers(live, *told)
-            results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=there)
+        with _connected(hosts, key) as machines, TerminalProgress(console(error=True)) as terminal:
+            watcher = Watchers(terminal, *watchers)
+            results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=machines)
     except KeyboardInterrupt:
-        typer.echo(f"isthmus: stopped{'; go on with --resume' if out else ''}", err=True)
+        typer.echo(f"isthmus: stopped{'; continue with --resume' if out else ''}", err=True)
         raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
@@ -291,8 +291,8 @@ def _run(
 
 
 @contextmanager
-def _reached(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
-    """The machines that the parties are spread over, where there are any."""
+def _connected(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
+    """Connect to the machines that the parties are spread over, if any."""
     if hosts is None or key is None:
         yield None
         return
@@ -304,25 +304,25 @@ def _reached(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
 
 
 @contextmanager
-def _watched(study: Study, port: int | None, tensorboard: Path | None, mlflow: str | None) -> Iterator[list[Watcher]]:
-    """Who is told how the study goes, beside the terminal."""
-    told: list[Watcher] = []
+def _watchers(study: Study, port: int | None, tensorboard: Path | None, mlflow: str | None) -> Iterator[list[Watcher]]:
+    """Open the watchers that the flags ask for."""
+    watchers: list[Watcher] = []
     with ExitStack() as stack:
         if tensorboard is not None:
             from isthmus.progress.tracking import TensorBoard
 
-            told.append(stack.enter_context(TensorBoard(tensorboard)))
+            watchers.append(stack.enter_context(TensorBoard(tensorboard)))
         if mlflow is not None:
             from isthmus.progress.tracking import MlFlow
 
-            told.append(stack.enter_context(MlFlow(study, mlflow)))
+            watchers.append(stack.enter_context(MlFlow(study, mlflow)))
         if port is not None:
             from isthmus.progress.live_page import LivePage
 
             page = stack.enter_context(LivePage(study, port))
             typer.echo(f"watch it at {page.address}", err=True)
-            told.append(page)
-        yield told
+            watchers.append(page)
+        yield watchers
 
 
 def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
@@ -334,18 +334,18 @@ def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
 
 
 def main() -> None:
-    """Entry point: an error is one line on standard error and exit code 2; `--debug` shows the traceback."""
+    """Run the command line: an error is one line on standard error and exit code 2; `--debug` shows its traceback."""
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     warnings.filterwarnings("ignore", message=".*torch_geometric.distributed.*")
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     debug = "--debug" in sys.argv
-    if debug:  # wherever it stands on the line
+    if debug:  # at any position
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
     try:
-        code = _guarded()
+        code = _run_app()
     except Exception as error:
         known = isinstance(error, IsthmusError)
-        usage = getattr(error, "format_message", None)  # typer brings a click of its own: known by its shape
+        usage = getattr(error, "format_message", None)  # of an error of the click that typer bundles
         if debug or not (known or usage):
             raise
         text = str(error) if usage is None else f"{usage()} (see isthmus --help)"
@@ -354,15 +354,15 @@ def main() -> None:
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
-def _guarded() -> Any:
-    """The command; what standard output does not take, at the latest when it is flushed, is an error like others."""
+def _run_app() -> Any:
+    """Run the command; if standard output cannot be written, raise a one-line error."""
     try:
         code = app(prog_name="isthmus", standalone_mode=False)
         sys.stdout.flush()
     except OSError as error:
         if error.filename is not None:
             raise
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in it would fail again at exit
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - flushing the old one at exit would fail again
         raise IsthmusError(f"cannot write to standard output: {error.strerror or error}") from error
     return code
 

@@ -89,7 +89,7 @@ def run_command(
         try:
             failed = runner.run(jobs or os.cpu_count() or 1)
         except KeyboardInterrupt:
-            typer.echo(f"isthmus: stopped{'' if quick else '; go on with --resume'}", err=True)
+            typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
             raise typer.Exit(130) from None
     typer.echo(json.dumps(_told(table, results)) if as_json else markdown(table, results))
     if failed:

@@ -1,4 +1,4 @@
-"""The command line of party folders: check, counts, new, export, key."""
+"""Commands for party folders: check, counts, new, export, key."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from isthmus.errors import IsthmusError
 if TYPE_CHECKING:
     from isthmus.data.folder.problems import Problem
 
-app = typer.Typer(name="party", help="A party's own files: make them, check them, write them.", no_args_is_help=True)
+app = typer.Typer(name="party", help="Make, check and export party folders.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="A party folder, or a folder of them.")]
 New = Annotated[Path, typer.Argument(help="The folder to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Put it in the place of party folders that are there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace party folders that exist.")]
 
 
 @app.command()
 def check(
     folder: Folder,
-    key: Annotated[Path | None, typer.Option(help="File of the parties' common key.")] = None,
+    key: Annotated[Path | None, typer.Option(help="File with the key that the parties share.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Report everything that is wrong with party folders at once; the exit code is 1 where one cannot be used."""
+    """List everything that is wrong with party folders; the exit code is 1 if one cannot be used."""
     from isthmus.data.folder.loading import check_folders
     from isthmus.data.ids import read_key
     from isthmus.deploy.limits import limit_problems
@@ -50,18 +50,18 @@ def check(
 @app.command()
 def counts(
     folder: Folder,
-    out: Annotated[Path | None, typer.Option(help="File to write; standard output if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; by default, standard output.")] = None,
 ) -> None:
-    """Count what party folders hold, as JSON for isthmus advise: read it before it is handed on."""
+    """Count what party folders hold, as JSON for isthmus advise; read it before you send it on."""
     from isthmus import store
-    from isthmus.advice.counts import Counts, written
+    from isthmus.advice.counts import Counts, to_json
     from isthmus.data.folder.loading import read_folders
 
-    told = written([Counts.of(each) for each in read_folders(folder)[0]])
+    text = to_json([Counts.of(each) for each in read_folders(folder)[0]])
     if out is None:
-        typer.echo(told)
+        typer.echo(text)
         return
-    store.write(out, f"{told}\n")
+    store.write(out, f"{text}\n")
     typer.echo(f"counts in {out}")
 
 
@@ -70,9 +70,9 @@ def new(
     folder: New,
     nodes: Annotated[Path | None, typer.Option(help="Table of nodes, CSV or Parquet.")] = None,
     edges: Annotated[Path | None, typer.Option(help="Table of edges, CSV or Parquet.")] = None,
-    graphs: Annotated[Path | None, typer.Option(help="Table of graphs, where whole graphs are classified.")] = None,
+    graphs: Annotated[Path | None, typer.Option(help="Table of graphs, if whole graphs are classified.")] = None,
     smiles: Annotated[Path | None, typer.Option(help="CSV of molecules instead of all tables.")] = None,
-    name: Annotated[str, typer.Option(help="What the party is called; the folder's name if left out.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the party; by default, the folder's name.")] = "",
     id_: Annotated[str | None, typer.Option("--id", help="Column of the nodes' ids.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
     split: Annotated[str | None, typer.Option(help="Column of train, val, test.")] = None,
@@ -80,20 +80,16 @@ def new(
     source: Annotated[str | None, typer.Option(help="Column of an edge's source.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of an edge's target.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of an edge's weight.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Column of the party that holds an edge's other end.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Column of the party that holds the other end of an edge.")] = None,
     molecule: Annotated[str | None, typer.Option(help="Column of SMILES.")] = None,
-    task: Annotated[list[str] | None, typer.Option(help="Column of one task's labels; may be repeated.")] = None,
-    classes: Annotated[int, typer.Option(help="Number of classes, where no item has a label yet.", min=0)] = 0,
-    ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
-    like: Annotated[
-        Path | None, typer.Option(help="Another party's folder, whose labels and columns to share.")
-    ] = None,
-    directed: Annotated[
-        bool, typer.Option("--directed", help="Edges run from source to target only, not both ways.")
-    ] = False,
+    task: Annotated[list[str] | None, typer.Option(help="Column of one task's labels; repeat for more.")] = None,
+    classes: Annotated[int, typer.Option(help="Number of classes, if no item has a label yet.", min=0)] = 0,
+    ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeat for more.")] = None,
+    like: Annotated[Path | None, typer.Option(help="Another party's folder, whose labels and columns to use.")] = None,
+    directed: Annotated[bool, typer.Option("--directed", help="Edges go from source to target only.")] = False,
     force: Force = False,
 ) -> None:
-    """Make a party folder from tables, and check it."""
+    """Make a party folder from tables and check it."""
     from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder
 
     roles = {
@@ -114,8 +110,8 @@ def new(
 @app.command()
 def export(
     folder: New,
-    data: Annotated[str, typer.Option(help="Data set, see isthmus datasets.")] = "banks",
-    partition: Annotated[str | None, typer.Option(help="Cut, see isthmus partitions.")] = None,
+    data: Annotated[str, typer.Option(help="Data set (see isthmus datasets).")] = "banks",
+    partition: Annotated[str | None, typer.Option(help="Partition (see isthmus partitions).")] = None,
     parties: Annotated[int | None, typer.Option(help="Number of parties.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and the cut.")] = 0,
     set_: Annotated[
@@ -137,22 +133,22 @@ def export(
 
 @app.command()
 def key(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
-    """Make a key that the parties share and the server never sees: hand it on by a way of your own."""
+    """Make a key that the parties share and the server never sees: send it to them yourself."""
     from isthmus.data.ids import write_key
 
     write_key(file)
-    typer.echo(f"key in {file}: every party needs it, the server must not have it")
+    typer.echo(f"key in {file}: give it to every party, never to the server")
 
 
 def _data_settings(table: Mapping[str, Any]) -> Mapping[str, Any]:
     for group in table:
         if group not in ("data", "partition"):
-            raise IsthmusError(f"--set {group}: an export has data.… and partition.… only")
+            raise IsthmusError(f"--set {group}: an export has only options data.… and partition.…")
     return table
 
 
 def _print(problems: Mapping[Path, Sequence[Problem]]) -> None:
-    """Everything that is wrong, on standard error."""
+    """Print problems on standard error."""
     for folder, found in problems.items():
         for each in found:
             typer.echo(f"{folder}: {'' if each.severe else 'note: '}{each}", err=True)
