@@ -36,8 +36,9 @@ def test_settings_are_the_papers():
     few = planned("table3", data="cora", labels="5", method="federated")
     assert few.data == {"name": "cora", "train_per_class": 5, "val": 500, "test": 1000, "split": "random"}
     assert planned("table4", data="cora", share="0.3", method="fedgl").method_list()[0].fraction == 0.3
-    assert planned("table5", data="acm", parties="0.2 0.4 0.6", method="fedgl").cut().proportions == [0.2, 0.4, 0.6]
-    assert planned("table6", data="acm", shared="0.1", method="fedgl").cut().shared == 0.1
+    uneven = planned("table5", data="acm", parties="0.2 0.4 0.6", method="fedgl")
+    assert uneven.named_partition().proportions == [0.2, 0.4, 0.6]
+    assert planned("table6", data="acm", shared="0.1", method="fedgl").named_partition().shared == 0.1
     swept = planned("figure11", data="wiki", method="without graph", threshold="0.7").method_list()[0]
     assert (swept.threshold, swept.alpha, swept.rounds, swept.pseudo_graph) == (0.7, 0.1, 300, False)
 

@@ -42,7 +42,7 @@ def test_a_study_runs_over_hosts_as_it_does_here(isthmus: Isthmus, tmp_path: Pat
     assert [run["metrics"] for run in found] == [pytest.approx(run["metrics"], abs=1e-5) for run in due]
     again = isthmus(*study, "--out", "there", "--hosts", hosts, "--key", key, "--resume")
     assert (
-        again.err == "isthmus: there holds a finished study: there is nothing to resume; use --force to run it anew\n"
+        again.err == "isthmus: there holds a finished study: there is nothing to resume; use --force to run it again\n"
     )
 
 

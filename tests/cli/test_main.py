@@ -286,7 +286,7 @@ TYPOS = {
     "[training.local]\nepoch = 9": "method 'fedavg': unknown option 'local.epoch': did you mean 'epochs'?",
     '[[methods]]\nname = "fedprx"': "unknown method 'fedprx': did you mean 'fedprox'?",
     '[methods]\nname = "fedprox"': "option 'methods' is {'name': 'fedprox'}: input should be a valid list",
-    "[data": "is no TOML: ",
+    "[data": "is not TOML: ",
 }
 
 MISTAKES = {
@@ -301,7 +301,7 @@ MISTAKES = {
     "--set local.lr=fast": "option 'local.lr' is 'fast': input should be a valid number",
     "--set data.nods=9": "data 'banks': unknown option 'nods': did you mean 'nodes'?",
     "--set fedprox.mu=1": "--set fedprox: method 'fedprox' is not in this study",
-    "--set rounds": "setting 'rounds' is not of the form key=value",
+    "--set rounds": "setting 'rounds': write it as key=value",
     "--set data.nodes=3": "3 nodes are too few for 4 parties",
     "--rounds 0": "option 'rounds' is 0: input should be greater than or equal to 1",
     "--rounds many": "(see isthmus --help)",
@@ -319,7 +319,7 @@ MISTAKES = {
     "--unlabelled idl": "option 'unlabelled' is 'idl': input should be 'error' or 'idle'",
     "--device gpu": "unknown device 'gpu'",
     "--resume": "--resume needs --out: give the folder of the study to continue",
-    "--resume --out new": "holds no started study: run it without --resume first",
+    "--resume --out new": "holds no started study: run it without --resume",
     "cora": "there is no study file 'cora': to use the data set of that name, give --data cora",
     "nowhere": "cannot read the study nowhere: No such file or directory",
     "nowhere.toml": "cannot read the study nowhere.toml: No such file or directory",

@@ -11,7 +11,7 @@ import torch
 
 from isthmus import toml
 from isthmus.errors import IsthmusError
-from isthmus.study.config import Study, merged, read_toml, settings
+from isthmus.study.config import Study, merge, parse_assignments, read_toml
 
 EVERYTHING = """
 parties = 3
@@ -57,15 +57,15 @@ name = "local"
 
 
 def everything(**changes: Any) -> Study:
-    return Study.of(merged(tomllib.loads(EVERYTHING), changes))
+    return Study.of(merge(tomllib.loads(EVERYTHING), changes))
 
 
 def test_every_table_is_read() -> None:
     study = everything()
     assert (study.parties, study.seeds, study.data_seed, study.unlabelled, study.wire) == (3, [1, 2], 7, "idle", True)
     assert study.data_set().model_dump().items() >= {"nodes": 90, "cross": 0.2, "parties": 3}.items()
-    assert study.cut() is not None
-    assert study.cut().model_dump()["beta"] == 1.5
+    assert study.named_partition() is not None
+    assert study.named_partition().model_dump()["beta"] == 1.5
     assert (study.encoder().name, study.encoder().model_dump()["heads"]) == ("gat", 2)
     assert study.torch_device() == torch.device("cpu")
 
@@ -127,7 +127,7 @@ def test_resolved_with_parties_tells_the_cut_and_their_number() -> None:
         ({"methods": []}, "there is no method: name at least one"),
         ({"methods": [{"name": "fedavg"}, {"name": "FedAvg"}]}, "study: method 'fedavg' is listed twice"),
         ({"seeds": []}, "study: option 'seeds' is []: "),
-        ({"seeds": [1, 1]}, "study: a seed is listed twice: [1, 1]"),
+        ({"seeds": [1, 1]}, "study: a seed is listed twice: give each of [1, 1] once"),
         ({"seeds": [-1]}, "study: option 'seeds.0' is -1: input should be greater than or equal to 0"),
         ({"data_seed": -1}, "study: option 'data_seed' is -1: input should be greater than or equal to 0"),
         ({"parties": 0}, "study: option 'parties' is 0: input should be greater than or equal to 1"),
@@ -190,7 +190,7 @@ def test_party_without_training_labels_may_be_idle() -> None:
 )
 def test_cut_and_number_follow_the_data_unless_given(study: dict[str, Any], expected: tuple[str, int]) -> None:
     loaded = Study.of(study).load(0)
-    assert (loaded.cut.name, len(loaded.parties)) == expected
+    assert (loaded.partition.name, len(loaded.parties)) == expected
 
 
 @pytest.mark.parametrize(
@@ -204,23 +204,23 @@ def test_cut_and_number_follow_the_data_unless_given(study: dict[str, Any], expe
     ],
 )
 def test_settings_are_read_as_toml_or_as_text(texts: list[str], expected: dict[str, Any]) -> None:
-    assert settings(texts) == expected
+    assert parse_assignments(texts) == expected
 
 
 @pytest.mark.parametrize("text", ["rounds", "=3", "a..b=3", ".a=3"])
 def test_setting_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(IsthmusError, match="is not of the form key=value"):
-        settings([text])
+    with pytest.raises(IsthmusError, match="write it as key=value"):
+        parse_assignments([text])
 
 
 def test_setting_inside_a_value_is_refused() -> None:
-    with pytest.raises(IsthmusError, match="'local' has a value already"):
-        settings(["local=3", "local.lr=0.1"])
+    with pytest.raises(IsthmusError, match="'local' already has a value"):
+        parse_assignments(["local=3", "local.lr=0.1"])
 
 
 def test_merging_goes_table_by_table_and_changes_neither() -> None:
     base, changes = {"a": {"x": 1, "y": 2}, "b": 1, "c": {"z": 1}}, {"a": {"y": 3}, "b": {"w": 2}, "c": 0}
-    assert merged(base, changes) == {"a": {"x": 1, "y": 3}, "b": {"w": 2}, "c": 0}
+    assert merge(base, changes) == {"a": {"x": 1, "y": 3}, "b": {"w": 2}, "c": 0}
     assert (base["a"], changes["a"]) == ({"x": 1, "y": 2}, {"y": 3})
 
 
@@ -229,7 +229,7 @@ def test_merging_goes_table_by_table_and_changes_neither() -> None:
     [
         (None, "No such file or directory; give the path of a TOML file"),
         (b"\xff\xfe", "not a text file"),
-        (b"[data\n", "is no TOML: "),
+        (b"[data\n", "is not TOML: "),
     ],
 )
 def test_unreadable_study_is_one_line(tmp_path: Path, content: bytes | None, text: str) -> None:

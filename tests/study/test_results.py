@@ -19,7 +19,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Entry, Ledger
 from isthmus.result_files import load_summary
 from isthmus.study.loop import RunResult
-from isthmus.study.results import Results, _readable, ordered, versions
+from isthmus.study.results import Results, _readable, sort_runs, versions
 
 
 def result(method: str = "fedavg", seed: int = 0, **metrics: float) -> RunResult:
@@ -66,7 +66,7 @@ def test_metrics_are_those_of_the_only_run() -> None:
 
 def test_runs_stand_in_the_order_of_the_methods_then_by_seed() -> None:
     runs = [result("a", 2), result("b", 1), result("a", 0), result("b", 0)]
-    assert [(run.method, run.seed) for run in ordered(runs, ["b", "a"])] == [("b", 0), ("b", 1), ("a", 0), ("a", 2)]
+    assert [(run.method, run.seed) for run in sort_runs(runs, ["b", "a"])] == [("b", 0), ("b", 1), ("a", 0), ("a", 2)]
 
 
 def test_run_comes_back_from_its_dump() -> None:

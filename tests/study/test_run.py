@@ -31,7 +31,7 @@ from isthmus.methods.local import Local
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Gcn
-from isthmus.study.config import Study, merged, read_toml
+from isthmus.study.config import Study, merge, read_toml
 from isthmus.study.run import STATE, Watcher, run, run_study
 from isthmus.study.setup import module_for, task_for
 
@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {"data": {"name": "banks", "nodes": 100}, "model": {"hid
 
 
 def small(**changes: Any) -> Study:
-    return Study.of(merged(SMALL, changes))
+    return Study.of(merge(SMALL, changes))
 
 
 def files(folder: Path) -> set[str]:
@@ -315,20 +315,20 @@ def test_resume_of_a_finished_study_is_refused(finished: Path) -> None:
 
 
 def test_resume_of_another_study_is_refused(started: Path) -> None:
-    with pytest.raises(IsthmusError, match="was started with another study: resume it with the same options"):
+    with pytest.raises(IsthmusError, match="holds another study: resume it with the options it was started with"):
         run_study(small(training={"rounds": 5}), started, resume=True)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None], ids=["empty", "file", "nothing"])
 def test_resume_of_nothing_is_refused(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     make(tmp_path / "out")
-    with pytest.raises(IsthmusError, match="holds no started study: run it without --resume first"):
+    with pytest.raises(IsthmusError, match="holds no started study: run it without --resume"):
         run_study(small(), tmp_path / "out", resume=True)
 
 
 def test_results_are_not_overwritten_without_force(finished: Path) -> None:
     before = outline(finished)
-    with pytest.raises(IsthmusError, match="is not empty: use --resume to go on, --force to start anew"):
+    with pytest.raises(IsthmusError, match="is not empty: use --resume to continue, --force to start over"):
         run_study(TWO, finished)
     assert outline(finished) == before
 
@@ -357,7 +357,7 @@ def test_force_does_not_touch_the_folder_of_somebody_else(tmp_path: Path, name: 
     out = tmp_path / "out"
     (out / name).parent.mkdir(parents=True)
     (out / name).write_text("[1]")
-    with pytest.raises(IsthmusError, match="holds other files than results: choose another folder"):
+    with pytest.raises(IsthmusError, match="holds files that are not results: choose another folder"):
         run_study(small(), out, force=True)
     assert (out / name).read_text() == "[1]"
     assert files(out) == {name}

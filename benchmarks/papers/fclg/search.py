@@ -26,7 +26,7 @@ from torch import Tensor
 from isthmus.federation.answers import PlainTotal
 from isthmus.papers.measures import prepared
 from isthmus.papers.plan import Cell, Table
-from isthmus.study.config import Study, merged
+from isthmus.study.config import Study, merge
 from isthmus.tasks.base import Step
 from isthmus.tasks.clustering import GraphClustering
 
@@ -72,7 +72,7 @@ def study(data: str, setting: dict[str, Any], method: dict[str, Any], seed: int)
     if setting["encoder"] == "gin":
         model |= {"weighted": True, "norm": setting["norm"]}
     changes = {"model": model, "method": {**method, "local": {"lr": setting["lr"]}}}
-    return Cell({"data": data}, merged(merged(TABLE.study, of_data), changes), None, {}).study_for(seed)
+    return Cell({"data": data}, merge(merge(TABLE.study, of_data), changes), None, {}).study_for(seed)
 
 
 def score(runs: list[dict[str, Any]], rounds: str, scale: str) -> float:

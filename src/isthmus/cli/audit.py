@@ -45,7 +45,7 @@ def audit_command(
     """Attack what a method sends or releases, and print what the attackers learn."""
     from isthmus.audit.base import Audit
     from isthmus.methods.base import Method
-    from isthmus.study.config import settings
+    from isthmus.study.config import parse_assignments
 
     use_one_thread()
     own = [each for each in set_ or [] if each.startswith("audit.")]
@@ -66,7 +66,7 @@ def audit_command(
             unlabelled=unlabelled, method=[attacked] if attacked else [], encoder=encoder or default,
         )  # fmt: skip
     kind, target = _audit_and_method(whole, by, method)
-    audit = kind.read(settings(own).get("audit", {}), f"audit '{kind.name}'")
+    audit = kind.read(parse_assignments(own).get("audit", {}), f"audit '{kind.name}'")
     with console(error=True).status(f"audit '{audit.name}' attacks {target.name}"):
         loaded = whole.cut_data(whole.seeds[0])
         found = audit.run_study(whole, loaded, target)

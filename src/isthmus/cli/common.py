@@ -62,7 +62,7 @@ def print_kind(kind: Any, name: str | None, as_json: bool) -> None:
 
 def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
     """Return the study in the file, or the default study, with flags and `--set` applied on top."""
-    from isthmus.study.config import Study, merged
+    from isthmus.study.config import Study, merge
 
     base = {} if file is None else _file(file)
     where = "study" if file is None else str(file)
@@ -71,7 +71,7 @@ def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study
         base["data"].pop("parties", None)
     given = _flags(**flags)
     for_all = given.pop("training", {})
-    whole = _with_settings(_with_training(merged(base, given), for_all), assignments)
+    whole = _with_settings(_with_training(merge(base, given), for_all), assignments)
     return Study.of(whole, where)
 
 
@@ -118,20 +118,20 @@ def _seeds(text: str) -> list[int]:
 def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Apply `--set`: keys are tables of the study, names of methods, or options for all methods."""
     from isthmus.methods.base import Method
-    from isthmus.study.config import Study, merged, settings
+    from isthmus.study.config import Study, merge, parse_assignments
 
     options = {name for kind in Method.known().values() for name in kind.model_fields}
-    for key, value in settings(assignments).items():
+    for key, value in parse_assignments(assignments).items():
         if key == "training" and isinstance(value, dict):
             study = _with_training(study, value)
         elif key in Study.model_fields:
-            study = merged({"data": Study().data, "model": Study().model, **study}, {key: value})
+            study = merge({"data": Study().data, "model": Study().model, **study}, {key: value})
         elif key in Method.known() and key not in options and isinstance(value, dict):
             methods = study.get("methods", Study().methods)
             names = [str(each.get("name")).lower() for each in methods]
             if key not in names:
                 raise IsthmusError(f"--set {key}: method '{key}' is not in this study: add it with --method {key}")
-            study["methods"] = [merged(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
+            study["methods"] = [merge(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
         else:
             study = _with_training(study, {key: value})
     return study
@@ -139,9 +139,9 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
 
 def _with_training(study: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Apply options for all methods; they also override a method's own table."""
-    from isthmus.study.config import merged
+    from isthmus.study.config import merge
 
-    whole = merged(study, {"training": options})
+    whole = merge(study, {"training": options})
     if "methods" in study:
-        whole["methods"] = [merged(each, {k: v for k, v in options.items() if k in each}) for each in study["methods"]]
+        whole["methods"] = [merge(each, {k: v for k, v in options.items() if k in each}) for each in study["methods"]]
     return whole

@@ -121,12 +121,12 @@ def export(
 ) -> None:
     """Write a named data set, cut into parties, as party folders."""
     from isthmus.data.folder.writing import write_parties
-    from isthmus.study.config import Study, merged, settings
+    from isthmus.study.config import Study, merge, parse_assignments
 
     tables: dict[str, Any] = {"data": {"name": data}}
     tables |= {} if partition is None else {"partition": {"name": partition}}
     tables |= {} if parties is None else {"parties": parties}
-    loaded = Study.of(merged(tables, _data_settings(settings(set_ or [])))).cut_data(seed)
+    loaded = Study.of(merge(tables, _data_settings(parse_assignments(set_ or [])))).cut_data(seed)
     write_parties(folder, loaded.parties, loaded.classes, force=force)
     typer.echo(f"{len(loaded.parties)} party folders in {folder}")
 

@@ -17,7 +17,7 @@ from isthmus.federation.ledger import Ledger
 from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
-from isthmus.study.results import Results, ordered
+from isthmus.study.results import Results, sort_runs
 from isthmus.study.run import STATE, Watcher, prepare_folder
 
 JobState = Literal["running", "done", "lost"]
@@ -90,7 +90,7 @@ def run_federation(
     shares = {name: resolved["data"][name] for name in ("train", "val") if name in resolved["data"]}
     data = {"parties": len(admin.parties), "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
     results = Results(
-        {**resolved, **data}, ordered(runs, [method.name for method in study.method_list()]), set_up=ledger
+        {**resolved, **data}, sort_runs(runs, [method.name for method in study.method_list()]), set_up=ledger
     )
     results.save(out)
     shutil.rmtree(out / STATE, ignore_errors=True)

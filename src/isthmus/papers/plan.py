@@ -17,7 +17,7 @@ from isthmus.methods.base import Method
 from isthmus.options import Options
 from isthmus.papers.claims import Claim
 from isthmus.papers.measures import Measure
-from isthmus.study.config import Study, merged, read_toml, settings
+from isthmus.study.config import Study, merge, parse_assignments, read_toml
 
 Place = Mapping[str, str]
 """Where a cell stands in its table: one value of each axis, by the axis's name."""
@@ -133,7 +133,7 @@ class Table(Options):
         values = read_toml(path)
         if isinstance(like := values.get("like"), str):
             base = read_toml(path.with_name(f"{like}.toml"))
-            values = merged({key: base[key] for key in base if key not in OWN}, {"setting": f"As {like}.", **values})
+            values = merge({key: base[key] for key in base if key not in OWN}, {"setting": f"As {like}.", **values})
         table = cls.read(values, str(path))
         try:
             if check:
@@ -169,11 +169,11 @@ class Table(Options):
             place = {axis.name: value for axis, value in zip(self.axes, values, strict=True)}
             study = self.study
             for by_value, value in zip(changes, values, strict=True):
-                study = merged(study, by_value[value])
+                study = merge(study, by_value[value])
             tune, measure, skip = self.tune, self.measure, False
             for each in self.where:
                 if all(place[axis] in values for axis, values in each.at.items()):
-                    study, skip = merged(study, each.study), skip or each.skip
+                    study, skip = merge(study, each.study), skip or each.skip
                     tune, measure = each.tune or tune, each.measure or measure
             if not skip:
                 yield Cell(place, study, tune, measure)
@@ -233,7 +233,7 @@ class Cell:
 
     def study_for(self, seed: int, changes: Mapping[str, Any] | None = None) -> Study:
         """Return its study with one seed, and with these changes on top."""
-        whole = merged(self.study, changes or {})
+        whole = merge(self.study, changes or {})
         method = whole.pop("method", {"name": Method.default_name()})
         return Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
 
@@ -251,4 +251,4 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> nested({"method.local.lr": 0.1})
     {'method': {'local': {'lr': 0.1}}}
     """
-    return settings([f"{name}={json.dumps(value)}" for name, value in options.items()])
+    return parse_assignments([f"{name}={json.dumps(value)}" for name, value in options.items()])

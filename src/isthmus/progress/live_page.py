@@ -20,7 +20,7 @@ from isthmus.methods.base import Method
 from isthmus.report.report import announcement, write_report
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
-from isthmus.study.results import Results, ordered
+from isthmus.study.results import Results, sort_runs
 from isthmus.study.run import Watcher
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class LivePage(Watcher):
         unfinished: list[RunResult],
     ) -> str:
         names = [method.name for method in self.study.method_list()]
-        runs = ordered([*finished, *unfinished], names)
+        runs = sort_runs([*finished, *unfinished], names)
         under_way = [f"{run.method}, seed {run.seed}, round {run.rounds}" for run in unfinished]
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "so far"

@@ -1,4 +1,4 @@
-"""A study as a person writes it: data x partition x methods x seeds, from a TOML file or from flags."""
+"""A study as a user writes it: data x partition x methods x seeds, from a TOML file or flags."""
 
 from __future__ import annotations
 
@@ -30,26 +30,33 @@ from isthmus.tasks.base import Task
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a run works on: parties, the number of classes (or of tasks) and their names where they have any, the cut
-    that made them, and a named task."""
+    """The parties of a run.
+
+    Arguments:
+        classes: number of classes, or of tasks if items have several labels.
+        partition: the partition that made the parties.
+        note: what the data set says about its data.
+        named_task: the task that the study names, if it names one.
+        labels: names of the classes, if they have names.
+    """
 
     parties: list[Party]
     classes: int
-    cut: Partition
+    partition: Partition
     note: str = ""
-    named: Task | None = None
+    named_task: Task | None = None
     labels: tuple[str, ...] = ()
 
     @property
     def task(self) -> Task:
-        """What is learned: the task that is named, else the one that the labels ask for."""
-        return task_of(self.named, self.parties, self.classes)
+        """The named task, or else the task that the labels ask for."""
+        return task_of(self.named_task, self.parties, self.classes)
 
 
 class Study(Options):
-    """What is run: every method with every seed on the same data and cut.
+    """What to run: every method with every seed, on the same data and partition.
 
-    Each table names what it is and gives it options; `training` holds options for all methods that have them.
+    Each table names something registered and sets its options; `training` holds options for all methods.
 
     >>> study = Study.of({"data": {"name": "banks"}, "methods": [{"name": "fedavg", "rounds": 3}]})
     >>> study.method_list()[0].rounds
@@ -59,44 +66,44 @@ class Study(Options):
     data: dict[str, Any] = Field(default={"name": "banks"})
     """The data set: its name and options."""
     partition: dict[str, Any] = Field(default={})
-    """The cut: its name and options. Without one, data with natural owners go to them, other data are cut at random."""
+    """The partition: its name and options. By default, data go to their natural owners, if any, or are cut at random."""
     parties: int | None = Field(None, ge=1)
-    """Number of parties; without one, the data's own number where they have one, else 4."""
+    """Number of parties; by default, the data's natural number of owners, or else 4."""
     task: dict[str, Any] = Field(default={})
-    """What is learned: a task's name and options. Without one, what the data's labels ask for."""
+    """The task: its name and options. By default, the task that the data's labels ask for."""
     model: dict[str, Any] = Field(default={"encoder": "gcn"})
     """The encoder and its options."""
     training: dict[str, Any] = Field(default={})
     """Options for all methods that have them: rounds, patience, local = { epochs = 5 }, ..."""
     methods: list[dict[str, Any]] = Field(default_factory=lambda: [{"name": Method.default_name()}])
-    """The methods: names and options."""
+    """The methods: their names and options."""
     seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
-    """One run of every method for each."""
+    """Seeds: one run of every method for each."""
     data_seed: NonNegativeInt | None = None
-    """Seed of the data's split and of the cut in all runs; without it each run draws its own by its seed."""
+    """Seed of the split and the cut in all runs; by default, each run uses its own seed."""
     unlabelled: Literal["error", "idle"] = "error"
-    """Parties without a training label: an error, or they take part without weight."""
+    """Parties without a training label: 'error' refuses them, 'idle' lets them take part with weight 0."""
     device: str = "cpu"
-    """Where models are trained: cpu, cuda or mps."""
+    """Device to train on: cpu, cuda or mps."""
     wire: bool = False
-    """Send every payload through bytes, as between machines; results are the same."""
+    """Encode every payload to bytes and back, as between machines; results are the same."""
     federation: Rules = Rules()
-    """Of a federation with parties on machines of their own, and of hosts; a study in one process has no use for it."""
+    """Time and size limits of a federation or of hosts; unused in one process."""
     protect: Protect = Protect()
-    """What a federation's server cannot read; in a study in one process there is no such server."""
+    """What a federation's server cannot read; unused in one process."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
-        """A study from plain values, everything checked that can be checked without the data."""
+        """Return a study from plain values, after all checks that need no data."""
         study = cls.read(values, where)
         study.data_set()
-        study.cut()
+        study.named_partition()
         study.named_task()
         study.encoder()
         study.protect.protection()
-        check_once([method.name for method in study.method_list()], where)
+        check_distinct([method.name for method in study.method_list()], where)
         if len(set(study.seeds)) < len(study.seeds):
-            raise IsthmusError(f"{where}: a seed is listed twice: {study.seeds}")
+            raise IsthmusError(f"{where}: a seed is listed twice: give each of {study.seeds} once")
         study.torch_device()
         return study
 
@@ -106,7 +113,7 @@ class Study(Options):
             options = {"parties": self.parties, **options}
         return kind.read(options, f"data '{kind.name}'")
 
-    def cut(self) -> Partition | None:
+    def named_partition(self) -> Partition | None:
         if not self.partition:
             return None
         kind, options = _named(Partition, self.partition, "name", "partition")
@@ -123,16 +130,16 @@ class Study(Options):
         return kind.read(options, f"encoder '{kind.name}'")
 
     def method_list(self) -> list[Method]:
-        """The methods with their options; `training` gives each what it has a field for."""
+        """Return the methods with their options, including those of `training` that they have."""
         if not self.methods:
-            raise IsthmusError("there is no method: name at least one")
+            raise IsthmusError("there is no method: name at least one in methods")
         found: list[Method] = []
         used: set[str] = set()
         for each in self.methods:
             kind, options = _named(Method, each, "name", "methods")
             given = {key: value for key, value in self.training.items() if key in kind.model_fields}
             used |= given.keys()
-            found.append(kind.read(merged(given, options), f"method '{kind.name}'"))
+            found.append(kind.read(merge(given, options), f"method '{kind.name}'"))
         for key in self.training:
             if key not in used:
                 known = {name for method in found for name in type(method).model_fields}
@@ -140,7 +147,7 @@ class Study(Options):
         return found
 
     def load(self, seed: int) -> Loaded:
-        """The parties of a run with this seed, checked to be fit for the methods."""
+        """Return the parties of a run with this seed, after checks that they fit the methods."""
         loaded = self.cut_data(seed)
         if self.unlabelled == "error":
             check_labelled(loaded.parties)
@@ -150,31 +157,33 @@ class Study(Options):
         return loaded
 
     def cut_data(self, seed: int) -> Loaded:
-        """The parties of a run with this seed, whether or not methods can train on them."""
+        """Return the parties of a run with this seed, without checks."""
         draw = seed if self.data_seed is None else self.data_seed
         data_set = self.data_set()
         pool = data_set.load(draw)
-        cut = self.cut() or Partition.named("random" if Given().natural_count(pool) is None else "given")()
-        number, task = self.parties or cut.natural_count(pool) or 4, self.named_task()
+        partition = (
+            self.named_partition() or Partition.named("random" if Given().natural_count(pool) is None else "given")()
+        )
+        number, task = self.parties or partition.natural_count(pool) or 4, self.named_task()
 
         def take_apart(pool: Pool) -> list[Party]:
-            return cut.cut(pool, number, draw, cache_folder=cache_root() / "cuts")
+            return partition.cut(pool, number, draw, cache_folder=cache_root() / "cuts")
 
         parties = take_apart(pool) if task is None else task.make_parties(pool, take_apart, draw)
         if parties[0].level == "pair":
-            return Loaded(parties, 2, cut, pool.note, task)
-        return Loaded(parties, pool.classes, cut, pool.note, task, pool.labels)
+            return Loaded(parties, 2, partition, pool.note, task)
+        return Loaded(parties, pool.classes, partition, pool.note, task, pool.labels)
 
     def torch_device(self) -> torch.device:
         return device_named(self.device)
 
     def resolved(self, loaded: Loaded | None = None) -> dict[str, Any]:
-        """Everything spelled out, defaults included, as `study.toml` records it.
+        """Return the study with all defaults filled in, as `study.toml` records it.
 
         Arguments:
-            loaded: parties of a run, which tell the number and the cut where the study leaves them to the data.
+            loaded: parties of a run; they determine the number of parties and the partition if the study does not.
         """
-        cut, task = self.cut() if loaded is None else loaded.cut, self.named_task()
+        partition, task = self.named_partition() if loaded is None else loaded.partition, self.named_task()
         return {
             "parties": self.parties if loaded is None else len(loaded.parties),
             "seeds": self.seeds,
@@ -183,7 +192,7 @@ class Study(Options):
             "device": self.device,
             "wire": self.wire,
             "data": {"name": self.data_set().name, **self.data_set().model_dump()},
-            "partition": {} if cut is None else {"name": cut.name, **cut.model_dump()},
+            "partition": {} if partition is None else {"name": partition.name, **partition.model_dump()},
             "task": {} if task is None else {"name": task.name, **task.model_dump()},
             "model": {"encoder": self.encoder().name, **self.encoder().model_dump()},
             "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
@@ -191,7 +200,7 @@ class Study(Options):
 
 
 def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A path where a data set's name is expected stands for the party folders in it."""
+    """Accept a path in place of a data set's name; it stands for the party folders there."""
     name = data.get("name")
     if not isinstance(name, str) or not (os.sep in name or name in (".", "..") or Path(name).is_dir()):
         return data
@@ -200,8 +209,8 @@ def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"path": name, **data, "name": "folder"}
 
 
-def check_once(methods: Sequence[str], where: str) -> None:
-    """Results are told apart by the names of their methods, so each is there once."""
+def check_distinct(methods: Sequence[str], where: str) -> None:
+    """Refuse a method that is listed twice, because results are identified by the name of their method."""
     for name in methods:
         if methods.count(name) > 1:
             raise IsthmusError(f"{where}: method '{name}' is listed twice: compare its settings in two studies")
@@ -214,26 +223,26 @@ def read_toml(path: Path) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise IsthmusError(f"cannot read the study {path}: {reason}; give the path of a TOML file") from error
     except tomllib.TOMLDecodeError as error:
-        raise IsthmusError(f"{path} is no TOML: {error}") from error
+        raise IsthmusError(f"{path} is not TOML: {error}") from error
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` on top, table by table.
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `changes` applied on top, table by table.
 
-    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
     """
     result = dict(base)
     for key, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merged(result[key], value) if both else value
+        result[key] = merge(result[key], value) if both else value
     return result
 
 
-def settings(assignments: Sequence[str]) -> dict[str, Any]:
-    """`key.path=value` texts as nested tables; values are read as TOML, and as plain text where they are none.
+def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return `key.path=value` texts as nested tables; values are TOML, or plain text if they are not valid TOML.
 
-    >>> settings(["local.lr=0.1", "data.name=cora"])
+    >>> parse_assignments(["local.lr=0.1", "data.name=cora"])
     {'local': {'lr': 0.1}, 'data': {'name': 'cora'}}
     """
     table: dict[str, Any] = {}
@@ -241,12 +250,12 @@ def settings(assignments: Sequence[str]) -> dict[str, Any]:
         path, equals, text = assignment.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys):
-            raise IsthmusError(f"setting '{assignment}' is not of the form key=value")
+            raise IsthmusError(f"setting '{assignment}': write it as key=value")
         inside = table
         for key in keys[:-1]:
             inside = inside.setdefault(key, {})
             if not isinstance(inside, dict):
-                raise IsthmusError(f"setting '{assignment}': '{key}' has a value already")
+                raise IsthmusError(f"setting '{assignment}': '{key}' already has a value: set either it or its options")
         inside[keys[-1]] = _toml_value(text.strip())
     return table
 

@@ -1,4 +1,4 @@
-"""What a study gave: runs, their summary, and the folder that holds them."""
+"""The results of a study: runs, their summary, and the folder that holds them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Results:
     Attributes:
         study: the study with all its options spelled out.
         runs: one entry per method and seed.
-        cuts: for each seed what the parties held.
-        set_up: what left parties on machines of their own before any method ran.
+        cuts: what the parties held, for each seed.
+        set_up: the ledger of a federation's set-up.
     """
 
     study: Mapping[str, Any] = field(repr=False)
@@ -42,7 +42,7 @@ class Results:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of the only run; with several, see `summary`."""
+        """The metrics of the only run; for several runs, see `summary`."""
         if len(self.runs) != 1:
             raise IsthmusError(f"there are {len(self.runs)} runs: read their means from summary()")
         return self.runs[0].metrics
@@ -81,7 +81,7 @@ class Results:
         return read
 
     def save(self, folder: Path | str) -> None:
-        """Write the result folder: each file whole or not at all."""
+        """Write the result folder; each file is written completely or not at all."""
         folder = Path(folder)
         for run in self.runs:
             for name, weights in _weight_files(run):
@@ -162,6 +162,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def ordered(runs: Sequence[RunResult], methods: Sequence[str]) -> list[RunResult]:
+def sort_runs(runs: Sequence[RunResult], methods: Sequence[str]) -> list[RunResult]:
     """Runs in the order of the study's methods, then by seed."""
     return sorted(runs, key=lambda run: (methods.index(run.method), run.seed))

@@ -1,4 +1,4 @@
-"""Runs a study: every method with every seed, into a folder that a killed run can go on from."""
+"""Runs a study, every method with every seed, into a folder from which a killed study can be resumed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.study.config import Loaded, Study, check_once, merged
+from isthmus.study.config import Loaded, Study, check_distinct, merge
 from isthmus.study.loop import OnRound, Run, RunResult
-from isthmus.study.results import Results, ordered
+from isthmus.study.results import Results, sort_runs
 from isthmus.study.setup import check_labelled, module_for, task_of
 from isthmus.tasks.base import Task
 
 STATE = ".state"
-"""Folder inside the result folder with what a killed run needs to go on; gone once the study is done."""
+"""Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
 
 
 class Watcher:
@@ -111,7 +111,7 @@ def run_study(
         if out is not None:
             _discard_unless_started(out, existed)
         raise
-    results = Results(resolved, ordered(runs, [method.name for method in methods]), cuts)
+    results = Results(resolved, sort_runs(runs, [method.name for method in methods]), cuts)
     if out is not None:
         results.save(out)
         shutil.rmtree(out / STATE, ignore_errors=True)
@@ -152,23 +152,23 @@ def run_methods(
 
 
 def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
-    """Make sure that the folder is ours to write to, and remember which study it belongs to."""
+    """Check that the result folder may be written, and save which study it belongs to."""
     mark = out / STATE / "study"
     if resume:
         if (out / "results.json").exists() and not mark.exists():
-            raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use --force to run it anew")
+            raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use --force to run it again")
         if not mark.exists():
-            raise IsthmusError(f"{out} holds no started study: run it without --resume first")
+            raise IsthmusError(f"{out} holds no started study: run it without --resume")
         if store.load(mark) != _as_loaded(resolved):
-            raise IsthmusError(f"{out} was started with another study: resume it with the same options")
+            raise IsthmusError(f"{out} holds another study: resume it with the options it was started with")
         return
     if out.exists() and not out.is_dir():
         raise IsthmusError(f"{out} is a file: choose a folder")
     if out.exists() and any(out.iterdir()):
         if not force:
-            raise IsthmusError(f"{out} is not empty: use --resume to go on, --force to start anew, or another folder")
+            raise IsthmusError(f"{out} is not empty: use --resume to continue, --force to start over, or a new folder")
         if not (mark.exists() or _holds_results(out)):
-            raise IsthmusError(f"{out} holds other files than results: choose another folder")
+            raise IsthmusError(f"{out} holds files that are not results: choose another folder")
         for name in (
             "results.json",
             "study.toml",
@@ -192,13 +192,13 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
 
 
 def _discard_unless_started(out: Path, existed: bool) -> None:
-    """Take away what a study leaves that failed before anything was worth going on from."""
+    """Delete what a study wrote that failed before there was anything to resume."""
     if [path.name for path in (out / STATE).iterdir()] == ["study"]:
         shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
 
 
 def _holds_results(out: Path) -> bool:
-    """Whether a study wrote what is in the folder: others have files called results.json and weights too."""
+    """Whether a study wrote this folder; other programs have files called results.json too."""
     try:
         return "isthmus" in result_files.load_summary(out, any_format=True)
     except IsthmusError:
@@ -206,7 +206,7 @@ def _holds_results(out: Path) -> bool:
 
 
 def _as_loaded(value: Any) -> Any:
-    """As `store.read` gives it back: tuples as lists."""
+    """Return a value as `store.load` returns it, with lists for tuples."""
     return store.unpack(store.pack(value))
 
 
@@ -226,22 +226,21 @@ def run(
     unlabelled: Literal["error", "idle"] = "error",
     **options: Any,
 ) -> Results:
-    """Train together, in this process.
+    """Train methods on parties in this process and return the results.
 
     Arguments:
         method: a name, a method with its options, or several of these.
-        parties: all of them; without, the generated federation of banks.
-        model: an encoder by name or with its options, a PyG module of your own with `forward(x, edge_index, ...)`,
-            or a function of the numbers of features and outputs that makes one.
-        classes: number of classes, where the parties' labels do not show it; of labels for several tasks, of tasks.
-        task: what is learned, or its name; without, what the parties' labels ask for. Parties that are given hold its
-            items already.
+        parties: all parties; by default, the generated banks.
+        model: an encoder by name or with its options, your own PyG module with `forward(x, edge_index, ...)`, or a
+            function that returns one for given numbers of features and outputs.
+        classes: number of classes (or of tasks, if items have several labels), if the labels do not show it.
+        task: a task or its name; by default, the task that the labels ask for. Given parties already hold its items.
         seeds: one run for each (or `seed`, a single one).
-        wire: send every payload through bytes.
+        wire: encode every payload to bytes and back.
         on_round: called with the round and its metrics.
-        out: folder to write the results to; it must not be there yet.
-        unlabelled: parties without a training label: an error, or they take part without weight.
-        options: of the methods, each takes those that it has: `rounds=10`, `local={"epochs": 5}`.
+        out: new folder to write the results to.
+        unlabelled: parties without a training label: "error" refuses them, "idle" lets them take part with weight 0.
+        options: options of methods, `rounds=10`, `local={"epochs": 5}`; each method takes those that it has.
 
     >>> from isthmus.data.datasets.banks import Banks
     >>> results = run("fedavg", rounds=2)
@@ -251,13 +250,13 @@ def run(
     task = Task.named(task)() if isinstance(task, str) else task
     several = [method] if isinstance(method, str | Method) else list(method)
     if parties is not None and not (isinstance(parties, Sequence) and all(isinstance(p, Party) for p in parties)):
-        raise IsthmusError("parties is a list of Party objects: make them with Party.of_graph or Party.of_graphs")
+        raise IsthmusError("parties must be a list of Party objects: make them with Party.of_graph or Party.of_graphs")
     if parties and task is not None:
         parties = task.set_masks(list(parties))
     if parties and unlabelled == "error":
         check_labelled(parties)
     chosen = _with_options(several, options)
-    check_once([each.name for each in chosen], "run")
+    check_distinct([each.name for each in chosen], "run")
     encoder = Encoder.named(model)() if isinstance(model, str) else model
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
@@ -294,14 +293,14 @@ def run(
         "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
     }
-    results = Results(study, ordered(runs, [each.name for each in chosen]), cuts)
+    results = Results(study, sort_runs(runs, [each.name for each in chosen]), cuts)
     if out is not None:
         results.save(Path(out))
     return results
 
 
 def _make_folder(out: Path) -> None:
-    """Make a folder before the work whose results it is for."""
+    """Create a folder, or raise a one-line error."""
     try:
         out.mkdir(parents=True)
     except OSError as error:
@@ -309,7 +308,7 @@ def _make_folder(out: Path) -> None:
 
 
 def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -> list[Method]:
-    """Methods with the options that they have; one that none has is an error."""
+    """Return the methods, each with the options that it has; an option that no method has is an error."""
     kinds = [Method.named(each) if isinstance(each, str) else type(each) for each in methods]
     known = {name for kind in kinds for name in kind.model_fields}
     for name in options:
@@ -322,5 +321,5 @@ def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -
             chosen.append(each)
             continue
         own = {} if isinstance(each, str) else each.model_dump()
-        chosen.append(kind.read(merged(own, given), f"method '{kind.name}'"))
+        chosen.append(kind.read(merge(own, given), f"method '{kind.name}'"))
     return chosen
