@@ -66,7 +66,7 @@ class Study(Options):
     data: dict[str, Any] = Field(default={"name": "banks"})
     """The data set: its name and options."""
     partition: dict[str, Any] = Field(default={})
-    """The partition: its name and options. By default, data go to their natural owners, if any, or are cut at random."""
+    """The partition: its name and options. By default, data go to their owners, or are cut at random."""
     parties: int | None = Field(None, ge=1)
     """Number of parties; by default, the data's natural number of owners, or else 4."""
     task: dict[str, Any] = Field(default={})
