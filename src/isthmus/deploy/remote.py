@@ -156,15 +156,17 @@ class RemoteTransport(Transport):
             assert command.verb is not None
             return self._call(command.verb, command.action, command.payload, command.of)
         if command.do == "deliver":
-            self._deliver(command.action, command.payload)
+            self._deliver(command)
         elif command.do == "save":  # every party saves its state on its own machine; here a mark is enough
             self.mark, self.at_mark = uuid4().hex, dict(self.answered)
             self._tell_all({"do": "save", "mark": self.mark})
             return [Reply((), state={"mark": self.mark, "answered": self.at_mark})]
         elif command.do == "restore":
             self._restore(command.payload)
-        else:
+        elif command.do == "models":
             self._tell_all({"do": "models"})
+        else:
+            raise IsthmusError(f"unknown command '{command.do}': run the same version of isthmus everywhere")
         return []
 
     def _call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
@@ -184,16 +186,17 @@ class RemoteTransport(Transport):
         }
         return [*replies, Reply((), failures=away)] if away else replies
 
-    def _deliver(self, action: str, mail: Mapping[str, Mapping[str, Any]]) -> None:
-        messages: dict[str, Message] = {
-            party: {"do": "deliver", "action": action, "mail": packed_mail(came, self.parties, self.limit)}
-            for party, came in mail.items()
-        }
+    def _deliver(self, command: Command) -> None:
+        """Parties without mail get an empty delivery, which replaces the one before under the same action."""
+        messages: dict[str, Message] = {}
+        for party in command.of:
+            mail = packed_mail(command.payload.get(party, {}), self.parties, self.limit)
+            messages[party] = {"do": "deliver", "action": command.action, "mail": mail}
         self._tell({party: message for party, message in messages.items() if party not in self.out})
         for party in messages.keys() & self.out.keys():
             missed = self.missed.setdefault(party, {})
-            missed.pop(action, None)  # what came last is delivered last
-            missed[action] = messages[party]
+            missed.pop(command.action, None)  # the last delivery comes last
+            missed[command.action] = messages[party]
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.mark = str(saved["mark"])

@@ -210,18 +210,15 @@ class Site:
 
     def _with_kept(self, name: str, weights: Weights) -> Weights:
         """The weights, for each party replaced by those that it keeps under this name."""
-        if name in self.kept:
-            return {**weights, **self.kept[name]}
-        kept = self.kept.get(name, None)
-        owners = [own for own in kept if own is not None]
-        if not owners:
-            return weights
+        kept = self.kept.get(name, {})
+        if isinstance(kept, Mapping):  # all parties keep the same weights, or none keeps any
+            return {**weights, **kept}
         like = initial_weights(self.model.module)
-        stacks = {weight: weights[weight] for weight in owners[0]}
-        for weight, value in stacks.items():
+        stacks: Weights = {}
+        for weight in dict.fromkeys(weight for own in kept for weight in own):
+            value = weights[weight].to(self.hosted.device)
             rows = value if value.dim() > like[weight].dim() else [value] * len(kept)
-            own = [rows[at] if keeps is None else keeps[weight] for at, keeps in enumerate(kept)]
-            stacks[weight] = torch.stack(own)
+            stacks[weight] = torch.stack([own.get(weight, rows[at]) for at, own in enumerate(kept)])
         return {**weights, **stacks}
 
     def _with_lent(self, output: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,11 +260,11 @@ class Site:
         return self._attempt(name, actions[name], request, positions)
 
     def _attempt(self, name: str, function: Any, request: wire.Payload | Each, positions: tuple[int, ...]) -> Reply:
-        before = self.kept.copy(), list(self.answered)
+        before = self.kept.copy(), list(self.answered), list(self._evaluated)
         try:
             return self.perform(function, request, positions)
         except Exception as error:
-            self.kept, self.answered = before  # undo what the attempt changed
+            self.kept, self.answered, self._evaluated = before  # undo what the attempt changed
             self.invalidate()
             if len(positions) == 1:
                 return self._failed(positions[0], name, error)

@@ -241,6 +241,8 @@ class Federation:
         if wanted.to == "server":
             return total
         self._book_received(result.delivered)
+        if others := tuple(party for party in self.parties if party not in result.delivered):
+            self.transport.send(Command("deliver", others, action, payload={}))  # what they got before is void
         return Receipt({("total", party): size for party, size in result.delivered.items()}, total.missing)
 
     def _deliver(
