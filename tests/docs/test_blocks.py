@@ -2,7 +2,7 @@
 
 Blocks marked `python` run in order and share their names within a page; `title="name"` on any block writes it to a
 file of that name first. In blocks marked `console` every line that starts with `isthmus` runs, cut down to two rounds
-and one seed. Blocks marked `text` are only read.
+and one seed. Blocks marked `text` are only read; those marked `py` are copied from the source (`make_sources.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def commands(block: Block, *, all: bool = False) -> Iterator[str]:
 def test_pages_have_only_known_kinds_of_blocks() -> None:
     for page in PAGES:
         for block in blocks(page):
-            assert block.language in ("python", "console", "toml", "text"), f"{page}:{block.line}: {block.language}"
+            assert block.language in ("python", "py", "console", "toml", "text"), f"{page}:{block.line}: {block.language}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS])

@@ -13,17 +13,17 @@ from isthmus.methods.base import Averaging, Learning, Listing, Model, State
 
 
 class FedAvg(Averaging):
-    """Federated averaging (McMahan et al. 2017): w <- sum_k (n_k / n) w_k over the parties drawn.
+    """FedAvg (McMahan et al. 2017): local training from the shared weights, then a weighted mean.
 
-    In each round the server sends its weights to a share `fraction` of the parties, drawn anew. Each trains them on
-    its own data for some epochs, and the server takes the mean of what comes back; it reads the sum alone.
+    In every round the server sends its weights to a random share (`fraction`) of the parties. Each trains them on its
+    own data for some epochs. The server reads the weighted mean of the results, never a single one.
 
     Party:  w_k <- w_t, then w_k <- w_k - step(grad F_k(w_k)) for local.epochs
-    Server: w_{t+1} = sum_k (n_k / n) w_k, n_k the training items (weighting)
+    Server: w_{t+1} = sum_k (n_k / n) w_k, n_k the training items of party k (`weighting`)
     """
 
     name: ClassVar[str] = "fedavg"
-    listing: ClassVar[Listing] = Listing("any", 1, default=True, demo=2)
+    listing: ClassVar[Listing] = Listing(setting="any", place=1, default=True, demo=2)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
