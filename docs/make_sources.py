@@ -1,7 +1,8 @@
 """Copies code from the source into the pages, between `<!-- source FILE NAME -->` and `<!-- /source -->`.
 
-FILE is a module and NAME a class or function in it; without a name it is the whole file. Run `python docs/make_sources.py`
-after changing code that a page shows; with `--check` nothing is written, and pages that would change are an error.
+FILE is a module and NAME a class or function in it; without a name it is the whole file. Run `python
+docs/make_sources.py` after changing code that a page shows; with `--check` nothing is written, and pages that would
+change are an error.
 """
 
 from __future__ import annotations

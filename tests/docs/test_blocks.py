@@ -58,7 +58,8 @@ def commands(block: Block, *, all: bool = False) -> Iterator[str]:
 def test_pages_have_only_known_kinds_of_blocks() -> None:
     for page in PAGES:
         for block in blocks(page):
-            assert block.language in ("python", "py", "console", "toml", "text"), f"{page}:{block.line}: {block.language}"
+            known = ("python", "py", "console", "toml", "text")
+            assert block.language in known, f"{page}:{block.line}: {block.language}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (Path(__file__).parents[2] / "docs/glossary.md").read_text(), re.MULTILINE)[2:]
+PAGE = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)[2:]
 
 
 def test_it_has_at_most_25_terms_each_once() -> None:
