@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from isthmus.result_files import AuditRecord
+
 SEEDS = (0, 1, 2)
 ROUNDS = 12
 PARTIES = 4
@@ -168,6 +170,67 @@ def of_another_task(parts: dict[str, Any], metric: str = "roc_auc", more: tuple[
     parts["results"]["summary"] = summary(parts["results"]["runs"])
     for row in parts["history"]:
         row["metric"] = row["metric"].replace("accuracy", metric)
+
+
+def with_pictures(parts: dict[str, Any]) -> None:
+    """FedAvg's items after two rounds, for two seeds, and FedSage's after one."""
+    spots = [("fedavg", seed, at) for seed in (1, 0) for at in (10, 1)] + [("fedsage", 0, 1)]
+    parts["places"] = [
+        {"method": method, "seed": seed, "round": at, "x": float(place), "y": float(-place * place), "class": kind}
+        for method, seed, at in spots
+        for place, kind in enumerate([0, 1, -1, 1])
+    ]
+
+
+def hostile(value: Any) -> Any:
+    """The same data with a script in every text, keys included."""
+    evil = "<script>alert('&\"')</script>"
+    if isinstance(value, str):
+        return value if value.startswith(("test_", "val_")) or value in ("node", "class") else value + evil
+    if isinstance(value, dict):
+        kept = {
+            "format",
+            "method",
+            "metric",
+            "name",
+            "runs",
+            "summary",
+            "metrics",
+            "parties",
+            "study",
+            "versions",
+            "value",
+        }
+        kept |= {"isthmus", "created", "mean", "std", "seeds", "seed", "rounds", "chosen_round", "seconds", "data"}
+        kept |= {"format", "cuts", *cut((0,)), *cut((0,))["parties"][0]}
+        kept |= {"partition", "model", "methods", "encoder", *ledger_rows("", 0)[0]}
+        return {key if key in kept else key + evil: hostile(each) for key, each in value.items()}
+    return [hostile(each) for each in value] if isinstance(value, list) else value
+
+
+def spends(epsilon: float) -> dict[str, Any]:
+    """A run's privacy account."""
+    return {
+        "unit": "one edge of <one> graph",
+        "releases": [{"epsilon": epsilon, "delta": 0.0, "times": 1200}],
+        "basic": {"epsilon": 1200 * epsilon, "delta": 0.0},
+        "advanced": {"epsilon": 700 * epsilon, "delta": 1e-5},
+    }
+
+
+def audit_record(folder: Path, **changes: Any) -> AuditRecord:
+    what: dict[str, Any] = {
+        "study": (folder / "study.toml").read_text(),
+        "audit": {"name": "membership", "shadows": 4},
+        "method": "fedavg",
+        "seed": 3,
+        "corner": "24 members",
+        "columns": ["none", "<b>noise"],
+        "sections": [[("AUC", ["0.612", "0.501"])], [("rate at 1 %", ["0.083", "0.010"])]],
+        "notes": ["chance is 0.5"],
+        "protections": [{"auc": 0.612}, {"auc": float("inf")}],
+    }
+    return AuditRecord.model_validate({**what, **changes})
 
 
 class Page(HTMLParser):

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import LEVEL, of_another_task, write_folder
-from test_report import drawn, hostile
-from tests.report.sections.test_audits import found, spends
+from result_folders import LEVEL, audit_record, hostile, of_another_task, spends, with_pictures, write_folder
 
 from isthmus.progress.live_page import LivePage
 from isthmus.report.report import write_report
@@ -65,7 +63,7 @@ class Opened:
 
 def full(parts: dict[str, Any]) -> None:
     """All that a report may speak of."""
-    drawn(parts)
+    with_pictures(parts)
     for each in parts["results"]["runs"]:
         if each["method"] == "fedavg":
             each["privacy"] = spends(0.01)
@@ -88,7 +86,7 @@ def folders(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made: Path = write_folder(tmp_path, "results", change=full)
-    write_audit(made, found(made))
+    write_audit(made, audit_record(made))
     return made
 
 

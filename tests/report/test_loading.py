@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from result_folders import Build, of_another_task, write_folder
+from result_folders import Build, of_another_task
 
 from isthmus.errors import IsthmusError
 from isthmus.report.loading import read_folders
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
-
-
-@pytest.fixture
-def build(tmp_path: Path) -> Build:
-    """Makes a result folder; `change` may alter what is written."""
-    return partial(write_folder, tmp_path)
 
 
 def remove_results(folder: Path) -> None:

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from result_folders import PARTIES, ROUNDS, Build, Page, ledger_rows, write_folder
+from result_folders import PARTIES, ROUNDS, Build, Page, ledger_rows
 
 from isthmus.report.report import write_report
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
-
-
-@pytest.fixture
-def build(tmp_path: Path) -> Build:
-    """Makes a result folder; `change` may alter what is written."""
-    return partial(write_folder, tmp_path)
 
 
 def test_who_saw_what(build: Build) -> None:

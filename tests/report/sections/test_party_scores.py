@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import statistics
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
-from result_folders import SEEDS, Build, Page, run, write_folder
+from result_folders import SEEDS, Build, Page, run
 
 from isthmus.report.report import write_report
-
-
-@pytest.fixture
-def build(tmp_path: Path) -> Build:
-    return partial(write_folder, tmp_path)
 
 
 def with_entry(parts: dict[str, Any], evaluated: dict[str, str] | None = None) -> None:

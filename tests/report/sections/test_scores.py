@@ -1,0 +1,46 @@
+"""Tables and charts of scores hold what the results say."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+from result_folders import Build, Page, of_another_task
+
+from isthmus.report.report import write_report
+
+
+def test_one_seed_shows_no_deviation(build: Build) -> None:
+    page = Page(write_report([build(seeds=(0,))]))
+    assert "One seed" in page.text
+    assert "±" not in page.row("fedavg")[1]
+
+
+def test_the_table_holds_the_summary(build: Build) -> None:
+    folder = build()
+    page = Page(write_report([folder]))
+    for line in json.loads((folder / "results.json").read_text())["summary"]:
+        scale, digits = (100, 1) if line["metric"].endswith("accuracy") else (1, 3)
+        figure = f"{scale * line['mean']:.{digits}f} ± {scale * line['std']:.{digits}f}"
+        column = ("test_accuracy", "test_loss", "val_accuracy").index(line["metric"])
+        assert page.row(line["method"])[1 + column] == figure
+    assert page.row("fedavg")[4:] == ["0 to 2", "10 of 12", "1.2 s"]
+    assert "chosen on validation data" in page.text
+
+
+def test_many_metrics_stand_in_several_tables(build: Build) -> None:
+    more = (*(f"test_party_{at}" for at in range(4)), *(f"val_party_{at}" for at in range(4)), "pooled_test_accuracy")
+    page = Page(write_report([build(change=partial(of_another_task, more=more))]))
+    heads = [row for row in page.rows if row[0] == "Method"]
+    assert heads[0][1:] == ["ROC AUC (%)", *(f"party {at}" for at in range(4)), *heads[0][-3:]]
+    assert heads[0][-3:] == ["Seeds", "Round reported", "Time per run"]
+    assert heads[1][1:] == ["ROC AUC (%)", *(f"party {at}" for at in range(4))]
+    assert heads[2][1:] == ["pooled test accuracy (%)"]
+
+
+def test_folders_with_different_methods_stand_in_one_table(build: Build) -> None:
+    first, second = build("a", ("fedavg",)), build("b", ("fedsage",))
+    page = Page(write_report([first, second]))
+    assert page.names("Validation accuracy") == ["fedavg", "fedsage"]
+    assert "fedsage reached" in page.text
+    assert "fedavg reached" not in page.text

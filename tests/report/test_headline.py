@@ -1,0 +1,126 @@
+"""The headline gives each setting a verdict, and says how certain it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from result_folders import SEEDS, Build, Page, of_another_task, run, summary
+
+from isthmus.report.report import write_report
+
+
+def test_the_headline_names_the_study_and_its_best_method(build: Build) -> None:
+    page = Page(write_report([build()]))
+    mean = 100 * sum(run("fedsage", seed)["metrics"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
+    assert "cora across 4 parties" in page.text
+    assert f"fedsage reached {mean:.1f} ± 0.4 % test accuracy at the round that validation chose;" in page.text
+    assert "centralized (all data pooled)" in page.text
+    assert "gcn (hidden 64)" in page.text
+    assert "over 3 seeds" in page.text
+
+
+def test_a_lead_within_one_deviation_is_called_so(build: Build) -> None:
+    def closer(parts: dict[str, Any]) -> None:
+        for line in parts["results"]["summary"]:
+            line["std"] = 0.05
+
+    assert "is within one standard deviation" in Page(write_report([build(change=closer)])).text
+    assert "within one standard deviation" not in Page(write_report([build("clear")])).text
+
+
+@pytest.mark.parametrize(("gap", "word"), [(0.02, "is more than luck would explain"), (0.0004, "may be luck")])
+def test_the_headline_says_of_a_lead_what_the_paired_test_says(build: Build, gap: float, word: str) -> None:
+    wide, gains = (0.0, 0.1, 0.3), (0.9, 1.0, 1.3) if gap > 0.01 else (-9.0, 1.0, 11.0)
+
+    def near(parts: dict[str, Any]) -> None:
+        for each in parts["results"]["runs"]:
+            lead = gap * gains[each["seed"]] * (each["method"] == "fedsage")
+            each["metrics"]["test_accuracy"] = 0.5 + wide[each["seed"]] + lead
+        parts["results"]["summary"] = summary(parts["results"]["runs"])
+
+    text = Page(write_report([build(methods=("fedavg", "fedsage"), change=near)])).text
+    found = re.search(rf"The lead of fedsage over fedavg {word} \(paired over 3 seeds, p = ([\d.]+)\)", text)
+    assert found
+    assert f" {found[1]} 3 " in text.partition("more than luck?")[2], "the table has the same p"
+    assert "within one standard deviation" not in text
+
+
+def test_the_headline_says_which_round_was_chosen(build: Build) -> None:
+    def last(parts: dict[str, Any]) -> None:
+        for each in parts["results"]["runs"]:
+            each["chosen_round"] = each["rounds"]
+        for method in parts["results"]["study"]["methods"]:
+            method["select"] = "last"
+
+    assert "test accuracy at the last round;" in Page(write_report([build(change=last)])).text
+
+    def chosen(parts: dict[str, Any]) -> None:
+        last(parts)
+        for method in parts["results"]["study"]["methods"]:
+            method["select"] = "validation"
+
+    text = Page(write_report([build("chosen", change=chosen)])).text
+    assert "test accuracy at the round that validation chose;" in text
+    assert "Every run reports its last round" not in text
+
+    def unlabelled(parts: dict[str, Any]) -> None:
+        chosen(parts)
+        parts["results"]["study"]["task"] = {"name": "graph-clustering"}
+
+    assert "test accuracy at the last round;" in Page(write_report([build("un", change=unlabelled)])).text
+
+
+def test_means_that_are_equal_are_no_lead(build: Build) -> None:
+    def equal(parts: dict[str, Any]) -> None:
+        for line in parts["results"]["summary"]:
+            line |= {"mean": 0.5, "std": 0.0}
+
+    text = Page(write_report([build(change=equal)])).text
+    assert "fedavg and fedsage are equal." in text
+    assert "The lead of" not in text
+
+
+def test_the_headline_says_when_training_alone_is_better(build: Build) -> None:
+    def better(parts: dict[str, Any]) -> None:
+        for line in parts["results"]["summary"]:
+            line["mean"] = 0.9 if line["method"] == "local" else line["mean"]
+
+    assert "Parties that train alone are better: local." in Page(write_report([build(change=better)])).text
+    assert "Parties that train alone" not in Page(write_report([build("other")])).text
+
+
+def test_the_smaller_loss_leads(build: Build) -> None:
+    def losses(parts: dict[str, Any]) -> None:
+        parts["results"]["summary"] = [
+            {"method": "fedavg", "metric": "test_loss", "mean": 0.9, "std": 0.01, "seeds": 3},
+            {"method": "fedsage", "metric": "test_loss", "mean": 0.4, "std": 0.01, "seeds": 3},
+        ]
+
+    assert "fedsage reached 0.400 ± 0.010 test loss" in Page(write_report([build(change=losses)])).text
+
+
+def test_each_setting_is_judged_by_the_metric_of_its_task(build: Build) -> None:
+    def motifs(parts: dict[str, Any]) -> None:
+        parts["results"]["study"]["data"]["name"] = "motifs"
+
+    first, motif = build("first"), build("motif", change=motifs)
+    page = Page(write_report([first, build("mol", change=of_another_task), motif]))
+    assert "No metric was recorded" not in page.text
+    mean = 100 * sum(run("fedsage", seed)["metrics"]["test_accuracy"] for seed in SEEDS) / len(SEEDS)
+    for name, metric in (("first", "accuracy"), ("mol", "ROC AUC"), ("motif", "accuracy")):
+        assert f"{name} fedsage reached {mean:.1f} ± 0.4 % test {metric} at the round" in page.text
+        assert f"Gain of fedsage ({name})" in page.text
+        assert [row[1:3] for row in page.rows if row[0].startswith(f"fedavg ({name})")].count(["4", "0"]) == 1, "gains"
+    titles = [title for chart in page.charts if "a dot per seed" in (title := chart.findtext("title") or "")]
+    assert [title.partition(":")[0] for title in titles] == ["Test accuracy", "Test ROC AUC", "Test accuracy"]
+    seeds = [row for row in page.rows if row[0].startswith("fedavg (") and len(row) == 1 + len(SEEDS)]
+    assert len(seeds) == 3
+    assert all("–" not in row for row in seeds)
+
+
+def test_one_method_of_one_setting_in_two_folders(build: Build) -> None:
+    text = Page(write_report([build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1,))])).text
+    assert "fedavg (b) reached" in text
+    assert "; fedavg (a) " in text
