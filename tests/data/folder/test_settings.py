@@ -5,6 +5,7 @@ import pytest
 from isthmus import toml
 from isthmus.data.folder.settings import FILE, read_settings
 from isthmus.data.party import NAME_RULE
+from isthmus.version import VERSION
 from party_folders import collection_draft, graph_draft, lines
 
 MOLECULES = {"name": "lab", "level": "graph", "classes": 2, "smiles": {}}
@@ -65,7 +66,11 @@ def test_settings_are_read(tmp_path):
             "option 'classes' is 1000000000: input should be less than or equal to 100000",
         ),
         ({"level": "pair"}, "option 'level' is 'pair': input should be 'node' or 'graph'"),
-        ({"format": 2}, "option 'format' is 2: input should be 1"),
+        (
+            {"format": 2},
+            f"option 'format' is 2: isthmus {VERSION} reads format 1; create the folder again with isthmus party new, "
+            "or install the version that wrote it",
+        ),
         ({"nme": "x"}, "unknown option 'nme': did you mean 'name'?"),
         ({"columns": {"x": {"kind": "numbr"}}}, "columns.x: unknown kind of column 'numbr': did you mean 'number'?"),
         ({"columns": {"age": {}}}, "columns.age: set 'kind' to one of bag, category, number, vector"),

@@ -28,7 +28,7 @@ from isthmus.data.folder.arrow import (
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder, read_table
-from isthmus.data.folder.settings import FILE, MAX_CLASSES, RESERVED, PartyFile, read_settings
+from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.writing import MOLECULES, atomic_folder
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import IsthmusError, did_you_mean
@@ -75,7 +75,7 @@ def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: 
         raise _error(f"name '{name}' has characters that cannot be printed: choose another with --name, of {NAME_RULE}")
     like = _like(source)
     tables, notes = _tables(source, like.get("tasks") or source.tasks)
-    settings = {"format": 1, "name": name, **_settings(source, tables, name), **like}
+    settings = {"format": FORMAT, "name": name, **_settings(source, tables, name), **like}
     with atomic_folder(folder, force=force) as new_folder:
         for file, table in tables.items():
             _write(new_folder / file, table)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from isthmus.data.folder.columns import Column
 from isthmus.data.folder.limits import Limits
@@ -16,8 +16,11 @@ from isthmus.data.party import NAME_RULE
 from isthmus.data.smiles import AtomFeatures
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
+from isthmus.version import VERSION
 
 FILE = "party.toml"
+FORMAT = 1
+"""Format number of a party folder. Raise it when older folders can no longer be read."""
 RESERVED = frozenset({"id", "graph", "label", "split"})
 """Columns of nodes and graphs that cannot be feature columns."""
 MAX_CLASSES = 100_000
@@ -38,7 +41,7 @@ class Smiles(Options):
 class PartyFile(Options):
     """The settings of a party: the content of `party.toml`."""
 
-    format: Literal[1] = 1
+    format: int = FORMAT
     """Format number of the party folder."""
     name: str = Field(min_length=1, max_length=100)
     """The party's name."""
@@ -64,6 +67,16 @@ class PartyFile(Options):
     """Feature columns by name, each with its kind and the kind's options."""
     limits: Limits = Limits()
     """What the party allows in a federation."""
+
+    @field_validator("format")
+    @classmethod
+    def _is_known(cls, number: int) -> int:
+        if number != FORMAT:
+            raise ValueError(
+                f"isthmus {VERSION} reads format {FORMAT}; create the folder again with isthmus party new, or install "
+                "the version that wrote it"
+            )
+        return number
 
     def feature_columns(self) -> dict[str, Column]:
         """Return the feature columns by name."""

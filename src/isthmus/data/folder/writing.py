@@ -18,7 +18,7 @@ from torch import Tensor
 from isthmus import store, toml
 from isthmus.data import rows
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES
-from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.settings import FILE, FORMAT
 from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
 
@@ -57,7 +57,7 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
         all_features = party.structural.numel() == party.features
         declared["structural"] = all_features or party.structural.tolist()
     settings: dict[str, Any] = {
-        "format": 1,
+        "format": FORMAT,
         "name": party.name,
         "level": party.level,
         "classes": classes if "label" in labels else None,
