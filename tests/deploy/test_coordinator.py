@@ -330,7 +330,7 @@ def test_what_was_delivered_meanwhile_comes_to_who_was_cut_off(tmp_path: Path) -
     )
     cut.clear()
     with pytest.raises(IsthmusError, match="nothing is delivered in the set-up"):
-        members["party-0"].present.deliver("sum_up", {})
+        members["party-0"].handler.deliver("sum_up", {})
     transport.send(Command("answer", ("party-1",), "introduce", "ask", {}))
     assert [message["action"] for to, message in post.sent if to == "party-1" and message["do"] == "deliver"] == [
         "sum_up"
@@ -471,7 +471,7 @@ def test_a_folder_of_another_party_is_refused(tmp_path: Path) -> None:
 
 def noisy(member: Member) -> torch.Tensor:
     """The first view of a party's graphs."""
-    site = member.present
+    site = member.handler
     assert isinstance(site, Site)
     with site.asked():
         return site.kept.each("prepared")[0]["0"]

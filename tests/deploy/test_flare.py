@@ -55,7 +55,7 @@ def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.M
             if each[1] == "preview":
                 assert "server sees the sum" in done.stdout
             if each[1] == "status":
-                assert [f"party-{at}: there" for at in range(3)] == done.stdout.splitlines()[:3]
+                assert [f"party-{at}: connected" for at in range(3)] == done.stdout.splitlines()[:3]
         assert listening(here) == {"127.0.0.1"}
     finally:
         here.close()
@@ -286,7 +286,7 @@ def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
         one.serve()
         other.join("party-0")
         until("the refusal", lambda: "certificate" in other.log("party-0").lower(), 60)
-        assert isthmus("federation", "status", one.kits / "admin").stdout.splitlines()[0] == "party-0: not there"
+        assert isthmus("federation", "status", one.kits / "admin").stdout.splitlines()[0] == "party-0: not connected"
         strange = isthmus("federation", "status", other.kits / "admin")
         assert (strange.returncode, strange.stderr.count("\n")) == (2, 1)
         assert "refuses this kit" in strange.stderr

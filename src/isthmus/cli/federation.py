@@ -128,10 +128,10 @@ def status(kit: AdminKit, as_json: Json = False) -> None:
     from isthmus.deploy.flare import Admin
 
     with Admin(kit) as admin:
-        here, jobs = admin.connected(), admin.jobs()
-        going = {job["job_id"]: admin.progress(job["job_id"]) for job in jobs if job.get("status") == "RUNNING"}
-    parties = [{"party": party, "there": party in here} for party in admin.kit.parties]
-    told = [
+        connected, jobs = admin.connected(), admin.jobs()
+        progress = {job["job_id"]: admin.progress(job["job_id"]) for job in jobs if job.get("status") == "RUNNING"}
+    parties = [{"party": party, "connected": party in connected} for party in admin.kit.parties]
+    summaries = [
         {
             "job": job["job_id"],
             "methods": job.get("job_name", ""),
@@ -141,13 +141,13 @@ def status(kit: AdminKit, as_json: Json = False) -> None:
         for job in jobs
     ]
     if as_json:
-        typer.echo(json.dumps({"parties": parties, "jobs": told, "progress": going}))
+        typer.echo(json.dumps({"parties": parties, "jobs": summaries, "progress": progress}))
         return
     for each in parties:
-        typer.echo(f"{each['party']}: {'there' if each['there'] else 'not there'}")
-    for job in told:
+        typer.echo(f"{each['party']}: {'connected' if each['connected'] else 'not connected'}")
+    for job in summaries:
         typer.echo(f"{job['at']}  {job['state']}  {job['methods']}")
-        for line in going.get(job["job"], []):
+        for line in progress.get(job["job"], []):
             typer.echo(f"  {line['method']}, seed {line['seed']}: round {line['at']} of {line['rounds']}")
 
 

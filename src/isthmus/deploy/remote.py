@@ -477,7 +477,7 @@ class PartySide(ABC):
         self.ring = ring
         self.limit = limit
         self.run = ""
-        self.present: ActionHandler | None = None
+        self.handler: ActionHandler | None = None
         self.protect = Protect()
         self.norm = math.inf
         self.channel: Channel | None = None
@@ -536,14 +536,14 @@ class PartySide(ABC):
             return {"run": self.run, "answered": self._answered()}
         if do == "begin":
             return self._begun(message)
-        if self.present is None:
+        if self.handler is None:
             raise IsthmusError(f"party '{self.name}' has not begun this run")
         if do == "call":
             self.permit(message)
-            return self._called(self.present, message)
+            return self._called(self.handler, message)
         if do == "restore":
             saved = self._restorable(str(message["mark"]))
-            self.present.restore(saved)
+            self.handler.restore(saved)
         elif do == "meet":
             if self.channel is not None:
                 others = {party: key for party, key in message["sessions"].items() if party != self.name}
@@ -551,12 +551,12 @@ class PartySide(ABC):
         elif do == "shield":
             return {**self._shielded(message), "answered": self._answered()}
         elif do == "deliver":
-            self.present.deliver(str(message["action"]), {self.name: self._mail(message)})
+            self.handler.deliver(str(message["action"]), {self.name: self._mail(message)})
         elif do == "save":
             with self._on_disk():
-                self.keep(self.run, str(message["mark"]), self.present.save())
+                self.keep(self.run, str(message["mark"]), self.handler.save())
         elif do == "models":
-            if model := self.present.models().get(self.name):
+            if model := self.handler.models().get(self.name):
                 with self._on_disk():
                     self.write_model(self.run, model)
         elif do == "end":
@@ -578,14 +578,14 @@ class PartySide(ABC):
             self.guard = protection.guard(self.channel, self.min_parties())
         elif self.protect.exchange == "sealed" or protection.name != "none":
             raise IsthmusError(f"party '{self.name}' has no key to seal with: make kits with this version of isthmus")
-        self.present, self.run = self.begin(message), run
+        self.handler, self.run = self.begin(message), run
         return {"answered": 0, **({} if self.channel is None else {"session": self.channel.session})}
 
-    def _called(self, present: ActionHandler, message: Message) -> Message:
+    def _called(self, handler: ActionHandler, message: Message) -> Message:
         action, request = str(message["action"]), opened_request(message["request"], self.limit)
         if message["verb"] == "total" and self.guard is not None and "shield" not in message:
             raise IsthmusError(f"refused: totals of this run are protected, action '{action}' is not")
-        reply = present.answer(action, request, (self.name,))
+        reply = handler.answer(action, request, (self.name,))
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         if "shield" in message:
@@ -655,7 +655,7 @@ class PartySide(ABC):
         return data
 
     def _wrong(self, why: str) -> Message:
-        return {"wrong": why, "begun": self.present is not None, "answered": self._answered()}
+        return {"wrong": why, "begun": self.handler is not None, "answered": self._answered()}
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
@@ -676,7 +676,7 @@ class PartySide(ABC):
             raise
 
     def _leave(self) -> None:
-        self.present, self.run = None, ""
+        self.handler, self.run = None, ""
 
     def _answered(self) -> int:
-        return sum(getattr(self.present, "answered", ()))
+        return sum(getattr(self.handler, "answered", ()))
