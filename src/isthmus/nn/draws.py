@@ -57,19 +57,19 @@ class Draws(TorchFunctionMode):
             return x
         if isinstance(x, Features):
             sizes = x.entries(rows_per_party(x.size(0), self.layouts))
-            return x.with_values(x.values * self.keep(sizes, x.values.shape, p, x.values))
+            return x.with_values(x.values * self.factors(sizes, x.values.shape, p, x.values))
         sizes = rows_per_party(x.size(0), self.layouts)
-        return x * self.keep(sizes, x.shape, p, x)
+        return x * self.factors(sizes, x.shape, p, x)
 
-    def keep(self, sizes: Sequence[int], shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+    def factors(self, sizes: Sequence[int], shape: Sequence[int], p: float, like: Tensor) -> Tensor:
         """The dropout factor of each element: 0, or 1/(1-p)."""
         # comparing integers of 31 bits with a threshold takes a quarter of the time of `bernoulli_`
         draws = torch.empty(tuple(shape), dtype=torch.int32)
         for part, source in zip(draws.split(list(sizes)), self.generators, strict=True):
             if part.numel():
                 part.random_(generator=source)
-        kept = draws < int((1.0 - p) * 2**31)
-        return kept.to(like.device, like.dtype).mul_(1.0 / (1.0 - p) if p < 1.0 else 0.0)
+        survives = draws < int((1.0 - p) * 2**31)
+        return survives.to(like.device, like.dtype).mul_(1.0 / (1.0 - p) if p < 1.0 else 0.0)
 
 
 def rows_per_party(count: int, layouts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from torch_geometric import nn as gnn
 from isthmus.data.party import Level
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.products import Propagations
-from isthmus.nn.twins import REPEATED, Bank, twin
+from isthmus.nn.twins import REPEATED, Bank, propagation, twin
 from isthmus.options import Registered
 
 Pool = Literal["mean", "sum", "max"]
@@ -251,14 +251,12 @@ class Neighbours(nn.Module):
 
 
 @twin(Neighbours)
-def _neighbours(
-    layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    return _over_neighbours(layer.how, bank.propagations, h, edge_index, edge_weight)
+def _neighbours(layer: Any, bank: Bank, prefix: str, h: Tensor, *edges: Any) -> Tensor:
+    return _over_neighbours(layer.how, bank.propagations, h, *edges)
 
 
 def _over_neighbours(
-    how: str, propagations: Propagations, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None
+    how: str, propagations: Propagations, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
 ) -> Tensor:
     matrix = propagations.mean if how == "mean" else propagations.plain
     return matrix(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
@@ -576,10 +574,8 @@ class Hop(nn.Module):
 
 
 @twin(Hop)
-def _hop(
-    layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    return bank.propagations.gcn(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+def _hop(layer: Any, bank: Bank, prefix: str, h: Tensor, *edges: Any) -> Tensor:
+    return propagation(layer, bank, h, *edges) @ h
 
 
 class HopWeights(nn.Module):

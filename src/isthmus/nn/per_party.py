@@ -343,8 +343,8 @@ class PerParty:
         noise = torch.Generator().manual_seed(0)
         weights = {}
         for name, weight in initial_weights(self.module).items():
-            apart = torch.rand((2, *weight.shape), generator=noise).to(weight.device, weight.dtype)
-            weights[name] = weight + 0.1 * apart * (weight.abs().mean() + 0.1)
+            change = torch.rand((2, *weight.shape), generator=noise).to(weight.device, weight.dtype)
+            weights[name] = weight + 0.1 * change * (weight.abs().mean() + 0.1)
         for training in (False, True):
             outputs: list[Any] = []
             for run in (trial._together, trial._one_by_one):

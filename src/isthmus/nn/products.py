@@ -136,47 +136,35 @@ class Propagations:
         dtype: torch.dtype = torch.float32,
     ) -> Propagation:
         """D^-1/2 (A + I) D^-1/2, see `normalised_edges`."""
-
-        def compute() -> tuple[Tensor, Tensor]:
-            return normalised_edges(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
-
-        return self._get((improved, self_loops, dtype), edge_index, edge_weight, nodes, compute)
+        options = {"improved": improved, "self_loops": self_loops, "dtype": dtype}
+        return self._get(normalised_edges, edge_index, edge_weight, nodes, options)
 
     def plain(
         self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
     ) -> Propagation:
         """The edge weights as they are; 1 without weights."""
-
-        def compute() -> tuple[Tensor, Tensor]:
-            return edge_index, _weights(edge_index, edge_weight, dtype)
-
-        return self._get(("plain", dtype), edge_index, edge_weight, nodes, compute)
+        return self._get(_plain_edges, edge_index, edge_weight, nodes, {"dtype": dtype})
 
     def mean(
         self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
     ) -> Propagation:
         """Edge weights divided by the sum of the absolute weights of all edges with the same target."""
-
-        def compute() -> tuple[Tensor, Tensor]:
-            weight = _weights(edge_index, edge_weight, dtype)
-            total = weight.new_zeros(nodes).index_add_(0, edge_index[1], weight.abs())
-            return edge_index, weight / torch.where(total > 0, total, 1.0)[edge_index[1]]
-
-        return self._get(("mean", dtype), edge_index, edge_weight, nodes, compute)
+        return self._get(_mean_edges, edge_index, edge_weight, nodes, {"dtype": dtype})
 
     def _get(
         self,
-        kind: tuple[Any, ...],
+        edges: Callable[..., tuple[Tensor, Tensor]],
         edge_index: Tensor,
         edge_weight: Tensor | None,
         nodes: int,
-        compute: Callable[[], tuple[Tensor, Tensor]],
+        options: dict[str, Any],
     ) -> Propagation:
-        key = (id(edge_index), id(edge_weight), nodes, *kind)
+        key = (id(edge_index), id(edge_weight), nodes, edges, *options.values())
         if key not in self._cache:
             while len(self._cache) >= self.keep:
                 self._cache.pop(next(iter(self._cache)))
-            self._cache[key] = (edge_index, edge_weight), Propagation(*compute(), nodes)
+            matrix = Propagation(*edges(edge_index, edge_weight, nodes, **options), nodes)
+            self._cache[key] = (edge_index, edge_weight), matrix
         return self._cache[key][1]
 
 
@@ -203,10 +191,19 @@ def normalised_edges(
     return edge_index, scale[edge_index[0]] * edge_weight * scale[edge_index[1]]
 
 
-def _weights(edge_index: Tensor, edge_weight: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The edge weights, or 1 for each edge."""
+def _plain_edges(
+    edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     ones = torch.ones(edge_index.size(1), device=edge_index.device)
-    return (ones if edge_weight is None else edge_weight).to(dtype)
+    return edge_index, (ones if edge_weight is None else edge_weight).to(dtype)
+
+
+def _mean_edges(
+    edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    _, weight = _plain_edges(edge_index, edge_weight, nodes, dtype=dtype)
+    total = weight.new_zeros(nodes).index_add_(0, edge_index[1], weight.abs())
+    return edge_index, weight / torch.where(total > 0, total, 1.0)[edge_index[1]]
 
 
 class Features:

@@ -15,7 +15,7 @@ from torch_geometric import nn as gnn
 from isthmus.data import rows
 from isthmus.errors import IsthmusError
 from isthmus.nn.draws import NotSideBySide, rows_per_party
-from isthmus.nn.products import Features, Propagations, grouped_linear, per_row
+from isthmus.nn.products import Features, Propagation, Propagations, grouped_linear, per_row
 from isthmus.nn.stacks import FirstLayer
 
 
@@ -85,46 +85,40 @@ def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
     return out if bias is None else out + bank.per_row(f"{prefix}bias", x.size(0))
 
 
+def propagation(
+    layer: Any, bank: Bank, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, **options: Any
+) -> Propagation:
+    """The matrix by which a layer propagates: normalised, or the edge weights as they are."""
+    if not getattr(layer, "normalize", True):
+        return bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype)
+    return bank.propagations.gcn(edge_index, edge_weight, h.size(0), dtype=h.dtype, **options)
+
+
 @twin(gnn.GCNConv)
 def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
     # propagate the narrower matrix: on 42,000 nodes this takes 101 s rather than 133
     narrow = isinstance(x, Tensor) and x.size(1) < layer.out_channels
     h: Tensor = x if narrow else layer.lin(x)
-    if layer.normalize:
-        propagation = bank.propagations.gcn(
-            edge_index,
-            edge_weight,
-            h.size(0),
-            improved=layer.improved,
-            self_loops=layer.add_self_loops,
-            dtype=h.dtype,
-        )
-        h = propagation @ h
-    elif edge_weight is None or not edge_weight.requires_grad:
-        h = bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
-    else:
+    if not layer.normalize and edge_weight is not None and edge_weight.requires_grad:
         h = layer.propagate(edge_index, x=h, edge_weight=edge_weight)
+    else:
+        options = {"improved": layer.improved, "self_loops": layer.add_self_loops}
+        h = propagation(layer, bank, h, edge_index, edge_weight, **options) @ h
     h = layer.lin(h) if narrow else h
     return h if layer.bias is None else h + bank.per_row(f"{prefix}bias", h.size(0))
 
 
 @twin(gnn.SGConv)
-def _sgc(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    hop = bank.propagations.gcn(edge_index, edge_weight, x.size(0), self_loops=layer.add_self_loops, dtype=x.dtype)
+def _sgc(layer: Any, bank: Bank, prefix: str, x: Tensor, *edges: Any, **named: Any) -> Tensor:
+    hop = propagation(layer, bank, x, *edges, **named, self_loops=layer.add_self_loops)
     for _ in range(layer.K):
         x = hop @ x
     return layer.lin(x)
 
 
 @twin(gnn.TAGConv)
-def _tag(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    make = bank.propagations.gcn if layer.normalize else bank.propagations.plain
-    loops = {"self_loops": False} if layer.normalize else {}
-    hop = make(edge_index, edge_weight, x.size(0), dtype=x.dtype, **loops)
+def _tag(layer: Any, bank: Bank, prefix: str, x: Tensor, *edges: Any, **named: Any) -> Tensor:
+    hop = propagation(layer, bank, x, *edges, **named, self_loops=False)
     out: Tensor = layer.lins[0](x)
     for lin in layer.lins[1:]:
         x = hop @ x
@@ -133,21 +127,15 @@ def _tag(
 
 
 @twin(gnn.LGConv)
-def _light(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
-    if not layer.normalize:
-        return bank.propagations.plain(edge_index, edge_weight, x.size(0), dtype=x.dtype) @ x
-    return bank.propagations.gcn(edge_index, edge_weight, x.size(0), self_loops=False, dtype=x.dtype) @ x
+def _light(layer: Any, bank: Bank, prefix: str, x: Tensor, *edges: Any, **named: Any) -> Tensor:
+    return propagation(layer, bank, x, *edges, **named, self_loops=False) @ x
 
 
 @twin(gnn.APPNP)
-def _appnp(
-    layer: Any, bank: Bank, prefix: str, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
-) -> Tensor:
+def _appnp(layer: Any, bank: Bank, prefix: str, x: Tensor, *edges: Any, **named: Any) -> Tensor:
     if not layer.normalize or (layer.dropout > 0 and layer.training):
         raise NotSideBySide("propagation with dropout of edges")
-    hop = bank.propagations.gcn(edge_index, edge_weight, x.size(0), self_loops=layer.add_self_loops, dtype=x.dtype)
+    hop = propagation(layer, bank, x, *edges, **named, self_loops=layer.add_self_loops)
     h = x
     for _ in range(layer.K):
         h = (1 - layer.alpha) * (hop @ h) + layer.alpha * x
@@ -200,10 +188,9 @@ def _move_statistics(
         raise NotSideBySide("batch normalisation with a cumulative average")
     count = torch.tensor(sizes, dtype=var.dtype, device=var.device).unsqueeze(1)
     unbiased = var * (count / (count - 1).clamp(min=1))
-    here = count > 0
-    for name, now in zip(names, (mean, unbiased), strict=True):
+    for name, new in zip(names, (mean, unbiased), strict=True):
         running = bank.weights[name]
-        running.copy_(torch.where(here, torch.lerp(running, now, layer.momentum), running))
+        running.copy_(torch.where(count > 0, torch.lerp(running, new, layer.momentum), running))
 
 
 def _repeated_forward(

@@ -84,12 +84,12 @@ class PostProcessing(Options):
         >>> PostProcessing().apply(torch.tensor([-0.3, 0.4, 1.7]), NodePairs.of_graphs([3])).tolist()
         [0.0, 0.4000000059604645, 1.0]
         """
-        kept = self._largest(values, pairs) if self.degree is not None else None
+        largest = self._largest(values, pairs) if self.degree is not None else None
         if self.threshold is not None:
             values = (values >= self.threshold).to(values)
         elif self.clamp:
             values = values.clamp(0, 1)
-        return values if kept is None else values * kept
+        return values if largest is None else values * largest
 
     def _largest(self, values: Tensor, pairs: NodePairs) -> Tensor:
         """A mask of the largest values of each graph."""

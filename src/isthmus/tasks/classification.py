@@ -35,8 +35,8 @@ class Classification(Task):
 
     def _check(self, step: Step) -> None:
         if step.output.dim() != 2 or step.output.size(1) != self.classes:
-            found = list(step.output.shape[1:])
-            raise IsthmusError(f"the model gives {found} outputs per item, the task has {self.classes} classes")
+            shape = list(step.output.shape[1:])
+            raise IsthmusError(f"the model gives {shape} outputs per item, the task has {self.classes} classes")
 
     def loss(self, step: Step) -> Tensor:
         self._check(step)

@@ -147,16 +147,13 @@ class GraphClustering(GraphClassification):
             predicted = cross_val_predict(model, z, y, cv=split)
         return len(y), int((predicted == y).sum())
 
-    def count(self, counts: Mapping[str, Any]) -> float:
-        return float(counts["confusion"].sum())
-
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
         confusion = counts["confusion"].cpu()
         if not confusion.sum():
             return {}
         metrics = self.confusion_metrics(confusion)
         if counts["parties"] == 1:  # clusters of several parties correspond only through labels
-            y, cluster = (each.repeat_interleave(confusion.flatten()).numpy() for each in _cells(self.classes))
+            y, cluster = (cells.repeat_interleave(confusion.flatten()).numpy() for cells in _cells(self.classes))
             metrics["nmi"] = float(normalized_mutual_info_score(y, cluster))
             metrics["ari"] = float(adjusted_rand_score(y, cluster))
         return metrics | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})

@@ -34,9 +34,9 @@ class Regression(MultiTask):
     def counts(self, step: Step) -> dict[str, Tensor]:
         """The number of labelled `entries`, and the sums of their `squared` and `absolute` errors."""
         y, known = self.labels(step)
-        gap = (step.output - y).masked_fill(~known, 0.0).cpu().double()  # some devices have no doubles
-        sums = {"squared": gap.square(), "absolute": gap.abs()}
-        return {"entries": step.sum(known.sum(1))} | {name: step.sum(each.sum(1)) for name, each in sums.items()}
+        error = (step.output - y).masked_fill(~known, 0.0).cpu().double()  # some devices have no doubles
+        sums = {"squared": error.square(), "absolute": error.abs()}
+        return {"entries": step.sum(known.sum(1))} | {name: step.sum(errors.sum(1)) for name, errors in sums.items()}
 
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["entries"])
