@@ -72,14 +72,6 @@ def concat_columns(parts: Sequence[Any]) -> Any:
     return csr_array(hstack(parts, format="csr")) if is_sparse(parts[0]) else np.concatenate(parts, axis=1)
 
 
-def scale_rows(h: Any, by: Any) -> Any:
-    """Each row times a number."""
-    by = by.astype(h.dtype)
-    if not is_sparse(h):
-        return h * by[:, None]
-    return csr_array((h.data * np.repeat(by, np.diff(h.indptr)), h.indices, h.indptr), shape=h.shape)
-
-
 def pack_per_party(h: Any, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """The fields of each party's rows (see `pack`)."""
     ends = np.cumsum([0, *sizes]).tolist()

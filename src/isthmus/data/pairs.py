@@ -38,7 +38,7 @@ class HeldOutLinks:
 
 
 def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOutLinks:
-    """Hold links of a graph out, and generator pairs without an edge to tell them from.
+    """Hold out links of a graph, and draw as many pairs without an edge.
 
     Arguments:
         val, test: share of all links that is held out for each.
