@@ -3,7 +3,7 @@
 import pytest
 from tests.benchmarks.conftest import PAPERS
 
-from isthmus.cli.papers import _only
+from isthmus.cli.papers import parse_only
 from isthmus.papers.markdown import fill_page, markdown, marks
 from isthmus.papers.pictures import pictures_page
 from isthmus.papers.shelf import entries
@@ -45,4 +45,4 @@ def test_figures_are_numbers_of_every_cell(entry):
 def test_every_value_of_an_axis_can_be_asked_for(entry):
     for axis in entry.plan.axes:
         for value in axis.changes():
-            assert _only([f"{axis.name}={value}"], entry.plan) == {axis.name: [value]}
+            assert parse_only([f"{axis.name}={value}"], entry.plan) == {axis.name: [value]}

@@ -86,7 +86,7 @@ def test_a_quick_run_keeps_nothing(at_once: None, folder: Path, isthmus: Isthmus
         (("run", "mine/table3"), "there is no table 'mine/table3'"),
         (("run", "mine/table1", "--only", "sizes=3"), "no such axis"),
         (("run", "mine/table1", "--only", "size=3"), "no such value"),
-        (("run", "mine/table1", "--only", "size"), "say which values of which axis"),
+        (("run", "mine/table1", "--only", "size"), "name an axis and its values"),
         (("check", "nobody"), "there is no table 'nobody'"),
         (("show", "--folder", "nowhere"), "run this in a checkout of Isthmus"),
         (("--folder", "nowhere", "show"), "say --folder nowhere after 'show'"),
@@ -116,7 +116,7 @@ def test_what_a_page_lacks_is_said(folder: Path, isthmus: Isthmus) -> None:
     page.unlink()
     done = isthmus("papers", "page", "mine/table1", "--folder", str(folder))
     assert done.code == 0
-    assert f"0 tables in {page}\n  not table1: the page is not there: make it, with the line {lines}" in done.out
+    assert f"0 tables in {page}\n  not table1: the page does not exist: make it, with the line {lines}" in done.out
     assert not page.exists()
 
 

@@ -1,4 +1,4 @@
-"""The command line of papers: their tables are listed, run, shown beside ours, and their claims checked."""
+"""The command line of papers: list, run and show their tables, and check their claims."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from isthmus.cli.common import Json, console
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
+    from isthmus.papers.claims import Verdict
     from isthmus.papers.plan import Table
     from isthmus.papers.results import TableResults
     from isthmus.papers.shelf import Entry
@@ -29,7 +30,7 @@ HERE = Path("benchmarks/papers")
 
 @app.callback(invoke_without_command=True)
 def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = False) -> None:
-    """List all tables: what they show, and how much of them was run."""
+    """List all tables, and how much of each was run."""
     if context.invoked_subcommand is not None:
         if folder != HERE:
             raise IsthmusError(f"say --folder {folder} after '{context.invoked_subcommand}'")
@@ -60,11 +61,13 @@ def run_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed of few rounds, to check that it works; nothing is saved.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Add what is not there yet.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start anew: what there is of these cells is gone.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Run what the results lack.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the results of these cells and start again.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of a cell, at most.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Some values of an axis: data=cora,acm; repeat it.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once; as many as there are cores.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Some values of an axis: data=cora,acm; may be repeated.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes; by default one per core.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a table, cell by cell, and show it; every run is saved at once."""
@@ -73,16 +76,16 @@ def run_command(
     from isthmus.papers.running import Runner
     from isthmus.papers.shelf import entry
 
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that compute
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that compute
     which = entry(folder, name)
     with ExitStack() as stack:
-        passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if not quick:  # two that write the same file would lose what the other one found
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if not quick:  # two processes that write the same file would lose results
             stack.enter_context(store.lock(which.lock, which.name))
-        table, results, save = _begun(which, quick=quick, anew=resume or force)
+        table, results, save = _load(which, quick=quick, overwrite=resume or force)
         bar = stack.enter_context(Bar(console(error=True)))
-        state = passing if quick else which.state
-        cells = _only(only or [], table)
+        state = scratch if quick else which.state
+        cells = parse_only(only or [], table)
         runner = Runner(table, results, state, max_seeds=seeds, only=cells, save=save, on_progress=bar.update)
         if force:
             runner.discard()
@@ -91,32 +94,32 @@ def run_command(
         except KeyboardInterrupt:
             typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
             raise typer.Exit(130) from None
-    typer.echo(json.dumps(_told(table, results)) if as_json else markdown(table, results))
+    typer.echo(json.dumps(_to_dict(table, results)) if as_json else markdown(table, results))
     if failed:
         raise IsthmusError(f"{len(failed)} runs failed, the others are saved; the first: {failed[0]}")
 
 
-def _begun(which: Entry, *, quick: bool, anew: bool) -> tuple[Table, TableResults, Callable[[TableResults], None]]:
-    """The table, what it goes on from, and what keeps what is new."""
+def _load(which: Entry, *, quick: bool, overwrite: bool) -> tuple[Table, TableResults, Callable[[TableResults], None]]:
+    """Return the table, the results to start from, and a function that saves results."""
     from isthmus.papers.results import TableResults
 
     if quick:
         return which.plan.for_quick_run(), TableResults(), lambda results: None
     results = which.results
-    if results.cells and not anew:
+    if results.cells and not overwrite:
         raise IsthmusError(f"{which.results_path} has results: --resume adds what is missing, --force starts again")
-    return which.plan, results, lambda now: now.write(which.results_path)
+    return which.plan, results, lambda found: found.write(which.results_path)
 
 
 @app.command("show")
 def show_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
-    """Print tables as Markdown, ours with the paper's numbers below."""
+    """Print tables as Markdown, with the paper's numbers below ours."""
     from isthmus.papers.markdown import markdown
     from isthmus.papers.shelf import select_entries
 
     found = select_entries(folder, name)
     if as_json:
-        typer.echo(json.dumps({each.name: _told(each.plan, each.results) for each in found}))
+        typer.echo(json.dumps({each.name: _to_dict(each.plan, each.results) for each in found}))
         return
     for each in found:
         typer.echo(f"# {each.name}: {each.plan.title}\n\n{markdown(each.plan, each.results)}\n")
@@ -124,31 +127,28 @@ def show_command(name: Some = None, folder: Folder = HERE, as_json: Json = False
 
 @app.command("check")
 def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
-    """Say which claims of the papers our numbers show."""
+    """Check which claims of the papers our numbers support."""
     from isthmus.papers.markdown import verdict_text, verdicts
     from isthmus.papers.shelf import select_entries
 
     tables = select_entries(folder, name)
     found = {each.name: (verdicts(each.plan, each.results), each.results.stale(each.plan)) for each in tables}
     if as_json:
-        told = {
-            key: {"claims": [{"says": v.claim.says, "verdict": v.word} for v in judged], "stale": stale}
-            for key, (judged, stale) in found.items()
-        }
-        typer.echo(json.dumps(told))
+        checked = {key: {"claims": _claims(judged), "stale": stale} for key, (judged, stale) in found.items()}
+        typer.echo(json.dumps(checked))
         return
     for key, (judged, stale) in found.items():
         for verdict in judged:
             typer.echo(f"{key}: {verdict_text(verdict).replace('**', '')}")
         if not judged:
-            typer.echo(f"{key}: claims nothing")
+            typer.echo(f"{key}: no claims")
         if stale:
             typer.echo(f"{key}: {len(stale)} cells were run in another setting: run it with --resume ({stale[0]})")
 
 
 @app.command("page")
 def page_command(name: Some = None, folder: Folder = HERE) -> None:
-    """Write tables into the README.md of their papers, between their marks; draw curves and embeddings."""
+    """Write tables into the README.md of their papers, and curves and embeddings into pages of their own."""
     from isthmus import store
     from isthmus.papers.markdown import markdown, marks, write_page
     from isthmus.papers.pictures import pictures_page
@@ -165,27 +165,30 @@ def page_command(name: Some = None, folder: Folder = HERE) -> None:
         typer.echo(f"{len(texts) - len(missing)} tables in {page}")
         for table in missing:
             begin, end = marks(table)
-            why = "has no line" if page.exists() else "is not there: make it, with the line"
+            why = "has no line" if page.exists() else "does not exist: make it, with the line"
             typer.echo(f"  not {table}: the page {why} '{begin}', and below it '{end}'")
 
 
-def _told(table: Table, results: TableResults) -> dict[str, Any]:
-    """All runs and verdicts."""
+def _to_dict(table: Table, results: TableResults) -> dict[str, Any]:
+    """Return all runs and verdicts of a table."""
     from isthmus.papers.markdown import verdicts
 
     cells = [{"at": dict(cell.place), "runs": results.runs(cell)} for cell in table.cells()]
-    claims = [{"says": verdict.claim.says, "verdict": verdict.word} for verdict in verdicts(table, results)]
-    return {"cells": [cell for cell in cells if cell["runs"]], "claims": claims}
+    return {"cells": [cell for cell in cells if cell["runs"]], "claims": _claims(verdicts(table, results))}
 
 
-def _only(texts: Sequence[str], table: Table) -> dict[str, list[str]]:
-    """`data=cora,acm` as the values of an axis; a value may have a comma of its own, `data=cora, 2.6 %`."""
+def _claims(checked: Sequence[Verdict]) -> list[dict[str, str]]:
+    return [{"says": each.claim.says, "verdict": each.word} for each in checked]
+
+
+def parse_only(texts: Sequence[str], table: Table) -> dict[str, list[str]]:
+    """Read values of axes such as `data=cora,acm`; a value may contain commas, as in `data=cora, 2.6 %`."""
     found: dict[str, list[str]] = {}
     known = {value for axis in table.axes for value in axis.changes()}
     for text in texts:
         axis, equals, values = text.partition("=")
         if not equals or not values:
-            raise IsthmusError(f"--only {text}: say which values of which axis, such as data=cora,acm")
+            raise IsthmusError(f"--only {text}: name an axis and its values, such as data=cora,acm")
         parts = [values] if values in known else [value.strip() for value in values.split(",")]
         found.setdefault(axis, []).extend(parts)
     return found
