@@ -140,7 +140,8 @@ def test_models_that_parties_keep_are_fetched() -> None:
     def script(site: Site, request: Any) -> None:
         numbers = [float(number(party)) for party in site.cohort.names]
         stacks = site.model.stacks().items()
-        site.keep_model({name: torch.stack([torch.full_like(stack[0], n) for n in numbers]) for name, stack in stacks})
+        site.load_model({name: torch.stack([torch.full_like(stack[0], n) for n in numbers]) for name, stack in stacks})
+        site.keep_model()
         site.predict({})
 
     here, there = federation_of(script, split=((0,), (1, 2, 3))), Federation(hosted(script))

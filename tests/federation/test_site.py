@@ -9,10 +9,12 @@ import pytest
 import torch
 from scripted import NAMES, Scripted, bits, number, site_of, small_parties
 
+from helpers import CLASSES
 from isthmus.errors import IsthmusError, PartyFailed, PayloadError
 from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.site import Site, action
-from isthmus.federation.transport import Each
+from isthmus.federation.transport import Command, Each
+from isthmus.nn.stacks import dense
 from isthmus.store import pack, unpack
 
 # ---- actions
@@ -170,3 +172,104 @@ def test_mail_of_those_who_did_not_fail_is_kept() -> None:
 def test_an_answer_of_the_wrong_length_is_no_answer() -> None:
     with pytest.raises(PayloadError, match="field 'w' has 7 values, the parties asked are 4"):
         site_of(lambda site, request: Answer({"w": torch.ones(7)})).answer("say", {}, NAMES)
+
+
+# ---- models
+
+HEAD, BODY = "convs.0.bias", "convs.0.lin.weight"
+
+
+def own(site: Site, names: Sequence[str], weight: str, plus: float) -> None:
+    """Have these parties keep one weight, every value of it the party's number plus this one."""
+    like = dict(site.model.module.named_parameters())[weight]
+    with site.asked([site.hosted.names.index(name) for name in names]):
+        site.load_model({weight: torch.stack([torch.full_like(like, number(name) + plus) for name in names])})
+        site.keep_model([weight])
+
+
+def loaded(site: Site, sent: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """Every party's weights after the server sent these."""
+    with site.asked():
+        site.load_model(sent)
+        stacks = {name: dense(stack) for name, stack in site.model.stacks().items()}
+    return [{name: stack[at].clone() for name, stack in stacks.items()} for at in range(len(NAMES))]
+
+
+def test_a_party_without_weights_of_its_own_has_the_sent_ones_over_the_initial_ones() -> None:
+    site = site_of(faulty)
+    initial = dict(site.model.module.named_parameters())
+    for found in loaded(site, {HEAD: torch.full((CLASSES,), 7.0)}):
+        assert found[HEAD].tolist() == [7.0] * CLASSES
+        assert torch.equal(found[BODY], initial[BODY])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_own_weights_go_over_the_sent_ones_at_those_parties_that_keep_any(restarted: bool) -> None:
+    site = site_of(faulty)
+    own(site, NAMES[1:2], HEAD, 10)
+    own(site, NAMES[2:3], BODY, 20)
+    if restarted:
+        again = site_of(faulty)
+        again.model.module.load_state_dict(site.model.module.state_dict())
+        again.restore(unpack(pack(site.save())))
+        site = again
+    found = loaded(site, {HEAD: torch.full((CLASSES,), 7.0)})
+    assert [float(each[HEAD][0]) for each in found] == [7, 11, 7, 7]
+    assert bool((found[2][BODY] == 22).all())
+    initial = dict(site.model.module.named_parameters())[BODY]
+    assert all(torch.equal(found[at][BODY], initial) for at in (0, 1, 3))
+
+
+def test_own_weights_go_over_those_that_differ_by_party() -> None:
+    site = site_of(faulty)
+    own(site, NAMES[:1], HEAD, 10)
+    found = loaded(site, {HEAD: torch.arange(4.0).view(4, 1).expand(4, CLASSES)})
+    assert [float(each[HEAD][0]) for each in found] == [10.0, 1.0, 2.0, 3.0]
+
+
+def test_models_are_those_of_the_last_evaluation_each_whole() -> None:
+    site = site_of(faulty)
+    assert site.models() == {}
+    own(site, NAMES, HEAD, 10)
+    site.answer("evaluate", {}, NAMES)
+    site.answer("evaluate", {"weights": {HEAD: torch.ones(CLASSES)}}, NAMES[1:3])
+    assert list(site.models()) == ["party-1", "party-2"]
+    for party, weights in site.models().items():
+        assert weights.keys() == dict(site.model.module.named_parameters()).keys()
+        assert weights[HEAD].tolist() == [number(party) + 10.0] * CLASSES
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before its model is there", "after"])
+def test_a_party_that_fails_while_it_is_evaluated_has_no_model_and_the_others_have_theirs(late: bool) -> None:
+    site = site_of(faulty)
+    own(site, NAMES, HEAD, 0)
+    predict = site.predict
+
+    def failing(request: Any) -> torch.Tensor:
+        if late:
+            predict(request)
+        if "party-1" in site.cohort.names:
+            raise PartyFailed("party-1", "it rained")
+        return predict(request)
+
+    site.predict = failing  # type: ignore[method-assign]
+    assert list(site.answer("evaluate", {}, NAMES).failures) == ["party-1"]
+    heads = {party: float(weights[HEAD][0]) for party, weights in site.models().items()}
+    assert heads == {"party-0": 0.0, "party-2": 2.0, "party-3": 3.0}
+
+
+def test_the_trained_model_is_evaluated_where_the_method_says_so() -> None:
+    site = site_of(faulty)
+    site.method = Scripted(script=faulty, evaluate_with="trained")
+    sent = {name: weight.detach().clone() for name, weight in site.model.module.named_parameters()}
+    with site.asked((0, 2)):
+        site.load_model({name: weight + 5 for name, weight in sent.items()})
+        site.after_training()
+    site.answer("evaluate", {"weights": sent}, NAMES)
+    found = [round(float((weights[HEAD] - sent[HEAD])[0]), 4) for weights in site.models().values()]
+    assert found == [5.0, 0.0, 5.0, 0.0]
+
+
+def test_an_unknown_command_is_an_error() -> None:
+    with pytest.raises(IsthmusError, match="unknown command 'dance'"):
+        site_of(faulty).handle(Command("dance", NAMES))  # type: ignore[arg-type]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from scripted import NAMES, bits, federation_of, number
+from at_parties import transport_of
+from scripted import NAMES, bits, federation_of, number, site_of
 
-from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
+from isthmus.errors import IsthmusError, PartyFailed, PayloadError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.federation.answers import Answer, Mail
+from isthmus.federation.answers import Answer, IdUnion, Mail
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
+from isthmus.protect.options import Protect
 
 ALONE = ((0,), (1,), (2,), (3,))
 modes = pytest.mark.parametrize("through_bytes", [False, True], ids=["in process", "wire"])
@@ -182,6 +185,116 @@ def test_a_total_of_too_few_is_not_opened_nor_delivered() -> None:
     with pytest.raises(TooFewAnswers, match="a total of 1 party is not opened: at least 2"):
         federation.total("say", of=NAMES[:1], to="parties", min_contributors=2)
     assert all(site.inbox == {} for site in federation.transport.sites)
+
+
+# ---- one weighted sum per addressee
+
+X = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+COEFFICIENTS = {
+    "party-0": {"party-0": 0.3, "party-1": 0.7, "party-3": 1e-3},
+    "party-2": {"party-2": -1.5, "party-1": 0.0, "party-0": 0.25},
+    "party-3": {"party-3": 1.0, "party-0": 0.0, "party-1": 0.0},
+}
+
+
+def mixed(site: Site, request: Any) -> Answer | None:
+    """Answers the own rows of X and a count, or says what came."""
+    at = numbers(site)
+    if request.get("hear"):
+        came = site.received("say")
+        return Answer({"x": [box.get("w", {}).get("x", torch.zeros(0)) for box in came], "n": [len(b) for b in came]})
+    return Answer({"w": {"x": X[at]}, "n": at})
+
+
+def over_messages(script: Any, protect: Protect | None = None) -> Federation:
+    return Federation(transport_of(lambda here: site_of(script, here), protect)[0])
+
+
+FEDERATIONS: dict[str, Callable[..., Federation]] = {
+    "cohort": federation_of,
+    "alone": lambda script: federation_of(script, split=ALONE),
+    "wire": lambda script: federation_of(script, wire=True),
+    "messages": over_messages,
+}
+
+
+@pytest.mark.parametrize("make", FEDERATIONS.values(), ids=FEDERATIONS.keys())
+def test_every_addressee_gets_its_own_weighted_sum_and_no_other(make: Callable[..., Federation]) -> None:
+    federation = make(mixed)
+    receipt = federation.total("say", to="parties", coefficients=COEFFICIENTS)
+    heard = {party: bits(dict(answer)) for party, answer in federation.ask("say", {"hear": True}).items()}
+    due = {
+        "party-0": (X[0] * 0.3 + X[1] * 0.7) + X[3] * 1e-3,
+        "party-1": torch.zeros(0),
+        "party-2": X[0] * 0.25 + X[2] * -1.5,
+        "party-3": X[3] * 1.0,
+    }
+    assert heard == {party: bits({"x": x, "n": 2 if len(x) else 0}) for party, x in due.items()}
+    assert (receipt.missing, [to for _, to in receipt.sizes]) == ({}, list(COEFFICIENTS))
+    delivery = [row for row in federation.ledger.rows() if row["action"] == "say: delivery"]
+    assert {row["party"]: row["received"] for row in delivery} == {to: size for (_, to), size in receipt.sizes.items()}
+    assert {row["eyes"] for row in delivery} == {"parties see the sum"}
+
+
+@pytest.mark.parametrize("make", FEDERATIONS.values(), ids=FEDERATIONS.keys())
+def test_an_addressee_of_too_few_contributors_gets_no_sum_and_the_receipt_says_why(
+    make: Callable[..., Federation],
+) -> None:
+    federation = make(mixed)
+    federation.total("say", to="parties", coefficients=COEFFICIENTS)
+    receipt = federation.total("say", to="parties", coefficients=COEFFICIENTS, min_contributors=2)
+    assert receipt.missing == {"party-3": "a total of 1 party is not opened: at least 2 must contribute"}
+    assert [to for _, to in receipt.sizes] == ["party-0", "party-2"]
+    came = {party: answer["n"] for party, answer in federation.ask("say", {"hear": True}).items()}
+    assert came == {"party-0": 2, "party-1": 0, "party-2": 2, "party-3": 0}
+
+
+def test_a_party_that_fails_is_no_contributor() -> None:
+    def script(site: Site, request: Any) -> Any:
+        if "party-1" in site.cohort.names and not request.get("hear"):
+            raise PartyFailed("party-1", "it rained")
+        return mixed(site, request)
+
+    federation = federation_of(script, quorum=0.5)
+    receipt = federation.total("say", to="parties", coefficients=COEFFICIENTS, min_contributors=3)
+    assert list(receipt.missing) == ["party-1", *COEFFICIENTS]
+    assert not receipt.sizes
+    federation.total("say", to="parties", coefficients=COEFFICIENTS)
+    heard = federation.ask("say", {"hear": True}, of=["party-0", "party-3"])
+    assert torch.equal(heard["party-0"]["x"], X[0] * 0.3 + X[3] * 1e-3)
+
+
+@pytest.mark.parametrize("total", ["masks", "ckks"])
+def test_a_protection_refuses_a_sum_per_addressee_in_one_line(total: str) -> None:
+    federation = over_messages(mixed, Protect.read({"total": total}, "protect"))
+    with pytest.raises(
+        IsthmusError, match=f"^action 'say': '{total}' hides .*: set protect.total = 'none', or "
+    ) as error:
+        federation.total("say", to="parties", coefficients=COEFFICIENTS)
+    assert "\n" not in str(error.value)
+    assert not federation.ledger.entries
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"to": "server"}, r"action 'say': coefficients go with to='parties' and without rows"),
+        ({"rows": IdUnion(torch.arange(2), torch.ones(2))}, "coefficients go with to='parties' and without rows"),
+        ({"coefficients": {"party-9": {}}}, "unknown party 'party-9': did you mean"),
+        ({"coefficients": {"party-0": {"prty-1": 1.0}}}, "unknown party 'prty-1': did you mean 'party-1'"),
+        ({"coefficients": {"party-0": {"party-1": math.inf}}}, "coefficients for party 'party-0' are not finite"),
+    ],
+)
+def test_coefficients_that_make_no_sense_are_refused_before_any_call(options: dict[str, Any], text: str) -> None:
+    federation = federation_of(mixed)
+    with pytest.raises(IsthmusError, match=text):
+        federation.total("say", **{"to": "parties", "coefficients": COEFFICIENTS, **options})
+    assert not federation.ledger.entries
+
+
+def test_coefficients_are_the_only_weights() -> None:
+    with pytest.raises(PayloadError, match="have no weight: the coefficients are the weights"):
+        federation_of(stacks).total("say", to="parties", coefficients=COEFFICIENTS)
 
 
 # ---- exchange
@@ -364,6 +477,23 @@ def test_below_the_quorum_a_call_says_who_is_missing(quorum: float, passes: bool
     assert "round 7, say: only 3 of 4 parties answered (all must). " in str(caught.value)
     assert "Missing: 'party-1' (action 'say', field 'g/x' is nan" in str(caught.value)
     assert len(federation.ledger.entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("everyone", "at", "stops"),
+    [("never", 0, False), ("set-up", 0, True), ("set-up", 1, False), ("always", 0, True), ("always", 1, True)],
+)
+def test_everyone_must_answer_when_the_method_says_so(everyone: Any, at: int, stops: bool) -> None:
+    federation = federation_of(one_bad(math.nan), quorum=0.5, everyone=everyone, clock=lambda: at)
+    text = rf"^round {at}, say: only 3 of 4 parties answered \(all must\)\. Missing: 'party-1'"
+    for call in (federation.ask, federation.total):
+        with pytest.raises(TooFewAnswers, match=text) if stops else nullcontext():
+            call("say")
+
+
+def test_everyone_is_everyone_asked() -> None:
+    federation = federation_of(one_bad(math.nan), quorum=0.5, everyone="always")
+    assert len(federation.ask("say", of=[name for name in NAMES if name != "party-1"])) == 3
 
 
 def test_the_quorum_is_exact_where_floats_are_not() -> None:
