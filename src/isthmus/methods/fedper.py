@@ -13,11 +13,12 @@ from isthmus.federation.models import Models
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
-from isthmus.methods.base import Averaging, Learning, Model, State
+from isthmus.methods.base import Learning, Model, State
+from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.weights import body_weights, head_weights
 
 
-class FedPer(Averaging):
+class FedPer(FedAvg):
     """FedPer (Arivazhagan et al. 2019): all parties share a body b, and each keeps a head h_k of its own.
 
     Parties whose classes differ in meaning or in frequency can agree on how to embed a node, but not on how to classify
@@ -42,11 +43,7 @@ class FedPer(Averaging):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()
         state.start(weights={name: weights[name] for name in model.body()})
-        for state.round in state.rounds(self.rounds):
-            chosen = federation.sample(self.fraction)
-            total = federation.total("train", {"weights": state.weights}, of=chosen)
-            state.weights = total.mean("weights", default=state.weights)
-            yield state
+        yield from super().server(federation, model, state)
 
     class AtParty(Learning):
         method: FedPer
