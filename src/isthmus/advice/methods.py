@@ -1,4 +1,4 @@
-"""Which method for whom: what parties have, in totals, and the methods that are for it."""
+"""Recommend methods for what parties have, from counts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 
 UNLIKE = 0.5
-"""The earth mover's distance of parties' labels, below 2, from which on they are called unlike."""
+"""Labels of parties are called unlike from this earth mover's distance on; it is below 2."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What parties have together: counts, of no row of theirs.
+    """Counts of what parties have together.
 
     Attributes:
-        items: what is learned about: nodes, or graphs.
+        items: nodes, or graphs.
         labelled: items with a label.
         crossing: edges to nodes of other parties.
-        shared: nodes that several of these parties hold; none where it is not known.
-        classes: whether an item's label is one class, and not labels of several tasks.
-        emd: the earth mover's distance of their labels; none where they are not one class each.
+        shared: nodes that several of these parties hold; None if unknown.
+        classes: whether a label is one class; false for labels of several tasks.
+        emd: the earth mover's distance of their labels; None if they are not classes.
     """
 
     parties: int
@@ -42,14 +42,14 @@ class Situation:
 
     @classmethod
     def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
-        """Of some parties' counts, and of how many nodes they have in common."""
+        """Add up the parties' counts; `shared` is the number of nodes that several of them hold."""
         if not counts:
             raise IsthmusError("there are no parties: give party folders, or files of isthmus party counts")
         if len({each.level for each in counts}) > 1:
-            raise IsthmusError("some parties hold nodes and others graphs: advise them by kind")
+            raise IsthmusError("some parties hold nodes and others graphs: run isthmus advise for each kind")
         names = [each.party for each in counts]
         if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
-            raise IsthmusError(f"two parties are called '{twice}' and have other counts: give each its own name")
+            raise IsthmusError(f"two parties with different counts are called '{twice}': give each its own name")
         return cls(
             parties=len(counts),
             level=counts[0].level,
@@ -61,23 +61,23 @@ class Situation:
             emd=_distance([each.labels for each in counts if each.labels]),
         )
 
-    def said(self) -> str:
-        """In a line."""
+    def summary(self) -> str:
+        """The situation in one line."""
         one = self.parties == 1
-        told = [f"{'1 party' if one else f'{self.parties:,} parties'} with {self.items:,} {self.level}s"]
-        told.append(f"{self.labelled:,} labelled")
+        parts = [f"{'1 party' if one else f'{self.parties:,} parties'} with {self.items:,} {self.level}s"]
+        parts.append(f"{self.labelled:,} labelled")
         if self.level == "node":
-            told.append(f"{self.crossing:,} edges to nodes of others")
-            told.append(
+            parts.append(f"{self.crossing:,} edges to nodes of others")
+            parts.append(
                 "nodes in common unknown" if self.shared is None else f"{self.shared:,} nodes at several of them"
             )
         if self.emd is not None and not one:
-            told.append(f"labels unlike by {self.emd:.2f} of 2")
-        return ", ".join(told)
+            parts.append(f"labels unlike by {self.emd:.2f} of 2")
+        return ", ".join(parts)
 
 
 def shared_nodes(contents: Sequence[Contents]) -> int | None:
-    """How many nodes several parties hold, by their ids; one party alone cannot know."""
+    """Count the nodes that several parties hold, by id; None for a single party, which cannot know."""
     if len(contents) < 2:
         return None
     ids = [each.ids for each in contents if each.ids is not None]
@@ -85,7 +85,7 @@ def shared_nodes(contents: Sequence[Contents]) -> int | None:
 
 
 def _distance(counts: Sequence[Sequence[int]]) -> float | None:
-    """Of the parties that have labels of one class each."""
+    """The earth mover's distance of labels counted by class; None without counts."""
     if not counts:
         return None
     classes = max(map(len, counts))
@@ -212,14 +212,14 @@ def advised(situation: Situation) -> Iterator[Advice]:
 
 
 def flags(method: str) -> str:
-    """What `isthmus run` is told beside a method's name, for one that a study with no further word cannot train.
+    """Flags that `isthmus run` needs beside a method's name, if the default encoder or task does not fit it.
 
     >>> flags("fedcog"), flags("fclg"), flags("fedavg")
     ('--encoder sgc', '--set task.name=graph-clustering', '')
     """
-    kind, told = Method.named(method), []
+    kind, found = Method.named(method), []
     if kind.encoder != Method.encoder:
-        told.append(f"--encoder {kind.encoder}")
+        found.append(f"--encoder {kind.encoder}")
     if kind.unsupervised:
-        told.append("--set task.name=graph-clustering")
-    return " ".join(told)
+        found.append("--set task.name=graph-clustering")
+    return " ".join(found)

@@ -204,7 +204,7 @@ def advise(
         ]
         typer.echo(json.dumps({"situation": asdict(situation), "advice": answers}))
         return
-    typer.echo(situation.said())
+    typer.echo(situation.summary())
     for advice in found:
         names = ", ".join(f"{name} ({more})" if (more := flags(name)) else name for name in advice.methods)
         typer.echo(f"\n{names}\n  why: {advice.why}\n  what leaves beside models: {advice.leaves}")
