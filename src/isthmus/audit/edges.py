@@ -116,28 +116,20 @@ class EdgeInference(Audit):
     def run(
         self, parties: Sequence[Party], task: Task, module: nn.Module, method: FGCL | None = None, *, seed: int = 0
     ) -> list[Leak]:
-        """Attack training without noise, and the method under each budget.
-
-        Arguments:
-            module: the model before training.
-            method: the method and its options; the audit replaces its budgets.
-        """
+        """Attack training without noise, and the method under each budget."""
         if parties[0].level not in FGCL.levels:
             raise IsthmusError(f"audit 'edges' is for parties of many graphs, these hold one of {parties[0].level}s")
         method = method or FGCL()
         parties = [_unweighted(party) for party in parties]  # FGCL ignores weights
         if method.features == "safe":
             parties = [safe(party) for party in parties]  # also without noise, so that only the noise differs
-        runs = self.protected(method).items()
-        return [self._leak(name, each, parties, task, module, seed) for name, each in runs]
+        methods = self.protected(method).items()
+        return [self._leak(name, each, parties, task, module, seed) for name, each in methods]
 
     def table(self, found: Sequence[Leak], parties: int) -> AuditTable:
         sections = [[("epsilon spent on an edge", [f"{each.epsilon:g}" for each in found])]]
-        for name, title in {
-            "released": "released weights",
-            "trained": "model, its graphs",
-            "others": "model, other graphs",
-        }.items():
+        titles = {"released": "released weights", "trained": "model, its graphs", "others": "model, other graphs"}
+        for name, title in titles.items():
             guesses = [getattr(each, name) for each in found]
             section = [
                 (f"{title}: {label}", ["-" if guess is None else f"{getattr(guess, figure):.3f}" for guess in guesses])

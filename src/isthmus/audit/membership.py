@@ -143,9 +143,7 @@ class Membership(Audit):
 
         def attack(number: int, metrics: Mapping[str, float]) -> None:
             if "weights" not in run.state:
-                raise IsthmusError(
-                    f"audit 'membership': method '{method.name}' releases no model: attack another method"
-                )
+                raise IsthmusError(f"audit 'membership': method '{method.name}' releases no model: attack another")
             asked = attacker.asked(run, run.state.weights)
             risks = {query: attacker.risk(posterior) for query, posterior in asked.items()}
             rounds.append(RoundRisk(number, metrics[f"test_{task.select_by}"], risks))
@@ -158,34 +156,27 @@ class Membership(Audit):
     def table(self, found: Sequence[MembershipLeak], parties: int) -> AuditTable:
         last = [each.last for each in found]
         rows = [(f"test {found[0].metric}", [f"{each.value:.3f}" for each in last])]
-        for figure, title in FIGURES.items():
-            rows.append((title, [f"{each.worst(figure):.3f}" for each in last]))
-        most = [
-            (
-                f"{title}, worst round",
-                [f"{max(seen.worst(figure) for seen in each.rounds):.3f}" for each in found],
-            )
-            for figure, title in FIGURES.items()
-            if figure in ("auc", "likelihood")
-        ]
+        rows += [(title, [f"{each.worst(figure):.3f}" for each in last]) for figure, title in FIGURES.items()]
+        worst = []
+        for figure in ("auc", "likelihood"):
+            cells = [f"{max(each.worst(figure) for each in leak.rounds):.3f}" for leak in found]
+            worst.append((f"{FIGURES[figure]}, worst round", cells))
         members, others = found[0].members, found[0].others
         std = ((members + others + 1) / (12 * members * others)) ** 0.5  # of an AUC by chance, a rank sum
         f1 = 2 * members / (2 * members + others)
         notes = [f"{others:,} others; chance is an AUC of 0.5 ± {std:.3f}, a rate of 0.01 and an F1 of {f1:.3f}"]
         if others < FEWEST:
             notes.append(f"with only {others} others, the rate at 1 % says little")
-        return AuditTable(f"{members:,} members", [each.protection for each in found], [rows, most], notes)
+        return AuditTable(f"{members:,} members", [each.protection for each in found], [rows, worst], notes)
 
 
 FEWEST = 100
 """Others needed for a rate at 1 %."""
 
 FIGURES = {
-    "auc": "shadow model: AUC",
-    "f1": "shadow model: F1",
-    "likelihood": "likelihood: AUC",
-    "tpr": "likelihood: rate at 1 %",
-}
+    "auc": "shadow model: AUC", "f1": "shadow model: F1",
+    "likelihood": "likelihood: AUC", "tpr": "likelihood: rate at 1 %",
+}  # fmt: skip
 
 
 class _Attacker:
@@ -297,9 +288,10 @@ class _Attacker:
         nothing = torch.zeros_like(trained)
         party = replace(party, train=trained, val=nothing, test=nothing)
         seed = seed_of(self.seed, purpose)
-        return alone.trained(self.module, draw_weights(self.module, seed), party, self.task, self.audit.shadow, seed)[
-            1
-        ].log_softmax(1)
+        _, output = alone.trained(
+            self.module, draw_weights(self.module, seed), party, self.task, self.audit.shadow, seed
+        )
+        return output.log_softmax(1)
 
     def _without(self, hidden: Tensor) -> Party:
         """Return what an attacker has: all parties without the edges of these items, if items are nodes."""

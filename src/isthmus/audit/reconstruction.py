@@ -138,12 +138,7 @@ class Reconstruction(Audit):
     def run(
         self, parties: Sequence[Party], task: Task, module: nn.Module, method: FedCog | None = None, *, seed: int = 0
     ) -> list[Exposure]:
-        """Attack the method under each protection.
-
-        Arguments:
-            module: the model; it determines what is propagated.
-            method: the method and its options; the audit replaces its protections.
-        """
+        """Attack the method under each protection; the model determines what is propagated."""
         if len(parties) < 2:
             raise IsthmusError("audit 'reconstruction' needs two or more parties: nobody sends to a single one")
         if parties[0].level not in FedCog.levels:

@@ -57,7 +57,9 @@ class TableResults:
 
     def _current(self, cell: Cell) -> dict[str, Any]:
         entry = self.cells.get(tuple(cell.place.values()))
-        return entry if entry is not None and entry["of"] == cell.digest else _empty(cell)
+        if entry is not None and entry["of"] == cell.digest:
+            return entry
+        return {"at": dict(cell.place), "of": cell.digest, "tuned": {}, "runs": []}
 
     def options(self, cell: Cell) -> dict[str, Any] | None:
         """Return the options chosen for a cell: those of its runs, else of the trial with the best mean over seeds.
@@ -91,19 +93,13 @@ class TableResults:
         self._entry(cell)["tuned"].setdefault(trial, {})[str(seed)] = value
 
     def _entry(self, cell: Cell) -> dict[str, Any]:
-        key = tuple(cell.place.values())
-        if key not in self.cells or self.cells[key]["of"] != cell.digest:
-            self.cells[key] = _empty(cell)
-        return self.cells[key]
+        entry = self.cells[tuple(cell.place.values())] = self._current(cell)
+        return entry
 
     def stale(self, table: Table) -> list[str]:
         """Name the cells whose runs have another setting than the table, or that the table no longer has."""
         digests = {tuple(cell.place.values()): cell.digest for cell in table.cells()}
         return [", ".join(key) for key, cell in self.cells.items() if cell["runs"] and digests.get(key) != cell["of"]]
-
-
-def _empty(cell: Cell) -> dict[str, Any]:
-    return {"at": dict(cell.place), "of": cell.digest, "tuned": {}, "runs": []}
 
 
 def _lines(cell: Mapping[str, Any]) -> str:
