@@ -196,11 +196,11 @@ def _receivers(
     )
     enough = counts >= min_neighbours
     total = np.bincount(edges.col, edges.data * enough[group], minlength=party.nodes).astype(np.float64)
-    whose, nodes = np.divmod(groups[enough], party.nodes)
+    sender, nodes = np.divmod(groups[enough], party.nodes)
     if party.ids is not None:
-        order = np.lexsort((party.ids.numpy()[nodes], whose))
-        whose, nodes = whose[order], nodes[order]
-    return total, {str(owners[at]): nodes[whose == at] for at in np.unique(whose)}
+        order = np.lexsort((party.ids.numpy()[nodes], sender))
+        sender, nodes = sender[order], nodes[order]
+    return total, {str(owners[at]): nodes[sender == at] for at in np.unique(sender)}
 
 
 def _block_diagonal(blocks: Sequence[Any]) -> Any:

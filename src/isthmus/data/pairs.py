@@ -149,14 +149,14 @@ def _draw_non_links(links: _Assigned, held: HeldOutLinks, holder: Tensor, genera
     start = arriving.cumsum(0) - arriving
     homes = _split_by_party(holder, int(holder.max()) + 1)
     within = torch.bincount(links.party[~links.across], minlength=len(homes)).tolist()
-    found = []
+    parts = []
     for place, home, count in zip(_positions_in_groups(homes, holder.numel()), homes, within, strict=True):
         near = rows.concat_ranges(start[home], arriving[home])
         inside = near[place[low[near]] >= 0]
         own = _encode(place[low[inside]], place[high[inside]]).sort().values
-        found.append(_encode(*(home[end] for end in _decode(sample_non_links(home.numel(), own, count, generator)))))
+        parts.append(_encode(*(home[end] for end in _decode(sample_non_links(home.numel(), own, count, generator)))))
     count = int((links.across & (links.party >= 0)).sum())
-    return torch.cat([*found, _draw_across(taken, holder, count, generator)])
+    return torch.cat([*parts, _draw_across(taken, holder, count, generator)])
 
 
 def _draw_across(taken: Tensor, holder: Tensor, count: int, generator: np.random.Generator) -> Tensor:
@@ -216,14 +216,14 @@ def _loans(table: _Assigned, holder: Tensor, scored: Tensor, parties: int) -> Se
 def _remove_links(party: Party, links: Tensor, ids: Tensor) -> Party:
     """The party without the edges of these links, within it and across its border."""
     at, graph, border = _positions_of(ids, _ids_of(party)), copy.copy(party.graph), party.border
-    kept = ~torch.isin(_encode(*at[graph.edge_index]), links)
-    graph.edge_index, graph.num_nodes = graph.edge_index[:, kept], party.nodes
+    keep = ~torch.isin(_encode(*at[graph.edge_index]), links)
+    graph.edge_index, graph.num_nodes = graph.edge_index[:, keep], party.nodes
     if getattr(graph, "edge_weight", None) is not None:
-        graph.edge_weight = graph.edge_weight[kept]
+        graph.edge_weight = graph.edge_weight[keep]
     if border is not None:
-        kept = ~torch.isin(_encode(_positions_of(ids, border.outer), at[border.inner]), links)
-        weight = None if border.weight is None else border.weight[kept]
-        border = Border(border.inner[kept], border.outer[kept], border.owner[kept], border.owners, weight)
+        keep = ~torch.isin(_encode(_positions_of(ids, border.outer), at[border.inner]), links)
+        weight = None if border.weight is None else border.weight[keep]
+        border = Border(border.inner[keep], border.outer[keep], border.owner[keep], border.owners, weight)
     return replace(party, graph=graph, border=border)
 
 
@@ -233,8 +233,8 @@ def _links_of(party: Party, ids: Tensor) -> Tensor:
     codes = [_encode(*at[party.graph.edge_index])]
     if border is not None:
         codes.append(_encode(_positions_of(ids, border.outer), at[border.inner]))
-    found = torch.cat(codes).unique()
-    return found[found >= 0]
+    links = torch.cat(codes).unique()
+    return links[links >= 0]
 
 
 def _ids_of(party: Party) -> Tensor:

@@ -635,8 +635,8 @@ def _are_columns(values: Tensor, width: int) -> bool:
 def _check_edges(party: Party) -> None:
     edges, nodes = party.graph.edge_index, party.nodes
     if edges is None or edges.dim() != 2 or edges.size(0) != 2 or edges.dtype != torch.long:
-        found = "missing" if edges is None else f"{edges.dtype} of shape {list(edges.shape)}"
-        raise IsthmusError(f"party '{party.name}': edge_index is {found}, it must be torch.int64 of shape [2, edges]")
+        actual = "missing" if edges is None else f"{edges.dtype} of shape {list(edges.shape)}"
+        raise IsthmusError(f"party '{party.name}': edge_index is {actual}, it must be torch.int64 of shape [2, edges]")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         end, at = ((edges < 0) | (edges >= nodes)).nonzero()[0].tolist()
         verb = "points to" if end else "starts at"

@@ -70,8 +70,8 @@ def read_molecules(
         features: the features of an atom.
         cache_folder: a folder that caches results for lists of molecules.
 
-    >>> found = read_molecules(["CCO", "C(", "c1ccccc1"])
-    >>> found.graphs, found.unreadable, list(found.x.shape), found.batch.tolist()
+    >>> parsed = read_molecules(["CCO", "C(", "c1ccccc1"])
+    >>> parsed.graphs, parsed.unreadable, list(parsed.x.shape), parsed.batch.tolist()
     (2, (1,), [9, 177], [0, 0, 0, 1, 1, 1, 1, 1, 1])
     """
     parsed = _cached("graphs", smiles, cache_folder, _read)

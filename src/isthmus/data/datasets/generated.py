@@ -90,19 +90,19 @@ class WeightedSampler:
 
     def lookup(self, points: Floats) -> Ints:
         """The positions at these points of the line."""
-        found = np.empty(points.size, dtype=np.int64)
+        positions = np.empty(points.size, dtype=np.int64)
         for start in range(0, points.size, CHUNK):
-            found[start : start + CHUNK] = self._lookup(points[start : start + CHUNK])
-        return found
+            positions[start : start + CHUNK] = self._lookup(points[start : start + CHUNK])
+        return positions
 
     def _lookup(self, points: Floats) -> Ints:
         step = (points * (self.size / self.total)).astype(np.int64) - 1  # one early: the division may have rounded up
-        found = self.guide[np.clip(step, 0, self.size - 1)]
-        behind = np.flatnonzero(self.ends[found + 1] <= points)
+        positions = self.guide[np.clip(step, 0, self.size - 1)]
+        behind = np.flatnonzero(self.ends[positions + 1] <= points)
         while behind.size:
-            found[behind] += 1
-            behind = behind[self.ends[found[behind] + 1] <= points[behind]]
-        return np.minimum(found, self.size - 1)
+            positions[behind] += 1
+            behind = behind[self.ends[positions[behind] + 1] <= points[behind]]
+        return np.minimum(positions, self.size - 1)
 
 
 class PairSampler:

@@ -97,15 +97,15 @@ class Hospitals(DataSet):
         self, patients: PairSampler, second: Ints, y: Ints, wanted: int, generator: np.random.Generator
     ) -> tuple[Ints, Ints]:
         """Pairs of patients without a common hospital. Several attempts, as pairs with one are drawn and dropped."""
-        owner, found = patients.party, np.empty((2, 0), dtype=np.int64)
+        owner, pairs = patients.party, np.empty((2, 0), dtype=np.int64)
         for _ in range(8):
             source, target = self._drawn(patients, y, wanted, True, generator)
-            apart = (second[source] != owner[target]) & (owner[source] != second[target])
-            apart &= (second[source] != second[target]) | (second[source] < 0)
-            found = np.concatenate([found, np.stack([source[apart], target[apart]])], axis=1)
-            if found.shape[1] >= wanted + wanted // 8:
+            valid = (second[source] != owner[target]) & (owner[source] != second[target])
+            valid &= (second[source] != second[target]) | (second[source] < 0)
+            pairs = np.concatenate([pairs, np.stack([source[valid], target[valid]])], axis=1)
+            if pairs.shape[1] >= wanted + wanted // 8:
                 break
-        return generated.first_distinct(found[0], found[1], self.nodes, wanted)
+        return generated.first_distinct(pairs[0], pairs[1], self.nodes, wanted)
 
     def _drawn(
         self, pairs: PairSampler, y: Ints, wanted: int, across: bool, generator: np.random.Generator

@@ -112,10 +112,10 @@ class OgbnArxiv(Large):
     def parse(self, raw: Path) -> Data:
         x = torch.from_numpy(read_numbers(raw / "raw" / "node-feat.csv.gz", np.float32))
         source, target = read_numbers(raw / "raw" / "edge.csv.gz").T
-        for what, table, found in (("nodes", "num-node-list", x.size(0)), ("edges", "num-edge-list", source.size)):
-            due = int(read_numbers(raw / "raw" / f"{table}.csv.gz").sum())
-            if due != found:
-                raise ValueError(f"{found} {what}, but {table}.csv.gz says {due}")
+        for what, table, actual in (("nodes", "num-node-list", x.size(0)), ("edges", "num-edge-list", source.size)):
+            stated = int(read_numbers(raw / "raw" / f"{table}.csv.gz").sum())
+            if stated != actual:
+                raise ValueError(f"{actual} {what}, but {table}.csv.gz says {stated}")
         held = {split: read_numbers(raw / "split" / "time" / f"{part}.csv.gz") for split, part in self.parts.items()}
         return Data(
             x=x,
@@ -127,12 +127,12 @@ class OgbnArxiv(Large):
 
 def split_masks(held: dict[str, Tensor], nodes: int) -> dict[str, Tensor]:
     """`train_mask`, `val_mask`, `test_mask` from the positions of the nodes in each split."""
-    found = {}
+    masks = {}
     for split, at in held.items():
         if at.numel() and not 0 <= int(at.min()) <= int(at.max()) < nodes:
             raise ValueError(f"the split '{split}' names a node outside 0 .. {nodes - 1}")
-        found[f"{split}_mask"] = torch.zeros(nodes, dtype=torch.bool).index_fill_(0, at, True)
-    return found
+        masks[f"{split}_mask"] = torch.zeros(nodes, dtype=torch.bool).index_fill_(0, at, True)
+    return masks
 
 
 def sort_edges(edge_index: Tensor, nodes: int) -> Tensor:

@@ -90,21 +90,21 @@ class PlantedGraphs:
         of_motifs = self.planted * np.array(once, dtype=np.int64)
         counts = self.trees - 1 + of_motifs.sum(1)
         starts = counts.cumsum() - counts
-        found = np.empty((2, int(counts.sum())), dtype=np.int64)
+        edges = np.empty((2, int(counts.sum())), dtype=np.int64)
         graph, child = self._children()
         power = np.broadcast_to(bend, self.trees.shape)[graph]
         root = self.roots()[graph]
         parent = (generator.random(child.size) ** power * child).astype(np.int64)
         at = starts[graph] + child - 1
-        found[0, at], found[1, at] = root + parent, root + child
+        edges[0, at], edges[1, at] = root + parent, root + child
         starts = (starts + self.trees - 1)[:, None] + of_motifs.cumsum(1) - of_motifs
         for motif, (graphs, first) in enumerate(self.motif_starts()):
             tie = self.roots()[graphs] + generator.integers(self.trees[graphs])
             source, target = np.array(shapes[motif]).T
             at = starts[graphs, motif][:, None] + np.arange(once[motif])
-            found[0, at] = np.concatenate([first[:, None] + source, tie[:, None]], axis=1)
-            found[1, at] = np.concatenate([first[:, None] + target, first[:, None]], axis=1)
-        return torch.from_numpy(np.stack([found, found[::-1]], axis=2).reshape(2, -1))
+            edges[0, at] = np.concatenate([first[:, None] + source, tie[:, None]], axis=1)
+            edges[1, at] = np.concatenate([first[:, None] + target, first[:, None]], axis=1)
+        return torch.from_numpy(np.stack([edges, edges[::-1]], axis=2).reshape(2, -1))
 
     def _children(self) -> tuple[Ints, Ints]:
         """For each tree node except the roots, its graph and its position in the tree."""

@@ -83,10 +83,14 @@ class PublicDataSet(DataSet):
 
     @classmethod
     def describe(cls) -> dict[str, Any]:
-        found = super().describe()
+        entry = super().describe()
         if cls.sizes is None:
-            return found
-        return {**found, "summary": f"{found['summary'].rstrip('.')}: {cls.sizes}.", "sizes": asdict(cls.sizes)}
+            return entry
+        return {
+            **entry,
+            "summary": f"{entry['summary'].rstrip('.')}: {cls.sizes}.",
+            "sizes": asdict(cls.sizes),
+        }
 
     def raw_folder(self) -> Path:
         """The folder of the files as published."""

@@ -85,7 +85,7 @@ class Several(DataSet):
                 )
 
     def _encodings(self, sets: Sequence[DataSet], names: Sequence[str], wholes: Sequence[Party]) -> list[str]:
-        found: list[str] = []
+        encodings: list[str] = []
         widths: dict[str, tuple[str, int]] = {}
         for at, (each, name, party) in enumerate(zip(sets, names, wholes, strict=True)):
             shared = getattr(each, "shared_encoding", str)() or f"set {at}"
@@ -95,8 +95,8 @@ class Several(DataSet):
                     f"data 'several': '{name}' has {party.features} features and '{other}' {width}, both encoded as "
                     f"'{shared}': give them the same options"
                 )
-            found.append(shared)
-        return found
+            encodings.append(shared)
+        return encodings
 
 
 def label_kind(y: Tensor) -> str:
@@ -116,11 +116,11 @@ def unique_names(names: Sequence[str]) -> list[str]:
     >>> unique_names(["tox", "bbbp", "tox"])
     ['tox', 'bbbp', 'tox-2']
     """
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         numbers = (f"{name}-{number}" for number in range(2, len(names) + 2))
-        found.append(name if name not in found else next(each for each in numbers if each not in (*found, *names)))
-    return found
+        unique.append(name if name not in unique else next(each for each in numbers if each not in (*unique, *names)))
+    return unique
 
 
 def concat_features(matrices: Sequence[Tensor], encodings: Sequence[str]) -> list[Tensor]:
@@ -164,13 +164,13 @@ def offset_labels(labels: Sequence[Tensor], counts: Sequence[int]) -> list[Tenso
     starts = list(accumulate(counts, initial=0))
     if not labels[0].is_floating_point():
         return [y + start for y, start in zip(labels, starts, strict=False)]
-    found = []
+    widened = []
     for y, start in zip(labels, starts, strict=False):
         own = y if y.dim() == 2 else y.unsqueeze(1)
         wide = own.new_full((own.size(0), starts[-1]), torch.nan)
         wide[:, start : start + own.size(1)] = own
-        found.append(wide)
-    return found
+        widened.append(wide)
+    return widened
 
 
 def _party(name: str, whole: Party, x: Tensor, y: Tensor) -> Party:

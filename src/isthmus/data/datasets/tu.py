@@ -113,18 +113,18 @@ def read_graphs(raw: Path, title: str, *, attributed: bool = True) -> Data:
 
 def read_attributes(path: Path, nodes: int) -> Tensor:
     """Numeric attributes of the nodes, `[nodes, attributes]`."""
-    found = torch.from_numpy(read_numbers(path, np.float64)).to(torch.get_default_dtype())
-    if found.size(0) != nodes or not bool(torch.isfinite(found).all()):
+    values = torch.from_numpy(read_numbers(path, np.float64)).to(torch.get_default_dtype())
+    if values.size(0) != nodes or not bool(torch.isfinite(values).all()):
         raise ValueError(f"{path.name}: it must have a line of finite numbers for each of {nodes} nodes")
-    return found
+    return values
 
 
 def one_hot_labels(path: Path, nodes: int) -> list[Tensor]:
     """Labels of the nodes, one-hot from the smallest to the largest; one matrix per column of the file."""
-    found = torch.from_numpy(read_numbers(path))
-    if found.size(0) != nodes:
-        raise ValueError(f"{path.name}: {found.size(0)} lines, but there are {nodes} nodes")
-    return [one_hot(column - column.min()).to(torch.get_default_dtype()) for column in found.unbind(dim=1)]
+    labels = torch.from_numpy(read_numbers(path))
+    if labels.size(0) != nodes:
+        raise ValueError(f"{path.name}: {labels.size(0)} lines, but there are {nodes} nodes")
+    return [one_hot(column - column.min()).to(torch.get_default_dtype()) for column in labels.unbind(dim=1)]
 
 
 def degree_features(graph: Data, most: int) -> Tensor:

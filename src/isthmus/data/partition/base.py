@@ -58,8 +58,8 @@ class Partition(Registered):
         """The pool as `parties` parties; the same seed gives the same ones.
 
         Arguments:
-            kept: a folder of cuts made before. One of the same content, options, seed and code is read there, a new
-                one is added.
+            cache_folder: a folder of earlier cuts. A cut of the same content, options, seed and code is read from
+                there; a new one is added.
 
         >>> from isthmus.data.datasets.banks import Banks
         >>> from isthmus.data.partition.labels import Random

@@ -88,11 +88,11 @@ def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -
     order, counts = torch.cat(list(members)), [held.numel() for held in members]
     block = Cohort((whole,)).graphs_of(order)
     assert block.batch is not None
-    whose = rows.party_of_rows(counts, torch.device("cpu"))
-    nodes = torch.bincount(whose[block.batch], minlength=len(names))
-    edges = torch.bincount(whose[block.batch[block.edge_index[0]]], minlength=len(names)).tolist()
+    party_of_graph = rows.party_of_rows(counts, torch.device("cpu"))
+    nodes = torch.bincount(party_of_graph[block.batch], minlength=len(names))
+    edges = torch.bincount(party_of_graph[block.batch[block.edge_index[0]]], minlength=len(names)).tolist()
     starts, firsts = np.cumsum([0, *nodes.tolist()]), np.cumsum([0, *counts])
-    shift = (nodes.cumsum(0) - nodes)[whose[block.batch[block.edge_index[0]]]]
+    shift = (nodes.cumsum(0) - nodes)[party_of_graph[block.batch[block.edge_index[0]]]]
     per_edge = {"edge_index": (block.edge_index - shift).split(edges, dim=1)}
     if block.edge_weight is not None:
         per_edge["edge_weight"] = block.edge_weight.split(edges)

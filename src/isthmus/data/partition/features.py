@@ -55,8 +55,8 @@ class KMeans(Partition):
         means = cluster.MiniBatchKMeans(batch_size=4096, **options) if large else cluster.KMeans(**options)
         with threadpool_limits(1), warnings.catch_warnings():  # with several threads the order of sums varies
             warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
-            found: NDArray[np.int32] = means.fit_predict(x)
-        return torch.from_numpy(found).long()
+            clusters: NDArray[np.int32] = means.fit_predict(x)
+        return torch.from_numpy(clusters).long()
 
 
 def _matrix(x: Tensor) -> Any:

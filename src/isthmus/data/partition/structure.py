@@ -41,11 +41,11 @@ class Louvain(Partition):
         graph = networkx.Graph()
         graph.add_nodes_from(range(party.nodes))
         graph.add_edges_from(party.graph.edge_index.t().tolist())
-        found = networkx.community.louvain_communities(
+        communities = networkx.community.louvain_communities(
             graph, resolution=self.resolution, seed=int(numpy_generator(seed, "partition").integers(2**31))
         )
         position = _bandwidth_order(party)  # so that a community that must be split falls into connected halves
-        return [sorted(community, key=position.__getitem__) for community in found]
+        return [sorted(community, key=position.__getitem__) for community in communities]
 
 
 class Metis(Partition):
