@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from isthmus.report import svg, wording
@@ -34,6 +34,21 @@ def document(title: str, headline: str, sections: Sequence[tuple[str, str, str]]
 def head(text: str, kind: str = "") -> str:
     """The head of a column; the kind `n` is for numbers, `name` for names from the data, which may break anywhere."""
     return f'<th scope=col class="{kind}">{escape(text)}</th>'
+
+
+def heads(names: Iterable[str], kind: str = "") -> str:
+    """The heads of columns of one kind."""
+    return "".join(head(name, kind) for name in names)
+
+
+def row_head(name: str) -> str:
+    """The head of a row."""
+    return f"<th scope=row>{escape(name)}</th>"
+
+
+def row(head: str, values: Iterable[object], rest: str = "") -> str:
+    """A row: its head, cells with numbers (as HTML), and the rest of its cells."""
+    return f"<tr>{head}{''.join(f'<td class=n>{value}</td>' for value in values)}{rest}</tr>"
 
 
 def table(head: str, body: str, note: str, grouped: bool = False) -> str:

@@ -17,13 +17,12 @@ def section(findings: Findings) -> str:
 
 
 def _table(record: AuditRecord) -> str:
-    head = f"<tr>{page.head(record.corner)}{''.join(page.head(column, 'n') for column in record.columns)}</tr>"
+    head = f"<tr>{page.head(record.corner)}{page.heads(record.columns, 'n')}</tr>"
     bodies = []
     for section in record.sections:
         rows = ""
         for title, cells in section:
-            figures = "".join(f"<td class=n>{escape(cell)}</td>" for cell in cells)
-            rows += f"<tr><th scope=row>{escape(title)}</th>{figures}</tr>"
+            rows += page.row(page.row_head(title), map(escape, cells))
         bodies.append(f"<tbody>{rows}</tbody>")
     plain = {name: value for name, value in record.audit.items() if not isinstance(value, dict)}
     origin = f"the cut and the first model are those of seed {record.seed}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from isthmus.report import page, wording
 from isthmus.report.differences import MIN_SEEDS, differences
@@ -35,12 +34,9 @@ def _table(findings: Findings, setting: Setting, best: str, others: Sequence[str
     for method, each in found.items():
         interval = f"{scale * each.low:+.3g} to {scale * each.high:+.3g}"
         p = each.p_text.removeprefix("p ").removeprefix("= ")
-        rows.append(
-            f"<tr><th scope=row>{escape(method)}</th><td class=n>{scale * each.mean:+.3g}</td>"
-            f"<td class=n>{interval}</td><td class=n>{p}</td><td class=n>{each.seeds}</td></tr>"
-        )
-    names = ("Against", f"Gain of {best}", "95 % interval", "p", "Seeds")
-    head = f"<tr>{''.join(page.head(name, '' if at == 0 else 'n') for at, name in enumerate(names))}</tr>"
+        rows.append(page.row(page.row_head(method), (f"{scale * each.mean:+.3g}", interval, p, each.seeds)))
+    names = (f"Gain of {best}", "95 % interval", "p", "Seeds")
+    head = f"<tr>{page.head('Against')}{page.heads(names, 'n')}</tr>"
     many = "a comparison" if len(found) == 1 else f"{len(found)} comparisons"
     note = (
         f"{wording.metric_title(metric)}{unit}: differences seed by seed; paired t-test, two-sided, "

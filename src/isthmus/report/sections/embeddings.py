@@ -58,11 +58,9 @@ def _table(pictures: Mapping[Picture, Sequence[charts.Cloud]], known: Mapping[Pi
     metrics = [name for name in _QUALITY if any(name in known.get(picture, {}) for picture in pictures)]
     rows = []
     for picture, clouds in pictures.items():
-        cells = (
-            f"<td class=n>{wording.format_number(known.get(picture, {}).get(name), name)}</td>" for name in metrics
-        )
+        values = (wording.format_number(known.get(picture, {}).get(name), name) for name in metrics)
         counts = ", ".join(f"{cloud.name}: {len(cloud.points):,}" for cloud in clouds)
-        rows.append(f"<tr><th scope=row>{picture[2]}</th>{''.join(cells)}<td>{escape(counts)}</td></tr>")
-    heads = "".join(page.head(wording.metric_title(name) + wording.unit(name), "n") for name in metrics)
+        rows.append(page.row(page.row_head(str(picture[2])), values, f"<td>{escape(counts)}</td>"))
+    heads = page.heads((wording.metric_title(name) + wording.unit(name) for name in metrics), "n")
     head = f"<tr>{page.head('Round')}{heads}{page.head('Items')}</tr>"
     return page.table(head, "".join(rows), "What the pictures show, in figures: of all items, and of the same seed.")

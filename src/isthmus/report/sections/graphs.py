@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from isthmus.report import page
 from isthmus.report.loading import Findings
 
@@ -15,10 +13,10 @@ def section(findings: Findings) -> str:
     rows = []
     for (method, seed), graph in findings.graphs.items():
         classes = ", ".join(f"{count:,}" for count in graph.classes)
-        counts = "".join(f"<td class=n>{count:,}</td>" for count in (seed, graph.nodes, graph.edges, graph.features))
-        rows.append(f"<tr><th scope=row>{escape(method)}</th>{counts}<td>{classes}</td></tr>")
-    heads = "".join(page.head(name, "n") for name in ("Seed", "Nodes", "Edges", "Features"))
-    head = f"<tr>{page.head('Method')}{heads}{page.head('Nodes of each class')}</tr>"
+        counts = (f"{count:,}" for count in (seed, graph.nodes, graph.edges, graph.features))
+        rows.append(page.row(page.row_head(method), counts, f"<td>{classes}</td>"))
+    names = ("Seed", "Nodes", "Edges", "Features")
+    head = f"<tr>{page.head('Method')}{page.heads(names, 'n')}{page.head('Nodes of each class')}</tr>"
     note = (
         "The parties made these graphs together; all of them and the server know them. isthmus.load_graph reads them "
     )

@@ -51,7 +51,7 @@ def section(findings: Findings) -> str:
         bodies.append(_body(method, f"s{findings.style(method) % 8}", rows))
     names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
     counts = ("Calls", "Parties", "Sent", "Received")
-    head = f"<tr>{''.join(map(page.head, names))}{''.join(page.head(count, 'n') for count in counts)}</tr>"
+    head = f"<tr>{page.heads(names)}{page.heads(counts, 'n')}</tr>"
     note = "Calls and bytes are those of one run (mean over seeds), all parties together."
     return page.table(head, "".join(bodies), note, grouped=True) + _failures(findings)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from statistics import median
 
@@ -97,8 +97,8 @@ def _table(cut: CutDescription) -> str:
     rows = []
     for at, party in enumerate(cut.parties):
         cells = [*(f"{column[at]:,}" for column in counts.values()), *labels[at]]
-        rows.append(_row(party.name, cells))
-    head = "".join(page.head(name, "n") for name in counts) + "".join(page.head(name, "n name") for name in heads)
+        rows.append(page.row(page.row_head(party.name), map(escape, cells)))
+    head = page.heads(counts, "n") + page.heads(heads, "n name")
     table = page.table(f"<tr>{page.head('Party')}{head}</tr>", "".join(rows), note)
     if len(cut.parties) <= _MAX_UNFOLDED:
         return table
@@ -108,13 +108,8 @@ def _table(cut: CutDescription) -> str:
 def _quantiles(counts: Mapping[str, Sequence[int]], note: str) -> str:
     """Fewest, median and most of each count, if there are too many parties for a row each."""
     rows = [
-        _row(name, [f"{pick(each):,.0f}" for each in counts.values()])
+        page.row(page.row_head(name), [f"{pick(each):,.0f}" for each in counts.values()])
         for name, pick in (("fewest", min), ("median", median), ("most", max))
     ]
-    head = "".join(page.head(name, "n") for name in counts)
     note = f"{len(next(iter(counts.values()))):,} parties: too many for a line each, all are in results.json. {note}"
-    return page.table(f"<tr>{page.head('Of all parties')}{head}</tr>", "".join(rows), note)
-
-
-def _row(name: str, cells: Iterable[str]) -> str:
-    return f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td class=n>{escape(cell)}</td>' for cell in cells)}</tr>"
+    return page.table(f"<tr>{page.head('Of all parties')}{page.heads(counts, 'n')}</tr>", "".join(rows), note)

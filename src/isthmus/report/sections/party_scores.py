@@ -51,13 +51,13 @@ def _over_parties(findings: Findings, setting: Setting, metric: str) -> str:
             [scores.weighted for scores in each],
             [scores.worst for scores in each],
         ]
-        cells = "".join(f"<td class=n>{_mean_and_std(values, metric)}</td>" for values in columns)
+        texts = [_mean_and_std(values, metric) for values in columns]
         worst = ", ".join(sorted({scores.worst_party for scores in each}, key=wording.natural_key))
-        rows.append(f"<tr>{page.method_head(findings, method)}{cells}<td>{escape(worst)}</td></tr>")
+        rows.append(page.row(page.method_head(findings, method), texts, f"<td>{escape(worst)}</td>"))
     if not rows:
         return ""
     names = ("Pooled", "Mean over parties", "Mean weighted by size", "Worst party")
-    heads = "".join(page.head(f"{name}{wording.unit(metric)}", "n") for name in names)
+    heads = page.heads((name + wording.unit(metric) for name in names), "n")
     head = f"<tr>{page.head('Method')}{heads}{page.head('Which is worst')}</tr>"
     note = (
         f"{wording.metric_title(metric)}, mean ± standard deviation over seeds. Pooled: the test items of all parties "
@@ -108,12 +108,11 @@ def _gains(findings: Findings, means: Means, metric: str) -> str:
         extremes = [pick(gains, key=gains.__getitem__) for pick in (max, min)]
         counts = [sum(gain > 0 for gain in gains.values()), sum(gain < 0 for gain in gains.values())]
         texts = [f"{escape(party)} {gains[party]:+.3g}" for party in extremes]
-        cells = "".join(f"<td class=n>{each}</td>" for each in (*counts, *texts))
-        rows.append(f"<tr>{page.method_head(findings, method)}{cells}</tr>")
+        rows.append(page.row(page.method_head(findings, method), (*counts, *texts)))
     if not rows:
         return ""
     names = ("Gain", "Lose", "Most", "Least")
-    head = f"<tr>{page.head('Method')}{''.join(page.head(name, 'n') for name in names)}</tr>"
+    head = f"<tr>{page.head('Method')}{page.heads(names, 'n')}</tr>"
     note = f"Parties against their own model, trained alone: {wording.metric_name(metric)}"
     note += f"{' in points' if scale == 100 else ''}, mean over seeds."
     return page.table(head, "".join(rows), note)
@@ -136,8 +135,7 @@ def _party_table(means: Means, metric: str) -> str:
     rows = []
     for party in parties:
         values = (wording.format_number(scores.get(party), metric) for scores in means.values())
-        cells = "".join(f"<td class=n>{value}</td>" for value in values)
-        rows.append(f"<tr><th scope=row>{escape(party)}</th>{cells}</tr>")
-    head = f"<tr>{page.head('Party')}{''.join(page.head(method, 'n name') for method in means)}</tr>"
+        rows.append(page.row(page.row_head(party), values))
+    head = f"<tr>{page.head('Party')}{page.heads(means, 'n name')}</tr>"
     note = f"{wording.metric_title(metric)}{wording.unit(metric)} of every party, mean over seeds."
     return page.folded("The figures, party by party", page.table(head, "".join(rows), note))

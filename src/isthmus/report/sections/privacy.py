@@ -23,7 +23,7 @@ def section(findings: Findings) -> str:
         return ""
     names = ("Method", "What is hidden", "Releases")
     counts = ("ε, added up", "δ", "ε, by advanced composition", "δ")
-    head = f"<tr>{''.join(map(page.head, names))}{''.join(page.head(name, 'n') for name in counts)}</tr>"
+    head = f"<tr>{page.heads(names)}{page.heads(counts, 'n')}</tr>"
     note = "Whoever sees all that left the parties learns hardly more about one such unit than these bounds allow: the "
     note += (
         "chance of whatever they see changes by a factor of e to the ε at most, but for δ. Added up, releases spend "

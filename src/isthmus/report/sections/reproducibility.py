@@ -19,7 +19,7 @@ def section(findings: Findings) -> str:
         f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td class=name>{escape(each)}</td>' for each in values)}</tr>"
         for name, values in rows
     )
-    head = f"<tr>{page.head('')}{''.join(page.head(folder.name, 'name') for folder in folders)}</tr>"
+    head = f"<tr>{page.head('')}{page.heads((folder.name for folder in folders), 'name')}</tr>"
     table = page.table(head, body, "The same study with the same versions and seeds gives the same figures.")
     return table + "".join(
         f"<h3>{escape(folder.name)}/study.toml</h3><pre><code>{escape(folder.toml)}</code></pre>" for folder in folders

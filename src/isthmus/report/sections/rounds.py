@@ -86,14 +86,14 @@ def _table(drawn: Mapping[str, Sequence[charts.Curve]], metrics: Sequence[str]) 
     listed = sorted({*every[::skip], every[-1]})
     rows = []
     for at in listed:
-        cells = (f"<td class=n>{wording.format_number(v.get(at), metric)}</td>" for (metric, _), v in means.items())
-        rows.append(f"<tr><th scope=row>{at}</th>{''.join(cells)}</tr>")
+        values = (wording.format_number(by_round.get(at), metric) for (metric, _), by_round in means.items())
+        rows.append(page.row(page.row_head(str(at)), values))
     over = "".join(
         f'<th scope=colgroup colspan="{len(drawn[metric])}">'
         f"{escape(wording.metric_title(metric) + wording.unit(metric))}</th>"
         for metric in metrics
     )
-    names = "".join(page.head(name, "n name") for _, name in means)
+    names = page.heads((name for _, name in means), "n name")
     head = f"<tr><td></td>{over}</tr><tr>{page.head('Round')}{names}</tr>"
     note = "Mean over seeds" + ("." if len(listed) == len(every) else f", in {len(listed)} of {len(every)} rounds.")
     return page.table(head, "".join(rows), note)

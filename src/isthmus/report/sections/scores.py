@@ -52,9 +52,9 @@ def _table(findings: Findings, setting: Setting, metrics: Sequence[str], with_ru
     best = {metric: _best(findings, setting, metric) for metric in metrics}
     rows = []
     for method in setting.methods:
-        cells = "".join(_cell(findings.scores.get((method, m)), best[m] == method) for m in metrics)
+        texts = (_text(findings.scores.get((method, m)), best[m] == method) for m in metrics)
         runs = _run_cells(findings.runs_of(method)) if with_runs else ""
-        rows.append(f"<tr>{page.method_head(findings, method)}{cells}{runs}</tr>")
+        rows.append(page.row(page.method_head(findings, method), texts, runs))
     bold = " Bold: the best mean in a column among federated methods." if any(best.values()) else ""
     rule = f" {_round_note(findings, setting)}" if with_runs else ""
     return page.table(_head(metrics, with_runs), "".join(rows), f"Mean ± standard deviation over seeds.{bold}{rule}")
@@ -106,9 +106,9 @@ def _chosen_rounds(runs: Sequence[RunSummary]) -> str:
     return f"{wording.number_range(chosen)} of {wording.number_range(rounds)}" if finished else "–"
 
 
-def _cell(score: Score | None, best: bool) -> str:
+def _text(score: Score | None, best: bool) -> str:
     text = score.text if score else "–"
-    return f"<td class=n>{f'<b>{text}</b>' if best else text}</td>"
+    return f"<b>{text}</b>" if best else text
 
 
 def _chart(findings: Findings, setting: Setting) -> str:
@@ -136,8 +136,8 @@ def _seed_table(findings: Findings, setting: Setting) -> str:
     rows = []
     for method in setting.methods:
         values = {run.seed: run.metrics.get(metric) for run in findings.runs_of(method)}
-        cells = "".join(f"<td class=n>{wording.format_number(values.get(seed), metric)}</td>" for seed in seeds)
-        rows.append(f"<tr>{page.method_head(findings, method)}{cells}</tr>")
-    head = f"<tr>{page.head('Method')}{''.join(page.head(f'seed {seed}', 'n') for seed in seeds)}</tr>"
+        texts = (wording.format_number(values.get(seed), metric) for seed in seeds)
+        rows.append(page.row(page.method_head(findings, method), texts))
+    head = f"<tr>{page.head('Method')}{page.heads((f'seed {seed}' for seed in seeds), 'n')}</tr>"
     note = f"{wording.metric_title(metric)}{wording.unit(metric)} of every seed."
     return page.folded("The figures, seed by seed", page.table(head, "".join(rows), note))

@@ -17,10 +17,10 @@ def section(findings: Findings) -> str:
         return ""
     rows = []
     for method, flow in flows.items():
-        cells = "".join(f"<td class=n>{page.bytes_html(value)}</td>" for each in flow.values() for value in each)
-        rows.append(f"<tr>{page.method_head(findings, method)}{cells}</tr>")
+        values = (page.bytes_html(value) for pair in flow.values() for value in pair)
+        rows.append(page.row(page.method_head(findings, method), values))
     over = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in flows[next(iter(flows))])
-    names = (page.head("sent", "n") + page.head("received", "n")) * 3
+    names = page.heads(("sent", "received") * 3, "n")
     note = "Bytes that left the parties (sent) and came to them (received): all parties together, mean over seeds."
     if findings.set_up.num_rows:
         before = wording.format_bytes(sum(findings.set_up["sent"].to_pylist()))
