@@ -47,11 +47,11 @@ def test_one_seed_has_no_deviation_over_parties(build: Build) -> None:
 
 
 def test_the_model_that_was_evaluated_is_named_per_method_where_methods_differ(build: Build) -> None:
-    change = partial(with_entry, evaluated={"local": "trained", "fedsage": "trained"})
+    change = partial(with_entry, evaluated={"fedsage": "trained"})
     text = Page(write_report([build(change=change)])).text
     assert (
-        "At each party was evaluated: the model that the server sent (fedavg, centralized); the model that its own "
-        "training made of it (fedsage, local)." in text
+        "At each party was evaluated: the model that the server sent (fedavg); the model that its own "
+        "training made of it (fedsage)." in text
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from statistics import fmean, stdev
 
 from isthmus.report import charts, page, wording
-from isthmus.report.loading import Findings, RunSummary, Setting
+from isthmus.report.loading import Findings, Setting
 
 Means = Mapping[str, Mapping[str, float]]
 """By method and party, over seeds."""
@@ -62,15 +62,16 @@ def _over_parties(findings: Findings, setting: Setting, metric: str) -> str:
     note = (
         f"{wording.metric_title(metric)}, mean ± standard deviation over seeds. Pooled: the test items of all parties "
     )
-    note += f"together. A party's size: its test items. {_evaluated_note(setting.runs)}"
+    note += f"together. A party's size: its test items. {_evaluated_note(findings, setting)}"
     return page.table(head, "".join(rows), note)
 
 
-def _evaluated_note(runs: Iterable[RunSummary]) -> str:
+def _evaluated_note(findings: Findings, setting: Setting) -> str:
+    """Which model was evaluated; to a party of a reference no server sends any."""
     methods: dict[str, list[str]] = {}
-    for run in runs:
-        if run.evaluated and run.method not in methods.setdefault(run.evaluated, []):
-            methods[run.evaluated].append(run.method)
+    for method in findings.federated(setting.methods):
+        for evaluated in sorted({run.evaluated for run in findings.runs_of(method) if run.evaluated}):
+            methods.setdefault(evaluated, []).append(method)
     texts = {which: _EVALUATED.get(which, f"the model '{which}'") for which in methods}
     if len(texts) == 1:
         return f"At each party, {next(iter(texts.values()))} was evaluated."
