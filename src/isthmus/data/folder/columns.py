@@ -102,9 +102,8 @@ class Number(Column):
             yield wrong_type(file, column, values.type, "numbers")
             return
         numbers = to_floats(values)
-        yield from at_rows(
-            file, f"column '{column}' is infinite or beyond 3.4e38: correct it", exceeds_float32(numbers)
-        )
+        what = f"column '{column}' is infinite or beyond 3.4e38: correct it"
+        yield from at_rows(file, what, exceeds_float32(numbers))
         if self.missing == "error":
             what = f"column '{column}' has no value: fill it in, or declare missing = \"mean\""
             yield from at_rows(file, what, np.isnan(numbers))
@@ -233,18 +232,16 @@ class Bag(Column):
         else:
             lengths = list_lengths(at)
             differ = (lengths != list_lengths(value)) | (lengths < 0)
-            yield from at_rows(
-                file, f"'{column}.at' and '{column}.value' differ in length or are missing: correct them", differ
-            )
+            what = f"'{column}.at' and '{column}.value' differ in length or are missing: correct them"
+            yield from at_rows(file, what, differ)
             position = to_floats(pc.list_flatten(at))
             row = np.repeat(np.arange(len(at)), lengths.clip(min=0))
             outside = _mask(row[~((position >= 0) & (position < self.width))], len(at))
             what = f"column '{column}.at' has a position outside 0 to {self.width - 1}, or a position twice"
             yield from at_rows(file, what, outside | _has_repeats(row, position, len(at)))
             wrong = _has_bad_number(to_floats(pc.list_flatten(value)), list_lengths(value))
-            yield from at_rows(
-                file, f"column '{column}.value' has NaN, infinite or missing numbers: correct them", wrong
-            )
+            what = f"column '{column}.value' has NaN, infinite or missing numbers: correct them"
+            yield from at_rows(file, what, wrong)
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         at, value = (to_array(table.column(each)) for each in self.file_columns(column))

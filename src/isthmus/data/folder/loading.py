@@ -122,9 +122,8 @@ def _problems_between(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]
     parties = {name: usable[folder] for name, folder in names.items()}
     for folder, contents in usable.items():
         problems[folder] += _problems_with_owners(contents, parties)
-    for folder, found in _problems_of_shared_nodes(
-        {folder: each for folder, each in usable.items() if each.ids is not None}
-    ).items():
+    with_ids = {folder: contents for folder, contents in usable.items() if contents.ids is not None}
+    for folder, found in _problems_of_shared_nodes(with_ids).items():
         problems[folder] += found
     return problems
 
