@@ -20,6 +20,7 @@ from isthmus import store
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer, Answers, Total
+from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
 from isthmus.federation.site import Site, action
 from isthmus.federation.verbs import Federation
@@ -27,7 +28,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.nn.encoders import Encoder, Gcn
-from isthmus.study.loop import Run, RunResult
+from isthmus.study.loop import Run, RunResult, over_parties
 from isthmus.study.setup import check_fit, check_labelled, module_for, module_of, task_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import GraphClassification, NodeClassification
@@ -419,3 +420,96 @@ def test_partys_metrics_are_of_the_chosen_round_also_after_a_stop(tmp_path: Path
     alone = run().method.model_copy(update={"rounds": whole.chosen_round, "select": "last"})
     module = module_for(Gcn(hidden=8), parties, task, 0)
     assert Run(alone, parties, task, module).go().parties == whole.parties
+
+
+# ---- metrics over parties
+
+
+def small_run(ways: dict[str, Any] | None = None, *, there: bool = False, **options: Any) -> Run:
+    """Two rounds at four parties; `there` leaves their data to the transport, as a federation does."""
+    parties = make_node_parties()
+    task = task_for(parties)
+    module = module_for(Gcn(hidden=4), parties, task, 0)
+    method = FedAvg(rounds=2, **options)
+    if not there:
+        return Run(method, parties, task, module, **(ways or {}))
+    transport = LocalTransport([method.site([party], task, module) for party in parties])
+    return Run(method, [], task, module, transport=transport)
+
+
+def test_over_parties_are_the_means_and_the_worst() -> None:
+    tested = {
+        "a": (10, {"test_loss": 1.0, "test_accuracy": 0.9}),
+        "b": (30, {"test_loss": 2.0, "test_accuracy": 0.5}),
+        "c": (20, {"test_loss": 3.0}),
+    }
+    assert over_parties(tested) == {
+        "test_loss": {"mean": 2.0, "weighted": 130 / 60, "worst": 3.0, "worst_party": "c", "parties": 3},
+        "test_accuracy": {"mean": 0.7, "weighted": 0.6, "worst": 0.5, "worst_party": "b", "parties": 2},
+    }
+    assert over_parties({}) == {}
+
+
+def test_over_parties_follow_from_the_parties_metrics_and_the_weighted_mean_is_the_pooled_one() -> None:
+    result = small_run().go()
+    entry, accuracies = result.over_parties["test_accuracy"], [m["test_accuracy"] for m in result.parties.values()]
+    assert entry["weighted"] == pytest.approx(result.metrics["test_accuracy"])
+    assert entry["mean"] == pytest.approx(sum(accuracies) / 4)
+    assert entry["worst"] == min(accuracies) == result.parties[entry["worst_party"]]["test_accuracy"]
+    assert entry["mean"] != entry["weighted"]
+
+
+# ---- which model is evaluated, and who learns the counts
+
+
+def test_the_trained_model_of_each_party_is_evaluated_and_saved() -> None:
+    run = small_run(evaluate_with="trained")
+    result = run.go()
+    assert result.evaluated == "trained"
+    assert result.models.keys() == {"shared", "parties"}
+    right = items = 0
+    for party in make_node_parties():
+        run.module.load_state_dict(result.models["parties"][party.name])
+        run.module.eval()
+        with torch.no_grad():
+            found = run.module(party.graph.x, party.graph.edge_index).argmax(1) == party.graph.y
+        right, items = right + int(found[party.test].sum()), items + int(party.test.sum())
+    assert result.metrics["test_accuracy"] == pytest.approx(right / items)
+    for weights in result.models["parties"].values():
+        assert any(not torch.equal(weight, result.weights[name]) for name, weight in weights.items())
+
+
+def test_what_is_evaluated_does_not_change_training() -> None:
+    sent, trained = (small_run(evaluate_with=way, select="last").go() for way in ("sent", "trained"))
+    assert sent.evaluated == "sent"
+    assert sent.models.keys() == {"shared"}
+    assert all(torch.equal(weight, trained.weights[name]) for name, weight in sent.weights.items())
+    assert sent.metrics != trained.metrics
+
+
+def test_a_resumed_run_has_the_trained_models_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    ways = {"checkpoint": tmp_path / "checkpoint", "save_every": 0.0}
+
+    def stop(at: int, _: Mapping[str, float]) -> None:
+        if at == 2:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        small_run({**ways, "on_round": stop}, evaluate_with="trained").go()
+    resumed, whole = small_run(ways, evaluate_with="trained").go(), small_run(evaluate_with="trained").go()
+    assert resumed.history == whole.history
+    for party, weights in whole.models["parties"].items():
+        assert all(torch.equal(weight, resumed.models["parties"][party][name]) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["study", "federation"])
+def test_asking_for_counts_gives_the_same_metrics_and_the_ledger_says_so(there: bool) -> None:
+    summed, asked = (small_run(there=there, evaluate_by=way).go() for way in ("total", "ask"))
+    assert asked.history == summed.history
+    assert (asked.metrics, asked.chosen_round) == (summed.metrics, summed.chosen_round)
+    for result, verb, eyes in ((summed, "total", "server sees the sum"), (asked, "ask", "server sees each answer")):
+        rows = [row for row in result.ledger.rows() if row["action"] == "evaluate"]
+        assert {(row["verb"], row["eyes"]) for row in rows} == {(verb, eyes)}
+    in_study = small_run().go()
+    assert (asked.parties, asked.over_parties) == (in_study.parties, in_study.over_parties)
+    assert bool(summed.over_parties) is not there
