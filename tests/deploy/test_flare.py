@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.deploy.federated_studies import FEDGC_BY_SGD, study_of
 from tests.deploy.real import Federation, free_port, isthmus, parties_in, rows_of, until, written
-from tests.deploy.test_coordinator import FEDGC_BY_SGD, study_of
 from tests.docs.test_blocks import blocks, commands
 from tests.federation.by_hand import at_folders
 from tests.federation.equal import check_equal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.deploy.test_coordinator import study_of
+from tests.deploy.federated_studies import study_of
 from tests.federation.hosts import InBytes
 
 from isthmus.deploy.hosts import Host, Hosts, split_evenly

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from tests.deploy.federated_studies import in_one_process
 from tests.deploy.real import rows_of
-from tests.deploy.test_coordinator import in_one_process
 
 from isthmus.federation import wire
 from isthmus.study.config import Study

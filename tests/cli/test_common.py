@@ -1,0 +1,79 @@
+"""How flags, `--set` and a study file become one study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.cli.common import read_study
+from isthmus.errors import IsthmusError
+
+FILE = """
+seeds = [4]
+
+[data]
+name = "banks"
+parties = 5
+
+[training]
+rounds = 9
+
+[[methods]]
+name = "fedprox"
+mu = 0.5
+rounds = 7
+
+[[methods]]
+name = "local"
+"""
+NOTHING: dict[str, Any] = {"parties": None}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "study.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_without_a_file_it_is_the_default_study() -> None:
+    study = read_study(None, [], **NOTHING)
+    assert (study.data, [each.name for each in study.method_list()]) == ({"name": "banks"}, ["fedavg"])
+
+
+def test_flags_override_the_file(file: Path) -> None:
+    study = read_study(file, [], parties=2, method=["fedavg,local", "fedgl"], seeds="1,2", hidden=8, rounds=3)
+    assert [each.name for each in study.method_list()] == ["fedavg", "local", "fedgl"]
+    assert {each.rounds for each in study.method_list()} == {3}
+    assert (study.parties, study.seeds, study.model["hidden"]) == (2, [1, 2], 8)
+    assert "parties" not in study.data  # the flag replaces the data set's own option
+
+
+def test_rounds_override_a_methods_own_table(file: Path) -> None:
+    assert [each.rounds for each in read_study(file, [], **NOTHING).method_list()] == [7, 9]
+    assert [each.rounds for each in read_study(file, [], parties=None, rounds=2).method_list()] == [2, 2]
+
+
+def test_assignments_reach_tables_methods_and_all_methods(file: Path) -> None:
+    study = read_study(file, ["data.nodes=60", "fedprox.mu=2.0", "local.lr=0.5", "training.patience=3"], **NOTHING)
+    fedprox, local = study.method_list()
+    assert study.data["nodes"] == 60
+    assert fedprox.model_dump()["mu"] == 2.0
+    assert {each.model_dump()["local"]["lr"] for each in (fedprox, local)} == {0.5}  # an option, not the method 'local'
+    assert {each.patience for each in (fedprox, local)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("assignments", "flags", "says"),
+    [
+        (["fedgl.rounds=3"], {}, "--set fedgl: method 'fedgl' is not in this study: add it with --method fedgl"),
+        ([], {"seeds": "a"}, "--seeds is 'a': give whole numbers separated by commas"),
+        (["nothing.at=1"], {}, "training: no method has an option 'nothing'"),
+    ],
+)
+def test_mistakes_say_what_to_give(file: Path, assignments: list[str], flags: dict[str, Any], says: str) -> None:
+    with pytest.raises(IsthmusError) as error:
+        read_study(file, assignments, **NOTHING, **flags)
+    assert says in str(error.value)

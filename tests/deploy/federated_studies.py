@@ -1,0 +1,80 @@
+"""Studies that tests run in one process and as federations, with the same data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from groups import TwoGroups
+from tests.federation.by_hand import ByHand, Meddler, members_of
+
+from isthmus.deploy.coordinator import Outcome, coordinate
+from isthmus.deploy.remote import Message
+from isthmus.study.config import Study
+from isthmus.study.loop import Run, RunResult
+from isthmus.study.setup import module_for
+
+assert TwoGroups.name == "two-groups"  # importing it registers it
+BANKS = {"data": {"name": "banks"}}
+MOTIFS = {"data": {"name": "motifs", "graphs": 20}}
+SGD = {"optimizer": "sgd", "lr": 0.1}
+FEDGC_BY_SGD = {
+    "name": "fedgc", "ratio": 0.1, "teaching": 10, "local": SGD, "transforming": {**SGD, "epochs": 20},
+    "descent": SGD, "edge_lr": 0.1, "target": {**SGD, "epochs": 50}, "tuning": SGD,
+}  # fmt: skip
+"""FedGC with SGD instead of Adam. Adam turns rounding errors of a sum into full steps, which hundreds
+of epochs on the condensed graph amplify; with SGD the difference stays within 1e-6."""
+STUDIES: dict[str, dict[str, Any]] = {
+    "fedavg": {**BANKS, "methods": [{"name": "fedavg"}]},
+    "fedcog": {**BANKS, "model": {"encoder": "sgc"}, "methods": [{"name": "fedcog"}]},
+    "fedcog-gcn": {**BANKS, "methods": [{"name": "fedcog-gcn"}]},
+    "fedgcn": {**BANKS, "methods": [{"name": "fedgcn"}]},
+    "fedgl": {"data": {"name": "hospitals"}, "methods": [{"name": "fedgl"}]},
+    "fgcl": {**MOTIFS, "methods": [{"name": "fgcl"}], "protect": {"noise": "study"}},
+    "fclg": {**MOTIFS, "task": {"name": "graph-clustering"}, "methods": [{"name": "fclg"}]},
+    "fedgc": {**BANKS, "methods": [{"name": "fedgc", "ratio": 0.1}]},
+    "fedgc by sgd": {**BANKS, "methods": [FEDGC_BY_SGD]},
+    "local": {**BANKS, "methods": [{"name": "local"}]},
+    "fedper": {**BANKS, "methods": [{"name": "fedper"}]},
+    "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
+    "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
+    "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
+    "two-groups": {**BANKS, "methods": [{"name": "two-groups"}]},
+}
+
+
+def study_of(name: str, rounds: int = 3, **more: Any) -> Study:
+    return Study.of({"training": {"rounds": rounds}, "unlabelled": "idle", **STUDIES[name], **more})
+
+
+def in_one_process(study: Study) -> RunResult:
+    """As cohorts of one, with sums in party order."""
+    loaded = study.load(0)
+    module = module_for(study.encoder(), loaded.parties, loaded.task, 0)
+    return Run(study.method_list()[0], loaded.parties, loaded.task, module, seed=0, side_by_side=False).go()
+
+
+def federated(study: Study, base: Path, meddle: Meddler | None = None) -> Outcome:
+    post = ByHand(members_of(base / "data", base / "parties"), meddle)
+    return coordinate(study, post, "s", base / "server", save_every=0)
+
+
+def failing_at(party: str, rounds: set[int], reply: Message | str) -> Meddler:
+    """Calls to train of these rounds get this reply instead of the party's, and so does the greeting after one."""
+    count, greeted = [0], [0]
+
+    def meddle(to: str, message: Message) -> Message | str | None:
+        if to == party and message["do"] == "greet":
+            greeted[0] += 1
+            return reply if greeted[0] == 1 else None
+        if to == party and message.get("action") == "train":
+            count[0] += 1
+            return reply if count[0] in rounds else None
+        return None
+
+    return meddle
+
+
+def with_limits(folder: Path, text: str) -> None:
+    path = folder / "party-1" / "party.toml"
+    path.write_text(f"{path.read_text()}\n[limits]\n{text}\n")

@@ -1,0 +1,128 @@
+"""A party of a federation: its folder, its limits, its noise, its own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.deploy.federated_studies import federated, in_one_process, study_of, with_limits
+from tests.federation.by_hand import ByHand, at_folders, members_of
+
+from isthmus.deploy.coordinator import coordinate
+from isthmus.deploy.member import Member
+from isthmus.errors import IsthmusError
+from isthmus.federation import wire
+from isthmus.federation.site import Site
+from isthmus.protect.options import Protect
+
+
+@pytest.mark.parametrize("name", ["fedavg", "local", "fedper", "ditto", "two-groups", "fedcog-gcn"])
+def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Path) -> None:
+    study = at_folders(study_of(name), tmp_path / "data")
+    here, there = in_one_process(study), federated(study, tmp_path).runs[0]
+    for party in ("party-0", "party-1", "party-2"):
+        (file,) = (tmp_path / "parties" / party / "weights").iterdir()
+        assert file.name == f"s-{name}-0.safetensors"
+        group = next((here.models["groups"][name] for name, own in here.groups.items() if party in own), {})
+        due = {**here.weights, **group, **here.models.get("parties", {}).get(party, {})}
+        found = load_file(file)
+        assert found.keys() == due.keys()
+        assert all(torch.equal(found[weight], due[weight]) for weight in due)
+    own = set(here.models.get("parties", {"": {}}).get("party-0", {})) - set(there.weights)
+    assert not own & {path.rpartition("/")[2] for path, _ in wire.flatten(there.models)}
+
+
+def test_states_are_gone_when_a_run_is_over(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    federated(study, tmp_path)
+    assert not list((tmp_path / "parties").glob("*/kept/*"))
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ('methods = ["fedprox"]', "refused: method 'fedavg' is not among limits.methods (fedprox)"),
+        ('actions = ["introduce", "encode", "evaluate"]', "refused: action 'train' is not among limits.actions"),
+        ('verbs = ["ask"]', "refused: 'total' is not among limits.verbs (ask)"),
+        ("min_contributors = 4", "refused: a total of 3, limits.min_contributors is 4"),
+        ("epsilon = 1.0", "refused: method 'fedavg' adds no noise, but limits.epsilon demands it"),
+    ],
+)
+def test_a_party_refuses_what_its_limits_do_not_allow(limits: str, why: str, tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    with (tmp_path / "data" / "party-1" / "party.toml").open("a") as file:
+        file.write(f"\n[limits]\n{limits}\n")
+    run = federated(study, tmp_path).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
+    assert set(notes) == {"party-1"}
+    assert why in notes["party-1"]
+    assert run.metrics
+
+
+def test_what_a_method_spends_is_known_before_it_runs(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"methods": [{"name": "fgcl", "epsilons": [1.0, 0.5]}], "protect": {}}
+    study = at_folders(study_of("fgcl", **more), tmp_path / "data")
+    for party, epsilon in (("party-0", 1.5), ("party-1", 1.4)):
+        with (tmp_path / "data" / party / "party.toml").open("a") as file:
+            file.write(f"\n[limits]\nepsilon = {epsilon}\n")
+    run = federated(study, tmp_path).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
+    assert set(notes) == {"party-1"}
+    assert "spends epsilon 1.5, limits.epsilon is 1.4" in notes["party-1"]
+
+
+def test_a_folder_of_another_party_is_refused(tmp_path: Path) -> None:
+    at_folders(study_of("fedavg"), tmp_path / "data")
+    (tmp_path / "data" / "party-1").rename(tmp_path / "data" / "party-9")
+    with pytest.raises(IsthmusError, match="is of party 'party-1', but the kit is of 'party-9'"):
+        members_of(tmp_path / "data", tmp_path / "parties")
+
+
+def noisy(member: Member) -> torch.Tensor:
+    """The first view of a party's graphs."""
+    site = member.handler
+    assert isinstance(site, Site)
+    with site.asked():
+        return site.kept.each("prepared")[0]["0"]
+
+
+def test_noise_is_drawn_from_what_the_server_does_not_know(tmp_path: Path) -> None:
+    views: dict[str, torch.Tensor] = {}
+    for noise, name in (("own", "s"), ("own", "t"), ("study", "u")):
+        study = at_folders(study_of("fgcl", protect={"noise": noise}), tmp_path / name / "data")
+        members = members_of(tmp_path / name / "data", tmp_path / name / "parties")
+        coordinate(study, ByHand(members), name, tmp_path / name / "server")
+        views[name] = noisy(members["party-0"])
+    assert torch.equal(views["s"], views["t"])  # the same study spends nothing twice
+    assert not torch.equal(views["s"], views["u"])
+
+
+def test_a_party_that_limits_epsilon_wants_noise_of_its_own(tmp_path: Path) -> None:
+    study = at_folders(study_of("fgcl"), tmp_path / "data")
+    with_limits(tmp_path / "data", "epsilon = 100.0")
+    run = federated(study, tmp_path).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
+    assert set(notes) == {"party-1"}
+    assert "refused: limits.epsilon demands noise of the party's own" in notes["party-1"]
+
+
+def test_a_party_may_ask_for_protected_totals(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    with_limits(tmp_path / "data", 'totals = ["masks"]')
+    with pytest.raises(
+        IsthmusError, match=r"these are missing: 'party-1' \(refused: protect.total is 'none', limits.totals"
+    ):
+        federated(study, tmp_path)
+    masked = study.model_copy(update={"protect": Protect.read({"total": "masks"}, "protect")})
+    assert federated(masked, tmp_path).runs[0].rounds == 3
+
+
+def test_a_party_may_allow_an_action_for_totals_alone(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", training={"rounds": 2, "quorum": 0.5}), tmp_path / "data")
+    with_limits(tmp_path / "data", 'actions = ["introduce", "encode", "total:train", "ask:evaluate"]')
+    run = federated(study, tmp_path).runs[0]
+    failed = {row["action"] for row in run.ledger.rows() if row["status"] == "failed"}
+    assert failed == {"evaluate"}

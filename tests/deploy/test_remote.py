@@ -1,0 +1,355 @@
+"""Messages between the coordinator and the parties: who is missing, who comes back, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.deploy.federated_studies import failing_at, federated, study_of
+from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
+
+from isthmus.deploy.coordinator import coordinate
+from isthmus.deploy.member import Member
+from isthmus.deploy.remote import ActionHandler, Message, RemoteTransport
+from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.federation import wire
+from isthmus.federation.answers import Reply
+from isthmus.federation.transport import Command
+from isthmus.protect.options import Protect
+
+
+def test_a_party_that_is_cut_off_is_named_and_comes_back(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    run = federated(study, tmp_path, failing_at("party-1", {2}, "no answer within 600 s")).runs[0]
+    assert run.rounds == 3
+    failed = [(row["round"], row["action"], row["note"]) for row in run.ledger.rows() if row["status"] == "failed"]
+    assert failed[0] == (2, "train", "action 'train', no answer within 600 s")
+    assert {at for at, _, _ in failed} == {2}
+
+
+def test_a_party_that_was_started_anew_goes_on_from_its_state(tmp_path: Path) -> None:
+    study = at_folders(study_of("local", rounds=4), tmp_path / "data")
+    folder = tmp_path / "data"
+    members = members_of(folder, tmp_path / "parties")
+    began = [0]
+
+    def killed_once(to: str, message: Message) -> Message | str | None:
+        if to == "party-1" and message.get("action") == "train":
+            began[0] += 1
+            if began[0] == 3:
+                post.members["party-1"] = members_of(folder, tmp_path / "parties")["party-1"]
+        return None
+
+    post = ByHand(members, killed_once)
+    run = coordinate(study, post, "s", tmp_path / "server", save_every=0).runs[0]
+    failed = [(row["round"], row["action"]) for row in run.ledger.rows() if row["status"] == "failed"]
+    assert failed == [(3, "train")]
+    assert ("party-1", "restore") in [(to, message["do"]) for to, message in post.sent]
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        ({"parties": ["party-1"], "answers": [b"garbage"], "letters": [], "failures": {}, "answered": 2}, "no payload"),
+        ({"parties": ["party-0"], "answers": [b""], "letters": [], "failures": {}, "answered": 2}, "other parties"),
+        ({"parties": 3}, "no message"),
+        ({"wrong": "out of memory"}, "out of memory"),
+        ({"parties": [], "answers": [], "letters": [], "failures": {"party-0": "x"}, "answered": 1}, "other parties"),
+    ],
+)
+def test_a_reply_that_is_none_is_the_fault_of_its_party_alone(reply: Message, why: str, tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    run = federated(study, tmp_path, failing_at("party-1", {2}, reply)).runs[0]
+    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["status"] == "failed"}
+    assert set(notes) == {"party-1"}
+    assert why in notes["party-1"]
+
+
+def changed_at(party: str, at: int, change: Callable[[Message], None]) -> Callable[[ByHand], Meddler]:
+    """The party's own answer to its `at`-th call to train, changed on its way."""
+
+    def of(post: ByHand) -> Meddler:
+        count = [0]
+
+        def meddle(to: str, message: Message) -> Message | str | None:
+            if to != party or message.get("action") != "train":
+                return None
+            count[0] += 1
+            if count[0] != at:
+                return None
+            reply = post.members[party].handle(message)
+            change(reply)
+            return reply
+
+        return meddle
+
+    return of
+
+
+def test_a_part_that_does_not_fit_the_others_is_left_out(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+
+    def other_form(reply: Message) -> None:
+        reply["answers"] = [wire.encode({"weights": {"w": torch.ones(3)}, "more": torch.ones(2)})]
+
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    post.meddle = changed_at("party-1", 2, other_form)(post)
+    run = coordinate(study, post, "s", tmp_path / "server").runs[0]
+    notes = {(row["party"], row["round"]): row["note"] for row in run.ledger.rows() if row["note"]}
+    assert notes == {("party-1", 2): "action 'train', its part is not like the others'"}
+
+
+def test_a_party_that_lost_its_state_is_not_believed(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+
+    def forgetful(reply: Message) -> None:
+        reply["answered"] -= 1
+
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    post.meddle = changed_at("party-1", 2, forgetful)(post)
+    run = coordinate(study, post, "s", tmp_path / "server").runs[0]
+    first = next(row for row in run.ledger.rows() if row["note"])
+    assert first["party"] == "party-1"
+    assert first["note"].endswith("its state is after 2 actions, not after 3: it was lost")
+
+
+def test_what_was_delivered_meanwhile_comes_to_who_was_cut_off(tmp_path: Path) -> None:
+    members = members_of_banks(tmp_path)
+    cut = {"party-1"}
+    post = ByHand(members, lambda to, message: "cut off" if to in cut else None)
+    transport = RemoteTransport(post, {"do": "begin", "run": "r", "stage": "set-up"})
+    assert set(transport.out) == {"party-1"}
+    transport.send(
+        Command("deliver", transport.parties, "sum_up", payload={p: {"sum": torch.ones(1)} for p in members})
+    )
+    cut.clear()
+    with pytest.raises(IsthmusError, match="nothing is delivered in the set-up"):
+        members["party-0"].handler.deliver("sum_up", {})
+    transport.send(Command("answer", ("party-1",), "introduce", "ask", {}))
+    assert [message["action"] for to, message in post.sent if to == "party-1" and message["do"] == "deliver"] == [
+        "sum_up"
+    ]
+
+
+def members_of_banks(base: Path) -> dict[str, Member]:
+    at_folders(study_of("fedavg"), base / "data")
+    return members_of(base / "data", base / "parties")
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"do": "begin", "run": "r", "stage": "x"}, "unknown stage 'x'"),
+        ({"do": "call", "verb": "exchange", "action": "introduce", "under": 3, "request": b""}, "these bytes are no"),
+        ({"do": "dance"}, "does not know what 'dance' asks for"),
+        ({"do": "restore", "mark": "../../../etc/passwd"}, "has kept no such state"),
+    ],
+)
+def test_a_message_that_is_none_is_refused(message: Message, why: str, tmp_path: Path) -> None:
+    member = members_of_banks(tmp_path)["party-0"]
+    begin = {"run": "r", "stage": "set-up", "protect": Protect().model_dump_json(), "norm": 1000.0}
+    member.handle({"do": "begin", **begin})
+    assert why in member.handle({**begin, **message})["wrong"]
+
+
+def test_messages_to_others_leave_by_exchange_alone(tmp_path: Path) -> None:
+    """A coordinator that says `total` does not get at what `limits.verbs` forbids."""
+    study = at_folders(study_of("fedcog"), tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+
+    def lying(to: str, message: Message) -> Message | str | None:
+        return members[to].handle({**message, "verb": "total"}) if message.get("verb") == "exchange" else None
+
+    with pytest.raises(IsthmusError, match="is not answered by 'total'"):
+        coordinate(study, ByHand(members, lying), "s", tmp_path / "server")
+
+
+def test_a_party_at_work_says_so(tmp_path: Path) -> None:
+    member = members_of_banks(tmp_path)["party-0"]
+    with member._at_work:
+        assert member.handle({"do": "greet"}) == {"busy": True}
+    assert member.handle({"do": "greet"}) == {"run": "", "answered": 0}
+
+
+def test_who_refuses_to_begin_is_not_asked_again(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    with (tmp_path / "data" / "party-1" / "party.toml").open("a") as file:
+        file.write("\n[limits]\nmethods = []\n")
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    coordinate(study, post, "s", tmp_path / "server")
+    assert [message["do"] for to, message in post.sent if to == "party-1"].count("begin") == 2  # set-up, and the run
+
+
+def enlarging(member: Member, times: float) -> None:
+    """Have a party answer weights that are so many times as large; its own check does not hold it back."""
+    called = member._called
+
+    def lying(present: ActionHandler, message: Message) -> Message:
+        if message["action"] == "train":
+            answer = present.answer
+
+            def enlarged(name: str, request: Any, of: Any) -> Reply:
+                reply = answer(name, request, of)
+                columns = {path: column * times for path, column in reply.columns.items()}  # type: ignore[operator]
+                return Reply(reply.parties, columns, reply.weights, (), reply.failures)
+
+            present = SimpleNamespace(answer=enlarged, answered=present.answered)  # type: ignore[assignment, attr-defined]
+        return called(present, message)
+
+    member._called = lying  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("total", ["none", "masks"])
+def test_a_party_whose_answer_is_far_too_large_is_named_and_the_run_goes_on(total: str, tmp_path: Path) -> None:
+    """In the open the server finds out; under masks the party checks itself before it closes its part."""
+    study = study_of("fedavg", protect={"total": total}, training={"rounds": 3, "quorum": 0.5})
+    study = at_folders(study, tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+    enlarging(members["party-1"], 1e4)
+    run = coordinate(study, ByHand(members), "s", tmp_path / "server").runs[0]
+    failed = {(row["action"], row["party"], row["note"]) for row in run.ledger.rows() if row["status"] == "failed"}
+    why = "action 'train', more than 1000 times as large as what was sent (federation.norm)"
+    assert failed == {("train", "party-1", why)}
+    assert run.rounds == 3
+
+
+def test_without_its_own_check_a_far_too_large_part_is_found_by_halves(tmp_path: Path) -> None:
+    study = study_of("fedavg", protect={"total": "masks"}, training={"rounds": 3, "quorum": 0.5})
+    plan = study.model_copy(update={"data": {"name": "banks", "nodes": 400}})
+    study = at_folders(plan, tmp_path / "data", parties=8)
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+    enlarging(members["party-5"], 1e4)
+    begun = members["party-5"]._begun
+
+    def careless(message: Message) -> Message:
+        return begun({**message, "norm": 1e30})
+
+    members["party-5"]._begun = careless  # type: ignore[method-assign]
+    run = coordinate(study, ByHand(members), "s", tmp_path / "server").runs[0]
+    failed = {row["party"]: row["note"] for row in run.ledger.rows() if row["status"] == "failed"}
+    assert "party-5" in failed
+    assert len(failed) == 2
+    assert "left out: more than 125 times as large as what was sent" in failed["party-5"]
+    assert all(float(value.abs().max()) < 10 for _, value in wire.flatten(run.weights))
+
+
+@pytest.mark.parametrize("how", ["again", "swapped", "changed"])
+def test_an_envelope_that_is_not_as_it_was_sent_is_refused(how: str, tmp_path: Path, caplog: Any) -> None:
+    study = study_of("fedcog", training={"rounds": 1, "quorum": 0.5})
+    study = at_folders(study, tmp_path / "data")
+    kept: list[Message] = []
+
+    def meddle(to: str, message: Message) -> Message | str | None:
+        if to != "party-1" or message["do"] != "deliver" or not isinstance(message["mail"], dict):
+            return None
+        kept.append({**message, "mail": dict(message["mail"])})
+        mail = message["mail"]
+        if how == "again" and len(kept) == 2:
+            return post.members[to].handle(kept[0])
+        if how == "swapped" and len(mail) > 1:
+            message["mail"] = dict(zip(mail, reversed(mail.values()), strict=True))
+        if how == "changed":
+            message["mail"] = {sender: data[:-1] + bytes([data[-1] ^ 1]) for sender, data in mail.items()}
+        return None
+
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), meddle)
+    with suppress(IsthmusError):  # all must take part in propagation
+        coordinate(study, post, "s", tmp_path / "server")
+    assert "party 'party-1': refused: an envelope from" in caplog.text
+
+
+def test_the_server_sees_of_messages_no_more_than_their_size(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedcog", rounds=1), tmp_path / "data")
+    found: list[bytes] = []
+
+    class Nosy(ByHand):
+        def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
+            replies = super().send(messages, seconds)
+            for reply in replies.values():
+                for letters in reply.get("letters", []) if isinstance(reply, dict) else []:
+                    found.extend(each["sealed"] for each in letters.values())
+            return replies
+
+    coordinate(study, Nosy(members_of(tmp_path / "data", tmp_path / "parties")), "s", tmp_path / "server")
+    assert found
+    for envelope in found:
+        with pytest.raises(IsthmusError, match="no payload"):
+            wire.decode(envelope[8:])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: {**{k: v for k, v in m.items() if k != "shield"}}, "totals of this run are protected"),
+        (lambda m: {**m, "shield": {**m["shield"], "agreement": "x"}}, "there is no agreement on keys for this sum"),
+    ],
+)
+def test_a_party_does_not_answer_in_the_open_what_is_to_be_protected(change: Any, why: str, tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", protect={"total": "masks"}), tmp_path / "data")
+
+    def meddle(to: str, message: Message) -> Message | str | None:
+        if message["do"] == "call" and message["verb"] == "total":
+            return post.members[to].handle(change(message))
+        return None
+
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), meddle)
+    with pytest.raises(TooFewAnswers, match=why):
+        coordinate(study, post, "s", tmp_path / "server")
+
+
+def test_a_party_without_a_key_to_seal_with_says_so(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members["party-2"].ring = None
+    with pytest.raises(IsthmusError, match="'party-2' has no key to seal with"):
+        coordinate(study, ByHand(members), "s", tmp_path / "server")
+    open_study = study.model_copy(update={"protect": Protect(exchange="none")})
+    assert coordinate(open_study, ByHand(members), "t", tmp_path / "server").runs[0].rounds == 3
+
+
+def test_a_party_that_starts_anew_is_in_masked_sums_again(tmp_path: Path) -> None:
+    study = study_of("fedcog", training={"rounds": 6, "quorum": 0.5}, protect={"total": "masks"})
+    study = at_folders(study, tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+    trained = [0]
+
+    def killed_once(to: str, message: Message) -> Message | str | None:
+        if to == "party-1" and message.get("action") == "train":
+            trained[0] += 1
+            if trained[0] == 3:
+                post.members["party-1"] = members_of(tmp_path / "data", tmp_path / "parties")["party-1"]
+        return None
+
+    post = ByHand(members, killed_once)
+    run = coordinate(study, post, "s", tmp_path / "server", save_every=0).runs[0]
+    rounds = {row["round"] for row in run.ledger.rows() if row["status"] == "failed"}
+    assert rounds == {3}
+    assert run.rounds == 6
+
+
+def test_of_a_full_disk_the_server_learns_that_and_not_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+
+    def full(*told: Any, **more: Any) -> None:
+        error = OSError(28, "No space left on device")
+        raise IsthmusError(f"cannot write {tmp_path}/secret: No space left on device") from error
+
+    monkeypatch.setattr(members["party-1"], "keep", full)
+    said: list[Message | str] = []
+
+    class Listening(ByHand):
+        def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
+            replies = super().send(messages, seconds)
+            said.extend(replies.values())
+            return replies
+
+    run = coordinate(study, Listening(members), "s", tmp_path / "server", save_every=0).runs[0]
+    assert run.rounds == 3
+    assert "cannot keep its state: No space left on device" in str(said)
+    assert "secret" not in str(said)
