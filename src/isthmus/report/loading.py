@@ -215,6 +215,11 @@ class Findings:
     def finished_runs(self, method: str) -> list[RunSummary]:
         return [run for run in self.runs_of(method) if not run.under_way]
 
+    def privacy(self, method: str) -> dict[str, Any]:
+        """The account of its run that spent most; empty without noise."""
+        accounts = [run.privacy for run in self.runs_of(method) if run.privacy]
+        return max(accounts, key=lambda each: float(each["basic"]["epsilon"]), default={})
+
     def is_unfinished(self, method: str) -> bool:
         """Whether none of its runs has finished."""
         return bool(self.runs_of(method)) and not self.finished_runs(method)

@@ -44,10 +44,8 @@ def section(findings: Findings) -> str:
             rows.insert(0, _text_row(pooled))
         elif not rows:
             rows = [_text_row("Nothing left any party.")]
-        privacy = [run.privacy for run in findings.runs_of(method) if run.privacy]
-        if privacy:
-            most = max(privacy, key=lambda each: float(each["basic"]["epsilon"]))
-            rows.append(_text_row(f"What leaves follows from data in which {wording.describe_privacy(most)}."))
+        if privacy := findings.privacy(method):
+            rows.append(_text_row(f"What leaves follows from data in which {wording.describe_privacy(privacy)}."))
         bodies.append(_body(method, f"s{findings.style(method) % 8}", rows))
     names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
     counts = ("Calls", "Parties", "Sent", "Received")

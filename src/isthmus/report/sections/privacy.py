@@ -14,9 +14,8 @@ def section(findings: Findings) -> str:
     """The section's HTML: for each method the run that spent most; empty if no party adds noise."""
     rows, without = [], []
     for method in (each for each in findings.methods if not findings.is_unfinished(each)):
-        spent = [run.privacy for run in findings.runs_of(method) if run.privacy]
-        if spent:
-            rows.append(_row(findings, method, max(spent, key=lambda each: each["basic"]["epsilon"])))
+        if spent := findings.privacy(method):
+            rows.append(_row(findings, method, spent))
         else:
             without.append(method)
     if not rows:
@@ -24,12 +23,12 @@ def section(findings: Findings) -> str:
     names = ("Method", "What is hidden", "Releases")
     counts = ("ε, added up", "δ", "ε, by advanced composition", "δ")
     head = f"<tr>{page.heads(names)}{page.heads(counts, 'n')}</tr>"
-    note = "Whoever sees all that left the parties learns hardly more about one such unit than these bounds allow: the "
-    note += (
-        "chance of whatever they see changes by a factor of e to the ε at most, but for δ. Added up, releases spend "
+    note = (
+        "The bounds hold for a reader of everything that left the parties: with or without one such unit, the chance "
+        "of what the reader sees differs by a factor of at most e to the ε, plus δ. Added up, releases spend the sum "
+        "of their ε; advanced composition gives a smaller bound if there are many small ones. Of several seeds the one "
+        "that spent most is shown."
     )
-    note += "the sum of what each spends; advanced composition says less where there are many small ones. Of several "
-    note += "seeds, the one that spent most."
     if without:
         note += f" No noise in {', '.join(without)}."
     return page.table(head, "".join(rows), note)
