@@ -157,7 +157,8 @@ def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
     columns = {"labelled": _tuples(labelled), "unlabelled": _sums(~known.any(1), items).tolist()}
     if not bool(((y == 0) | (y == 1)).all()):
         means = rows.sum_per_party(y, items) / labelled
-        return _Labels("value", {**columns, "means": [tuple(map(_finite, row)) for row in means.tolist()]}, None)
+        finite = [tuple(value if math.isfinite(value) else None for value in row) for row in means.tolist()]
+        return _Labels("value", {**columns, "means": finite}, None)
     yes = rows.sum_per_party(y, items).long()
     tasks = [task for task, count in enumerate(labelled.sum(0).tolist()) if count]
     distances = [earth_movers(torch.stack([labelled[:, task] - yes[:, task], yes[:, task]], 1)) for task in tasks]
@@ -181,7 +182,3 @@ def _sums(mask: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def _tuples(counts: Tensor) -> list[tuple[int, ...]]:
     return [tuple(row) for row in counts.tolist()]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data.datasets.bags import directed_edges, node_labels, undirected_edges
-from isthmus.data.datasets.public import Sizes, SplitGraph, data_root, download, unpack
+from isthmus.data.datasets.public import Sizes, SplitGraph, data_root, download
 from isthmus.data.datasets.text import read_numbers
 
 
@@ -26,11 +26,6 @@ class Large(SplitGraph):
 
     def raw_folder(self) -> Path:
         return data_root() / self.folder
-
-    def download(self, folder: Path) -> None:
-        archive = download(self.source(), folder)
-        unpack(archive, folder)
-        archive.unlink()
 
     def graph(self) -> Data:
         with self.published_files() as raw:

@@ -117,8 +117,11 @@ class PublicDataSet(DataSet):
         return self.url
 
     def download(self, folder: Path) -> None:
-        """Download the required files into a folder."""
-        download(self.source(), folder)
+        """Download the required files into a folder; a zip archive is unpacked."""
+        path = download(self.source(), folder)
+        if path.suffix == ".zip":
+            unpack(path, folder)
+            path.unlink()
 
     @contextlib.contextmanager
     def published_files(self) -> Iterator[Path]:

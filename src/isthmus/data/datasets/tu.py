@@ -17,7 +17,7 @@ from torch_geometric.utils import coalesce, remove_self_loops
 
 from isthmus.data import rows
 from isthmus.data.datasets.bags import directed_edges
-from isthmus.data.datasets.public import PublicDataSet, Sizes, download, unpack
+from isthmus.data.datasets.public import PublicDataSet, Sizes
 from isthmus.data.datasets.text import read_numbers
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
@@ -53,11 +53,6 @@ class SmallGraphs(PublicDataSet):
 
     def source(self) -> str:
         return f"https://www.chrsmrrs.com/graphkerneldatasets/{self.title}.zip"
-
-    def download(self, folder: Path) -> None:
-        archive = download(self.source(), folder)
-        unpack(archive, folder)
-        archive.unlink()
 
     def load(self, seed: int) -> Pool:
         graph = self.graphs()
