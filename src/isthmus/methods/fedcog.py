@@ -159,14 +159,14 @@ class FedCog(Composed):
         def _border(self) -> None:
             """Add the received sums to the own ones (line 9)."""
             positions, parts, first = [], [], 0
-            for party, came in zip(self.cohort.parties, self._came(), strict=True):
-                positions += [first + at for at, _ in came]
-                parts += [part for _, part in came]
+            for party, received in zip(self.cohort.parties, self._received_sums(), strict=True):
+                positions += [first + at for at, _ in received]
+                parts += [part for _, part in received]
                 first += party.nodes
             self.propagation.add_up(positions, matrices.unpack_all(parts))
             self.inbox.clear()  # received sums may be larger than the parties' data
 
-        def _came(self) -> list[list[tuple[Ints, Payload]]]:
+        def _received_sums(self) -> list[list[tuple[Ints, Payload]]]:
             """For each party the positions of its nodes and their received sums, by letter or all in one."""
             if self.through == "totals":
                 return [self._in_total(*each) for each in self._with_receivers("propagate_total")]
@@ -175,19 +175,19 @@ class FedCog(Composed):
         def _with_receivers(self, name: str) -> Iterator[tuple[Party, Mapping[str, Ints], Any]]:
             return zip(self.cohort.parties, self.propagation.coupling.receivers, self.received(name), strict=True)
 
-        def _in_letters(self, party: Party, expected: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
-            at = positions_of(party, expected, {sender: letter["ids"] for sender, letter in came.items()})
-            return [(at[sender].numpy(), letter) for sender, letter in came.items()]
+        def _in_letters(self, party: Party, expected: Mapping[str, Ints], received: Any) -> list[tuple[Ints, Payload]]:
+            at = positions_of(party, expected, {sender: letter["ids"] for sender, letter in received.items()})
+            return [(at[sender].numpy(), letter) for sender, letter in received.items()]
 
-        def _in_total(self, party: Party, expected: Mapping[str, Ints], came: Any) -> list[tuple[Ints, Payload]]:
+        def _in_total(self, party: Party, expected: Mapping[str, Ints], received: Any) -> list[tuple[Ints, Payload]]:
             nodes = _at_border(party)
             due = np.bincount(np.concatenate([*expected.values(), nodes[:0]]), minlength=party.nodes)[nodes]
-            if not np.array_equal(came["parts"].cpu().numpy(), due):
+            if not np.array_equal(received["parts"].cpu().numpy(), due):
                 raise PartyFailed(
                     party.name,
                     "its list of edges to another party differs from that party's: list every such edge at both",
                 )
-            return [(nodes, {"rows": came["sum"]})]
+            return [(nodes, {"rows": received["sum"]})]
 
         def _outer(self) -> list[Tensor]:
             """Ids of others' nodes for which a party sums up, by party."""

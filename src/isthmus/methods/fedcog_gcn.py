@@ -152,7 +152,7 @@ class FedCogGcn(Method):
                 tape.loss = self._loss(self._output(layer, True)) / float(request["items"])
             else:
                 self._take_back(layer + 1)
-            (slope,) = tape.gradients([tape.came[layer]])
+            (slope,) = tape.gradients([tape.received[layer]])
             return Mail([{sender: {"h": slope[at]} for sender, at in own.items()} for own in tape.arrivals])
 
         @action
@@ -210,17 +210,17 @@ class FedCogGcn(Method):
         def _output(self, layer: int, training: bool) -> Tensor:
             """Border propagation (10) of one layer, before the ReLU."""
             tape, half = self._tape, self._tape.halves[layer]
-            came, tape.arrivals, first = torch.zeros_like(half, requires_grad=False), [], 0
+            received, tape.arrivals, first = torch.zeros_like(half, requires_grad=False), [], 0
             receivers = self.coupling.coupling.receivers
             for party, expected, letters in zip(self.cohort.parties, receivers, self.received("forth"), strict=True):
                 at = positions_of(party, expected, {sender: letter["ids"] for sender, letter in letters.items()})
                 tape.arrivals.append({sender: (first + nodes).to(half.device) for sender, nodes in at.items()})
                 for sender, letter in letters.items():
-                    came.index_add_(0, tape.arrivals[-1][sender], letter["h"])
+                    received.index_add_(0, tape.arrivals[-1][sender], letter["h"])
                 first += party.nodes
-            tape.came.append(came.requires_grad_(training))
+            tape.received.append(received.requires_grad_(training))
             bias = per_row(tape.stacks[f"convs.{layer}.bias"], self.cohort.sizes)
-            return self.coupling.scale * (half + came) + bias
+            return self.coupling.scale * (half + received) + bias
 
         def _loss(self, output: Tensor) -> Tensor:
             """The sum of the loss over the training nodes here."""
@@ -242,7 +242,7 @@ class _Tape:
 
     Arguments:
         stacks: weights, a slice for each party.
-        halves, sent, came: by layer, own sums, sums for others, and sums from others.
+        halves, sent, received: by layer, own sums, sums for others, and sums from others.
         arrivals: by party, which of its nodes each sender sent sums for.
         slopes: by layer, the gradient of the sums sent.
     """
@@ -250,7 +250,7 @@ class _Tape:
     stacks: dict[str, Tensor] = field(default_factory=dict)
     halves: list[Tensor] = field(default_factory=list)
     sent: list[Tensor] = field(default_factory=list)
-    came: list[Tensor] = field(default_factory=list)
+    received: list[Tensor] = field(default_factory=list)
     arrivals: list[dict[str, Tensor]] = field(default_factory=list)
     slopes: dict[int, Tensor] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))

@@ -160,8 +160,8 @@ class FedGC(Matching, Averaging):
         def settle(self, request: Payload) -> Answer:
             """Replace features by the sums over neighbours."""
             self.kept["prepared"] = [
-                {"x": came["degree"].pow(-0.5).unsqueeze(1).to(came["sum"].dtype) * came["sum"]}
-                for came in self.received("sum_up")
+                {"x": received["degree"].pow(-0.5).unsqueeze(1).to(received["sum"].dtype) * received["sum"]}
+                for received in self.received("sum_up")
             ]
             self.invalidate()
             return Answer({})

@@ -76,7 +76,8 @@ class FedGcn(FedAvg):
         def settle(self, request: Payload) -> Answer:
             """From here on the parties train on the sums and on the edges that they know."""
             self.kept["prepared"] = [
-                {"sum": came["sum"], "degree": came["degree"], "ids": came["ids"]} for came in self.received("sum_up")
+                {"sum": received["sum"], "degree": received["degree"], "ids": received["ids"]}
+                for received in self.received("sum_up")
             ]
             return Answer({})
 

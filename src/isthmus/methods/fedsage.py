@@ -226,10 +226,10 @@ class FedSagePlus(FedSage):
             """Return to each party the gradient of its fGen, by distance to the nearest means here."""
             options, letters = self.method.neighgen, []
             each = zip(self._grounds(), self.received("show"), self.generators("compare"), strict=True)
-            for ground, came, source in each:
+            for ground, received, source in each:
                 chosen = _drawn(ground.targets.size(0), options.nodes, source).to(ground.targets.device)
                 targets = ground.targets[chosen]
-                answered = came.items() if targets.size(0) else ()
+                answered = received.items() if targets.size(0) else ()
                 letters.append({who: others_gradients(one["weights"], one["inputs"], targets) for who, one in answered})
             return Mail(letters)
 
@@ -244,10 +244,10 @@ class FedSagePlus(FedSage):
                 self.generators("learn"),
                 strict=True,
             )
-            for state, ground, came, source in each:
+            for state, ground, received, source in each:
                 gradients = own_gradients(options, state["weights"], ground, source)
-                for partner in sorted(came):
-                    for name, gradient in came[partner].items():
+                for partner in sorted(received):
+                    for name, gradient in received[partner].items():
                         gradients[name] = gradients[name] + options.weight_feature * gradient
                 states.append(options.step(state, gradients))
             self.kept["neighgen"] = states

@@ -80,8 +80,8 @@ class SFGC(Condensing):
         source = torch.Generator().manual_seed(seed_of(federation.seed, "expert", state.round))
         begins = int(torch.randint(self.latest + 1, (), generator=source))
         request = {"weights": draw_weights(model.module, source.initial_seed()), "begins": begins}
-        told = federation.total("expert", request)
-        start, goal = told.mean("start"), told.mean("goal")
+        total = federation.total("expert", request)
+        start, goal = total.mean("start"), total.mean("goal")
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
         student = self._student(model.module, start, state.scale * graph["x"], graph["rate"].exp(), state.y)
         far = sum(((student[name] - goal[name]).square().sum() for name in student), torch.zeros(()))
