@@ -1,4 +1,4 @@
-"""Tables fit a terminal of 80 columns; progress is drawn on a terminal, and told in lines elsewhere."""
+"""Tables fit a terminal of 80 columns; progress is drawn on a terminal, and elsewhere printed in lines."""
 
 from __future__ import annotations
 
@@ -145,9 +145,9 @@ def cut(parties: int, classes: int = 3, **changes: Any) -> CutDescription:
     return CutDescription(parties=tuple(each), **{**whole, **changes})
 
 
-def printed(told: CutDescription, width: int = 80) -> list[str]:
+def printed(whole: CutDescription, width: int = 80) -> list[str]:
     out = io.StringIO()
-    show_cut(told, Console(file=out, width=width))
+    show_cut(whole, Console(file=out, width=width))
     return out.getvalue().splitlines()
 
 
@@ -168,15 +168,15 @@ def test_table_of_parties_fits_80_columns(classes: int) -> None:
 
 
 def test_wide_counts_are_not_cut_off() -> None:
-    told = cut(1)
-    wide = replace(told, parties=(replace(told.parties[0], nodes=1_234_567_890, unlabelled=77, labels=(10**9,) * 3),))
+    whole = cut(1)
+    wide = replace(whole, parties=(replace(whole.parties[0], nodes=1_234_567_890, unlabelled=77, labels=(10**9,) * 3),))
     text = " ".join(" ".join(printed(wide, 40)).split())
     assert "1,234,567,890" in text
     assert text.count("1,000,000,000") == 3
     assert "(77 without)" in text
 
 
-def test_of_many_parties_the_first_are_shown_and_all_are_counted() -> None:
+def test_the_first_of_many_parties_are_shown() -> None:
     lines = printed(cut(60, note="A [bold]note."))
     assert len(party_lines(lines)) == 50
     assert lines[-2:] == ["The first 50 parties are shown; --json has all 60.", "A [bold]note."]
@@ -189,6 +189,6 @@ def test_labels_are_headed_by_what_they_say() -> None:
 
 
 def test_name_of_a_party_is_no_markup() -> None:
-    told = cut(1)
-    named = replace(told, parties=(replace(told.parties[0], name="[red]bank[/red]"),))
+    whole = cut(1)
+    named = replace(whole, parties=(replace(whole.parties[0], name="[red]bank[/red]"),))
     assert "[red]bank[/red]" in "".join(printed(named, 200))

@@ -1,4 +1,4 @@
-"""Charts are drawn to scale, and as they are said."""
+"""Charts are drawn to scale, and their descriptions name what they show."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_curves_share_one_scale() -> None:
     assert (y1 - y2) / (y0 - y1) == pytest.approx(2, rel=1e-3)
 
 
-def test_fixed_bounds_make_charts_alike() -> None:
+def test_fixed_bounds_give_charts_one_scale() -> None:
     heights = []
     for values in ([0.2, 0.4], [0.2, 0.9]):
         curve = charts.Curve("m", 0, [1, 2], values, values, values)
@@ -96,7 +96,7 @@ def test_shares_fill_the_bar() -> None:
     assert {"a 75 %", "b 25 %"} <= {text.text for text in ET.fromstring(drawn).iter("text")}
 
 
-def test_parts_are_told_without_colour() -> None:
+def test_parts_have_letters_for_readers_who_see_no_colours() -> None:
     """Letters inside are those of the legend, also where there is no room for the share; a sliver has neither."""
     drawn = charts.stack_chart("t", ["fraud", "other", "rare"], [charts.Stack("bank", (88, 10, 2), "100")])
     texts = [text.text for text in ET.fromstring(drawn).iter("text")]
@@ -121,7 +121,7 @@ def test_a_scatter_keeps_every_item_within_its_frame() -> None:
     assert dots[0][1] == min(y for _, y in dots), "up is more"
 
 
-def test_classes_are_told_apart_by_shape_too() -> None:
+def test_classes_differ_in_shape_too() -> None:
     groups = charts.clouds([(float(kind), 0.0, kind) for kind in range(-1, 9)])
     drawn = ET.fromstring(charts.scatter("t", groups))
     said = {said_over(group): group for group in drawn.iter("g") if said_over(group)}

@@ -52,7 +52,7 @@ def damage_parquet(folder: Path) -> None:
         (damage_parquet, "history.parquet"),
     ],
 )
-def test_bad_input_is_one_line(build: Build, damage: Callable[[Path], None], file: str) -> None:
+def test_bad_input_is_an_error_in_one_line(build: Build, damage: Callable[[Path], None], file: str) -> None:
     folder = build()
     damage(folder)
     with pytest.raises(IsthmusError, match=re.escape(file)) as caught:
@@ -61,7 +61,7 @@ def test_bad_input_is_one_line(build: Build, damage: Callable[[Path], None], fil
     assert str(folder) in str(caught.value)
 
 
-def test_a_description_that_is_none_is_one_line(build: Build) -> None:
+def test_an_invalid_description_is_an_error_in_one_line(build: Build) -> None:
     def damage(parts: dict[str, Any]) -> None:
         parts["results"]["cuts"][0]["parties"][1]["nodes"] = "many"
 
@@ -69,7 +69,7 @@ def test_a_description_that_is_none_is_one_line(build: Build) -> None:
         read_folders([build(change=damage)])
 
 
-def test_what_a_study_wrote_of_its_cut_is_read_back(tmp_path: Path) -> None:
+def test_the_cut_of_a_study_is_read_back(tmp_path: Path) -> None:
     study = Study.of({"data": {"name": "banks", "nodes": 60}, "methods": [{"name": "local", "rounds": 1}]})
     results = run_study(study, tmp_path / "out")
     (folder,) = read_folders([tmp_path / "out"]).folders
@@ -89,7 +89,7 @@ def test_methods_of_several_folders_keep_their_figures(build: Build) -> None:
     assert [setting.main_metric for setting in findings.settings] == ["test_accuracy"]
 
 
-def test_every_setting_has_a_main_metric_of_its_own(build: Build) -> None:
+def test_each_setting_has_its_own_main_metric(build: Build) -> None:
     first, other = build("first"), build("other", change=partial(of_another_task, metric="roc_auc"))
     findings = read_folders([first, other])
     assert {setting.name: setting.main_metric for setting in findings.settings} == {

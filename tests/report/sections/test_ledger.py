@@ -1,4 +1,4 @@
-"""Who saw what is told from the ledger, in a table and in plain words."""
+"""The section on who saw what follows from the ledger."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_protection_is_named_instead_of_a_caveat(build: Build) -> None:
     assert "whoever operates the server" not in page.text
 
 
-def test_what_left_before_any_method_is_told_first(build: Build) -> None:
+def test_the_set_up_comes_before_the_methods(build: Build) -> None:
     folder = build()
     rows = [{**row, "method": "set-up", "seed": -1} for row in ledger_rows("set-up", -1) if row["action"] == "size"]
     rows[0] |= {"status": "failed", "note": "refused: no"}
@@ -83,7 +83,7 @@ def test_what_left_before_any_method_is_told_first(build: Build) -> None:
     assert "refused: no" in page.text
 
 
-def test_what_weighs_a_part_is_said_in_words(build: Build) -> None:
+def test_weights_of_a_mean_are_named_in_words(build: Build) -> None:
     def weigh(parts: dict[str, Any]) -> None:
         for row in parts["ledger"]:
             row["fields"] = f"{row['fields']}, weight of/all[]"
@@ -134,7 +134,7 @@ def test_a_sum_for_the_parties_shows_the_server_whose_rows_they_are(build: Build
     assert "The server's side of the method saw nothing of it but which ids it has and asks for." in text
 
 
-def test_what_a_party_had_is_told_with_its_name_how_often_and_how_many_rows(build: Build) -> None:
+def test_a_party_is_named_with_its_calls_and_rows(build: Build) -> None:
     counts = {"party-0": 1204, "party-1": 30, "party-2": 30, "party-3": 7}
 
     def delivered(parts: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def test_what_a_party_had_is_told_with_its_name_how_often_and_how_many_rows(buil
     assert "once, 10 (party-3) to 1,204 (party-0) summed rows." in text
 
 
-def test_no_sentence_of_a_method_of_the_house_has_a_field_s_name_in_it(tmp_path: Path) -> None:
+def test_every_field_of_the_methods_here_has_a_noun(tmp_path: Path) -> None:
     for at, (encoder, methods) in enumerate(
         {"gcn": ["fedgcn", "fedcog-gcn", "scaffold", "gcond"], "sage": ["fedsage-plus"], "sgc": ["fedcog"]}.items()
     ):

@@ -89,7 +89,7 @@ def test_bars_are_as_long_as_their_shares(build: Build) -> None:
     assert "party-1, class 1: 10 (83.3 %)" in page.source
 
 
-def test_seeds_with_cuts_of_their_own_are_told_apart(build: Build) -> None:
+def test_seeds_with_different_cuts_are_averaged(build: Build) -> None:
     cuts = cut((3, 5), emd=0.5), cut((4,), parties=2, emd=0.8)
     page = Page(write_report([build(change=with_cuts(*cuts))]))
     assert "is 0.60 ± 0.17 (0: all have the same mix" in page.text
@@ -97,7 +97,7 @@ def test_seeds_with_cuts_of_their_own_are_told_apart(build: Build) -> None:
     assert len(bars(page)) == 1 + PARTIES
 
 
-def test_results_of_a_version_that_described_no_cut_still_make_a_page(build: Build) -> None:
+def test_results_without_cuts_still_make_a_page(build: Build) -> None:
     def forget(parts: dict[str, Any]) -> None:
         del parts["results"]["cuts"]
 
@@ -116,7 +116,7 @@ def test_folders_with_the_same_cuts_share_a_part(build: Build) -> None:
     assert text.count("<svg") == 2
 
 
-def test_long_tables_are_folded_and_longer_ones_summed_up(build: Build) -> None:
+def test_long_tables_are_folded_and_longer_ones_summarised(build: Build) -> None:
     folded = Page(write_report([build("folded", change=with_cuts(cut((0,), parties=30)))]))
     assert section(folded).count("<details>") == 1
     assert folded.row("party-29")
