@@ -147,7 +147,7 @@ def members_of_banks(base: Path) -> dict[str, Member]:
         ({"do": "begin", "run": "r", "stage": "x"}, "unknown stage 'x'"),
         ({"do": "call", "verb": "exchange", "action": "introduce", "under": 3, "request": b""}, "these bytes are no"),
         ({"do": "dance"}, "does not know what 'dance' asks for"),
-        ({"do": "restore", "mark": "../../../etc/passwd"}, "has kept no such state"),
+        ({"do": "restore", "mark": "../../../etc/passwd"}, "has no such saved state"),
     ],
 )
 def test_a_message_that_is_none_is_refused(message: Message, why: str, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_of_a_full_disk_the_server_learns_that_and_not_where(tmp_path: Path, mon
         error = OSError(28, "No space left on device")
         raise IsthmusError(f"cannot write {tmp_path}/secret: No space left on device") from error
 
-    monkeypatch.setattr(members["party-1"], "keep", full)
+    monkeypatch.setattr(members["party-1"], "save_state", full)
     said: list[Message | str] = []
 
     class Listening(ByHand):

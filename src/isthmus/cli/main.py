@@ -207,7 +207,7 @@ def advise(
     typer.echo(situation.summary())
     for advice in found:
         names = ", ".join(f"{name} ({more})" if (more := flags(name)) else name for name in advice.methods)
-        typer.echo(f"\n{names}\n  why: {advice.why}\n  what leaves beside models: {advice.leaves}")
+        typer.echo(f"\n{names}\n  why: {advice.why}\n  what else leaves a party, apart from models: {advice.leaves}")
     if not found:
         typer.echo("\nno method: no item has a label, and methods that learn without labels need whole graphs")
 

@@ -83,7 +83,7 @@ def coordinate(
 
 
 def build_plan(study: Study, method: Method, task: Task, agreement: Agreement, run: str, seed: int) -> Message:
-    """Return what a party is told about a run: everything but its own data."""
+    """Return what a party must know about a run: everything but its own data."""
     shares = _shares(study)
     plan = {
         "method": {"name": method.name, **method.model_dump()},

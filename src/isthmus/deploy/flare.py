@@ -361,10 +361,10 @@ def _write_local_files(kit: Kit) -> None:
     if kit.role == "party":
         resources["allow_log_streaming"] = False
     else:
-        kept = kit.folder / "kept"
-        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kept / "snapshots")
+        storage = kit.folder / "kept"
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
         manager = next(each for each in resources["components"] if each["id"] == "job_manager")
-        manager["args"]["uri_root"] = str(kept / "jobs")
+        manager["args"]["uri_root"] = str(storage / "jobs")
     _write_json(local / "resources.json", resources)
     inside = {"host": "127.0.0.1", "listen_host": "127.0.0.1", "connection_security": "clear"}
     _write_json(local / "comm_config.json", {"internal": {"scheme": "tcp", "resources": inside}})

@@ -110,16 +110,16 @@ class Member(PartySide):
             raise IsthmusError("its folder has a problem (read the log at the party)") from error
         return SetUpHandler(self.contents, self.key)
 
-    def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
+    def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
         store.save(self._file(run, mark), saved, private=True)
         others = sorted(self._files(run), key=lambda file: file.stat().st_mtime_ns)
         for file in others[:-2]:  # the server may have missed the last one
             file.unlink(missing_ok=True)
 
-    def kept(self, run: str, mark: str) -> Mapping[str, Any]:
+    def load_state(self, run: str, mark: str) -> Mapping[str, Any]:
         path = self._file(run, mark)
         if not path.exists():
-            raise IsthmusError(f"party '{self.name}' has kept no such state of this run")
+            raise IsthmusError(f"party '{self.name}' has no such saved state: start the study again with --force")
         found: Mapping[str, Any] = store.load(path)
         return found
 

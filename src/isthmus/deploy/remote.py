@@ -497,11 +497,11 @@ class PartySide(ABC):
         """Parties that must be in a sum that this one helps to open, at least."""
 
     @abstractmethod
-    def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
+    def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
         """Put a state aside on this machine."""
 
     @abstractmethod
-    def kept(self, run: str, mark: str) -> Mapping[str, Any]:
+    def load_state(self, run: str, mark: str) -> Mapping[str, Any]:
         """The state put aside under this mark."""
 
     @abstractmethod
@@ -554,7 +554,7 @@ class PartySide(ABC):
             self.handler.deliver(str(message["action"]), {self.name: self._mail(message)})
         elif do == "save":
             with self._on_disk():
-                self.keep(self.run, str(message["mark"]), self.handler.save())
+                self.save_state(self.run, str(message["mark"]), self.handler.save())
         elif do == "models":
             if model := self.handler.models().get(self.name):
                 with self._on_disk():
@@ -670,7 +670,7 @@ class PartySide(ABC):
     def _restorable(self, mark: str) -> Mapping[str, Any]:
         """The state under a mark; a party that has none has lost what it had, and says so from now on."""
         try:
-            return self.kept(self.run, mark)
+            return self.load_state(self.run, mark)
         except IsthmusError:
             self._leave()
             raise

@@ -248,14 +248,14 @@ def run(
     ['test_accuracy', 'test_loss']
     """
     task = Task.named(task)() if isinstance(task, str) else task
-    several = [method] if isinstance(method, str | Method) else list(method)
+    methods = [method] if isinstance(method, str | Method) else list(method)
     if parties is not None and not (isinstance(parties, Sequence) and all(isinstance(p, Party) for p in parties)):
         raise IsthmusError("parties must be a list of Party objects: make them with Party.of_graph or Party.of_graphs")
     if parties and task is not None:
         parties = task.set_masks(list(parties))
     if parties and unlabelled == "error":
         check_labelled(parties)
-    chosen = _with_options(several, options)
+    chosen = _with_options(methods, options)
     check_distinct([each.name for each in chosen], "run")
     encoder = Encoder.named(model)() if isinstance(model, str) else model
     if out is not None and Path(out).exists():
@@ -264,9 +264,12 @@ def run(
     plan = Study.read(
         {"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire, "task": named}, "run"
     )
-    where = plan.torch_device()
+    torch_device = plan.torch_device()
     if out is not None:
-        _make_folder(Path(out))
+        try:
+            Path(out).mkdir(parents=True)
+        except OSError as error:
+            raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
     runs = []
     cuts: dict[int, CutDescription] = {}
     try:
@@ -278,10 +281,12 @@ def run(
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
             for each in chosen:
                 module = module_for(encoder, held, learned, at)
-                runs.append(Run(each, held, learned, module, seed=at, device=where, wire=wire, on_round=on_round).go())
+                runs.append(
+                    Run(each, held, learned, module, seed=at, device=torch_device, wire=wire, on_round=on_round).go()
+                )
     except BaseException:
         if out is not None:
-            Path(out).rmdir()  # made above, and nothing is in it yet
+            Path(out).rmdir()  # created above, still empty
         raise
     whole = {"data": {"name": "parties given in Python"}} if loaded is None else plan.resolved(loaded)
     study = {
@@ -297,14 +302,6 @@ def run(
     if out is not None:
         results.save(Path(out))
     return results
-
-
-def _make_folder(out: Path) -> None:
-    """Create a folder, or raise a one-line error."""
-    try:
-        out.mkdir(parents=True)
-    except OSError as error:
-        raise IsthmusError(f"cannot make the folder {out}: {error.strerror or error}; choose another") from error
 
 
 def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -> list[Method]:
