@@ -2,14 +2,14 @@ import copy
 
 import pytest
 import torch
+from optimisers import OPTIMISERS
 from torch import nn
 
 from helpers import CLASSES, FEATURES, STEADY, assert_close, make_parties, plain_fit
 from isthmus.federation.site import Site, action
 from isthmus.methods.fedavg import FedAvg
-from isthmus.methods.training import LocalTraining, PartyOptimizer
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, Gcn, Gin, Mlp
-from isthmus.nn.per_party import Leaf
 from isthmus.nn.weights import initial_weights
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 
@@ -17,12 +17,6 @@ pytestmark = pytest.mark.usefixtures("double_precision")
 SEED = 5
 SIZES = {"node": {"nodes": (40, 23, 5, 31, 12)}, "graph": {"graphs": (9, 6, 2, 7, 4)}}
 """The first party has most batches, the third has fewest."""
-OPTIMISERS = {
-    "adam": {"optimizer": "adam", "weight_decay": 0.01},
-    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
-    "sgd": {"optimizer": "sgd", "lr": 0.1},
-    "momentum": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
-}
 BATCHES = {
     "full": {"epochs": 4},
     "batches": {"epochs": 3, "batch_size": 3},
@@ -168,12 +162,14 @@ def test_batches_visit_every_training_item_of_a_party_once_an_epoch_in_an_order_
     parties = make_parties(level)
     site, _ = trained(build(Mlp(hidden=8), level), parties, LocalTraining())
     training = LocalTraining(batch_size=2)
-    orders = [torch.cat(list(training._batches(site, epoch))) for epoch in range(2)]
+    with site.asked():
+        orders = [torch.cat(list(training._batches(site, epoch))) for epoch in range(2)]
+        batches = list(training._batches(site, 0))
     items = site.cohort.masks["train"].nonzero().squeeze(1)
     for order in orders:
         assert torch.equal(order.sort().values, items)
     assert not torch.equal(*orders)
-    for batch in training._batches(site, 0):
+    for batch in batches:
         assert torch.equal(batch, batch.sort().values)
         assert torch.bincount(site.cohort.party[batch], minlength=4).max() <= 2
 
@@ -182,52 +178,12 @@ def test_a_pull_is_added_to_the_gradients():
     module, parties = build(Mlp(hidden=8, dropout=0.0), "node"), make_parties("node")
     options = LocalTraining(epochs=3, optimizer="sgd", lr=0.1)
     site, _ = trained(module, parties, options)
-    site.model.load(initial_weights(module))
-    options.fit(site, site.task.loss, pull=lambda leaves: [torch.full_like(leaf.tensor, 0.5) for leaf in leaves])
+    with site.asked():
+        site.model.load(initial_weights(module))
+        options.fit(site, site.task.loss, pull=lambda leaves: [torch.full_like(leaf.tensor, 0.5) for leaf in leaves])
     for at, party in enumerate(parties):
         due, _ = plain_fit(module, party, options, extra=lambda m: 0.5 * sum(p.sum() for p in m.parameters()))
         assert_close({n: w[at] for n, w in site.model.stacks().items()}, initial_weights(due), within=1e-9)
-
-
-# ---- the optimiser alone
-
-
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        ["111", "111", "111", "111"],
-        ["111", "110", "100", "111", "110", "111"],
-        ["111", "100", "100", "111", "001", "111"],
-        ["011", "110", "101", "010"],
-    ],
-    ids=["always", "fewer-and-fewer", "one-far-ahead", "never-all"],
-)
-def test_a_step_moves_the_active_parties_alone_and_counts_for_each(pattern, optimiser):
-    options = LocalTraining(**OPTIMISERS[optimiser])
-    source = torch.Generator().manual_seed(0)
-    start = [torch.randn(3, 4, 2, generator=source), torch.randn(3, 5, generator=source)]
-    leaves = [Leaf(str(at), value.clone().requires_grad_(), (1, 1, 1)) for at, value in enumerate(start)]
-    plain = [[nn.Parameter(value[at].clone()) for value in start] for at in range(3)]
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-    settings = {"lr": options.lr, "weight_decay": options.weight_decay}
-    settings |= {"momentum": options.momentum} if options.optimizer == "sgd" else {}
-    optimisers = [kinds[options.optimizer](values, **settings) for values in plain]
-    mine = PartyOptimizer(options, leaves)
-    for active in pattern:
-        on = [mark == "1" for mark in active]
-        for which, leaf in enumerate(leaves):
-            leaf.tensor.grad = torch.randn(leaf.tensor.shape, generator=source)
-            for at in range(3):
-                plain[at][which].grad = leaf.tensor.grad[at].clone()
-        mine.step(on)
-        for each, moves in zip(optimisers, on, strict=True):
-            if moves:
-                each.step()
-    for which, leaf in enumerate(leaves):
-        assert leaf.tensor.grad is None
-        due = torch.stack([values[which].detach() for values in plain])
-        torch.testing.assert_close(leaf.tensor.detach(), due, rtol=1e-9, atol=1e-9)
 
 
 def test_an_optimiser_is_fresh_in_every_round():
