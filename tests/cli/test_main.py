@@ -295,7 +295,7 @@ MISTAKES = {
     "--method ,": "there is no method",
     "--data bank": "unknown data set 'bank': did you mean 'banks'?",
     "--partition louvian": "unknown partition 'louvian': did you mean 'louvain'?",
-    "--partition given --data motifs": "these data have no owners of their own",
+    "--partition given --data motifs": "these data have no owners: use another partition",
     "--encoder gcnn": "unknown encoder 'gcnn': did you mean 'gcn'?",
     "--set local.lrr=1": "method 'fedavg': unknown option 'local.lrr': did you mean 'lr'?",
     "--set local.lr=fast": "option 'local.lr' is 'fast': input should be a valid number",
