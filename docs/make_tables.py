@@ -104,12 +104,11 @@ def advice() -> str:
     """What parties may have, the methods for it, and what the guide's studies on generated data have found."""
     rows = []
     for each in ROWS:
-        study = shelf.entry(GUIDE, f"guide/{each.study}")
+        name = each.study or each.setting
+        study = shelf.entry(GUIDE, f"guide/{name}")
         figure = next(iter(study.plan.figures))
         names = code(*(kind.name for kind in each.methods()))
-        rows.append(
-            (each.has, names, leaving(each.methods()), f"`guide/{each.study}`, {figure}: {_found(study, figure)}")
-        )
+        rows.append((each.has, names, leaving(each.methods()), f"`guide/{name}`, {figure}: {_found(study, figure)}"))
     return table(
         ("what parties have", "methods", "what leaves beside weights of models, in sums", "what was found"), rows
     )

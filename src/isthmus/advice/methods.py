@@ -98,14 +98,14 @@ class Row:
 
     Attributes:
         has: what parties have, as the guide names it.
-        study: the table of `benchmarks/papers/guide` that shows the gain.
-        why: why such methods fit a situation; nothing where they do not.
+        why: why such methods fit a situation; empty if they do not.
+        study: the table of `benchmarks/papers/guide` that shows the gain, if it is not called as the setting.
     """
 
     setting: str
     has: str
-    study: str
     why: Callable[[Situation], str]
+    study: str = ""
 
     def methods(self) -> list[type[Method]]:
         """Those that it recommends, the first one first."""
@@ -136,7 +136,6 @@ ROWS = (
     Row(
         "coupled",
         "One graph each, nodes with one owner; edges lead to nodes of other parties",
-        "coupled",
         lambda s: (
             f"{s.crossing:,} edges lead to nodes of other parties; each party by itself cannot follow them"
             if s.level == "node" and s.crossing and s.labelled
@@ -146,7 +145,6 @@ ROWS = (
     Row(
         "overlap",
         "One graph each; several parties hold the same nodes",
-        "overlap",
         lambda s: (
             f"{s.shared:,} nodes are with several parties, and what each knows of them can be put together"
             if s.shared and s.labelled and s.classes
@@ -156,7 +154,6 @@ ROWS = (
     Row(
         "condensed",
         "One graph each, nodes with one owner; a small graph that may be handed out is wanted",
-        "condensed",
         lambda s: (
             "where models are to be trained later, or by others: on a synthetic graph in place of the parties' data"
             if s.level == "node" and s.labelled and s.classes
@@ -166,7 +163,6 @@ ROWS = (
     Row(
         "secret-edges",
         "Many small graphs each, whose edges are secret",
-        "secret-edges",
         lambda s: (
             "where it must not be told from a model which edges a graph has"
             if s.level == "graph" and s.labelled
@@ -176,7 +172,6 @@ ROWS = (
     Row(
         "unlabelled",
         "Many small graphs each, without labels",
-        "unlabelled",
         lambda s: (
             f"{s.items - s.labelled:,} of {s.items:,} graphs have no label: embeddings are learned without"
             if s.level == "graph" and s.classes and 2 * s.labelled < s.items
@@ -186,7 +181,6 @@ ROWS = (
     Row(
         "labels",
         "Labels of different kinds at each party",
-        "labels",
         lambda s: (
             f"labels are unlike by {s.emd:.2f}: models drift apart, which these correct; compare with local"
             if s.emd is not None and s.parties > 1 and s.emd >= UNLIKE
@@ -196,8 +190,8 @@ ROWS = (
     Row(
         "any",
         "Nothing of this",
-        "coupled",
         lambda s: "what all others are to be compared with" if s.labelled else "",
+        study="coupled",
     ),
 )
 """From what parties have most in common to what they have least."""
