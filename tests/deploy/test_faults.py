@@ -136,7 +136,7 @@ LIES = """
     def lie(remote):
         import torch
         from safetensors.torch import load, save
-        called = remote.PartySide._called
+        called = remote.PartySide._answer
         state = {"calls": 0}
 
         def changed(tensors, change):
@@ -157,12 +157,12 @@ LIES = """
                     reply["answers"] = [LIES[state["calls"]](load(each)) for each in reply["answers"]]
             return reply
 
-        remote.PartySide._called = lying
+        remote.PartySide._answer = lying
 """
 
 CLOSED_LIES = """
     def lie(remote):
-        closed = remote.PartySide._closed
+        closed = remote.PartySide._close_part
         state = {"calls": 0}
 
         def lying(self, action, reply, request, message):
@@ -174,7 +174,7 @@ CLOSED_LIES = """
                     reply.columns[name] = reply.columns[name] * 1e6
             return self.guard.close_answer(reply, message, self.limit)
 
-        remote.PartySide._closed = lying
+        remote.PartySide._close_part = lying
 """
 """From the third round on what is closed into a sum is a million times too large, and nobody at the party looks."""
 
@@ -197,7 +197,7 @@ def test_answers_that_must_not_be_used_are_dropped_and_named(still: Federation, 
     assert {row["party"] for row in failed} == {"party-1"}
     notes = {row["round"]: row["note"] for row in failed if row["action"] == "train"}
     assert "NaN" in notes[2]
-    assert "due is" in notes[4] or "not like the others" in notes[4]
+    assert "due is" in notes[4] or "differs from the others" in notes[4]
     assert "more than 1000 times as large" in notes[6]
     assert "no payload" in notes[8]
     assert sorted(notes) == [2, 4, 6, 8]

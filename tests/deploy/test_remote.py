@@ -57,7 +57,7 @@ def test_a_party_that_was_started_anew_goes_on_from_its_state(tmp_path: Path) ->
     [
         ({"parties": ["party-1"], "answers": [b"garbage"], "letters": [], "failures": {}, "answered": 2}, "no payload"),
         ({"parties": ["party-0"], "answers": [b""], "letters": [], "failures": {}, "answered": 2}, "other parties"),
-        ({"parties": 3}, "no message"),
+        ({"parties": 3}, "malformed reply"),
         ({"wrong": "out of memory"}, "out of memory"),
         ({"parties": [], "answers": [], "letters": [], "failures": {"party-0": "x"}, "answered": 1}, "other parties"),
     ],
@@ -101,7 +101,7 @@ def test_a_part_that_does_not_fit_the_others_is_left_out(tmp_path: Path) -> None
     post.meddle = changed_at("party-1", 2, other_form)(post)
     run = coordinate(study, post, "s", tmp_path / "server").runs[0]
     notes = {(row["party"], row["round"]): row["note"] for row in run.ledger.rows() if row["note"]}
-    assert notes == {("party-1", 2): "action 'train', its part is not like the others'"}
+    assert notes == {("party-1", 2): "action 'train', its part differs from the others' in fields or shapes"}
 
 
 def test_a_party_that_lost_its_state_is_not_believed(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_what_was_delivered_meanwhile_comes_to_who_was_cut_off(tmp_path: Path) -
     cut = {"party-1"}
     post = ByHand(members, lambda to, message: "cut off" if to in cut else None)
     transport = RemoteTransport(post, {"do": "begin", "run": "r", "stage": "set-up"})
-    assert set(transport.out) == {"party-1"}
+    assert set(transport.absent) == {"party-1"}
     transport.send(
         Command("deliver", transport.parties, "sum_up", payload={p: {"sum": torch.ones(1)} for p in members})
     )
@@ -146,7 +146,7 @@ def members_of_banks(base: Path) -> dict[str, Member]:
     [
         ({"do": "begin", "run": "r", "stage": "x"}, "unknown stage 'x'"),
         ({"do": "call", "verb": "exchange", "action": "introduce", "under": 3, "request": b""}, "these bytes are no"),
-        ({"do": "dance"}, "does not know what 'dance' asks for"),
+        ({"do": "dance"}, "unknown message 'dance'"),
         ({"do": "restore", "mark": "../../../etc/passwd"}, "has no such saved state"),
     ],
 )
@@ -351,5 +351,5 @@ def test_of_a_full_disk_the_server_learns_that_and_not_where(tmp_path: Path, mon
 
     run = coordinate(study, Listening(members), "s", tmp_path / "server", save_every=0).runs[0]
     assert run.rounds == 3
-    assert "cannot keep its state: No space left on device" in str(said)
+    assert "cannot write its state: No space left on device" in str(said)
     assert "secret" not in str(said)

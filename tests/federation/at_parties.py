@@ -38,16 +38,16 @@ class SiteSide(PartySide):
             raise IsthmusError(self.refuses)
         return self.make()
 
-    def permit(self, message: Message) -> None:
+    def check_call(self, message: Message) -> None:
         pass
 
     def min_parties(self) -> int:
         return 1
 
-    def keep(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
+    def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
         self.states[mark] = store.pack(saved)
 
-    def kept(self, run: str, mark: str) -> Mapping[str, Any]:
+    def load_state(self, run: str, mark: str) -> Mapping[str, Any]:
         if mark not in self.states:
             raise IsthmusError("no state under this mark")
         found: Mapping[str, Any] = store.unpack(self.states[mark])
@@ -56,7 +56,7 @@ class SiteSide(PartySide):
     def write_model(self, run: str, weights: wire.Payload) -> None:
         self.model = dict(weights)
 
-    def end(self, run: str) -> None:
+    def delete_states(self, run: str) -> None:
         self.states.clear()
 
 

@@ -55,8 +55,8 @@ def coordinate(
     check_federation(study)
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
     transport = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
-    if transport.out:
-        raise IsthmusError(f"the set-up needs all parties, and these are missing: {format_missing(transport.out)}")
+    if transport.absent:
+        raise IsthmusError(f"the set-up needs all parties, and these are missing: {format_missing(transport.absent)}")
     federation = Federation(transport)
     agreement = agree(federation)
     task = agreement.task(study.named_task())

@@ -17,7 +17,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Reply
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each, Transport
-from isthmus.federation.verbs import without
+from isthmus.federation.verbs import leave_out
 from isthmus.nn.stacks import Column, dense, is_stack
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class HostSide(ABC):
         request = Each(message["each"]) if "each" in message else message["payload"]
         action = message["action"]
         reply = self.site.handle(Command(message["do"], tuple(message["of"]), action, payload=request))
-        reply = without(action, reply, reply.not_carried())
+        reply = leave_out(action, reply, reply.not_carried())
         return {
             "parties": reply.parties,
             "columns": _stacks(reply.columns),

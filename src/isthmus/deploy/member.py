@@ -73,7 +73,7 @@ class Member(PartySide):
     def min_parties(self) -> int:
         return self.limits.min_contributors
 
-    def permit(self, message: Message) -> None:
+    def check_call(self, message: Message) -> None:
         self.limits.permit_call(str(message["verb"]), str(message["action"]), int(message["under"]))
 
     def begin(self, plan: Message) -> ActionHandler:
@@ -127,7 +127,7 @@ class Member(PartySide):
         flat = {name: value.contiguous().clone() for name, value in wire.flatten(weights)}
         store.write(self.state / "weights" / f"{_file_name(run)}.safetensors", save(flat), private=True)
 
-    def end(self, run: str) -> None:
+    def delete_states(self, run: str) -> None:
         for file in self._files(run):
             file.unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
-"""Parties on other machines: the messages between the two sides, whatever engine carries them.
+"""Parties on other machines: the messages between the server and the parties, whatever engine carries them.
 
-An engine has one duty, `Post.send`. A message is a mapping of texts, whole numbers, bytes, and lists and mappings of
-these; what parties say in it is bytes that `wire` checks. Every reply says how many actions its parties have answered,
-so that a party that has lost its state is found out before its answer is used.
+An engine implements one method, `Post.send`. A message is a mapping of texts, whole numbers, bytes, and lists and
+mappings of these; payloads in it are bytes that `wire` checks. Every reply says how many actions the party has
+answered, so a party that lost its state is noticed before its answer is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isthmus.federation.ledger import Verb
 from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
 from isthmus.federation.rules import Rules
 from isthmus.federation.transport import Command, Each, Transport
-from isthmus.federation.verbs import not_due
+from isthmus.federation.verbs import changed_fields
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.options import Protect
 
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
-MOST_SAID = 300
-"""Letters of what a party says of itself that are shown."""
-LONGEST = 4000
-"""Characters of what a party says of the fields in an envelope."""
+LONGEST_REASON = 300
+"""Characters shown of the reason that a party gives."""
+LONGEST_DESCRIPTION = 4000
+"""Characters kept of a party's description of the fields in an envelope."""
 LARGE_MEAN = 20.0
-"""How many times as large as what was sent a mean of answers may be, however many parties it is over."""
-GREETING = 5.0
-"""Seconds that a party which did not answer before has to say that it is there again."""
-GLANCE = 0.02
-"""Seconds that others wait for it to say so."""
+"""A mean of answers may be this many times as large as the request, over however many parties."""
+GREETING_SECONDS = 5.0
+"""Seconds that an absent party has to answer a greeting."""
+GREETING_PAUSE = 0.02
+"""Seconds that a call waits for answers to greetings; later ones count in the next call."""
 
 
 class Refusal(str):
-    """What a party says is wrong, where it has answered at all.
+    """The reason of a party that replied but did not do what it was asked.
 
     Attributes:
-        begun: whether it has begun the run; one whose process was started anew has not.
+        begun: whether it has begun the run; after a restart of its process it has not.
         answered: how many actions it has answered.
     """
 
@@ -63,18 +63,18 @@ class Refusal(str):
 
 
 class Post(ABC):
-    """How messages get to the sites on other machines: the one thing that an engine does."""
+    """Carries messages to the sites on other machines: the one duty of an engine."""
 
     sites: tuple[str, ...]
     """Names of the sites; each hosts the party of its name."""
 
     @abstractmethod
     def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
-        """Send every named site its message at once; its reply, or why there is none after so many seconds."""
+        """Send the messages at once; return each site's reply, or the reason why none came within so many seconds."""
 
 
 class InProcessPost(Post):
-    """Hands messages to parties in this process."""
+    """Hands messages over to parties in this process."""
 
     def __init__(self, parties: Mapping[str, PartySide]) -> None:
         self.members = dict(parties)
@@ -85,7 +85,7 @@ class InProcessPost(Post):
 
 
 class ActionHandler(Protocol):
-    """What stands at a party while a federation runs: a method's `Site`, or what comes before it."""
+    """Answers actions at a party: a method's `Site`, or `Introduction` during set-up."""
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply: ...
 
@@ -101,13 +101,13 @@ class ActionHandler(Protocol):
 class RemoteTransport(Transport):
     """Calls sites on other machines.
 
-    A site that does not answer in time is out until it says that it is there again; nobody waits for it twice. It then
-    gets what was delivered meanwhile; one whose process was started anew also needs `begin`, and its state as it was
-    last saved. One that refuses to begin stays out.
+    A party that does not answer in time is absent, and not asked again, until it answers a greeting. It then gets the
+    deliveries that it missed; if its process restarted, it first begins the run again and restores its last saved
+    state. A party that refuses to begin stays absent.
 
     Arguments:
         post: carries the messages.
-        begin: what a party is told when a run begins; sent again to one that comes back.
+        begin: the message with which a run begins; sent again to a party that restarted.
         protect: how totals and messages are protected.
         rules: how long parties have for an action, and how large answers may be.
         limit: largest payload, in bytes.
@@ -128,28 +128,28 @@ class RemoteTransport(Transport):
         self.limit = limit
         self.sealed = protect.exchange == "sealed"
         protection = protect.protection()
-        self.sums = protection.sums(self, self._wrong, self.rules.tries)
+        self.sums = protection.sums(self, self._check_sum, self.rules.tries)
         self.protections = {"exchange": "sealed"} if self.sealed else {}
         if self.sums is not None:
             self.protections = {**self.protections, "total": protection.name}
         self.sessions: dict[str, bytes] = {}
         self.parties = post.sites
         self.answered = dict.fromkeys(self.parties, 0)
-        self.out: dict[str, str] = {}
+        self.absent: dict[str, str] = {}
         self.refused: set[str] = set()
         self.mark = ""
-        self.at_mark = dict(self.answered)
-        self.missed: dict[str, dict[str, Message]] = {}
+        self.answered_at_mark = dict(self.answered)
+        self.undelivered: dict[str, dict[str, Message]] = {}
         self._greeter = ThreadPoolExecutor(1, thread_name_prefix="greeter")
         self._greeting: Future[dict[str, Message | str]] | None = None
-        for party, reply in self._sent(dict.fromkeys(self.parties, self.begin)).items():
+        for party, reply in self._replies_to(dict.fromkeys(self.parties, self.begin)).items():
             if isinstance(reply, str):
-                self.out[party] = reply
+                self.absent[party] = reply
             else:
-                self._came(party, reply)
+                self._register(party, reply)
             if isinstance(reply, Refusal):
                 self.refused.add(party)
-        self._meet()
+        self._share_sessions()
 
     def send(self, command: Command) -> list[Reply]:
         if command.do == "answer":
@@ -157,34 +157,33 @@ class RemoteTransport(Transport):
             return self._call(command.verb, command.action, command.payload, command.of)
         if command.do == "deliver":
             self._deliver(command)
-        elif command.do == "save":  # every party saves its state on its own machine; here a mark is enough
-            self.mark, self.at_mark = uuid4().hex, dict(self.answered)
-            self._tell_all({"do": "save", "mark": self.mark})
-            return [Reply((), state={"mark": self.mark, "answered": self.at_mark})]
+        elif command.do == "save":  # every party saves its state on its own machine, under this mark
+            self.mark, self.answered_at_mark = uuid4().hex, dict(self.answered)
+            self._notify_all({"do": "save", "mark": self.mark})
+            return [Reply((), state={"mark": self.mark, "answered": self.answered_at_mark})]
         elif command.do == "restore":
             self._restore(command.payload)
         elif command.do == "models":
-            self._tell_all({"do": "models"})
+            self._notify_all({"do": "models"})
         else:
             raise IsthmusError(f"unknown command '{command.do}': run the same version of isthmus everywhere")
         return []
 
     def _call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
-        self._welcome()
-        asked = [party for party in of if party not in self.out]
+        self._readmit()
+        asked = [party for party in of if party not in self.absent]
         packed = packed_request(request, asked, self.limit)
         head = {"do": "call", "verb": verb, "action": action, "under": len(asked)}
         messages = {
             party: {**head, "request": {party: packed[party]} if isinstance(packed, dict) else packed}
             for party in asked
         }
-        replies = [self._reply(verb, party, action, reply) for party, reply in self._sent(messages).items()]
+        replies = [self._reply(verb, party, action, reply) for party, reply in self._replies_to(messages).items()]
         if verb == "total":
-            replies = [self._in_bounds(action, reply, request) for reply in _alike(action, replies)]
-        away = {
-            party: f"action '{action}', out: {why}" for party, why in self.unreachable(of).items() if party not in asked
-        }
-        return [*replies, Reply((), failures=away)] if away else replies
+            replies = [self._in_bounds(action, reply, request) for reply in _of_commonest_form(action, replies)]
+        unasked = self.unreachable([party for party in of if party not in asked])
+        absent = {party: f"action '{action}', absent: {why}" for party, why in unasked.items()}
+        return [*replies, Reply((), failures=absent)] if absent else replies
 
     def _deliver(self, command: Command) -> None:
         """Parties without mail get an empty delivery, which replaces the one before under the same action."""
@@ -192,165 +191,168 @@ class RemoteTransport(Transport):
         for party in command.of:
             mail = packed_mail(command.payload.get(party, {}), self.parties, self.limit)
             messages[party] = {"do": "deliver", "action": command.action, "mail": mail}
-        self._tell({party: message for party, message in messages.items() if party not in self.out})
-        for party in messages.keys() & self.out.keys():
-            missed = self.missed.setdefault(party, {})
+        self._notify({party: message for party, message in messages.items() if party not in self.absent})
+        for party in messages.keys() & self.absent.keys():
+            missed = self.undelivered.setdefault(party, {})
             missed.pop(command.action, None)  # the last delivery comes last
             missed[command.action] = messages[party]
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.mark = str(saved["mark"])
-        self.at_mark = {party: int(count) for party, count in saved["answered"].items()}
+        self.answered_at_mark = {party: int(count) for party, count in saved["answered"].items()}
         for party in self.parties:
-            if party not in self.out:
-                self._call_back(party)
+            if party not in self.absent:
+                self._restore_party(party)
 
     def close(self) -> None:
         """Have the parties drop what they saved for this run."""
-        self._tell_all({"do": "end"})
+        self._notify_all({"do": "end"})
 
     # ---- for protected totals
 
     def reachable(self, asked: Sequence[str]) -> tuple[str, ...]:
-        """Those among these parties that are there."""
-        self._welcome()
-        return tuple(party for party in asked if party not in self.out)
+        """Return those of these parties that are not absent."""
+        self._readmit()
+        return tuple(party for party in asked if party not in self.absent)
 
     def unreachable(self, asked: Sequence[str]) -> dict[str, str]:
-        """Why others of these parties are not there."""
-        return {party: self.out[party] for party in asked if party in self.out}
+        """Return those of these parties that are absent, with the reason."""
+        return {party: self.absent[party] for party in asked if party in self.absent}
 
     def send_step(self, action: str, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, str]]:
-        """Replies of parties that did as they were told, and why others did not."""
+        """Send messages; return the replies, and by party the reason for a missing one."""
         found, missing = {}, {}
-        for party, reply in self._sent(messages).items():
+        for party, reply in self._replies_to(messages).items():
             if isinstance(reply, str):
-                self._settle(party, reply)
+                self._note_failure(party, reply)
                 missing[party] = f"action '{action}', {reply}"
-            elif why := self._count(party, reply, {1 if messages[party]["do"] == "call" else 0}):
+            elif why := self._check_count(party, reply, {1 if messages[party]["do"] == "call" else 0}):
                 missing[party] = f"action '{action}', {why}"
             else:
                 found[party] = reply
         return found, missing
 
-    def _wrong(self, total: Total, request: wire.Payload | Each) -> str:
-        """What is wrong with a sum that nobody could check part by part; one part too many makes less of a mean."""
-        means = {name: value / total.weights[name] for name, value in total.sums.items() if _counts(total, name)}
-        return grown(means, request, max(LARGE_MEAN, self.rules.norm / total.contributors))
+    def _check_sum(self, total: Total, request: wire.Payload | Each) -> str:
+        """Return what is wrong with a sum of unchecked parts; a large part hides in a mean, so the limit is lower."""
+        means = {name: value / total.weights[name] for name, value in total.sums.items() if _has_mean(total, name)}
+        return norm_problem(means, request, max(LARGE_MEAN, self.rules.norm / total.contributors))
 
     # ---- who is there
 
-    def _welcome(self) -> None:
-        """Take back those who were out and are there again; what they say is listened for while the others go on."""
-        if not self.out.keys() - self.refused:
+    def _readmit(self) -> None:
+        """Greet absent parties in the background, and take back those that have answered."""
+        if not self.absent.keys() - self.refused:
             return
         if self._greeting is None:
-            greetings: dict[str, Message] = {party: {"do": "greet"} for party in self.out.keys() - self.refused}
-            self._greeting = self._greeter.submit(self._sent, greetings, GREETING)
+            greetings: dict[str, Message] = {party: {"do": "greet"} for party in self.absent.keys() - self.refused}
+            self._greeting = self._greeter.submit(self._replies_to, greetings, GREETING_SECONDS)
         try:
-            said = self._greeting.result(GLANCE)
+            said = self._greeting.result(GREETING_PAUSE)
         except TimeoutError:
             return
         self._greeting = None
         for party, reply in said.items():
-            if isinstance(reply, str) or party not in self.out or reply.get("busy"):
+            if isinstance(reply, str) or party not in self.absent or reply.get("busy"):
                 continue
             count, due = reply.get("answered"), self.answered[party]
-            if reply.get("run") == self.begin["run"] and count in (due, due + 1):  # only slow, or cut off
-                del self.out[party]
+            if reply.get("run") == self.begin["run"] and count in (
+                due,
+                due + 1,
+            ):  # it was slow or cut off, not restarted
+                del self.absent[party]
                 self.answered[party] = int(count)
-                self._catch_up(party)  # before it meets the others: what it missed is under their keys of then
-                self._meet()
+                self._deliver_missed(party)  # before it gets new session keys: these are sealed with the old ones
+                self._share_sessions()
                 log.warning("party '%s' is back", party)
                 continue
-            found = self._sent({party: self.begin})[party]
+            found = self._replies_to({party: self.begin})[party]
             if not isinstance(found, str):
-                del self.out[party]
-                self._came(party, found)
-                self._meet()
-                self._call_back(party)
+                del self.absent[party]
+                self._register(party, found)
+                self._share_sessions()
+                self._restore_party(party)
 
-    def _came(self, party: str, reply: Message) -> None:
-        """A party has begun; envelopes for the one that it was before its process ended nobody can open."""
+    def _register(self, party: str, reply: Message) -> None:
+        """Keep the session key of a party that has begun; envelopes for its earlier session are useless."""
         if "session" in reply:
-            from isthmus.protect.sealing import is_public_key  # what it needs is an extra
+            from isthmus.protect.sealing import is_public_key  # needs an extra
 
             if not is_public_key(reply["session"]):
-                self._lose(party, "its key to seal with is none")
+                self._exclude(party, "its session key is not a public key")
                 self.refused.add(party)
                 return
             self.sessions[party] = reply["session"]
         if self.sealed:
-            missed = self.missed.get(party, {})
-            self.missed[party] = {action: each for action, each in missed.items() if isinstance(each["mail"], bytes)}
+            sums = {k: each for k, each in self.undelivered.get(party, {}).items() if isinstance(each["mail"], bytes)}
+            self.undelivered[party] = sums
 
-    def _meet(self) -> None:
-        """Tell all that are there with which key each party has begun; what was agreed on with others has served."""
+    def _share_sessions(self) -> None:
+        """Send every party the session keys of all; agreements made under earlier keys are void."""
         if self.sums is not None:
             self.sums.restart()
         if self.sessions:
-            self._tell_all({"do": "meet", "sessions": dict(self.sessions)})
+            self._notify_all({"do": "meet", "sessions": dict(self.sessions)})
 
-    def _catch_up(self, party: str) -> None:
-        """Deliver what it has missed."""
-        for message in self.missed.pop(party, {}).values():
-            self._tell({party: message})
+    def _deliver_missed(self, party: str) -> None:
+        """Send a party the deliveries that it missed."""
+        for message in self.undelivered.pop(party, {}).values():
+            self._notify({party: message})
 
-    def _call_back(self, party: str) -> None:
-        """Have a party go on from the state that it saved last."""
+    def _restore_party(self, party: str) -> None:
+        """Have a party restore the state that it saved last."""
         if not self.mark:
             self.answered[party] = 0
-            self._catch_up(party)
+            self._deliver_missed(party)
             return
-        reply = self._sent({party: {"do": "restore", "mark": self.mark}})[party]
-        due = self.at_mark[party]
+        reply = self._replies_to({party: {"do": "restore", "mark": self.mark}})[party]
+        due = self.answered_at_mark[party]
         if isinstance(reply, str):
-            self._lose(party, reply)
+            self._exclude(party, reply)
         elif reply.get("answered") != due:
-            self._lose(party, f"its state is after {reply.get('answered')} actions, not after {due}: it was lost")
+            self._exclude(party, _lost_state(reply.get("answered"), due))
         else:
             self.answered[party] = due
-            self._catch_up(party)
-            log.warning("party '%s' goes on from its state", party)
+            self._deliver_missed(party)
+            log.warning("party '%s' is back, with its last saved state", party)
 
-    def _lose(self, party: str, why: str) -> None:
-        self.out[party] = why
-        log.warning("party '%s' is out: %s", party, why)
+    def _exclude(self, party: str, why: str) -> None:
+        self.absent[party] = why
+        log.warning("party '%s' is absent: %s", party, why)
 
     # ---- messages
 
-    def _tell(self, messages: Mapping[str, Message]) -> None:
-        """Tell parties what needs no answer but that it came; whom it does not reach is out."""
-        for party, reply in self._sent(messages).items():
+    def _notify(self, messages: Mapping[str, Message]) -> None:
+        """Send messages whose replies carry nothing; a party that does not reply is absent."""
+        for party, reply in self._replies_to(messages).items():
             if isinstance(reply, str):
-                self._lose(party, reply)
+                self._exclude(party, reply)
 
-    def _tell_all(self, message: Message) -> None:
-        """Tell all that are there the same."""
-        self._tell({party: message for party in self.parties if party not in self.out})
+    def _notify_all(self, message: Message) -> None:
+        """Send one message to all parties that are not absent."""
+        self._notify({party: message for party in self.parties if party not in self.absent})
 
-    def _sent(self, messages: Mapping[str, Message], seconds: float | None = None) -> dict[str, Message | str]:
-        """Replies in the order of the parties; one that says that something is wrong is the text that it says."""
+    def _replies_to(self, messages: Mapping[str, Message], seconds: float | None = None) -> dict[str, Message | str]:
+        """Send messages and return the replies in their order, or the reason why there is none."""
         found = self.post.send(messages, self.rules.seconds if seconds is None else seconds) if messages else {}
-        return {party: _read(found.get(party, "no reply")) for party in messages}
+        return {party: _checked(found.get(party, "no reply")) for party in messages}
 
     def _reply(self, verb: Verb, party: str, action: str, reply: Message | str) -> Reply:
         if isinstance(reply, str):
-            self._settle(party, reply)
+            self._note_failure(party, reply)
             return Reply((), failures={party: f"action '{action}', {reply}"})
         try:
             letters = [self._letters(each) for each in reply["letters"]]
             found = PackedReply(tuple(reply["parties"]), list(reply["answers"]), letters, dict(reply["failures"])).open(
                 action, self.limit
             )
-        except Exception:  # whatever a reader stumbles over in a message from outside
-            return Reply((), failures={party: f"action '{action}', a reply that is no message"})
+        except Exception:  # a message from outside may break a reader in any way
+            return Reply((), failures={party: f"action '{action}', malformed reply"})
         letters_to = {to for letters in found.letters for to in letters}
         if found.parties and (bool(found.letters) != (verb == "exchange") or not letters_to <= set(self.parties)):
-            return Reply((), failures={party: f"action '{action}', a reply that does not belong to '{verb}'"})
+            return Reply((), failures={party: f"action '{action}', a reply to another verb than '{verb}'"})
         if set(found.parties) | set(found.failures) != {party}:
             return Reply((), failures={party: f"action '{action}', a reply for other parties"})
-        if why := self._count(party, reply, {1} if found.parties else {0, 1}):
+        if why := self._check_count(party, reply, {1} if found.parties else {0, 1}):
             return Reply((), failures={party: f"action '{action}', {why}"})
         return found
 
@@ -358,41 +360,46 @@ class RemoteTransport(Transport):
         if not self.sealed:
             return dict(letters)
         return {
-            to: wire.Sealed(each["sealed"], int(each["inside"]), str(each["fields"])[:LONGEST])
+            to: wire.Sealed(each["sealed"], int(each["inside"]), str(each["fields"])[:LONGEST_DESCRIPTION])
             for to, each in letters.items()
         }
 
-    def _settle(self, party: str, reply: str) -> None:
-        """A party did not do as it was told: it is out, or has only refused."""
+    def _note_failure(self, party: str, reply: str) -> None:
+        """Note that a party failed: it is absent, or only refused."""
         if not isinstance(reply, Refusal) or not reply.begun:
-            self._lose(party, reply)
-        elif reply.answered == self.answered[party] + 1:  # it ran the action, and then what came of it was wrong
+            self._exclude(party, reply)
+        elif reply.answered == self.answered[party] + 1:  # it ran the action and refused to send the result
             self.answered[party] += 1
 
-    def _count(self, party: str, reply: Message, more: set[int]) -> str:
-        """Why a reply must not be used: its party has not answered as many actions as it should.
+    def _check_count(self, party: str, reply: Message, more: set[int]) -> str:
+        """Return why a reply must not be used: its party has not answered as many actions as it should.
 
         Arguments:
-            more: how many it may have answered since; of one that failed nobody knows when it did.
+            more: how many it may have answered since the last reply; where an action failed, none or one.
         """
         answered, before = reply.get("answered"), self.answered[party]
         if type(answered) is int and answered - before in more:
             self.answered[party] = answered
             return ""
-        why = f"its state is after {answered} actions, not after {before + max(more)}: it was lost"
-        self._lose(party, why)
+        why = _lost_state(answered, before + max(more))
+        self._exclude(party, why)
         return why
 
     def _in_bounds(self, action: str, reply: Reply, request: wire.Payload | Each) -> Reply:
-        """The reply, if it is not much larger than what was sent."""
+        """Drop answers that are much larger than the request."""
         if not reply.parties:
             return reply
-        why = grown({name: slice_of(column, 0) for name, column in reply.columns.items()}, request, self.rules.norm)
+        why = norm_problem(_fields_of(reply), request, self.rules.norm)
         return Reply((), failures=dict.fromkeys(reply.parties, f"action '{action}', {why}")) if why else reply
 
 
-def grown(fields: Mapping[str, Any], request: wire.Payload | Each, norm: float) -> str:
-    """Says of an answer, or a mean of answers, that it is more than `norm` times as large as what was sent."""
+def _fields_of(reply: Reply) -> dict[str, Any]:
+    """The fields of the only party in a reply."""
+    return {name: slice_of(column, 0) for name, column in reply.columns.items()}
+
+
+def norm_problem(fields: Mapping[str, Any], request: wire.Payload | Each, norm: float) -> str:
+    """Return a complaint if an answer, or a mean of answers, is more than `norm` times as large as the request."""
     sent = {} if isinstance(request, Each) else dict(wire.flatten(request))
     pairs = [
         (value.double(), sent[name].double())
@@ -405,53 +412,62 @@ def grown(fields: Mapping[str, Any], request: wire.Payload | Each, norm: float) 
     return "" if size <= norm * due else f"more than {norm:g} times as large as what was sent (federation.norm)"
 
 
-def _counts(total: Total, name: str) -> bool:
-    """Whether a field has a mean: one weight, above zero."""
+def _lost_state(answered: Any, due: int) -> str:
+    return f"its state is after {answered} actions, not after {due}: it was lost"
+
+
+def _has_mean(total: Total, name: str) -> bool:
+    """Whether a field has one weight, above zero."""
     weight = total.weights[name]
     return isinstance(weight, float | int) and weight > 0
 
 
-def _read(reply: Any) -> Message | str:
+def _checked(reply: Any) -> Message | str:
     if isinstance(reply, str):
         return reply
     if not isinstance(reply, dict):
-        return "a reply that is no message"
+        return "malformed reply"
     if "wrong" not in reply:
         return reply
-    wrong = Refusal(_cleaned(reply["wrong"]))
+    wrong = Refusal(_printable(reply["wrong"]))
     wrong.begun, wrong.answered = bool(reply.get("begun", True)), reply.get("answered")
     return wrong
 
 
-def _cleaned(text: Any) -> str:
-    """A party's own words, fit to be shown: it may send anything at all.
+def _printable(text: Any) -> str:
+    """A text from a party, fit to be shown in a terminal.
 
-    >>> _cleaned("gone\\x1b[2J" + 400 * "!")[:12]
+    >>> _printable("gone\\x1b[2J" + 400 * "!")[:12]
     'gone [2J!!!!'
     """
-    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:MOST_SAID])
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:LONGEST_REASON])
     return " ".join(printable.split())
 
 
-def _alike(action: str, replies: Sequence[Reply]) -> list[Reply]:
-    """Parts of a sum that fit together: those of most parties; who has another form than these is left out."""
-    forms = [_form(reply) for reply in replies]
+def _of_commonest_form(action: str, replies: Sequence[Reply]) -> list[Reply]:
+    """Leave out parts of a sum whose fields or shapes differ from those of most parties."""
+    forms = [_form_of(reply) for reply in replies]
     counted = Counter(form for form, reply in zip(forms, replies, strict=True) if reply.parties)
     if len(counted) < 2:
         return list(replies)
     (most, times), (_, next_times) = counted.most_common(2)
     if times == next_times:
-        return list(replies)  # nobody can say whose is wrong
+        return list(replies)  # a tie does not say which ones are wrong
     return [
         reply
         if form == most or not reply.parties
-        else Reply((), failures=dict.fromkeys(reply.parties, f"action '{action}', its part is not like the others'"))
+        else Reply(
+            (),
+            failures=dict.fromkeys(
+                reply.parties, f"action '{action}', its part differs from the others' in fields or shapes"
+            ),
+        )
         for form, reply in zip(forms, replies, strict=True)
     ]
 
 
-def _form(reply: Reply) -> tuple[Any, ...]:
-    """Names of the fields, and what tensors must have in common to be added; of keyed rows there may be any number."""
+def _form_of(reply: Reply) -> tuple[Any, ...]:
+    """Field names, and dtypes and shapes that tensors need to be added; the number of rows by id may differ."""
     keyed = "ids" in reply.columns
     said = []
     for name, column in sorted({**reply.columns, **{f"weight of {w}": c for w, c in reply.weights.items()}}.items()):
@@ -464,11 +480,11 @@ def _form(reply: Reply) -> tuple[Any, ...]:
 
 
 class PartySide(ABC):
-    """What a party's machine does with the messages that come; the engine hands them on as they are.
+    """Answers the server's messages on a party's machine, as the engine hands them over.
 
     Arguments:
         name: of the party.
-        ring: its keys, to seal with.
+        ring: its keys, to seal messages with.
         limit: largest payload, in bytes.
     """
 
@@ -482,76 +498,76 @@ class PartySide(ABC):
         self.norm = math.inf
         self.channel: Channel | None = None
         self.guard: Guard | None = None
-        self._at_work = Lock()
+        self._lock = Lock()
 
     @abstractmethod
     def begin(self, plan: Message) -> ActionHandler:
-        """What stands at this party from now on."""
+        """Return what answers this party's actions in the run."""
 
     @abstractmethod
-    def permit(self, message: Message) -> None:
-        """An error for a call that the party's limits do not allow."""
+    def check_call(self, message: Message) -> None:
+        """Raise an error for a call that the party's limits do not allow."""
 
     @abstractmethod
     def min_parties(self) -> int:
-        """Parties that must be in a sum that this one helps to open, at least."""
+        """Return how many parties a sum needs for this party to help open it."""
 
     @abstractmethod
     def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
-        """Put a state aside on this machine."""
+        """Write a state on this machine."""
 
     @abstractmethod
     def load_state(self, run: str, mark: str) -> Mapping[str, Any]:
-        """The state put aside under this mark."""
+        """Read the state that was written under this mark."""
 
     @abstractmethod
     def write_model(self, run: str, weights: wire.Payload) -> None:
         """Write the party's model, the best so far, to this machine."""
 
     @abstractmethod
-    def end(self, run: str) -> None:
-        """What was put aside for this run has served."""
+    def delete_states(self, run: str) -> None:
+        """Delete all states of a run that is over."""
 
     def handle(self, message: Message) -> Message:
-        """The reply to any message; whatever goes wrong is a reply too. One is worked on at a time."""
-        if message.get("do") == "greet" and not self._at_work.acquire(blocking=False):
+        """Reply to any message, one at a time; an error is a reply too."""
+        if message.get("do") == "greet" and not self._lock.acquire(blocking=False):
             return {"busy": True}
         if message.get("do") != "greet":
-            self._at_work.acquire()
+            self._lock.acquire()
         try:
             return self._handle(message)
         except IsthmusError as error:
             text = " ".join(str(error).split())
-            log.info("party '%s' did not answer: %s", self.name, text)  # who must show what it refused has it here
-            return self._wrong(text)
-        except Exception as error:  # a foreign text may quote data: it stays in the log of this machine
+            log.info("party '%s' did not answer: %s", self.name, text)  # shows auditors what it refused
+            return self._refusal(text)
+        except Exception as error:  # its text may quote data, so it stays in the log of this machine
             log.exception("party '%s'", self.name)
-            return self._wrong(f"{type(error).__name__} (the log at the party says more)")
+            return self._refusal(f"{type(error).__name__} (see the log at the party)")
         finally:
-            self._at_work.release()
+            self._lock.release()
 
     def _handle(self, message: Message) -> Message:
         do = message.get("do")
         if do == "greet":
-            return {"run": self.run, "answered": self._answered()}
+            return {"run": self.run, "answered": self._count_answered()}
         if do == "begin":
-            return self._begun(message)
+            return self._begin_run(message)
         if self.handler is None:
             raise IsthmusError(f"party '{self.name}' has not begun this run")
         if do == "call":
-            self.permit(message)
-            return self._called(self.handler, message)
+            self.check_call(message)
+            return self._answer(self.handler, message)
         if do == "restore":
-            saved = self._restorable(str(message["mark"]))
+            saved = self._saved_state(str(message["mark"]))
             self.handler.restore(saved)
         elif do == "meet":
             if self.channel is not None:
                 others = {party: key for party, key in message["sessions"].items() if party != self.name}
                 self.channel.set_sessions(others)
         elif do == "shield":
-            return {**self._shielded(message), "answered": self._answered()}
+            return {**self._answer_step(message), "answered": self._count_answered()}
         elif do == "deliver":
-            self.handler.deliver(str(message["action"]), {self.name: self._mail(message)})
+            self.handler.deliver(str(message["action"]), {self.name: self._open_mail(message)})
         elif do == "save":
             with self._on_disk():
                 self.save_state(self.run, str(message["mark"]), self.handler.save())
@@ -560,28 +576,32 @@ class PartySide(ABC):
                 with self._on_disk():
                     self.write_model(self.run, model)
         elif do == "end":
-            self.end(self.run)
+            self.delete_states(self.run)
         else:
-            raise IsthmusError(f"party '{self.name}' does not know what '{do}' asks for")
-        return {"answered": self._answered()}
+            raise IsthmusError(
+                f"party '{self.name}': unknown message '{do}': run the same version of isthmus everywhere"
+            )
+        return {"answered": self._count_answered()}
 
-    def _begun(self, message: Message) -> Message:
-        """Begin a run; a plan that is refused leaves nothing of the one before."""
-        self._leave()
+    def _begin_run(self, message: Message) -> Message:
+        """Begin a run; if the party refuses the plan, nothing is left of the run before."""
+        self._reset()
         self.protect, self.norm = Protect.model_validate_json(message["protect"]), float(message["norm"])
         protection, run = self.protect.protection(), str(message["run"])
         self.channel = self.guard = None
         if self.ring is not None:
-            from isthmus.protect.sealing import Channel  # what it needs is an extra
+            from isthmus.protect.sealing import Channel  # needs an extra
 
             self.channel = Channel(self.ring, run)
             self.guard = protection.guard(self.channel, self.min_parties())
         elif self.protect.exchange == "sealed" or protection.name != "none":
-            raise IsthmusError(f"party '{self.name}' has no key to seal with: make kits with this version of isthmus")
+            raise IsthmusError(
+                f"party '{self.name}' has no key to seal with: make its kit again with isthmus federation new"
+            )
         self.handler, self.run = self.begin(message), run
         return {"answered": 0, **({} if self.channel is None else {"session": self.channel.session})}
 
-    def _called(self, handler: ActionHandler, message: Message) -> Message:
+    def _answer(self, handler: ActionHandler, message: Message) -> Message:
         action, request = str(message["action"]), opened_request(message["request"], self.limit)
         if message["verb"] == "total" and self.guard is not None and "shield" not in message:
             raise IsthmusError(f"refused: totals of this run are protected, action '{action}' is not")
@@ -589,38 +609,38 @@ class PartySide(ABC):
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         if "shield" in message:
-            return {**self._closed(action, reply, request, message), "answered": self._answered()}
+            return {**self._close_part(action, reply, request, message), "answered": self._count_answered()}
         packed = PackedReply.of(action, reply, self.limit)
-        letters = [self._sealed(action, each, own) for each, own in zip(packed.letters, reply.letters, strict=False)]
+        letters = [self._seal(action, each, own) for each, own in zip(packed.letters, reply.letters, strict=False)]
         return {
             "parties": list(packed.parties),
             "answers": list(packed.answers),
             "letters": letters,
             "failures": dict(packed.failures),
-            "answered": self._answered(),
+            "answered": self._count_answered(),
         }
 
-    def _closed(self, action: str, reply: Reply, request: wire.Payload | Each, message: Message) -> Message:
-        """A part of a protected sum. Nobody can check it once it is closed, so that is done here."""
+    def _close_part(self, action: str, reply: Reply, request: wire.Payload | Each, message: Message) -> Message:
+        """Close a part of a protected sum, after the checks that nobody can make on a closed one."""
         if self.guard is None:
             raise IsthmusError(f"refused: totals of this run are not protected, action '{action}' is")
-        faults = [*reply.failures.values(), *reply.not_carried().values(), *not_due(reply, request).values()]
+        faults = [*reply.failures.values(), *reply.not_carried().values(), *changed_fields(reply, request).values()]
         why = next(iter(faults), "")
         if not why:
-            why = grown({name: slice_of(column, 0) for name, column in reply.columns.items()}, request, self.norm)
+            why = norm_problem(_fields_of(reply), request, self.norm)
         if why:
             raise IsthmusError(why.removeprefix(f"action '{action}', "))
         return self.guard.close_answer(reply, message, self.limit)
 
-    def _shielded(self, message: Message) -> Message:
+    def _answer_step(self, message: Message) -> Message:
         if self.guard is None:
             raise IsthmusError("refused: totals of this run are not protected")
         if message["step"] == "again":
             return self.guard.close_again(message["shield"], self.limit)
         return self.guard.answer_step(message)
 
-    def _sealed(self, action: str, packed: Mapping[str, Any], letters: Mapping[str, Any]) -> dict[str, Any]:
-        """Letters in envelopes, each with what the ledger says of it."""
+    def _seal(self, action: str, packed: Mapping[str, Any], letters: Mapping[str, Any]) -> dict[str, Any]:
+        """Seal letters, each with its size and fields for the ledger."""
         if self.protect.exchange != "sealed" or self.channel is None:
             return dict(packed)
         about = f"exchange {action}"
@@ -633,18 +653,18 @@ class PartySide(ABC):
             for to, data in packed.items()
         }
 
-    def _mail(self, message: Message) -> Mapping[str, Any]:
+    def _open_mail(self, message: Message) -> Mapping[str, Any]:
         if "shield" in message:
             if self.guard is None:
                 raise IsthmusError("refused: totals of this run are not protected")
             return self.guard.read_total(message["shield"], self.limit)
         mail, action = message["mail"], str(message["action"])
         if isinstance(mail, Mapping) and self.protect.exchange == "sealed" and self.channel is not None:
-            mail = {sender: data for sender, each in mail.items() if (data := self._letter(sender, each, action))}
+            mail = {sender: data for sender, each in mail.items() if (data := self._open_letter(sender, each, action))}
         return opened_mail(mail, self.limit)
 
-    def _letter(self, sender: str, envelope: bytes, action: str) -> bytes:
-        """What is in an envelope; one that is refused, or has no payload in it, is as if it had not come."""
+    def _open_letter(self, sender: str, envelope: bytes, action: str) -> bytes:
+        """Open an envelope; one that cannot be opened, or has no payload in it, is dropped."""
         assert self.channel is not None
         try:
             data = self.channel.open(sender, envelope, f"exchange {action}")
@@ -654,29 +674,29 @@ class PartySide(ABC):
             return b""
         return data
 
-    def _wrong(self, why: str) -> Message:
-        return {"wrong": why, "begun": self.handler is not None, "answered": self._answered()}
+    def _refusal(self, why: str) -> Message:
+        return {"wrong": why, "begun": self.handler is not None, "answered": self._count_answered()}
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """What goes wrong on this machine's disk is said without the folder, which is nobody else's business."""
+        """Leave the name of the folder out of errors of this machine's disk."""
         try:
             yield
         except IsthmusError as error:
             log.error("party '%s': %s", self.name, error)
-            reason = getattr(error.__cause__, "strerror", None) or "the log at the party says more"
-            raise IsthmusError(f"cannot keep its state: {reason}") from error
+            reason = getattr(error.__cause__, "strerror", None) or "see the log at the party"
+            raise IsthmusError(f"cannot write its state: {reason}") from error
 
-    def _restorable(self, mark: str) -> Mapping[str, Any]:
-        """The state under a mark; a party that has none has lost what it had, and says so from now on."""
+    def _saved_state(self, mark: str) -> Mapping[str, Any]:
+        """Read the state under a mark; a party without it has lost its state, so it must begin again."""
         try:
             return self.load_state(self.run, mark)
         except IsthmusError:
-            self._leave()
+            self._reset()
             raise
 
-    def _leave(self) -> None:
+    def _reset(self) -> None:
         self.handler, self.run = None, ""
 
-    def _answered(self) -> int:
+    def _count_answered(self) -> int:
         return sum(getattr(self.handler, "answered", ()))

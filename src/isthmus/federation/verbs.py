@@ -262,12 +262,12 @@ class Federation:
         sent: dict[str, int] = {}
         for at, reply in enumerate(replies):
             _check_verb(verb, action, reply)
-            arrived = without(action, reply, reply.not_carried())
+            arrived = leave_out(action, reply, reply.not_carried())
             sizes = _sizes(arrived)
             over = _too_large(arrived, sizes, self.transport.limit)
             sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}
-            arrived = without(action, arrived, over)
-            replies[at] = without(action, arrived, not_due(arrived, request if like else {}))
+            arrived = leave_out(action, arrived, over)
+            replies[at] = leave_out(action, arrived, changed_fields(arrived, request if like else {}))
         missing = _failures(replies)
         fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
         rows = {party: count for reply in replies for party, count in _rows_sent(reply).items()}
@@ -443,7 +443,7 @@ def _too_large(reply: Reply, sizes: Sequence[int], limit: int) -> dict[int, str]
     return over
 
 
-def not_due(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
+def changed_fields(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
     """Positions of parties that answered a field of the request in another shape or type than it was sent."""
     expected = {} if isinstance(request, Each) else dict(wire.flatten(request))
     faulty: dict[int, str] = {}
@@ -462,7 +462,7 @@ def not_due(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
     return faulty
 
 
-def without(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
+def leave_out(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
     """The reply without the parties whose answers must not be used, each of them named with the reason."""
     if not faulty:
         return reply
