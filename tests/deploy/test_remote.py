@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,15 +12,20 @@ from typing import Any
 import pytest
 import torch
 from tests.deploy.federated_studies import failing_at, federated, study_of
+from tests.federation.at_parties import Post, transport_of
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
+from tests.federation.scripted import NAMES, number, site_of
 
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import ActionHandler, Message, RemoteTransport
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.federation.answers import Reply
+from isthmus.federation.answers import Answer, Mail, Reply
+from isthmus.federation.rules import Rules
+from isthmus.federation.site import Site
 from isthmus.federation.transport import Command
+from isthmus.federation.verbs import Federation
 from isthmus.protect.options import Protect
 
 
@@ -353,3 +359,155 @@ def test_of_a_full_disk_the_server_learns_that_and_not_where(tmp_path: Path, mon
     assert run.rounds == 3
     assert "cannot write its state: No space left on device" in str(said)
     assert "secret" not in str(said)
+
+
+# ---- small sites over messages
+
+
+def counting(site: Site, request: Any) -> Any:
+    """Counts calls and says what came, or sends a message to party-1, or fails."""
+    if request.get("fail") and site.cohort.names == ("party-1",):
+        raise ValueError("row 17 of the patients")
+    if request.get("send"):
+        return Mail([{"party-1": {"n": number(name)}} if name != "party-1" else {} for name in site.cohort.names])
+    site.kept["calls"] = site.kept.get("calls", torch.tensor(0)) + 1
+    return Answer({"calls": site.kept["calls"], "came": [len(box) for box in site.received("say")]})
+
+
+def over_messages(**options: Any) -> tuple[Federation, RemoteTransport, Post]:
+    transport, post = transport_of(lambda here: site_of(counting, here), **options)
+    return Federation(transport, quorum=0.5), transport, post
+
+
+def ask(federation: Federation, **request: Any) -> dict[str, tuple[int, int]]:
+    """By party its calls and letters; a greeting may take a moment."""
+    time.sleep(0.05)
+    answers = federation.ask("say", request)
+    return {party: (int(answer["calls"]), answer["came"]) for party, answer in answers.items()}
+
+
+def test_a_slow_party_is_absent_and_gets_what_it_missed_when_it_is_back() -> None:
+    federation, transport, post = over_messages()
+    ask(federation)
+    post.replies["party-1"] = "no answer within 600 s"
+    assert list(ask(federation)) == ["party-0", "party-2", "party-3"]
+    federation.exchange("say", {"send": True})
+    assert transport.absent == {"party-1": "no answer within 600 s"}
+    post.replies.clear()
+    assert ask(federation)["party-1"] == (2, 3)
+    assert not transport.absent
+    notes = [row["note"] for row in federation.ledger.rows() if row["status"] == "failed"]
+    assert notes == ["action 'say', no answer within 600 s", "action 'say', absent: no answer within 600 s"]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_party_that_restarted_begins_again_and_goes_on_from_its_saved_state(saved: bool) -> None:
+    federation, transport, post = over_messages()
+    ask(federation)
+    if saved:
+        federation.save()
+    side = post.members["party-1"]
+    side.handler, side.run = None, ""
+    assert list(federation.ask("say", {}).missing) == ["party-1"]
+    assert "has not begun this run" in transport.absent["party-1"]
+    assert ask(federation)["party-1"] == ((2, 0) if saved else (1, 0))
+
+
+def test_a_party_that_lost_its_saved_state_stays_out() -> None:
+    federation, transport, post = over_messages()
+    ask(federation)
+    federation.save()
+    side = post.members["party-1"]
+    side.handler, side.run = None, ""
+    side.states.clear()
+    for _ in range(3):
+        assert "party-1" not in ask(federation)
+    assert transport.absent["party-1"] == "no state under this mark"
+
+
+def test_a_party_that_refuses_to_begin_is_never_asked_again() -> None:
+    parties = transport_of(lambda here: site_of(counting, here))[1].members
+    parties["party-2"].refuses = "refused: the method is not among limits.methods"
+    transport = RemoteTransport(post := Post(parties), {"do": "begin", "run": "r2"})
+    federation = Federation(transport, quorum=0.5)
+    parties["party-2"].refuses = ""
+    post.sent.clear()
+    for _ in range(2):
+        assert list(ask(federation)) == ["party-0", "party-1", "party-3"]
+    assert "party-2" not in {party for party, _ in post.sent}
+    assert transport.absent == {"party-2": "refused: the method is not among limits.methods"}
+
+
+def test_an_error_of_foreign_code_does_not_leave_the_party() -> None:
+    federation, transport, _ = over_messages()
+    missing = federation.ask("say", {"fail": True}).missing
+    assert missing == {"party-1": "action 'say', ValueError (see the log at the party)"}
+    assert not transport.absent  # it failed at the action and is there
+    assert ask(federation)["party-1"] == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda reply: 7, "malformed reply"),
+        (lambda reply: {**reply, "answers": [b"nothing"]}, "not in safetensors form"),
+        (lambda reply: {"answered": 1}, "malformed reply"),
+        (lambda reply: {**reply, "parties": ["party-2"]}, "a reply for other parties"),
+        (lambda reply: {**reply, "letters": [{"party-0": b""}]}, ""),
+        (lambda reply: {**reply, "answered": 9}, "its state is after 9 actions, not after 1: it was lost"),
+        (lambda reply: {**reply, "answered": "1"}, "its state is after 1 actions, not after 1: it was lost"),
+        (lambda reply: {"wrong": "gone\x1b[2J" + "!" * 999}, "gone [2J!!!"),
+    ],
+)
+def test_a_malformed_reply_leaves_its_party_out_and_no_other(change: Any, why: str) -> None:
+    federation, _, post = over_messages()
+
+    def meddle(message: Message, reply: Message) -> Any:
+        return change(reply) if message["do"] == "call" else reply
+
+    post.replies["party-1"] = meddle
+    missing = federation.ask("say", {}).missing
+    assert list(missing) == ["party-1"]
+    assert why in missing["party-1"]
+    assert len(missing["party-1"]) < 400
+
+
+def test_the_largest_answers_are_dropped() -> None:
+    def script(site: Site, request: Any) -> Answer:
+        return Answer({"w": torch.tensor([[1e4 if name == "party-1" else 1.0] for name in site.cohort.names])})
+
+    transport, _ = transport_of(lambda here: site_of(script, here), rules=Rules(norm=100.0))
+    total = Federation(transport, quorum=0.5).total("say", {"w": torch.ones(1)})
+    assert total.missing == {"party-1": "action 'say', more than 100 times as large as what was sent (federation.norm)"}
+    assert total.sum("w").tolist() == [3.0]
+
+
+def test_models_and_states_stay_with_their_parties() -> None:
+    def script(site: Site, request: Any) -> None:
+        site.predict({})
+
+    transport, post = transport_of(lambda here: site_of(script, here))
+    federation = Federation(transport)
+    federation.ask("say", of=NAMES[:2])
+    assert federation.models() == {}
+    assert [bool(side.model) for side in post.members.values()] == [True, True, False, False]
+    saved = federation.save()
+    assert saved.keys() == {"mark", "answered"}
+    assert all(saved["mark"] in side.states for side in post.members.values())
+    transport.close()
+    assert not any(side.states for side in post.members.values())
+
+
+def test_messages_between_parties_are_sealed_unless_the_study_says_otherwise() -> None:
+    for exchange, sealed in (("sealed", True), ("none", False)):
+        federation, _, post = over_messages(protect=Protect(exchange=exchange))
+        seen: list[Any] = []
+
+        def watch(message: Message, reply: Message, seen: list[Any] = seen) -> Message:
+            seen.extend(letter for letters in reply.get("letters", ()) for letter in letters.values())
+            return reply
+
+        post.replies["party-0"] = watch
+        federation.exchange("say", {"send": True})
+        assert [isinstance(letter, dict) for letter in seen] == [sealed]
+        assert ask(federation)["party-1"] == (1, 3)
