@@ -177,7 +177,7 @@ def test_messages_to_others_leave_by_exchange_alone(tmp_path: Path) -> None:
 
 def test_a_party_at_work_says_so(tmp_path: Path) -> None:
     member = members_of_banks(tmp_path)["party-0"]
-    with member._at_work:
+    with member._lock:
         assert member.handle({"do": "greet"}) == {"busy": True}
     assert member.handle({"do": "greet"}) == {"run": "", "answered": 0}
 
@@ -193,7 +193,7 @@ def test_who_refuses_to_begin_is_not_asked_again(tmp_path: Path) -> None:
 
 def enlarging(member: Member, times: float) -> None:
     """Have a party answer weights that are so many times as large; its own check does not hold it back."""
-    called = member._called
+    called = member._answer
 
     def lying(present: ActionHandler, message: Message) -> Message:
         if message["action"] == "train":
@@ -207,7 +207,7 @@ def enlarging(member: Member, times: float) -> None:
             present = SimpleNamespace(answer=enlarged, answered=present.answered)  # type: ignore[assignment, attr-defined]
         return called(present, message)
 
-    member._called = lying  # type: ignore[method-assign]
+    member._answer = lying  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("total", ["none", "masks"])
@@ -230,12 +230,12 @@ def test_without_its_own_check_a_far_too_large_part_is_found_by_halves(tmp_path:
     study = at_folders(plan, tmp_path / "data", parties=8)
     members = members_of(tmp_path / "data", tmp_path / "parties")
     enlarging(members["party-5"], 1e4)
-    begun = members["party-5"]._begun
+    begun = members["party-5"]._begin_run
 
     def careless(message: Message) -> Message:
         return begun({**message, "norm": 1e30})
 
-    members["party-5"]._begun = careless  # type: ignore[method-assign]
+    members["party-5"]._begin_run = careless  # type: ignore[method-assign]
     run = coordinate(study, ByHand(members), "s", tmp_path / "server").runs[0]
     failed = {row["party"]: row["note"] for row in run.ledger.rows() if row["status"] == "failed"}
     assert "party-5" in failed
