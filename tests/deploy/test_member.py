@@ -113,7 +113,7 @@ def test_a_party_may_ask_for_protected_totals(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     with_limits(tmp_path / "data", 'totals = ["masks"]')
     with pytest.raises(
-        IsthmusError, match=r"these are missing: 'party-1' \(refused: protect.total is 'none', limits.totals"
+        IsthmusError, match=r"these are missing: party-1 \(refused: protect.total is 'none', limits.totals"
     ):
         federated(study, tmp_path)
     masked = study.model_copy(update={"protect": Protect.read({"total": "masks"}, "protect")})

@@ -114,7 +114,7 @@ def test_the_round_without_a_diverged_party_is_that_of_the_others() -> None:
 
 @pytest.mark.parametrize("wire", [False, True], ids=["in process", "wire"])
 def test_a_run_that_needs_everyone_stops_at_a_diverged_party(wire: bool) -> None:
-    with pytest.raises(TooFewAnswers, match=r"round 2, train: only 3 of 4 .* 'party-1' \(action 'train', field 'w"):
+    with pytest.raises(TooFewAnswers, match=r"round 2, train: only 3 of 4 .* party-1 \(field 'w"):
         run(Poisoned(rounds=3, quorum=1.0), wire=wire).go()
 
 

@@ -475,7 +475,7 @@ def test_below_the_quorum_a_call_says_who_is_missing(quorum: float, passes: bool
     with pytest.raises(TooFewAnswers) as caught:
         federation.ask("say")
     assert "round 7, say: only 3 of 4 parties answered (all must). " in str(caught.value)
-    assert "Missing: 'party-1' (action 'say', field 'g/x' is nan" in str(caught.value)
+    assert "Missing: party-1 (field 'g/x' is nan" in str(caught.value)
     assert len(federation.ledger.entries) == 1
 
 
@@ -485,7 +485,7 @@ def test_below_the_quorum_a_call_says_who_is_missing(quorum: float, passes: bool
 )
 def test_everyone_must_answer_when_the_method_says_so(everyone: Any, at: int, stops: bool) -> None:
     federation = federation_of(one_bad(math.nan), quorum=0.5, everyone=everyone, clock=lambda: at)
-    text = rf"^round {at}, say: only 3 of 4 parties answered \(all must\)\. Missing: 'party-1'"
+    text = rf"^round {at}, say: only 3 of 4 parties answered \(all must\)\. Missing: party-1"
     for call in (federation.ask, federation.total):
         with pytest.raises(TooFewAnswers, match=text) if stops else nullcontext():
             call("say")

@@ -1,4 +1,4 @@
-"""What a federation with parties on machines of their own goes by, and hosts: the table `[federation]` of a study."""
+"""Limits of time and size for parties on machines of their own, and for hosts: the table `[federation]` of a study."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from isthmus.options import Options
 
 
 class Rules(Options):
-    """What a federation with parties on machines of their own goes by."""
+    """Limits of time and size for parties, or hosts, on machines of their own."""
 
     seconds: float = Field(600.0, gt=0)
-    """How long parties, or hosts, have for one action; a party that takes longer is out until it is there again."""
+    """Seconds that parties, or hosts, have for one action; a slower party is absent until it answers a greeting."""
     norm: float = Field(1000.0, gt=1)
-    """How many times as large as what was sent an answer may be, such as trained weights; a larger one is dropped."""
+    """Largest norm of an answer (trained weights), as a multiple of the request's norm; larger ones are dropped."""
     tries: int = Field(5, ge=1)
-    """Protected sums that are drawn again, at most, when one is wrong, to find out in whose half of the parties."""
+    """After a wrong protected sum, sums over halves of the parties that are tried, at most, to find the wrong part."""

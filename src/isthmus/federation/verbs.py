@@ -334,27 +334,28 @@ class Federation:
         if answered >= needed and not (missing and needed == len(asked)):
             return
         due = "all must" if needed == len(asked) else f"quorum {needed}"
+        reasons = {party: why.removeprefix(f"action '{action}', ") for party, why in missing.items()}
         raise TooFewAnswers(
             f"round {self.clock()}, {action}: only {answered} of {len(asked)} parties answered ({due}). "
-            f"Missing: {format_missing(missing)}"
+            f"Missing: {format_missing(reasons)}"
         )
 
 
 def format_missing(notes: Mapping[str, str]) -> str:
-    """Missing parties with the reasons; those with the same reason together, at most three reasons.
+    """List missing parties with the reasons: parties with the same reason together, at most three reasons.
 
-    >>> format_missing({"a": "gone", "b": "slow", "c": "gone"})
-    "'a', 'c' (gone), 'b' (slow)"
+    >>> format_missing({"north": "timed out", "south": "disk full", "west": "timed out"})
+    'north, west (timed out), south (disk full)'
     """
     by_reason: dict[str, list[str]] = {}
     for party, why in notes.items():
-        by_reason.setdefault(why, []).append(f"'{party}'")
-    told = [
+        by_reason.setdefault(why, []).append(party)
+    reasons = [
         f"{', '.join(parties[:3])}{f' and {len(parties) - 3} more' if len(parties) > 3 else ''} ({why})"
         for why, parties in by_reason.items()
     ]
-    more = f" and {sum(map(len, list(by_reason.values())[3:]))} more" if len(told) > 3 else ""
-    return f"{', '.join(told[:3])}{more}"
+    more = f" and {sum(map(len, list(by_reason.values())[3:]))} more" if len(reasons) > 3 else ""
+    return f"{', '.join(reasons[:3])}{more}"
 
 
 def request_sizes(request: wire.Payload | Each, asked: Sequence[str]) -> dict[str, int]:
