@@ -65,7 +65,7 @@ def test_a_study_gives_the_options_of_fedcog(isthmus, tmp_path):
         (
             "",
             ("--method", "fedcog", "--encoder", "gcn"),
-            "method 'fedcog' needs a model that propagates",
+            "method 'fedcog' needs an encoder that propagates first",
         ),
         ("", ("--method", "fedcog", "--parties", "1"), "needs two or more parties"),
         ("", ("--method", "fedcog", "--set", "audit.min_neighbours=0"), "option 'min_neighbours' is 0"),
