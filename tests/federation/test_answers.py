@@ -210,7 +210,7 @@ def test_kept_rows_have_the_sizes_slices_and_faults_of_their_stack() -> None:
     assert bits(reply.keep([2, 0]).payload(0)) == bits(plain.payload(2))
     with torch.no_grad():
         layer.party_rows[-1, 0] = torch.nan
-    assert reply.not_carried().keys() == {3}
+    assert reply.unsendable().keys() == {3}
 
 
 # ---- sums of rows by id
@@ -296,7 +296,7 @@ def test_nothing_is_in_an_empty_union() -> None:
 
 
 def test_rows_without_ids_or_of_another_count_are_refused() -> None:
-    with pytest.raises(PayloadError, match="party 'a': rows without a field 'ids'"):
+    with pytest.raises(PayloadError, match="party 'a': rows need a field 'ids'"):
         PlainTotal([Reply.of("a", Answer({"x": torch.ones(1, 2)}))], "a", UNION, 1)
     with pytest.raises(PayloadError, match=r"party 'a': field 'x' is \[3, 2\], its ids are 1"):
         PlainTotal([Reply.of("a", Answer({"ids": torch.tensor([[5]]), "x": torch.ones(1, 3, 2)}))], "a", UNION, 1)
@@ -345,12 +345,12 @@ def test_weights_of_no_field_or_of_other_parties_are_refused() -> None:
     ids=["stack", "list", "plain", "none", "sparse", "weight"],
 )
 def test_an_answer_that_cannot_travel_is_told_from_the_others(fields: Any, weight: Any) -> None:
-    assert Reply.of("ab", Answer(fields, weight)).not_carried().keys() == {1}
+    assert Reply.of("ab", Answer(fields, weight)).unsendable().keys() == {1}
 
 
 def test_large_finite_numbers_are_fit_to_travel() -> None:
     stack = torch.full((2, 3), torch.finfo(torch.float32).max)
-    assert Reply.of("ab", Answer({"w": stack, "n": torch.ones(2, dtype=torch.bool)})).not_carried() == {}
+    assert Reply.of("ab", Answer({"w": stack, "n": torch.ones(2, dtype=torch.bool)})).unsendable() == {}
 
 
 def test_who_weighs_nothing_is_no_contributor() -> None:

@@ -11,7 +11,7 @@ from scripted import bits
 from isthmus.errors import PayloadError
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Mail, Reply
-from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
+from isthmus.federation.packed import PackedReply, open_mail, open_request, pack_mail, pack_request
 from isthmus.federation.transport import Each
 
 LIMIT = wire.LIMIT
@@ -65,13 +65,13 @@ def test_where_nobody_has_an_answer_the_failures_are_left() -> None:
 
 def test_requests_come_back_one_for_all_or_one_for_each() -> None:
     plain = {"w": {"x": torch.ones(2)}, "n": 1}
-    assert bits(opened_request(packed_request(plain, PARTIES, LIMIT), LIMIT)) == bits(plain)
-    each = packed_request(Each({"a": plain, "b": {"n": 2}, "c": {"n": 3}}), PARTIES, LIMIT)
-    opened = opened_request(each, LIMIT)
+    assert bits(open_request(pack_request(plain, PARTIES, LIMIT), LIMIT)) == bits(plain)
+    each = pack_request(Each({"a": plain, "b": {"n": 2}, "c": {"n": 3}}), PARTIES, LIMIT)
+    opened = open_request(each, LIMIT)
     assert isinstance(opened, Each)
     assert bits(dict(opened.payloads)) == bits({"a": plain, "b": {"n": 2}})
     with pytest.raises(PayloadError):
-        opened_request(b"nothing", LIMIT)
+        open_request(b"nothing", LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,6 @@ def test_requests_come_back_one_for_all_or_one_for_each() -> None:
     ids=["letters", "sum", "sum with a party's name as field", "nothing"],
 )
 def test_mail_comes_back_as_letters_or_as_a_sum(mail: dict[str, Any], kind: type) -> None:
-    packed = packed_mail(mail, PARTIES, LIMIT)
+    packed = pack_mail(mail, PARTIES, LIMIT)
     assert isinstance(packed, kind)
-    assert bits(dict(opened_mail(packed, LIMIT))) == bits(mail)
+    assert bits(dict(open_mail(packed, LIMIT))) == bits(mail)

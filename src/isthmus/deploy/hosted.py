@@ -1,8 +1,8 @@
 """Parties on several machines of one owner: each of these hosts a range of the parties, as one site.
 
-Nothing is hidden between machines of one owner. So a message holds tensors as they are, stacks of many parties as
-stacks; the engine makes bytes of it (`store.pack`). A host that is lost ends the run: what comes out is the result of
-all parties or none, and the last checkpoint, which holds every party's state, serves whatever hosts there are then.
+Machines of one owner hide nothing from each other, so messages hold plain tensors and stacks, which the engine encodes
+with `store.pack`. A lost host stops the run. Dropping its parties instead would make a result depend on the machines;
+the last checkpoint has the state of every party, so the run resumes on any hosts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class HostTransport(Transport):
     Arguments:
         post: carries the messages to the hosts.
         held: by host the parties that it holds.
-        begin: what every host is told when a run begins.
-        seconds: that hosts have for one message.
+        begin: by host the message with which a run begins.
+        seconds: time that hosts have for one message.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class HostTransport(Transport):
         messages: dict[str, Message] = {}
         for host, names in self.held.items():
             here = tuple(party for party in names if party in command.of)
-            # every host hears of a delivery, because it ends the one before under the same action
+            # every host gets a delivery, because it replaces the one before under the same action
             if here or command.do == "deliver":
                 messages[host] = _message(command, here)
         return [_reply(said) for said in self._sent(messages).values()]
 
     def _sent(self, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Every host's reply, in their order."""
+        """Send messages to hosts and return their replies in the same order."""
         found = self.post.send(messages, self.seconds)
         for host, reply in found.items():
             if isinstance(reply, str):
@@ -64,23 +64,23 @@ class HostTransport(Transport):
 
 
 class HostSide(ABC):
-    """What a host does with the messages of one server, while its run lasts."""
+    """Answers the messages of one server at a host, while a run lasts."""
 
     def __init__(self) -> None:
         self.site: Site | None = None
 
     @abstractmethod
     def begin(self, plan: Message) -> Site:
-        """The site with this host's parties."""
+        """Return the site with this host's parties."""
 
     def handle(self, message: Message) -> Message:
-        """The reply to any message; whatever goes wrong is a reply too."""
+        """Reply to any message; an error is a reply too."""
         try:
             return self._handle(message)
         except IsthmusError as error:
             return {"wrong": " ".join(str(error).split())}
         except Exception as error:
-            log.exception("cannot do what was asked")
+            log.exception("a message failed")
             text = " ".join(str(error).split())
             return {"wrong": f"{type(error).__name__}: {text} (the host's own output says more)"}
 
@@ -94,7 +94,7 @@ class HostSide(ABC):
         request = Each(message["each"]) if "each" in message else message["payload"]
         action = message["action"]
         reply = self.site.handle(Command(message["do"], tuple(message["of"]), action, payload=request))
-        reply = leave_out(action, reply, reply.not_carried())
+        reply = leave_out(action, reply, reply.unsendable())
         return {
             "parties": reply.parties,
             "columns": _stacks(reply.columns),
@@ -106,7 +106,7 @@ class HostSide(ABC):
 
 
 def _message(command: Command, here: tuple[str, ...]) -> Message:
-    """A command as one host gets it: what concerns its parties."""
+    """Return the part of a command that concerns one host's parties."""
     message: Message = {"do": command.do, "action": command.action, "of": here}
     if isinstance(command.payload, Each):
         return {**message, "each": {party: command.payload.payloads[party] for party in here}}

@@ -24,7 +24,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply, Total
 from isthmus.federation.ledger import Verb
-from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
+from isthmus.federation.packed import PackedReply, open_mail, open_request, pack_mail, pack_request
 from isthmus.federation.rules import Rules
 from isthmus.federation.transport import Command, Each, Transport
 from isthmus.federation.verbs import changed_fields
@@ -172,7 +172,7 @@ class RemoteTransport(Transport):
     def _call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
         self._readmit()
         asked = [party for party in of if party not in self.absent]
-        packed = packed_request(request, asked, self.limit)
+        packed = pack_request(request, asked, self.limit)
         head = {"do": "call", "verb": verb, "action": action, "under": len(asked)}
         messages = {
             party: {**head, "request": {party: packed[party]} if isinstance(packed, dict) else packed}
@@ -189,7 +189,7 @@ class RemoteTransport(Transport):
         """Parties without mail get an empty delivery, which replaces the one before under the same action."""
         messages: dict[str, Message] = {}
         for party in command.of:
-            mail = packed_mail(command.payload.get(party, {}), self.parties, self.limit)
+            mail = pack_mail(command.payload.get(party, {}), self.parties, self.limit)
             messages[party] = {"do": "deliver", "action": command.action, "mail": mail}
         self._notify({party: message for party, message in messages.items() if party not in self.absent})
         for party in messages.keys() & self.absent.keys():
@@ -602,7 +602,7 @@ class PartySide(ABC):
         return {"answered": 0, **({} if self.channel is None else {"session": self.channel.session})}
 
     def _answer(self, handler: ActionHandler, message: Message) -> Message:
-        action, request = str(message["action"]), opened_request(message["request"], self.limit)
+        action, request = str(message["action"]), open_request(message["request"], self.limit)
         if message["verb"] == "total" and self.guard is not None and "shield" not in message:
             raise IsthmusError(f"refused: totals of this run are protected, action '{action}' is not")
         reply = handler.answer(action, request, (self.name,))
@@ -624,7 +624,7 @@ class PartySide(ABC):
         """Close a part of a protected sum, after the checks that nobody can make on a closed one."""
         if self.guard is None:
             raise IsthmusError(f"refused: totals of this run are not protected, action '{action}' is")
-        faults = [*reply.failures.values(), *reply.not_carried().values(), *changed_fields(reply, request).values()]
+        faults = [*reply.failures.values(), *reply.unsendable().values(), *changed_fields(reply, request).values()]
         why = next(iter(faults), "")
         if not why:
             why = norm_problem(_fields_of(reply), request, self.norm)
@@ -661,7 +661,7 @@ class PartySide(ABC):
         mail, action = message["mail"], str(message["action"])
         if isinstance(mail, Mapping) and self.protect.exchange == "sealed" and self.channel is not None:
             mail = {sender: data for sender, each in mail.items() if (data := self._open_letter(sender, each, action))}
-        return opened_mail(mail, self.limit)
+        return open_mail(mail, self.limit)
 
     def _open_letter(self, sender: str, envelope: bytes, action: str) -> bytes:
         """Open an envelope; one that cannot be opened, or has no payload in it, is dropped."""

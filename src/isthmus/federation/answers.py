@@ -1,4 +1,4 @@
-"""What parties say: answers of a cohort, and the sums and selections that the server makes of them."""
+"""Answers of parties, and the sums over them that a server reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Letters: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a site answers for its parties, side by side.
+    """The answer of a site for all parties asked, side by side.
 
     Arguments:
         fields: names to stacks `[parties, ...]`, to lists of one value per party, or to groups of these.
@@ -35,14 +35,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Mail:
-    """What a site sends for its parties to other parties: for each of them a mapping of addressees to payloads."""
+    """Messages to other parties: for each party asked a mapping of addressees to payloads."""
 
     letters: Sequence[Mapping[str, wire.Payload]]
 
 
 @dataclass
 class Reply:
-    """What came back from one site: the answers of some of its parties, and why others have none."""
+    """The reply of one site: the answers of some of its parties, and why others have none."""
 
     parties: tuple[str, ...]
     columns: dict[str, Column] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Reply:
 
     @classmethod
     def of_one(cls, party: str, answer: Mapping[str, Any]) -> Reply:
-        """One party's answer as the server has read it."""
+        """A reply with the answer of one party, as the server reads it."""
         return cls((party,), {name: [value] for name, value in wire.flatten(answer)})
 
     def payload(self, at: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Reply:
         return tuple(wire.size(self._outline(at)) for at in range(count))
 
     def _outline(self, at: int) -> dict[str, Any]:
-        """As `payload`, shapes without data where a slice would have to be put together."""
+        """As `payload`, with shapes instead of data where a slice would have to be assembled."""
         named = {**self.columns, **{f"weight of/{name or 'all'}": column for name, column in self.weights.items()}}
         return wire.unflatten({name: outline(column, at) for name, column in named.items()})
 
@@ -110,33 +110,33 @@ class Reply:
             dict(self.failures),
         )
 
-    def not_carried(self) -> dict[int, str]:
+    def unsendable(self) -> dict[int, str]:
         """Positions of parties with an answer that cannot travel (`wire.check`), and what is wrong with it."""
         bad: dict[int, str] = {}
         named = {**self.columns, **{f"weight of/{name or 'all'}": column for name, column in self.weights.items()}}
         for name, column in named.items():
-            for at in _suspects(column):
-                if why := _refused(wire.unflatten({name: slice_of(column, at)})):
+            for at in _to_check(column):
+                if why := _problem(wire.unflatten({name: slice_of(column, at)})):
                     bad.setdefault(at, why)
         for at, letters in enumerate(self.letters):
             for payload in letters.values():
-                if why := _refused(payload):
+                if why := _problem(payload):
                     bad.setdefault(at, why)
         return bad
 
 
 def _check_length(what: str, values: Any, parties: int) -> None:
-    """Refuse what is not one value for each party."""
+    """Raise an error unless there is one value for each party."""
     count = length(values)
     if what.startswith("field") and count and not is_stack(values) and any(isinstance(v, Mapping) for v in values):
         raise PayloadError(f"{what} is a list of groups: answer a group of lists")
     if count != parties:
-        had = f"one {type(values).__name__}" if count is None else f"{count} values"
-        raise PayloadError(f"{what} has {had}, the parties asked are {parties}: answer a stack or a list")
+        got = f"one {type(values).__name__}" if count is None else f"{count} values"
+        raise PayloadError(f"{what} has {got}, the parties asked are {parties}: answer a stack or a list")
 
 
-def _refused(payload: wire.Payload | wire.Sealed) -> str:
-    """Why this payload cannot travel; nothing if it can."""
+def _problem(payload: wire.Payload | wire.Sealed) -> str:
+    """Return why this payload cannot travel, or an empty text."""
     try:
         wire.check(payload)
     except PayloadError as error:
@@ -144,14 +144,14 @@ def _refused(payload: wire.Payload | wire.Sealed) -> str:
     return ""
 
 
-def _suspects(column: Column) -> Sequence[int]:
-    """Positions of parties whose value may not be fit to travel."""
+def _to_check(column: Column) -> Sequence[int]:
+    """Positions of parties whose values need a check before they travel."""
     strange = isinstance(column, Tensor) and (column.layout != torch.strided or column.dtype not in wire.DTYPES)
     return not_finite(column) if is_stack(column) and not strange else range(length(column) or 0)
 
 
 def _on_cpu(payload: wire.Payload) -> dict[str, Any]:
-    """What the server reads is on the CPU, wherever the parties are."""
+    """Move a payload to the CPU, where the server reads it."""
     fields = wire.flatten(payload)
     return wire.unflatten({name: value.cpu() if isinstance(value, Tensor) else value for name, value in fields})
 
@@ -191,7 +191,7 @@ class IdUnion:
     held: Mapping[str, Tensor] = field(default_factory=dict)
 
     def save(self) -> dict[str, Any]:
-        """As a server's state can keep it; `IdUnion(**saved)` is the way back."""
+        """Return plain data for a server's state; `IdUnion(**saved)` restores the union."""
         return {"ids": self.ids, "holders": self.holders, "held": dict(self.held)}
 
     def positions(self, ids: Tensor) -> Tensor:
@@ -207,9 +207,9 @@ class Total:
 
     Arguments:
         sums: by path of a field.
-        weights: by path what the (weighted) summands count together; a number, or one for each row.
-        contributors: parties that have a part in it.
-        missing: why others have none.
+        weights: by path the sum of the weights; a number, or one for each row.
+        contributors: how many parties are in the sum.
+        missing: by party why it is not.
         rows: a union of ids; then every field is keyed by rows.
         opened: rows with enough contributors; others are zero.
     """
@@ -235,8 +235,8 @@ class Total:
         """The weighted mean of a field or group of fields.
 
         Arguments:
-            default: what it is where all weights are zero, as when only parties without training items were drawn;
-                without, that is an error.
+            default: the mean where all weights are zero, as when only parties without training items were sampled;
+                None raises an error then.
         """
         weights = [self.weights[path] for path in self.sums if path == name or path.startswith(f"{name}/")]
         if default is not None and weights and all(not isinstance(w, Tensor) and w == 0 for w in weights):
@@ -244,7 +244,7 @@ class Total:
         return self._read(name, lambda path: self._mean(path).cpu())
 
     def payload(self) -> dict[str, Any]:
-        """All sums, as they would travel."""
+        """Return all sums as a payload."""
         return wire.unflatten(self.sums)
 
     def _read(self, name: str, value: Any) -> Any:
@@ -268,11 +268,11 @@ class Total:
 
 
 class PlainTotal(Total):
-    """A total that is added up here, of summands that can be read.
+    """A total that the server adds up itself, from answers that it can read.
 
     Arguments:
-        replies: the answers, added in the order of `asked`, one multiplication and one addition each, so that the
-            sum is the same to the bit however the parties are spread over sites.
+        replies: the answers, added in the order of `asked` with one multiplication and one addition each, so the bits
+            of the sum do not depend on how parties are spread over sites.
         rows: a union of ids; then every field is keyed by rows, and each answer names its own in the field `ids`.
         min_contributors: rows with fewer contributors are not opened; a whole sum with fewer is an error.
     """
@@ -291,30 +291,37 @@ class PlainTotal(Total):
         )
         if rows is None:
             require_contributors(self.contributors, min_contributors, "a total")
-        places: dict[str, Tensor] = {}
+        rows_of: dict[str, Tensor] = {}
         if rows is not None:
-            places = {party: _places(reply, at, rows) for reply in ordered for at, party in enumerate(reply.parties)}
+            rows_of = {
+                party: _named_rows(reply, at, rows) for reply in ordered for at, party in enumerate(reply.parties)
+            }
         paths = dict.fromkeys(path for reply in ordered for path in reply.columns)
         if rows is not None:
             paths.pop("ids", None)
             self.opened = torch.ones(rows.ids.numel(), dtype=torch.bool)
             for path in paths:
-                self.opened &= _contributors(path, ordered, places, rows) >= min_contributors
+                self.opened &= _contributors(path, ordered, rows_of, rows) >= min_contributors
         for path in paths:
-            self._add(path, [(ordered[which], at) for _, which, at in turns], places)
+            self._add(path, [(ordered[which], at) for _, which, at in turns], rows_of)
         self._scratch.clear()
 
-    def _add(self, path: str, turns: Sequence[tuple[Reply, int]], places: Mapping[str, Tensor]) -> None:
+    def _add(self, path: str, turns: Sequence[tuple[Reply, int]], rows_of: Mapping[str, Tensor]) -> None:
         """Add up one field, party after party."""
         contributors = 0
         values: dict[int, Iterator[Any]] = {}
-        for reply, positions in _runs([turn for turn in turns if path in turn[0].columns]):
+        for reply, positions in _consecutive([turn for turn in turns if path in turn[0].columns]):
             contributors += len(positions)
             column = reply.columns[path]
             weights = _weights_of(path, reply)
-            if self._min_contributors > 1 and weights is not None:  # who weighs nothing hides nobody
+            if self._min_contributors > 1 and weights is not None:  # a part of weight zero hides nobody else's
                 contributors -= sum(_is_zero(slice_of(weights, at)) for at in positions)
-            if not places and isinstance(column, Tensor) and len(positions) == column.size(0) and _one_each(weights):
+            if (
+                not rows_of
+                and isinstance(column, Tensor)
+                and len(positions) == column.size(0)
+                and _one_per_party(weights)
+            ):
                 self._add_stack(path, column, weights, reply)
                 continue
             values.setdefault(id(reply), slices(column))
@@ -323,16 +330,16 @@ class PlainTotal(Total):
                 weight: Any = None if weights is None else slice_of(weights, at)
                 if weight is not None and not value.is_floating_point():
                     value = value.double()
-                place = places.get(reply.parties[at])
-                self._check_shape(path, value, place, reply.parties[at])
-                if place is None and path in self.sums and _is_zero(weight):
-                    continue  # it would add nothing but zeros
-                if place is None:
+                rows_at = rows_of.get(reply.parties[at])
+                self._check_shape(path, value, rows_at, reply.parties[at])
+                if rows_at is None and path in self.sums and _is_zero(weight):
+                    continue  # it would add only zeros
+                if rows_at is None:
                     self._add_whole(path, value, weight)
                 else:
-                    self._add_rows(path, value, weight, place)
+                    self._add_rows(path, value, weight, rows_at)
             if positions[-1] == len(reply.parties) - 1:
-                values.pop(id(reply))  # and with it the buffer in which it put slices together
+                values.pop(id(reply))  # frees the buffer of its slices
         if self._min_contributors > 1 and self.rows is None:
             require_contributors(contributors, self._min_contributors, f"a total of '{path}'")
 
@@ -355,13 +362,13 @@ class PlainTotal(Total):
             elif not nothing:
                 self.sums[path] += value
 
-    def _check_shape(self, path: str, value: Tensor, place: Tensor | None, party: str) -> None:
-        if place is not None and (value.dim() == 0 or value.size(0) != place.numel()):
-            raise PayloadError(f"party '{party}': field '{path}' is {list(value.shape)}, its ids are {place.numel()}")
+    def _check_shape(self, path: str, value: Tensor, rows_at: Tensor | None, party: str) -> None:
+        if rows_at is not None and (value.dim() == 0 or value.size(0) != rows_at.numel()):
+            raise PayloadError(f"party '{party}': field '{path}' is {list(value.shape)}, its ids are {rows_at.numel()}")
         due = self.sums.get(path)
         if due is None:
             return
-        skip = 0 if place is None else 1
+        skip = 0 if rows_at is None else 1
         if value.shape[skip:] != due.shape[skip:] or value.dtype != due.dtype:
             raise PayloadError(
                 f"party '{party}': field '{path}' is {value.dtype} {list(value.shape)}, "
@@ -375,7 +382,7 @@ class PlainTotal(Total):
         counted: Any = weight if rowwise else 1 if weight is None else float(weight)
         factor = counted.to(value.dtype).view(-1, *[1] * (value.dim() - 1)) if rowwise else counted
         self.weights[path] = self.weights.get(path, 0) + counted
-        if path not in self.sums:  # memory is laid out as in the first value, so that later ones are added in line
+        if path not in self.sums:  # the first value sets the memory layout, which keeps later additions fast
             self.sums[path] = value.clone() if weight is None else value * factor
         elif weight is None:
             self.sums[path] += value
@@ -384,11 +391,11 @@ class PlainTotal(Total):
                 self._scratch[path] = torch.empty_like(self.sums[path])
             self.sums[path] += torch.mul(value, factor, out=self._scratch[path])
 
-    def _add_rows(self, path: str, value: Tensor, weight: Any, place: Tensor) -> None:
+    def _add_rows(self, path: str, value: Tensor, weight: Any, rows_at: Tensor) -> None:
         assert self.rows is not None
         assert self.opened is not None
-        opened = self.opened[place].to(value.device)
-        at, value = place.to(value.device)[opened], value[opened]
+        opened = self.opened[rows_at].to(value.device)
+        at, value = rows_at.to(value.device)[opened], value[opened]
         length = self.rows.ids.numel()
         if path not in self.sums:
             self.sums[path] = value.new_zeros(length, *value.shape[1:])
@@ -402,7 +409,7 @@ class PlainTotal(Total):
 
 
 def require_contributors(contributors: int, min_contributors: int, what: str) -> None:
-    """An error for a sum of fewer than may be opened."""
+    """Raise an error for a sum with too few contributors."""
     if contributors < min_contributors:
         raise TooFewAnswers(
             f"{what} of {contributors} part{'y' if contributors == 1 else 'ies'} is not opened: "
@@ -411,11 +418,11 @@ def require_contributors(contributors: int, min_contributors: int, what: str) ->
 
 
 def contributed(reply: Reply, rows: IdUnion | None) -> dict[str, Tensor]:
-    """By field, whether one party's answer counts for anything: 0 or 1, or that for each row."""
+    """By field, whether one party's answer contributes: 0 or 1, or one of these for each row."""
     paths = [path for path in reply.columns if path != "ids" or rows is None]
     if rows is not None:
-        places = {reply.parties[0]: _places(reply, 0, rows)}
-        return {path: _contributors(path, [reply], places, rows) for path in paths}
+        rows_of = {reply.parties[0]: _named_rows(reply, 0, rows)}
+        return {path: _contributors(path, [reply], rows_of, rows) for path in paths}
     weights = {path: _weights_of(path, reply) for path in paths}
     return {
         path: torch.tensor(0 if weight is not None and _is_zero(slice_of(weight, 0)) else 1)
@@ -423,19 +430,19 @@ def contributed(reply: Reply, rows: IdUnion | None) -> dict[str, Tensor]:
     }
 
 
-def _runs(turns: Sequence[tuple[Reply, int]]) -> Iterator[tuple[Reply, list[int]]]:
-    """Consecutive turns of one reply together."""
+def _consecutive(turns: Sequence[tuple[Reply, int]]) -> Iterator[tuple[Reply, list[int]]]:
+    """Group consecutive turns of one reply."""
     for _, run in itertools.groupby(turns, key=lambda turn: id(turn[0])):
         members = list(run)
         yield members[0][0], [at for _, at in members]
 
 
-def _one_each(weights: Column | None) -> TypeGuard[Tensor | None]:
+def _one_per_party(weights: Column | None) -> TypeGuard[Tensor | None]:
     """Whether there is one weight for each party, or none at all."""
     return weights is None or (isinstance(weights, Tensor) and weights.dim() == 1)
 
 
-def _contributors(path: str, replies: Sequence[Reply], places: Mapping[str, Tensor], rows: IdUnion) -> Tensor:
+def _contributors(path: str, replies: Sequence[Reply], rows_of: Mapping[str, Tensor], rows: IdUnion) -> Tensor:
     """How many parties contribute to each row of a field."""
     count = torch.zeros(rows.ids.numel(), dtype=torch.long)
     for reply in replies:
@@ -444,8 +451,8 @@ def _contributors(path: str, replies: Sequence[Reply], places: Mapping[str, Tens
         weights = _weights_of(path, reply)
         for at, party in enumerate(reply.parties):
             weight = torch.as_tensor(1.0 if weights is None else slice_of(weights, at))
-            counted = weight.cpu().expand(places[party].numel()) != 0
-            count[places[party][counted].unique()] += 1  # a party contributes once, however often it names a row
+            counted = weight.cpu().expand(rows_of[party].numel()) != 0
+            count[rows_of[party][counted].unique()] += 1  # a party counts once, however often it names a row
     return count
 
 
@@ -466,11 +473,11 @@ def _in_order(reply: Reply, order: Mapping[str, int]) -> Reply:
     return reply if turns == sorted(turns) else reply.keep(sorted(range(len(turns)), key=turns.__getitem__))
 
 
-def _places(reply: Reply, at: int, rows: IdUnion) -> Tensor:
-    """Rows of a sum that one party's answer belongs to."""
+def _named_rows(reply: Reply, at: int, rows: IdUnion) -> Tensor:
+    """The rows of a sum that one party's answer adds to."""
     party = reply.parties[at]
     if "ids" not in reply.columns:
-        raise PayloadError(f"party '{party}': rows without a field 'ids' that says whose they are")
+        raise PayloadError(f"party '{party}': rows need a field 'ids': answer the id of each row")
     try:
         return rows.positions(slice_of(reply.columns["ids"], at).cpu())
     except PayloadError as error:
@@ -478,7 +485,7 @@ def _places(reply: Reply, at: int, rows: IdUnion) -> Tensor:
 
 
 def _number(path: str, value: Any) -> Tensor:
-    """A summand as a tensor; whole numbers count in 64 bits, so that a sum of them does not run over."""
+    """A summand as a tensor; whole numbers count in 64 bits, so that their sum does not overflow."""
     if isinstance(value, str):
         raise PayloadError(f"field '{path}' is a text: texts have no sum")
     if not isinstance(value, Tensor):
@@ -488,7 +495,7 @@ def _number(path: str, value: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What the server learns of messages that only passed through: who sent how many bytes to whom."""
+    """What the server learns of messages between parties: who sent how many bytes to whom."""
 
     sizes: Mapping[tuple[str, str], int]
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
-from isthmus.federation.packed import PackedReply, opened_mail, opened_request, packed_mail, packed_request
+from isthmus.federation.packed import PackedReply, open_mail, open_request, pack_mail, pack_request
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each, Transport
 
@@ -29,8 +29,8 @@ class LocalTransport(Transport):
 
     def send(self, command: Command) -> list[Reply]:
         if command.do == "deliver" and self.wire:
-            packed = {party: packed_mail(came, self.parties, self.limit) for party, came in command.payload.items()}
-            mail = {party: opened_mail(data, self.limit) for party, data in packed.items()}
+            packed = {party: pack_mail(came, self.parties, self.limit) for party, came in command.payload.items()}
+            mail = {party: open_mail(data, self.limit) for party, data in packed.items()}
             command = replace(command, payload=mail)
         asked = set(command.of)
         concerned = [site for site in self.sites if not asked.isdisjoint(site.hosted.names)]
@@ -43,6 +43,6 @@ class LocalTransport(Transport):
             request = Each({name: request.payloads[name] for name in here})
         if not self.wire:
             return site.handle(replace(command, of=here, payload=request))
-        request = opened_request(packed_request(request, here, self.limit), self.limit)
+        request = open_request(pack_request(request, here, self.limit), self.limit)
         reply = site.handle(replace(command, of=here, payload=request))
         return PackedReply.of(command.action, reply, self.limit).open(command.action, self.limit)

@@ -1,4 +1,4 @@
-"""Requests, replies and mail as bytes: what travels between machines, and through `wire = true` within one."""
+"""Requests, replies and mail as bytes, for other machines and for `wire = true`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from isthmus.federation.transport import Each
 from isthmus.nn.stacks import Column
 
 _WEIGHT_OF = "weight of"
-"""The group in which an answer has its weights, beside its fields."""
+"""The group of an answer that has its weights."""
 
 
 @dataclass(frozen=True)
 class PackedReply:
-    """One site's reply as bytes: the answers of its parties, or what they send to others, and who has failed."""
+    """One site's reply as bytes: its parties' answers, or their messages to others, and the failures."""
 
     parties: tuple[str, ...]
     answers: Sequence[bytes]
@@ -27,14 +27,14 @@ class PackedReply:
 
     @classmethod
     def of(cls, action: str, reply: Reply, limit: int) -> PackedReply:
-        """A party whose answer cannot be carried is among the failed ones."""
+        """Pack a reply; a party whose answer cannot travel counts as failed."""
         failures, parties = dict(reply.failures), list[str]()
         answers: list[bytes] = []
         letters: list[Mapping[str, bytes | wire.Sealed]] = []
         for at, party in enumerate(reply.parties):
             try:
                 answer = wire.encode(reply.payload(at), limit=limit)
-                sent = _packed_letters(reply.letters[at], limit) if reply.letters else {}
+                sent = _pack_letters(reply.letters[at], limit) if reply.letters else {}
             except PayloadError as error:
                 failures[party] = f"action '{action}', {error}"
                 continue
@@ -44,15 +44,15 @@ class PackedReply:
         return cls(tuple(parties), answers, letters if reply.letters else (), failures)
 
     def open(self, action: str, limit: int) -> Reply:
-        """The way back; a party whose bytes are no answer like the first one's is among the failed ones."""
+        """Unpack the reply; a party whose bytes are no answer with the first one's fields counts as failed."""
         failures = dict(self.failures)
         fields: dict[str, dict[str, Any]] = {}
         letters: dict[str, Letters] = {}
         for at, party in enumerate(self.parties):
             try:
                 found = dict(wire.flatten(wire.decode(self.answers[at], limit=limit)))
-                _check_like(found, next(iter(fields.values()), found))
-                letters[party] = _opened_letters(self.letters[at], limit) if self.letters else {}
+                _check_same_fields(found, next(iter(fields.values()), found))
+                letters[party] = _open_letters(self.letters[at], limit) if self.letters else {}
             except PayloadError as error:
                 failures[party] = f"action '{action}', {error}"
                 continue
@@ -69,52 +69,52 @@ class PackedReply:
         return Reply(tuple(fields), columns, weights, list(letters.values()) if self.letters else (), failures)
 
 
-def packed_request(request: wire.Payload | Each, of: Sequence[str], limit: int) -> bytes | dict[str, bytes]:
-    """One request for all, or one for each of these parties."""
+def pack_request(request: wire.Payload | Each, of: Sequence[str], limit: int) -> bytes | dict[str, bytes]:
+    """Pack one request for all, or one for each of these parties."""
     if isinstance(request, Each):
         return {party: wire.encode(request.payloads[party], limit=limit) for party in of}
     return wire.encode(request, limit=limit)
 
 
-def opened_request(data: bytes | Mapping[str, bytes], limit: int) -> wire.Payload | Each:
-    """The way back from `packed_request`."""
+def open_request(data: bytes | Mapping[str, bytes], limit: int) -> wire.Payload | Each:
+    """Reverse `pack_request`."""
     if isinstance(data, Mapping):
-        return Each(_opened(data, limit))
+        return Each(_open_all(data, limit))
     return wire.decode(data, limit=limit)
 
 
-def packed_mail(came: Mapping[str, Any], senders: Sequence[str], limit: int) -> bytes | dict[str, bytes]:
-    """A sum, or messages by sender: each of these is a payload of its own, and a sender's name is no field."""
+def pack_mail(came: Mapping[str, Any], senders: Sequence[str], limit: int) -> bytes | dict[str, bytes]:
+    """Pack a sum, or messages by sender: each message is a payload, and a sender's name need not be a field's name."""
     if all(name in senders and isinstance(value, Mapping | wire.Sealed) for name, value in came.items()):
-        return {sender: _packed(payload, limit) for sender, payload in came.items()}
+        return {sender: _pack(payload, limit) for sender, payload in came.items()}
     return wire.encode(came, limit=limit)
 
 
-def opened_mail(data: bytes | Mapping[str, bytes], limit: int) -> Mapping[str, Any]:
-    """The way back from `packed_mail`."""
-    return _opened(data, limit) if isinstance(data, Mapping) else wire.decode(data, limit=limit)
+def open_mail(data: bytes | Mapping[str, bytes], limit: int) -> Mapping[str, Any]:
+    """Reverse `pack_mail`."""
+    return _open_all(data, limit) if isinstance(data, Mapping) else wire.decode(data, limit=limit)
 
 
-def _opened(payloads: Mapping[str, bytes], limit: int) -> dict[str, Any]:
+def _open_all(payloads: Mapping[str, bytes], limit: int) -> dict[str, Any]:
     return {name: wire.decode(data, limit=limit) for name, data in payloads.items()}
 
 
-def _packed(payload: wire.Payload | wire.Sealed, limit: int) -> bytes:
+def _pack(payload: wire.Payload | wire.Sealed, limit: int) -> bytes:
     return payload.data if isinstance(payload, wire.Sealed) else wire.encode(payload, limit=limit)
 
 
-def _packed_letters(letters: Mapping[str, Any], limit: int) -> dict[str, bytes | wire.Sealed]:
-    return {to: _packed(payload, limit) for to, payload in letters.items()}
+def _pack_letters(letters: Mapping[str, Any], limit: int) -> dict[str, bytes | wire.Sealed]:
+    return {to: _pack(payload, limit) for to, payload in letters.items()}
 
 
-def _opened_letters(letters: Mapping[str, Any], limit: int) -> dict[str, wire.Payload | wire.Sealed]:
+def _open_letters(letters: Mapping[str, Any], limit: int) -> dict[str, wire.Payload | wire.Sealed]:
     return {
         name: data if isinstance(data, wire.Sealed) else wire.decode(data, limit=limit)
         for name, data in letters.items()
     }
 
 
-def _check_like(found: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+def _check_same_fields(found: Mapping[str, Any], first: Mapping[str, Any]) -> None:
     if found.keys() != first.keys():
         name = min(found.keys() ^ first.keys())
         raise PayloadError(f"field '{name}' is not in the answers of all parties here")

@@ -262,7 +262,7 @@ class Federation:
         sent: dict[str, int] = {}
         for at, reply in enumerate(replies):
             _check_verb(verb, action, reply)
-            arrived = leave_out(action, reply, reply.not_carried())
+            arrived = leave_out(action, reply, reply.unsendable())
             sizes = _sizes(arrived)
             over = _too_large(arrived, sizes, self.transport.limit)
             sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}

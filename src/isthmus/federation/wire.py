@@ -1,8 +1,8 @@
-"""Payloads to bytes and back, checked.
+"""Encode payloads as bytes and decode them, with checks.
 
 A payload is a flat mapping of names to tensors and plain scalars; a field may also be a named group of tensors, such as
 a model's weights. On the wire it is one safetensors blob, scalars as tensors of one element whose names say their type.
-Nothing else can be carried, so nothing that runs code when it is read.
+Nothing else can travel, so decoding never runs code.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Sealed:
 
     Arguments:
         data: the envelope.
-        inside: bytes of the payload in it.
-        fields: its fields in short, as its sender says.
+        inside: size of the payload in it, in bytes.
+        fields: a short list of its fields, from its sender.
     """
 
     data: bytes
@@ -42,7 +42,7 @@ class Sealed:
 
 
 LIMIT = 2 * 1024**3
-"""Largest payload that is read or written unless a caller says otherwise, in bytes."""
+"""Default limit of a payload, in bytes."""
 
 _DEEPEST = 8
 """Most groups within groups."""
@@ -71,7 +71,7 @@ def flatten(payload: Payload, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The way back from `flatten`."""
+    """Reverse `flatten`."""
     payload: dict[str, Any] = {}
     for path, value in fields.items():
         *groups, name = path.split("/")
@@ -83,7 +83,7 @@ def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(payload: Payload | Sealed, *, limit: int = LIMIT) -> None:
-    """Refuse what a payload must not carry.
+    """Raise an error for a payload that must not travel.
 
     >>> check({"weights": {"bias": torch.tensor([float("nan")])}})
     Traceback (most recent call last):
@@ -102,7 +102,7 @@ def check(payload: Payload | Sealed, *, limit: int = LIMIT) -> None:
 
 
 def _check_kind(name: str, value: Any) -> None:
-    """Refuse a value whose type cannot travel, whatever it holds."""
+    """Raise an error for a value whose type cannot travel."""
     if isinstance(value, Tensor):
         if value.is_nested or value.is_meta or value.dtype not in DTYPES or value.layout != torch.strided:
             raise PayloadError(f"field '{name}' is a tensor of {value.dtype}, {value.layout}: not carried")
@@ -135,12 +135,12 @@ def encode(payload: Payload, *, limit: int = LIMIT) -> bytes:
 
 
 def decode(data: bytes, *, limit: int = LIMIT) -> dict[str, Any]:
-    """The payload in these bytes, after `check`; anything else is refused."""
+    """Decode a payload and `check` it; other bytes are an error."""
     if len(data) > limit:
         raise PayloadError(f"payload of {len(data)} bytes is over the limit of {limit}")
     try:
         tensors = load(bytes(data))
-    except Exception as error:  # whatever a reader stumbles over in bytes from outside
+    except Exception as error:  # bytes from outside may break a reader in any way
         raise PayloadError("these bytes are no payload: not in safetensors form") from error
     found: dict[int, tuple[str, Any]] = {}
     for name, tensor in tensors.items():
@@ -158,7 +158,7 @@ def decode(data: bytes, *, limit: int = LIMIT) -> dict[str, Any]:
 
 
 def size(payload: Payload | Sealed) -> int:
-    """The length of `encode(payload)`, found without encoding the data."""
+    """Return the length of `encode(payload)` without encoding the data."""
     if isinstance(payload, Sealed):
         return payload.inside
     signature = tuple((name, t.dtype, tuple(t.shape)) for name, t in _tensors(payload, copy=False))
@@ -207,7 +207,7 @@ def _value(kind: str, path: str, tensor: Tensor) -> Any:
     return tensor.item()
 
 
-# What travels: safetensors' names of the dtypes, in the order in which it lays tensors out (by dtype, then by name)
+# Names of the dtypes in safetensors, in the order in which it lays tensors out (by dtype, then by name)
 DTYPES = {
     torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",

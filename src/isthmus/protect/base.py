@@ -21,7 +21,7 @@ from torch import Tensor
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors
-from isthmus.federation.packed import packed_request
+from isthmus.federation.packed import pack_request
 from isthmus.federation.transport import Each, Sums, TotalRequest, TotalResult
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.parts import Form, Part, form_of, format_form, parse_form, split_weights
@@ -385,7 +385,7 @@ class Step:
             return {"do": "shield", "step": "again", "shield": shield}
         if wanted.rows is not None:
             shield["ids"] = wire.encode({"ids": wanted.rows.ids})
-        packed = packed_request(wanted.request, (party,), limit)
+        packed = pack_request(wanted.request, (party,), limit)
         return {"do": "call", "verb": "total", "action": wanted.action, "under": under, "request": packed,
                 "shield": shield}  # fmt: skip
 
