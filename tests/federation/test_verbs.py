@@ -326,7 +326,7 @@ def test_exchange_hands_every_message_to_its_addressee_alone(split: Any, through
 
 def test_a_message_to_nobody_is_named() -> None:
     federation = federation_of(lambda site, request: Mail([{"party-9": {"x": 1}} for _ in site.cohort.names]))
-    with pytest.raises(PayloadError, match="party 'party-0', action 'say': a message to 'party-9', who is not"):
+    with pytest.raises(PayloadError, match="party 'party-0', action 'say': a message to 'party-9', which is not"):
         federation.exchange("say")
 
 
@@ -462,7 +462,7 @@ def test_what_comes_back_in_another_form_is_left_out_and_yet_booked(bad: Any, th
     total = federation.total("say", {"g": {"x": torch.zeros(2)}})
     assert total.contributors == 3
     assert "field 'g/x' is " in total.missing["party-1"]
-    assert "due is torch.float32 [2]" in total.missing["party-1"]
+    assert "expected is torch.float32 [2]" in total.missing["party-1"]
     assert ledger(federation)[1][1] == len(wire.encode({"g": {"x": bad}}))
 
 

@@ -17,7 +17,7 @@ class LocalTransport(Transport):
 
     Arguments:
         sites: each hosts one party or several.
-        wire: every payload really goes through bytes, as between machines; results are the same.
+        wire: encode every payload as bytes and decode it again, as between machines; results are the same.
         limit: largest payload, in bytes.
     """
 

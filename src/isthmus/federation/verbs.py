@@ -36,12 +36,12 @@ class Federation:
     Arguments:
         transport: reaches the parties.
         seed: of the sampling of parties.
-        quorum: the least share of the asked parties that must answer; below it a call is an error that names who
-            did not answer and why.
+        quorum: the smallest share of the asked parties that must answer; a call with fewer answers is an error that
+            names the missing parties and the reasons.
         everyone: when all parties that are asked must answer, whatever the quorum: never, before the first round, or
             always.
-        clock: returns the current round, for the ledger and the sampling.
-        watch: called with the action and the replies of each call whose answers reach this process.
+        clock: returns the current round, for the ledger and for sampling.
+        watch: called with the action and the replies of every call whose answers reach this process.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Federation:
         self.clock, self.watch = clock, watch
 
     def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
-        """Draw a share of the parties, at least one: another draw in every round and for every purpose."""
+        """Sample a share of the parties, at least one, anew for every round and purpose."""
         count = max(1, round(fraction * len(self.parties)))
         if count >= len(self.parties):
             return self.parties
@@ -69,7 +69,7 @@ class Federation:
         return tuple(self.parties[at] for at in sorted(order[:count].tolist()))
 
     def ask(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Answers:
-        """Every party's answer, read by the server one by one."""
+        """Ask parties for answers that the server reads one by one."""
         asked, request = self._check(action, request, of)
         return Answers(self._call("ask", action, request, asked, "server sees each answer"), asked)
 
@@ -109,10 +109,10 @@ class Federation:
         min_contributors: int = 1,
         coefficients: Coefficients | None = None,
     ) -> Total | Receipt:
-        """One sum, or weighted mean, of what the parties answer; nobody sees a summand.
+        """Add up the parties' answers to one sum, or weighted mean; nobody sees a summand.
 
         Arguments:
-            to: the server reads the sum; or only the parties do (`Site.received`) and the server does not.
+            to: who reads the sum: the server, or only the parties (`Site.received`).
             rows: fields are keyed by rows over this union (see `agree`); each answer names its ids in `ids`. A party
                 receives the rows that it names in `wants` (its own `ids` without it).
             min_contributors: a sum, or a row of it, with fewer contributors is not opened.
@@ -142,7 +142,7 @@ class Federation:
         return self._deliver(action, parcels, {party: len(own) for party, own in ids.items()}, total.missing)
 
     def exchange(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Receipt:
-        """Parties' messages to each other pass through; the server learns sizes, not content."""
+        """Pass messages between parties; the server learns their sizes, not their content."""
         asked, request = self._check(action, request, of)
         replies = self._call("exchange", action, request, asked, "the addressed party")
         known = set(self.parties)
@@ -154,7 +154,7 @@ class Federation:
                     if addressee not in known:
                         raise PayloadError(
                             f"party '{sender}', action '{action}': a message to '{addressee}', "
-                            f"who is not in the federation: {did_you_mean(addressee, self.parties)}"
+                            f"which is not in the federation: {did_you_mean(addressee, self.parties)}"
                         )
                     inboxes.setdefault(addressee, {})[sender] = payload
                     sizes[sender, addressee] = wire.size(payload)
@@ -178,15 +178,15 @@ class Federation:
     # ---- state and models of the sites, which no verb shows
 
     def save(self) -> dict[str, Any]:
-        """The state of the sites, or what they need to find it again."""
+        """Save the sites' state; return it, or the mark under which parties keep it."""
         return self._states("save")
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Have the sites go on from what `save` returned."""
+        """Restore the sites' state from the value that `save` returned."""
         self._send("restore", payload=saved)
 
     def models(self) -> dict[str, Any]:
-        """By party the model that it evaluated last; parties on machines of their own write it down there instead."""
+        """Return by party the model that it evaluated last; parties on other machines write theirs there instead."""
         return self._states("models")
 
     def _states(self, do: Literal["save", "models"]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Federation:
     # ---- what the verbs have in common
 
     def _check(self, action: str, request: Request, of: Sequence[str] | None) -> tuple[tuple[str, ...], Any]:
-        """Who is asked, and for what; errors of the server's own side."""
+        """Return the parties asked and the request, after a check of both."""
         asked = self.parties if of is None else tuple(of)
         request = {} if request is None else request
         known = set(self.parties)
@@ -234,7 +234,7 @@ class Federation:
                 raise IsthmusError(f"action '{action}': coefficients for party '{party}' are not finite")
 
     def _closed_total(self, result: Any, wanted: TotalRequest, eyes: Eyes) -> Total | Receipt:
-        """Book and check a total that the transport made."""
+        """Add a protected total to the ledger and check that enough parties are in it."""
         total, action, asked = result.total, wanted.action, wanted.asked
         self._book("total", action, result.received, asked, result.sent, result.fields, total.missing, eyes)
         self._require_answers(action, asked, total.contributors, total.missing)
@@ -242,7 +242,7 @@ class Federation:
             return total
         self._book_received(result.delivered)
         if others := tuple(party for party in self.parties if party not in result.delivered):
-            self.transport.send(Command("deliver", others, action, payload={}))  # what they got before is void
+            self.transport.send(Command("deliver", others, action, payload={}))  # an earlier delivery is void
         return Receipt({("total", party): size for party, size in result.delivered.items()}, total.missing)
 
     def _deliver(
@@ -257,7 +257,7 @@ class Federation:
     def _call(
         self, verb: Verb, action: str, request: Any, asked: tuple[str, ...], eyes: Eyes, like: bool = True
     ) -> list[Reply]:
-        """Replies to an action, without the answers that must not be used; booked in the ledger."""
+        """Call an action; return the replies without faulty answers, and add the call to the ledger."""
         replies = self.transport.send(Command("answer", asked, action, verb, request))
         sent: dict[str, int] = {}
         for at, reply in enumerate(replies):
@@ -309,7 +309,7 @@ class Federation:
         )
 
     def _book_received(self, sizes: Mapping[str, int], rows: Mapping[str, int] | None = None) -> None:
-        """Book what came to parties after the call just booked: sums, or other parties' messages."""
+        """Add the deliveries of the last call to the ledger: sums, or other parties' messages."""
         last = self.ledger.entries[-1]
         delivery = replace(
             last,
@@ -382,7 +382,7 @@ def _failures(replies: Sequence[Reply]) -> dict[str, str]:
 def _weighted_sums(
     replies: Sequence[Reply], asked: Sequence[str], coefficients: Coefficients, min_contributors: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """By addressee its weighted sum; and why others get none."""
+    """Return by addressee its weighted sum, and by addressee without one the reason."""
     if any(reply.weights for reply in replies):
         raise PayloadError("answers to a total with coefficients have no weight: the coefficients are the weights")
     parcels: dict[str, Any] = {}
@@ -418,23 +418,23 @@ def _rows_sent(reply: Reply) -> dict[str, int]:
 
 
 def _rows(payload: Any) -> int:
-    """How many rows by id a message has; of one that is sealed what its sender says."""
+    """The number of rows by id in a message; for a sealed one, as its sender states."""
     if isinstance(payload, wire.Sealed):
-        told = _IDS.search(payload.fields)
-        return int(told[1]) if told else 0
+        stated = _IDS.search(payload.fields)
+        return int(stated[1]) if stated else 0
     ids = payload.get("ids") if isinstance(payload, Mapping) else None
     return len(ids) if isinstance(ids, Tensor) and ids.dim() else 0
 
 
 def _sizes(reply: Reply) -> tuple[int, ...]:
-    """Bytes of what each party of the reply sent."""
+    """Bytes that each party of the reply sent."""
     if not reply.letters:
         return reply.sizes()
     return tuple(sum(wire.size(payload) for payload in letters.values()) for letters in reply.letters)
 
 
 def _too_large(reply: Reply, sizes: Sequence[int], limit: int) -> dict[int, str]:
-    """Positions of parties with a payload over the limit; every message is a payload of its own."""
+    """Positions of parties with a payload over the limit; each message counts on its own."""
     over: dict[int, str] = {}
     for at, size in enumerate(sizes):
         if size > limit and reply.letters:
@@ -445,7 +445,7 @@ def _too_large(reply: Reply, sizes: Sequence[int], limit: int) -> dict[int, str]
 
 
 def changed_fields(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
-    """Positions of parties that answered a field of the request in another shape or type than it was sent."""
+    """Positions of parties that returned a field of the request in another shape or type."""
     expected = {} if isinstance(request, Each) else dict(wire.flatten(request))
     faulty: dict[int, str] = {}
     for name, column in reply.columns.items():
@@ -457,14 +457,14 @@ def changed_fields(reply: Reply, request: wire.Payload | Each) -> dict[int, str]
             if not isinstance(value, torch.Tensor) or value.shape != like.shape or value.dtype != like.dtype:
                 tensor = isinstance(value, torch.Tensor)
                 got = f"{value.dtype} {list(value.shape)}" if tensor else f"a {type(value).__name__}"
-                faulty.setdefault(at, f"field '{name}' is {got}, due is {like.dtype} {list(like.shape)}")
+                faulty.setdefault(at, f"field '{name}' is {got}, expected is {like.dtype} {list(like.shape)}")
             elif is_stack(column):
                 break  # all slices have one shape and type
     return faulty
 
 
 def leave_out(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
-    """The reply without the parties whose answers must not be used, each of them named with the reason."""
+    """Move parties with faulty answers to the failures of the reply, each with its reason."""
     if not faulty:
         return reply
     kept = reply.keep([at for at in range(len(reply.parties)) if at not in faulty])
@@ -489,7 +489,7 @@ def _values(replies: Sequence[Reply], name: str) -> dict[str, Any]:
 
 
 def _parcel(total: Total, wants: Any) -> dict[str, Any]:
-    """What of a sum goes to one party."""
+    """The part of a sum that goes to one party."""
     if total.rows is None:
         return total.payload()
     wants = total.rows.ids[:0] if wants is None else wants

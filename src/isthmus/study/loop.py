@@ -28,7 +28,7 @@ from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 
 SAVING = 0.1
-"""Most of a run's time that goes into checkpoints: those of many parties are large."""
+"""Largest share of a run's time that goes into checkpoints: those of many parties are large."""
 
 History = list[tuple[int, str, float]]
 OnRound = Callable[[int, Mapping[str, float]], None]
@@ -36,7 +36,7 @@ OnRound = Callable[[int, Mapping[str, float]], None]
 
 @dataclass
 class RunResult:
-    """What one run gave.
+    """The result of one run.
 
     Attributes:
         metrics: of the chosen round, pooled over all parties: `test_accuracy`, `val_accuracy`, ...
@@ -44,8 +44,8 @@ class RunResult:
         models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; a
             federation's parties keep theirs.
         groups: by name, the parties that share a model.
-        privacy: what noise the parties added and what that spends, see `Account`; empty without noise.
-        graph: that the method made up to the chosen round, such as a condensed one; empty without.
+        privacy: the noise that parties added and the privacy it spends, see `Account`; empty without noise.
+        graph: the graph that the method has made by the chosen round, such as a condensed one; empty without.
         places: by round, of a task that is drawn, the coordinates and the class of all items, `[items, 3]`.
         parties: by party the metrics of its own test items in the chosen round.
         over_parties: by metric the mean over parties, plain and weighted by test items, and the worst party.
@@ -95,7 +95,7 @@ class RunResult:
 
 
 class Run:
-    """Drives a method's server side to its end.
+    """Runs a method's server side to its end.
 
     Arguments:
         method: with its options.
@@ -103,13 +103,13 @@ class Run:
             reaches them: then nothing is measured that needs all parties' data in one place.
         task: loss and metrics.
         module: the model before training.
-        seed: of everything drawn.
-        checkpoint: file to save to between rounds, and to go on from if it is there.
-        save_every: seconds between two of these, at least; 0 saves after every round.
-        wire: send every payload through bytes.
-        side_by_side: parties on this machine as one cohort; otherwise each as a cohort of one.
+        seed: of all random draws.
+        checkpoint: file to save to between rounds, and to resume from if it exists.
+        save_every: least seconds between two checkpoints; 0 saves after every round.
+        wire: encode every payload as bytes and decode it again.
+        side_by_side: put the parties into one cohort; otherwise each is a cohort of one.
         on_round: called after each round with its metrics.
-        transport: another way to reach the parties than in this process.
+        transport: reaches the parties elsewhere than in this process.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Run:
         )
 
     def go(self) -> RunResult:
-        """Run to the end, from the checkpoint if there is one."""
+        """Run to the end, from the checkpoint if it exists."""
         if self.checkpoint is not None and self.checkpoint.exists():
             self._restore(store.load(self.checkpoint))
         began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
@@ -252,7 +252,7 @@ class Run:
             return {}
         asked = self.whole.hosted.names
         reply = self.whole.answer("evaluate", {"weights": models.shared}, asked)
-        if not reply.parties:  # what one party holds may be unfit for it; the ledger names that one
+        if not reply.parties:  # a party's data may not fit; the ledger has named that party
             return {}
         counts = PlainTotal([reply], asked)
         return {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
