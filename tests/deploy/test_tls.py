@@ -65,7 +65,7 @@ def opened(place: str) -> socket.socket:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls, "GREETING", 0.5)
+    monkeypatch.setattr(tls, "GREETING_SECONDS", 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_a_host_that_does_not_read_is_not_waited_for(key: Path) -> None:
     with TlsPost([host(key, lambda: side)], key) as post:
         (other,) = post.sites
         post._lines[other].settimeout(5)
-        tls._push(post._lines[other], {"x": 1})
+        tls._send(post._lines[other], {"x": 1})
         assert post.send({other: {"w": torch.zeros(20_000_000)}}, 0.3) == {other: "no answer within 0.3 s"}
     side.go.set()
 

@@ -1,8 +1,8 @@
 """Messages between machines of one owner, over mutual TLS with the standard library alone.
 
-One key file is on all machines: a private key, and the certificate for it that both sides show and that both trust,
-and nothing else. So who has the file is in, whoever has not is out, and there is no more to it. A message is bytes of
-`store.pack`: reading it runs no code.
+All machines have the same key file: a private key and its certificate, which both sides present and the only one that
+they trust. Whoever has the file is let in, and nobody else. Messages are bytes of `store.pack`; reading them runs no
+code.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from isthmus.errors import IsthmusError, missing_extra
 
 log = logging.getLogger(__name__)
 
-GREETING = 10.0
-"""Seconds that whoever comes to a host has to show its key."""
-COMING = 30.0
-"""Seconds that a host may take to be there, and to be free."""
-SILENT, PROBE, PROBES = 60, 10, 6
-"""A machine that has been silent for so many seconds is probed every so often; after so many it is held for lost."""
+GREETING_SECONDS = 10.0
+"""Seconds that a client of a host has to present its key."""
+CONNECT_SECONDS = 30.0
+"""Seconds that a host may take to start, or to finish another run."""
+IDLE_SECONDS, PROBE_SECONDS, PROBES = 60, 10, 6
+"""TCP keep-alive: seconds of silence before the first probe, seconds between probes, and probes until a loss."""
 BUSY = "it is at work for another run"
 
 
 class Side(Protocol):
-    """What answers messages while a connection lasts."""
+    """Answers messages while a connection lasts."""
 
     def handle(self, message: Message) -> Message: ...
 
@@ -45,7 +45,7 @@ class Side(Protocol):
 
 
 def new_key(path: Path, days: int) -> None:
-    """Write a key for the machines of one owner, which the certificate in it makes good for so many days."""
+    """Write a key for the machines of one owner, whose certificate is valid for so many days."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -86,7 +86,7 @@ def _context(key: Path, side: int) -> ssl.SSLContext:
     return context
 
 
-# ---- who runs a study
+# ---- the side that runs a study
 
 
 class TlsPost(Post):
@@ -97,12 +97,12 @@ class TlsPost(Post):
     Arguments:
         hosts: where they listen, HOST:PORT.
         key: file.
-        coming: seconds that hosts may take to be there, and to be free.
+        coming: seconds that hosts may take to start, or to finish another run.
     """
 
-    def __init__(self, hosts: Sequence[str], key: Path, *, coming: float = COMING) -> None:
+    def __init__(self, hosts: Sequence[str], key: Path, *, coming: float = CONNECT_SECONDS) -> None:
         for host in hosts:
-            _place(host)
+            _address(host)
             if hosts.count(host) > 1:
                 raise IsthmusError(f"host '{host}' is listed twice")
         if not hosts:
@@ -112,7 +112,7 @@ class TlsPost(Post):
         context, until = _context(key, ssl.PROTOCOL_TLS_CLIENT), time.monotonic() + coming
         try:
             for host in hosts:
-                self._lines[host] = _reached(host, context, until)
+                self._lines[host] = _connect_in_time(host, context, until)
         except BaseException:
             self.close()
             raise
@@ -133,35 +133,35 @@ class TlsPost(Post):
         lost: dict[str, Message | str] = {}
         for host, message in messages.items():
             try:
-                _push(self._line(host), message, until)
+                _send(self._line(host), message, until)
             except OSError as error:
-                lost[host] = self._lose(host, error, seconds)
+                lost[host] = self._drop(host, error, seconds)
         return {host: lost[host] if host in lost else self._answer(host, until, seconds) for host in messages}
 
     def _answer(self, host: str, until: float, seconds: float) -> Message | str:
         try:
-            return _pull(self._line(host), until)
+            return _receive(self._line(host), until)
         except OSError as error:
-            return self._lose(host, error, seconds)
+            return self._drop(host, error, seconds)
 
     def _line(self, host: str) -> ssl.SSLSocket:
         if host not in self._lines:
             raise ConnectionError("there is no connection to it any more")
         return self._lines[host]
 
-    def _lose(self, host: str, error: OSError, seconds: float) -> str:
-        """Why it is lost; an answer that comes too late must not be taken for the next one's."""
+    def _drop(self, host: str, error: OSError, seconds: float) -> str:
+        """Close the connection, so that a late answer is not taken for the next one; return why the host is lost."""
         if host in self._lines:
             self._lines.pop(host).close()
         return f"no answer within {seconds:g} s" if isinstance(error, TimeoutError) else _reason(error)
 
 
-def _reached(host: str, context: ssl.SSLContext, until: float) -> ssl.SSLSocket:
-    """A connection to a host, which may still be starting, or about to be done with another run."""
+def _connect_in_time(host: str, context: ssl.SSLContext, until: float) -> ssl.SSLSocket:
+    """Connect to a host, again and again until it has started and is free."""
     while True:
         try:
-            return _connected(host, context)
-        except ssl.SSLCertVerificationError as error:  # it is our own certificate that it must show
+            return _connect(host, context)
+        except ssl.SSLCertVerificationError as error:  # it must present the same certificate as ours
             why = error.verify_message
             raise IsthmusError(f"host '{host}' has another key, or this one is no longer good: {why}") from error
         except OSError as error:
@@ -172,12 +172,12 @@ def _reached(host: str, context: ssl.SSLContext, until: float) -> ssl.SSLSocket:
         time.sleep(0.2)
 
 
-def _connected(host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
-    plain = socket.create_connection(_place(host), timeout=GREETING)
-    _tend(plain)
+def _connect(host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+    plain = socket.create_connection(_address(host), timeout=GREETING_SECONDS)
+    _set_options(plain)
     line = context.wrap_socket(plain)
     try:
-        greeting = _pull(line, time.monotonic() + GREETING)  # whether it knows our key shows here at the earliest
+        greeting = _receive(line, time.monotonic() + GREETING_SECONDS)  # the host accepts our key only now
         if greeting.get("wrong"):
             raise ConnectionError(greeting["wrong"])
     except BaseException:
@@ -193,12 +193,12 @@ def listen(place: str, key: Path, side: Callable[[], Side], told: Callable[[str]
     """Serve one run after another until the process is stopped.
 
     Arguments:
-        place: ADDRESS:PORT to listen on, nowhere else; with port 0 one that is free.
+        place: ADDRESS:PORT to listen on; port 0 picks a free one.
         side: makes what answers the messages of one run.
         told: told where it listens.
     """
-    context, at_work = _context(key, ssl.PROTOCOL_TLS_SERVER), Lock()
-    address, port = _place(place)
+    context, busy = _context(key, ssl.PROTOCOL_TLS_SERVER), Lock()
+    address, port = _address(place)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         listener = socket.create_server((address, port), family=family)
@@ -208,50 +208,50 @@ def listen(place: str, key: Path, side: Callable[[], Side], told: Callable[[str]
         told(f"{place.rpartition(':')[0]}:{listener.getsockname()[1]}")
         while True:
             plain, _ = listener.accept()
-            # in a thread: one who comes without a key, and says nothing, must not keep the others waiting
-            Thread(target=_served, args=(plain, context, at_work, side), daemon=True).start()
+            # in a thread, so that a silent client without a key blocks nobody else
+            Thread(target=_serve_connection, args=(plain, context, busy, side), daemon=True).start()
 
 
-def _served(plain: socket.socket, context: ssl.SSLContext, at_work: Lock, side: Callable[[], Side]) -> None:
+def _serve_connection(plain: socket.socket, context: ssl.SSLContext, busy: Lock, side: Callable[[], Side]) -> None:
     with suppress(OSError), plain:
         who = plain.getpeername()[0]
         try:
-            plain.settimeout(GREETING)
-            _tend(plain)
+            plain.settimeout(GREETING_SECONDS)
+            _set_options(plain)
             line = context.wrap_socket(plain, server_side=True)
         except OSError as error:
             log.warning("%s is not let in: %s", who, _reason(error))
             return
         with line:
-            if not at_work.acquire(blocking=False):
-                _push(line, {"wrong": BUSY})
+            if not busy.acquire(blocking=False):
+                _send(line, {"wrong": BUSY})
                 return
             try:
-                _push(line, {})
+                _send(line, {})
                 _serve(line, side())
             finally:
-                at_work.release()
+                busy.release()
 
 
 def _serve(line: ssl.SSLSocket, side: Side) -> None:
-    """Answer until the other side closes the connection, which is how a run ends."""
+    """Answer messages until the other side closes the connection, which ends the run."""
     while True:
-        _push(line, side.handle(_pull(line)))
+        _send(line, side.handle(_receive(line)))
 
 
-# ---- messages: their length in eight bytes, then they
+# ---- messages: eight bytes with the length, then the message
 
 
-def _push(line: ssl.SSLSocket, message: Message, until: float | None = None) -> None:
+def _send(line: ssl.SSLSocket, message: Message, until: float | None = None) -> None:
     data = store.pack(message)
     for part in (len(data).to_bytes(8, "big"), data):
         rest = memoryview(part)
         while rest:
-            line.settimeout(_left(until))
+            line.settimeout(_seconds_left(until))
             rest = rest[line.send(rest) :]
 
 
-def _pull(line: ssl.SSLSocket, until: float | None = None) -> Message:
+def _receive(line: ssl.SSLSocket, until: float | None = None) -> Message:
     data = _read(line, int.from_bytes(_read(line, 8, until), "big"), until)
     try:
         message: Message = store.unpack(bytes(data))
@@ -264,7 +264,7 @@ def _read(line: ssl.SSLSocket, count: int, until: float | None) -> bytearray:
     data = bytearray(count)
     rest = memoryview(data)
     while rest:
-        line.settimeout(_left(until))
+        line.settimeout(_seconds_left(until))
         came = line.recv_into(rest)
         if not came:
             raise ConnectionError("it has ended the connection")
@@ -272,8 +272,8 @@ def _read(line: ssl.SSLSocket, count: int, until: float | None) -> bytearray:
     return data
 
 
-def _left(until: float | None) -> float | None:
-    """Seconds that are left; without a limit none is set, and only a machine that is gone ends the wait."""
+def _seconds_left(until: float | None) -> float | None:
+    """Return the seconds left; without a limit, only a lost machine ends the wait."""
     if until is None:
         return None
     if (left := until - time.monotonic()) <= 0:
@@ -281,16 +281,16 @@ def _left(until: float | None) -> float | None:
     return left
 
 
-def _tend(plain: socket.socket) -> None:
-    """Find out about a machine that is gone, and send small messages at once."""
+def _set_options(plain: socket.socket) -> None:
+    """Notice lost machines, and send small messages without delay."""
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", SILENT), ("TCP_KEEPINTVL", PROBE), ("TCP_KEEPCNT", PROBES)):
+    for name, value in (("TCP_KEEPIDLE", IDLE_SECONDS), ("TCP_KEEPINTVL", PROBE_SECONDS), ("TCP_KEEPCNT", PROBES)):
         if hasattr(socket, name):  # not on every system
             plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _place(text: str) -> tuple[str, int]:
+def _address(text: str) -> tuple[str, int]:
     address, _, port = text.rpartition(":")
     if not address or not port.isdigit() or int(port) > 65535:
         raise IsthmusError(f"host '{text}': give HOST:PORT, such as 10.0.0.7:8001")
