@@ -88,18 +88,20 @@ def test_propagation_sums_over_incoming_edges_each_time_they_stand():
 def test_gcn_propagation_is_pygs_normalisation(weighted, improved, self_loops):
     edge_index, values = weighted_graph()
     index, normal = gcn_norm(edge_index, values if weighted else None, 5, improved, self_loops)
-    found = Propagations().gcn(edge_index, values if weighted else None, 5, improved=improved, self_loops=self_loops)
+    found = Propagations()(
+        normalised_edges, edge_index, values if weighted else None, 5, improved=improved, self_loops=self_loops
+    )
     torch.testing.assert_close(found @ torch.eye(5), adjacency(index, normal, 5))
 
 
 def test_a_propagation_is_made_once_for_each_graph_and_way():
     edge_index, values = weighted_graph()
     known = Propagations(keep=2)
-    first = known.gcn(edge_index, None, 5)
-    assert known.gcn(edge_index, None, 5) is first
-    assert known.gcn(edge_index, None, 5, self_loops=False) is not first
-    assert known.gcn(edge_index, values, 5) is not first
-    assert known.gcn(edge_index, None, 5) is not first  # two are kept
+    first = known(normalised_edges, edge_index, None, 5)
+    assert known(normalised_edges, edge_index, None, 5) is first
+    assert known(normalised_edges, edge_index, None, 5, self_loops=False) is not first
+    assert known(normalised_edges, edge_index, values, 5) is not first
+    assert known(normalised_edges, edge_index, None, 5) is not first  # two are kept
 
 
 def test_a_new_graph_in_the_place_of_an_old_one_is_not_taken_for_it():
@@ -107,7 +109,9 @@ def test_a_new_graph_in_the_place_of_an_old_one_is_not_taken_for_it():
     for shift in range(20):
         edge_index = torch.tensor([[0, 1], [1, 2]]) + shift % 3
         index, normal = gcn_norm(edge_index, None, 5, dtype=torch.float32)
-        torch.testing.assert_close(known.gcn(edge_index, None, 5) @ torch.eye(5), adjacency(index, normal, 5))
+        torch.testing.assert_close(
+            known(normalised_edges, edge_index, None, 5) @ torch.eye(5), adjacency(index, normal, 5)
+        )
 
 
 def test_sparse_features_stand_in_for_a_tensor_in_a_linear_layer():

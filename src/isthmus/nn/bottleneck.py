@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from isthmus.data import rows
-from isthmus.nn.encoders import Hop
+from isthmus.nn.encoders import Propagate
+from isthmus.nn.products import normalised_edges
 
 
 class Bottleneck(nn.Module):
@@ -25,7 +26,7 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.first = nn.Linear(features, width, bias=False)
         self.second = nn.Linear(width, 2 * features, bias=False)
-        self.hop = Hop()
+        self.hop = Propagate(normalised_edges)
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
         mean, deviation = self.hop(self.second(self.first(x).relu()), edge_index, edge_weight).chunk(2, dim=1)

@@ -14,8 +14,8 @@ from torch_geometric import nn as gnn
 
 from isthmus.data.party import Level
 from isthmus.nn.diffusion import Diffusion
-from isthmus.nn.products import Propagations
-from isthmus.nn.twins import REPEATED, Bank, propagation, twin
+from isthmus.nn.products import EdgeValues, Propagation, mean_edges, normalised_edges, plain_edges
+from isthmus.nn.twins import REPEATED, Bank, twin
 from isthmus.options import Registered
 
 Pool = Literal["mean", "sum", "max"]
@@ -230,36 +230,32 @@ class WeightedSage(nn.Module):
         super().__init__()
         self.lin_l = gnn.Linear(i, o)
         self.lin_r = gnn.Linear(i, o, bias=False)
-        self.mean = Neighbours("mean")
+        self.mean = Propagate(mean_edges)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.lin_l(self.mean(x, edge_index, edge_weight)) + self.lin_r(x)
 
 
-class Neighbours(nn.Module):
-    """The weighted sum over a node's neighbours, sum_j w_ji h_j, or the mean, which divides it by sum_j |w_ji|.
+class Propagate(nn.Module):
+    """M h, where `edges` gives the matrix M.
 
-    Nodes without an edge get zeros.
+    `normalised_edges`: D^-1/2 (A + I) D^-1/2. `plain_edges`: the weighted sum over a node's neighbours, sum_j w_ji h_j.
+    `mean_edges`: that sum divided by sum_j |w_ji|. Without I, nodes without an edge get zeros.
     """
 
-    def __init__(self, how: Literal["plain", "mean"]) -> None:
+    def __init__(self, edges: EdgeValues) -> None:
         super().__init__()
-        self.how = how
+        self.edges = edges
 
     def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return _over_neighbours(self.how, Propagations(keep=1), h, edge_index, edge_weight)
+        return Propagation(*self.edges(edge_index, edge_weight, h.size(0), dtype=h.dtype), h.size(0)) @ h
 
 
-@twin(Neighbours)
-def _neighbours(layer: Any, bank: Bank, prefix: str, h: Tensor, *edges: Any) -> Tensor:
-    return _over_neighbours(layer.how, bank.propagations, h, *edges)
-
-
-def _over_neighbours(
-    how: str, propagations: Propagations, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
+@twin(Propagate)
+def _propagate(
+    layer: Any, bank: Bank, prefix: str, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None
 ) -> Tensor:
-    matrix = propagations.mean if how == "mean" else propagations.plain
-    return matrix(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
+    return bank.propagations(layer.edges, edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
 
 
 class Gin(Encoder):
@@ -293,7 +289,7 @@ class WeightedGin(nn.Module):
         super().__init__()
         self.nn = perceptron
         self.itself = ScaledSelf()
-        self.sum = Neighbours("plain")
+        self.sum = Propagate(plain_edges)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.nn(self.itself(x) + self.sum(x, edge_index, edge_weight))
@@ -425,7 +421,7 @@ class Simplified(Diffused):
     def __init__(self, features: int, out: int, hops: int) -> None:
         super().__init__(Diffusion(hops))
         self.linear = nn.Linear(features, out, bias=False)
-        self.hop = Hop()
+        self.hop = Propagate(normalised_edges)
         self.bias = Bias(out)
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
@@ -556,7 +552,7 @@ class GprBody(MessagePassing):
         super().__init__()
         self.perceptron = perceptron
         self.first_layer, self.head = f"perceptron.{perceptron.first_layer}", f"perceptron.{perceptron.head}"
-        self.hop = Hop()
+        self.hop = Propagate(normalised_edges)
         self.gamma = HopWeights(start)
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
@@ -564,18 +560,6 @@ class GprBody(MessagePassing):
         for _ in range(self.gamma.length - 1):
             hops.append(self.hop(hops[-1], edge_index, edge_weight))
         return self.gamma(torch.stack(hops, dim=1))
-
-
-class Hop(nn.Module):
-    """One propagation S h with S = D^-1/2 (A + I) D^-1/2."""
-
-    def forward(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return Propagations(keep=1).gcn(edge_index, edge_weight, h.size(0), dtype=h.dtype) @ h
-
-
-@twin(Hop)
-def _hop(layer: Any, bank: Bank, prefix: str, h: Tensor, *edges: Any) -> Tensor:
-    return propagation(layer, bank, h, *edges) @ h
 
 
 class HopWeights(nn.Module):

@@ -7,7 +7,7 @@ as a party alone. One sparse product serves all parties when each party's column
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from scipy.sparse import coo_array
@@ -17,6 +17,8 @@ from torch_geometric.utils import add_remaining_self_loops
 
 from isthmus.data import matrices, rows
 
+EdgeValues: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+"""Gives a propagation matrix's edges and their values: `normalised_edges`, `plain_edges` or `mean_edges`."""
 SCIPY_FROM = 10_000
 """Number of edges from which scipy sorts them faster than torch."""
 
@@ -125,41 +127,16 @@ class Propagations:
         self.keep = keep
         self._cache: dict[tuple[Any, ...], tuple[tuple[Any, ...], Propagation]] = {}
 
-    def gcn(
+    def __call__(
         self,
+        edges: EdgeValues,
         edge_index: Tensor,
         edge_weight: Tensor | None,
         nodes: int,
-        *,
-        improved: bool = False,
-        self_loops: bool = True,
-        dtype: torch.dtype = torch.float32,
+        **options: Any,
     ) -> Propagation:
-        """D^-1/2 (A + I) D^-1/2, see `normalised_edges`."""
-        options = {"improved": improved, "self_loops": self_loops, "dtype": dtype}
-        return self._get(normalised_edges, edge_index, edge_weight, nodes, options)
-
-    def plain(
-        self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
-    ) -> Propagation:
-        """The edge weights as they are; 1 without weights."""
-        return self._get(_plain_edges, edge_index, edge_weight, nodes, {"dtype": dtype})
-
-    def mean(
-        self, edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype = torch.float32
-    ) -> Propagation:
-        """Edge weights divided by the sum of the absolute weights of all edges with the same target."""
-        return self._get(_mean_edges, edge_index, edge_weight, nodes, {"dtype": dtype})
-
-    def _get(
-        self,
-        edges: Callable[..., tuple[Tensor, Tensor]],
-        edge_index: Tensor,
-        edge_weight: Tensor | None,
-        nodes: int,
-        options: dict[str, Any],
-    ) -> Propagation:
-        key = (id(edge_index), id(edge_weight), nodes, edges, *options.values())
+        """The matrix whose edges and values are `edges(edge_index, edge_weight, nodes, **options)`."""
+        key = (id(edge_index), id(edge_weight), nodes, edges, *sorted(options.items()))
         if key not in self._cache:
             while len(self._cache) >= self.keep:
                 self._cache.pop(next(iter(self._cache)))
@@ -191,17 +168,19 @@ def normalised_edges(
     return edge_index, scale[edge_index[0]] * edge_weight * scale[edge_index[1]]
 
 
-def _plain_edges(
+def plain_edges(
     edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
+    """The edge weights as they are; 1 without weights."""
     ones = torch.ones(edge_index.size(1), device=edge_index.device)
     return edge_index, (ones if edge_weight is None else edge_weight).to(dtype)
 
 
-def _mean_edges(
+def mean_edges(
     edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    _, weight = _plain_edges(edge_index, edge_weight, nodes, dtype=dtype)
+    """Edge weights divided by the sum of the absolute weights of all edges with the same target."""
+    _, weight = plain_edges(edge_index, edge_weight, nodes, dtype=dtype)
     total = weight.new_zeros(nodes).index_add_(0, edge_index[1], weight.abs())
     return edge_index, weight / torch.where(total > 0, total, 1.0)[edge_index[1]]
 

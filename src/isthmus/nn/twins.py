@@ -15,7 +15,15 @@ from torch_geometric import nn as gnn
 from isthmus.data import rows
 from isthmus.errors import IsthmusError
 from isthmus.nn.draws import NotSideBySide, rows_per_party
-from isthmus.nn.products import Features, Propagation, Propagations, grouped_linear, per_row
+from isthmus.nn.products import (
+    Features,
+    Propagation,
+    Propagations,
+    grouped_linear,
+    normalised_edges,
+    per_row,
+    plain_edges,
+)
 from isthmus.nn.stacks import FirstLayer
 
 
@@ -90,8 +98,8 @@ def propagation(
 ) -> Propagation:
     """The matrix by which a layer propagates: normalised, or the edge weights as they are."""
     if not getattr(layer, "normalize", True):
-        return bank.propagations.plain(edge_index, edge_weight, h.size(0), dtype=h.dtype)
-    return bank.propagations.gcn(edge_index, edge_weight, h.size(0), dtype=h.dtype, **options)
+        return bank.propagations(plain_edges, edge_index, edge_weight, h.size(0), dtype=h.dtype)
+    return bank.propagations(normalised_edges, edge_index, edge_weight, h.size(0), dtype=h.dtype, **options)
 
 
 @twin(gnn.GCNConv)
