@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -288,7 +288,7 @@ class _Reader:
 
     def _ids(self, file: str, table: Any | None, column: str, *, unique: bool) -> Any | None:
         """Return a column of ids as whole numbers or texts, or None if the column is missing or wrong."""
-        if table is None or not _has(table, column):
+        if not _has(table, column):
             return None
         values = blank_to_null(table.column(column))
         if pa.types.is_integer(values.type):
@@ -309,6 +309,18 @@ class _Reader:
             what = f"column '{column}' repeats an earlier id: make ids unique"
             self.add(*at_rows(file, what, _repeats(values)))
         return values
+
+    def _values(
+        self, file: str, table: Any | None, column: str, has_type: Callable[[Any], bool], wanted: str
+    ) -> Any | None:
+        """Return a column, or None if it is missing or has a wrong type; only the type is a problem."""
+        if not _has(table, column):
+            return None
+        values = blank_to_null(table.column(column))
+        if has_type(values.type):
+            return values
+        self.add(wrong_type(file, column, values.type, wanted))
+        return None
 
     def _hashes(self, ids: Any) -> bool:
         """Whether these ids are hashed; without a key, whole numbers stay as they are."""
@@ -383,11 +395,8 @@ class _Reader:
         """Return one label per task, NaN where it is missing."""
         columns = []
         for task in self.settings.tasks or []:
-            if not _has(table, task):
-                continue
-            values = blank_to_null(table.column(task))
-            if not is_numeric(values.type):
-                self.add(wrong_type(file, task, values.type, "numbers"))
+            values = self._values(file, table, task, is_numeric, "numbers")
+            if values is None:
                 continue
             number = to_floats(values)
             what = f"column '{task}' is infinite or beyond 3.4e38: correct it"
@@ -396,11 +405,8 @@ class _Reader:
         return torch.stack(columns, dim=1) if len(columns) == len(self.settings.tasks or []) else None
 
     def _splits(self, file: str, table: Any) -> dict[str, Tensor] | None:
-        if not _has(table, "split"):
-            return None
-        values = blank_to_null(table.column("split"))
-        if not is_text(values.type):
-            self.add(wrong_type(file, "split", values.type, "texts"))
+        values = self._values(file, table, "split", is_text, "texts")
+        if values is None:
             return None
         position = positions_in(to_texts(values), pa.array(SPLITS, pa.string()))
         what = f"column 'split' must be empty or one of {', '.join(SPLITS)}"
@@ -408,11 +414,8 @@ class _Reader:
         return {split: torch.from_numpy(position == at) for at, split in enumerate(SPLITS)}
 
     def _smiles(self, file: str, table: Any | None, column: str) -> Any | None:
-        if table is None or not _has(table, column):
-            return None
-        values = blank_to_null(table.column(column))
-        if not is_text(values.type):
-            self.add(wrong_type(file, column, values.type, "texts"))
+        values = self._values(file, table, column, is_text, "texts")
+        if values is None:
             return None
         self.add(*at_rows(file, f"column '{column}' has no value: fill it in", ~is_present(values)))
         return to_texts(values)
@@ -446,11 +449,8 @@ class _Reader:
 
     def _weights(self, table: Any) -> Any | None:
         """Return the weights of the edges, NaN where a row has none, or None if no row has one."""
-        if not _has(table, "weight"):
-            return None
-        values = blank_to_null(table.column("weight"))
-        if not is_numeric(values.type):
-            self.add(wrong_type(EDGES, "weight", values.type, "numbers"))
+        values = self._values(EDGES, table, "weight", is_numeric, "numbers")
+        if values is None:
             return None
         number = to_floats(values)
         wrong = exceeds_float32(number) | (np.isnan(number) & is_present(values))
@@ -461,9 +461,8 @@ class _Reader:
         """Return for every edge the position in `partners` of the other end's owner, or `HERE`, or `UNKNOWN`."""
         if not _has(table, "owner"):
             return np.full(table.num_rows, HERE)
-        values = blank_to_null(table.column("owner"))
-        if not is_text(values.type):
-            self.add(wrong_type(EDGES, "owner", values.type, "names of parties"))
+        values = self._values(EDGES, table, "owner", is_text, "names of parties")
+        if values is None:
             return np.full(table.num_rows, UNKNOWN)
         partners = self.settings.partners or []
         owner = positions_in(to_texts(values), pa.array([*partners, self.settings.name], pa.string()))
