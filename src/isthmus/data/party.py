@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -177,7 +177,9 @@ class Party:
         valid = [validate_graph(graph, f"{where}, graph {at}") for at, graph in enumerate(graphs)]
         if len({graph.x.size(1) for graph in valid}) > 1 or len({graph.y.shape for graph in valid}) > 1:
             raise IsthmusError(f"{where}: its graphs differ in number of features or shape of labels: make them equal")
-        return cls._of_valid_batch(name, Batch.from_data_list(valid), train, val, test, structural)
+        return cls._of_valid_batch(
+            name, Batch.from_data_list(valid), {"train": train, "val": val, "test": test}, structural
+        )
 
     @classmethod
     def of_batch(
@@ -208,24 +210,17 @@ class Party:
         if not valid.num_graphs:
             raise IsthmusError(f"{where} has no graphs: give it at least one, or remove the party")
         valid.batch = validate_batch(graph.get("batch"), valid.num_nodes, valid.num_graphs, where)
-        return cls._of_valid_batch(name, valid, train, val, test, structural)
+        return cls._of_valid_batch(name, valid, {"train": train, "val": val, "test": test}, structural)
 
     @classmethod
     def _of_valid_batch(
-        cls,
-        name: str,
-        batch: Data,
-        train: Tensor | None,
-        val: Tensor | None,
-        test: Tensor | None,
-        structural: Tensor | None,
+        cls, name: str, batch: Data, splits: Mapping[str, Tensor | None], structural: Tensor | None
     ) -> Party:
         where = f"party '{name}'"
-        given = {"train": train, "val": val, "test": test}
-        masks = {split: validate_split(value, batch.num_graphs, where) for split, value in given.items()}
+        masks = {split: validate_split(value, batch.num_graphs, where) for split, value in splits.items()}
         check_splits(masks, batch.y, where)
-        splits = drop_unlabelled(masks, batch.y)
-        return cls(name, batch, "graph", border=None, pairs=None, structural=structural, **splits)
+        labelled = drop_unlabelled(masks, batch.y)
+        return cls(name, batch, "graph", border=None, pairs=None, structural=structural, **labelled)
 
     @property
     def nodes(self) -> int:
@@ -299,16 +294,9 @@ class Block:
         return [0, *torch.bincount(party, minlength=len(self.sizes)).cumsum(0).tolist()]
 
     def to(self, device: torch.device) -> Block:
-        def move(value: Tensor | None) -> Tensor | None:
-            return None if value is None else value.to(device)
-
-        return replace(
-            self,
-            x=self.x.to(device),
-            edge_index=self.edge_index.to(device),
-            edge_weight=move(self.edge_weight),
-            batch=move(self.batch),
-        )
+        """This block on a device."""
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 @dataclass(eq=False)
@@ -349,7 +337,6 @@ class Cohort:
         self.masks["train"] = torch.cat([party.training_mask for party in self.parties]).to(self.device)
         ends, self.borrowed = _ends(self.parties)
         self.pair_rows = None if ends is None else ends.to(self.device)
-        self._edges: tuple[Tensor, Tensor] | None = None
         self._parts: dict[tuple[int, ...], Cohort] = {}
         self._last: tuple[Tensor, Block] | None = None
         self._blocks: dict[tuple[bool, ...], Block] = {}
@@ -447,7 +434,7 @@ class Cohort:
         if block.batch is None:
             raise IsthmusError("parties with one graph have no batches of graphs: use block_of")
         nodes_of = torch.bincount(block.batch, minlength=sum(self.items))
-        order, edges_of = self._edges_by_graph()
+        order, edges_of = self._edges_by_graph
         node_at, edge_at = rows.chosen_ranges(nodes_of, chosen), order[rows.chosen_ranges(edges_of, chosen)]
         first, sizes_of = nodes_of.cumsum(0) - nodes_of, nodes_of[chosen]
         shift = (sizes_of.cumsum(0) - sizes_of - first[chosen]).repeat_interleave(edges_of[chosen])
@@ -463,12 +450,12 @@ class Cohort:
             graphs=tuple(graphs.tolist()),
         )
 
+    @cached_property
     def _edges_by_graph(self) -> tuple[Tensor, Tensor]:
-        if self._edges is None:
-            assert self.block.batch is not None
-            graph = self.block.batch[self.block.edge_index[0]]
-            self._edges = torch.argsort(graph, stable=True), torch.bincount(graph, minlength=sum(self.items))
-        return self._edges
+        """The edges in the order of their graphs, and the number of edges of each graph."""
+        assert self.block.batch is not None
+        graph = self.block.batch[self.block.edge_index[0]]
+        return torch.argsort(graph, stable=True), torch.bincount(graph, minlength=sum(self.items))
 
     def _block(self) -> Block:
         starts = torch.tensor((0, *self.sizes[:-1])).cumsum(0).tolist()
