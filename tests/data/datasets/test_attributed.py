@@ -19,7 +19,7 @@ def write_amgcn(folder, kind, labels=LABELS):
     texts.mkdir()
     np.savetxt(texts / f"{kind.title}.feature", WORDS, fmt="%.1f")
     np.savetxt(texts / f"{kind.title}.label", labels, fmt="%d")
-    (texts / kind.edge_file).write_text("".join(f"{a}\t{b}\n" for a, b in LINKS))
+    (texts / f"{kind.title}{kind.edges}").write_text("".join(f"{a}\t{b}\n" for a, b in LINKS))
     (texts / "train20.txt").write_text("0\n")
     return zipped(texts, folder / f"{kind.title}.zip")
 
@@ -39,8 +39,9 @@ def test_the_texts_of_am_gcn_become_an_npz_file_once(empty_root, tmp_path, monke
     check(kind(**SMALL).load(0), WORDS > 0)
     archive.unlink()
     check(kind(**SMALL).load(0), WORDS > 0)
-    assert [each.name for each in (empty_root / "npz").iterdir()] == [kind.file]
-    with np.load(empty_root / "npz" / kind.file) as arrays:
+    (file,) = (empty_root / "npz").iterdir()
+    assert file.name == f"{kind.name}.npz"
+    with np.load(file) as arrays:
         assert sorted(arrays) == ["data", "edge_index", "indices", "indptr", "shape", "y"]
         assert arrays["edge_index"].tolist() == [[0, 0, 2], [1, 5, 4]]
 

@@ -27,14 +27,12 @@ class Attributed(Bags):
     """A network whose nodes have bags of words, in an npz file of the layout above."""
 
     folder: ClassVar[str] = "npz"
-    file: ClassVar[str]
-    """Name of the npz file."""
 
     def raw_folder(self) -> Path:
         return data_root() / self.folder
 
     def required_files(self) -> Sequence[str]:
-        return (self.file,)
+        return (f"{self.name.replace('-', '')}.npz",)
 
     def parse(self, arrays: Arrays) -> tuple[csr_matrix, Tensor, Tensor]:
         words, pairs = read_matrix(arrays, ""), arrays["edge_index"]
@@ -47,8 +45,8 @@ class Attributed(Bags):
 class AmGcn(Attributed):
     """A network from the text files of AM-GCN. As there, word counts become 1: the word occurs."""
 
-    edge_file: ClassVar[str]
-    """Name of the text file with the edges."""
+    edges: ClassVar[str] = ".edge"
+    """What follows the title in the name of the text file with the edges."""
 
     def source(self) -> str:
         return f"{AMGCN}/{self.title}.zip"
@@ -64,10 +62,10 @@ class AmGcn(Attributed):
             unpack(archive if archive.is_file() else download(self.source(), texts), texts)
             words = csr_matrix(np.loadtxt(texts / f"{self.title}.feature", dtype=np.float32, ndmin=2))
             y = np.loadtxt(texts / f"{self.title}.label", dtype=np.int64, ndmin=1)
-            pairs = np.loadtxt(texts / self.edge_file, dtype=np.int64, ndmin=2)[:, :2].T
+            pairs = np.loadtxt(texts / f"{self.title}{self.edges}", dtype=np.int64, ndmin=2)[:, :2].T
         edge_index = undirected_edges(pairs[0], pairs[1], words.shape[0]).numpy()
         np.savez_compressed(
-            folder / self.file,
+            folder / self.required_files()[0],
             edge_index=edge_index[:, edge_index[0] < edge_index[1]],
             y=node_labels(y, words.shape[0]).numpy(),
             shape=np.array(words.shape),
@@ -82,8 +80,7 @@ class Acm(AmGcn):
 
     name: ClassVar[str] = "acm"
     title: ClassVar[str] = "acm"
-    file: ClassVar[str] = "acm.npz"
-    edge_file: ClassVar[str] = "acm_PAP.edge"
+    edges: ClassVar[str] = "_PAP.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=3025, edges=13128, features=1870, classes=3)
 
 
@@ -92,8 +89,6 @@ class Uai2010(AmGcn):
 
     name: ClassVar[str] = "uai2010"
     title: ClassVar[str] = "uai"
-    file: ClassVar[str] = "uai2010.npz"
-    edge_file: ClassVar[str] = "uai.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=3067, edges=28308, features=4973, classes=19)
 
 
@@ -102,8 +97,6 @@ class BlogCatalog(AmGcn):
 
     name: ClassVar[str] = "blogcatalog"
     title: ClassVar[str] = "BlogCatalog"
-    file: ClassVar[str] = "blogcatalog.npz"
-    edge_file: ClassVar[str] = "BlogCatalog.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=5196, edges=171743, features=8189, classes=6)
 
 
@@ -112,8 +105,6 @@ class Flickr7575(AmGcn):
 
     name: ClassVar[str] = "flickr-7575"
     title: ClassVar[str] = "flickr"
-    file: ClassVar[str] = "flickr7575.npz"
-    edge_file: ClassVar[str] = "flickr.edge"
     sizes: ClassVar[Sizes] = Sizes(nodes=7575, edges=239738, features=12047, classes=9)
 
 
@@ -122,12 +113,11 @@ class Wiki(Attributed):
 
     name: ClassVar[str] = "wiki"
     title: ClassVar[str] = "wiki"
-    file: ClassVar[str] = "wiki.npz"
     url: ClassVar[str] = "https://github.com/albertyang33/TADW"
     sizes: ClassVar[Sizes] = Sizes(nodes=2405, edges=11596, features=4973, classes=17)
 
     def download(self, folder: Path) -> None:
         raise IsthmusError(
-            f"data set '{self.name}': no {self.file} in {self.raw_folder()}: build it as docs/data.md describes, "
-            f"from the graph and labels of {self.url} and the words of https://github.com/tempcode06/GAGE"
+            f"data set '{self.name}': no {self.required_files()[0]} in {self.raw_folder()}: build it as docs/data.md "
+            f"describes, from the graph and labels of {self.url} and the words of https://github.com/tempcode06/GAGE"
         )

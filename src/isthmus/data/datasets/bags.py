@@ -113,8 +113,7 @@ class Dblp(Bags):
 
     name: ClassVar[str] = "dblp"
     folder: ClassVar[str] = "citationfull"
-    title: ClassVar[str] = "DBLP"
-    subfolder: ClassVar[str] = "dblp"
+    title: ClassVar[str] = "dblp"
     url: ClassVar[str] = "https://github.com/abojchevski/graph2gauss/raw/master/data/dblp.npz"
     sizes: ClassVar[Sizes] = Sizes(nodes=17716, edges=52867, features=1639, classes=4)
 

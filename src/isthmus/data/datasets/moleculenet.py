@@ -49,7 +49,8 @@ class MolecularGraphs(PublicDataSet):
     """Share of the molecules to validate on; the rest is for testing."""
 
     def load(self, seed: int) -> Pool:
-        smiles, y = self._table()
+        with self.published_files() as raw:
+            smiles, y = read_table(raw / self.required_files()[0], *self._layout()[3:])
         cache_folder = cache_root() / "molecules"
         parsed = read_molecules(smiles, self.features, cache_folder=cache_folder)
         if not parsed.graphs:
@@ -100,10 +101,6 @@ class MolecularGraphs(PublicDataSet):
                 f"data set '{self.name}': unknown title '{self.title}': {did_you_mean(self.title, names)}"
             )
         return names[self.key()]
-
-    def _table(self) -> tuple[list[str], Tensor]:
-        with self.published_files() as raw:
-            return read_table(raw / self.required_files()[0], *self._layout()[3:])
 
     def _split(self, smiles: Sequence[str], seed: int, cache_folder: Path) -> dict[str, Tensor]:
         if self.split == "scaffold":

@@ -73,9 +73,7 @@ class PublicDataSet(DataSet):
     folder: ClassVar[str]
     """The family's folder under the data root."""
     title: ClassVar[str]
-    """The data set's name at its publishers and in PyG."""
-    subfolder: ClassVar[str] = ""
-    """The data set's folder inside the family's; empty: the title."""
+    """The data set's name at its publishers and in PyG, and of its folder inside the family's."""
     url: ClassVar[str]
     """The address of its file, unless a class of PyG knows it or there are several files."""
     sizes: ClassVar[Sizes | None] = None
@@ -94,7 +92,7 @@ class PublicDataSet(DataSet):
 
     def raw_folder(self) -> Path:
         """The folder of the files as published."""
-        return data_root() / self.folder / (self.subfolder or self.title) / "raw"
+        return data_root() / self.folder / self.title / "raw"
 
     def shared_encoding(self) -> str:
         """A name for its encoding: sets with the same name have the same feature columns; empty: columns of its own."""
