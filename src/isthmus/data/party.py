@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -295,8 +295,9 @@ class Block:
 
     def to(self, device: torch.device) -> Block:
         """This block on a device."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
+        tensors = (name for name, value in vars(self).items() if isinstance(value, Tensor))
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in tensors}
+        return replace(self, **moved)
 
 
 @dataclass(eq=False)

@@ -288,7 +288,7 @@ class _Reader:
 
     def _ids(self, file: str, table: Any | None, column: str, *, unique: bool) -> Any | None:
         """Return a column of ids as whole numbers or texts, or None if the column is missing or wrong."""
-        if not _has(table, column):
+        if table is None or not _has(table, column):
             return None
         values = blank_to_null(table.column(column))
         if pa.types.is_integer(values.type):
@@ -314,7 +314,7 @@ class _Reader:
         self, file: str, table: Any | None, column: str, has_type: Callable[[Any], bool], wanted: str
     ) -> Any | None:
         """Return a column, or None if it is missing or has a wrong type; only the type is a problem."""
-        if not _has(table, column):
+        if table is None or not _has(table, column):
             return None
         values = blank_to_null(table.column(column))
         if has_type(values.type):
