@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -268,6 +269,22 @@ class Block:
     batch: Tensor | None = None
     graphs: tuple[int, ...] = ()
 
+    @classmethod
+    def concat(cls, blocks: Sequence[Block]) -> Block:
+        """The parties of several blocks in one; where only some have edge weights, those of the others are 1."""
+        nodes = itertools.accumulate((block.nodes for block in blocks), initial=0)
+        edges = [block.edge_index + first for block, first in zip(blocks, nodes, strict=False)]
+        graphs = itertools.accumulate((sum(block.graphs) for block in blocks), initial=0)
+        batch = [block.batch + first for block, first in zip(blocks, graphs, strict=False) if block.batch is not None]
+        return cls(
+            x=rows.concat([block.x for block in blocks]),
+            edge_index=torch.cat(edges, dim=1),
+            sizes=tuple(size for block in blocks for size in block.sizes),
+            edge_weight=_weights([block.edge_weight for block in blocks], [edge.size(1) for edge in edges]),
+            batch=torch.cat(batch) if batch else None,
+            graphs=tuple(count for block in blocks for count in block.graphs),
+        )
+
     @property
     def nodes(self) -> int:
         return sum(self.sizes)
@@ -326,7 +343,7 @@ class Cohort:
         self.names = tuple(party.name for party in self.parties)
         self.sizes = tuple(party.nodes for party in self.parties)
         self.items = tuple(party.items for party in self.parties)
-        block = self._block()
+        block = Block.concat([_block(party) for party in self.parties])
         if self.device.type == "mps":  # it does not support sparse matrices
             block = replace(block, x=rows.to_dense(block.x))
         self.block = block.to(self.device)
@@ -458,22 +475,12 @@ class Cohort:
         graph = self.block.batch[self.block.edge_index[0]]
         return torch.argsort(graph, stable=True), torch.bincount(graph, minlength=sum(self.items))
 
-    def _block(self) -> Block:
-        starts = torch.tensor((0, *self.sizes[:-1])).cumsum(0).tolist()
-        edges = [party.graph.edge_index + start for party, start in zip(self.parties, starts, strict=True)]
-        weights = [getattr(party.graph, "edge_weight", None) for party in self.parties]
-        batch = None
-        if self.level == "graph":
-            firsts = torch.tensor((0, *self.items[:-1])).cumsum(0).tolist()
-            batch = torch.cat([p.graph.batch + first for p, first in zip(self.parties, firsts, strict=True)])
-        return Block(
-            x=rows.concat([party.graph.x for party in self.parties]),
-            edge_index=torch.cat(edges, dim=1),
-            sizes=self.sizes,
-            edge_weight=_weights(weights, [edge.size(1) for edge in edges]),
-            batch=batch,
-            graphs=self.items if self.level == "graph" else (),
-        )
+
+def _block(party: Party) -> Block:
+    graph, many = party.graph, party.level == "graph"
+    weight = getattr(graph, "edge_weight", None)
+    batch, graphs = (graph.batch, (party.items,)) if many else (None, ())
+    return Block(graph.x, graph.edge_index, (party.nodes,), weight, batch, graphs)
 
 
 def check_compatible(parties: Sequence[Party]) -> None:

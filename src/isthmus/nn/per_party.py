@@ -335,7 +335,7 @@ class PerParty:
             return
         parts.sort(key=lambda part: (part.edge_index.size(1), part.nodes))
         samples = [_some_rows(part) for part in (parts[-1], parts[-2:][0])]
-        pair = _concat([replace(sample, x=rows.to_dense(sample.x)) for sample in samples])
+        pair = Block.concat([replace(sample, x=rows.to_dense(sample.x)) for sample in samples])
         if pair.edge_weight is not None:  # PyG normalises negative weights differently, see `normalised_edges`
             pair = replace(pair, edge_weight=pair.edge_weight.abs())
         trial = PerParty(self.module, 2, self.device)
@@ -395,24 +395,6 @@ def _seeded(source: torch.Generator) -> Iterator[None]:
 def per_party(module: nn.Module, parties: int, device: torch.device | None = None) -> PerParty:
     """`module` with one slice of weights per party."""
     return PerParty(module, parties, device)
-
-
-def _concat(blocks: Sequence[Block]) -> Block:
-    nodes, graphs = 0, 0
-    edges, batches = [], []
-    for block in blocks:
-        edges.append(block.edge_index + nodes)
-        batches.append(None if block.batch is None else block.batch + graphs)
-        nodes, graphs = nodes + block.nodes, graphs + sum(block.graphs)
-    weights = [block.edge_weight for block in blocks if block.edge_weight is not None]
-    return Block(
-        x=rows.concat([block.x for block in blocks]),
-        edge_index=torch.cat(edges, dim=1),
-        sizes=tuple(size for block in blocks for size in block.sizes),
-        edge_weight=torch.cat(weights) if weights else None,
-        batch=torch.cat([b for b in batches if b is not None]) if blocks[0].batch is not None else None,
-        graphs=tuple(count for block in blocks for count in block.graphs),
-    )
 
 
 def _some_rows(block: Block, limit: int = 200) -> Block:
