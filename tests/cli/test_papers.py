@@ -84,8 +84,8 @@ def test_a_quick_run_keeps_nothing(at_once: None, folder: Path, isthmus: Isthmus
     ("words", "says"),
     [
         (("run", "mine/table3"), "there is no table 'mine/table3'"),
-        (("run", "mine/table1", "--only", "sizes=3"), "no such axis"),
-        (("run", "mine/table1", "--only", "size=3"), "no such value"),
+        (("run", "mine/table1", "--only", "sizes=3"), "--only: there is no axis 'sizes'"),
+        (("run", "mine/table1", "--only", "size=3"), "--only: axis 'size' has no '3'"),
         (("run", "mine/table1", "--only", "size"), "name an axis and its values"),
         (("check", "nobody"), "there is no table 'nobody'"),
         (("show", "--folder", "nowhere"), "run this in a checkout of Isthmus"),

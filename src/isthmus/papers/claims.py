@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -21,6 +21,16 @@ FIGURES = "figures"
 
 Published = Callable[[Mapping[str, str]], float | None]
 """The paper's number at a place, if it has one."""
+
+
+def check_values(at: Mapping[str, Sequence[str]], axes: Mapping[str, Collection[str]], where: str = "") -> None:
+    """Raise an error if a table has no such axis, or an axis no such value."""
+    for axis, values in at.items():
+        if axis not in axes:
+            raise IsthmusError(f"{where}there is no axis '{axis}': {did_you_mean(axis, axes)}")
+        for value in values:
+            if value not in axes[axis]:
+                raise IsthmusError(f"{where}axis '{axis}' has no '{value}': {did_you_mean(value, axes[axis])}")
 
 
 class Claim(Options):
@@ -60,18 +70,13 @@ class Claim(Options):
         """The values of `order`, each as a list."""
         return [[each] if isinstance(each, str) else each for each in self.order]
 
-    def check(self, axes: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Any]) -> None:
+    def check(self, axes: Mapping[str, Collection[str]], figures: Mapping[str, Any]) -> None:
         """Raise an error if the table lacks the claim's figure, axis or values."""
         axes = {**axes, FIGURES: figures} if self.along == FIGURES else axes
         if self.figure and self.figure not in figures:
             raise IsthmusError(f"claims: there is no figure '{self.figure}': {did_you_mean(self.figure, figures)}")
-        if self.along and self.along not in axes:
-            raise IsthmusError(f"claims: there is no axis '{self.along}': {did_you_mean(self.along, axes)}")
-        for value in itertools.chain(*self.groups):
-            if value not in axes[self.along]:
-                raise IsthmusError(
-                    f"claims: axis '{self.along}' has no '{value}': {did_you_mean(value, axes[self.along])}"
-                )
+        if self.along:
+            check_values({self.along: list(itertools.chain(*self.groups))}, axes, "claims: ")
 
     def covers(self, place: Mapping[str, str]) -> bool:
         """Whether the claim is about the cell at this place."""

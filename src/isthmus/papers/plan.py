@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.options import Options
-from isthmus.papers.claims import Claim
+from isthmus.papers.claims import Claim, check_values
 from isthmus.papers.measures import Measure
 from isthmus.study.config import Study, merge, parse_assignments, read_toml
 
@@ -145,12 +145,7 @@ class Table(Options):
     def _check(self) -> None:
         by_name = {axis.name: axis.changes() for axis in self.axes}
         for each in [*(w.at for w in self.where), *(c.at for c in self.claims)]:
-            for axis, values in each.items():
-                if axis not in by_name:
-                    raise IsthmusError(f"there is no axis '{axis}': {did_you_mean(axis, by_name)}")
-                for value in values:
-                    if value not in by_name[axis]:
-                        raise IsthmusError(f"axis '{axis}' has no '{value}': {did_you_mean(value, by_name[axis])}")
+            check_values(each, by_name)
         for claim in self.claims:
             claim.check(by_name, self.figures)
         for figure, numbers in self.published.items():

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.papers.claims import check_values
 from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
 from isthmus.papers.plan import Cell, Table, nested
@@ -88,13 +89,7 @@ class Runner:
     on_progress: Callable[[Progress], None] = lambda progress: None
 
     def __post_init__(self) -> None:
-        axes = {axis.name: list(axis.changes()) for axis in self.table.axes}
-        for axis, values in self.only.items():
-            if axis not in axes:
-                raise IsthmusError(f"--only {axis}: no such axis: {did_you_mean(axis, axes)}")
-            for value in values:
-                if value not in axes[axis]:
-                    raise IsthmusError(f"--only {axis}={value}: no such value: {did_you_mean(value, axes[axis])}")
+        check_values(self.only, {axis.name: axis.changes() for axis in self.table.axes}, "--only: ")
         self.cells = [
             cell for cell in self.table.cells() if all(cell.place[axis] in values for axis, values in self.only.items())
         ]
