@@ -252,8 +252,7 @@ class _Attacker:
         posterior = torch.cat([posterior[trained], posterior[tested]])
         kinds = np.repeat([True, False], [int(trained.sum()), int(tested.sum())])
         classifier = MLPClassifier((64, 32), max_iter=500, random_state=self.seed)
-        with warnings.catch_warnings():  # more passes hardly improve it
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # more passes hardly improve it
             return classifier.fit(_sorted(posterior), kinds)
 
     def _likelihoods(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -122,7 +121,7 @@ class GraphClustering(GraphClassification):
             return np.zeros(0, dtype=np.int64)
         if not np.isfinite(z).all():
             raise IsthmusError("embeddings to cluster are not finite: set a smaller local.lr, or local.clip")
-        with _quiet():
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # equal embeddings
             clusters = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(self.scaled(z))
         return np.asarray(clusters, dtype=np.int64)
 
@@ -143,7 +142,7 @@ class GraphClustering(GraphClassification):
             return 0, 0
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         split = StratifiedKFold(self.probe, shuffle=True, random_state=0)
-        with _quiet():
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the metric shows it
             predicted = cross_val_predict(model, z, y, cv=split)
         return len(y), int((predicted == y).sum())
 
@@ -153,7 +152,7 @@ class GraphClustering(GraphClassification):
             return {}
         metrics = self.confusion_metrics(confusion)
         if counts["parties"] == 1:  # clusters of several parties correspond only through labels
-            y, cluster = (cells.repeat_interleave(confusion.flatten()).numpy() for cells in _cells(self.classes))
+            y, cluster = np.indices(confusion.shape).reshape(2, -1).repeat(confusion.flatten().numpy(), axis=1)
             metrics["nmi"] = float(normalized_mutual_info_score(y, cluster))
             metrics["ari"] = float(adjusted_rand_score(y, cluster))
         return metrics | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})
@@ -171,17 +170,3 @@ def _unsupervised(party: Party) -> Party:
     labelled = party.graph.y >= 0
     val = party.val & labelled
     return replace(party, train=torch.ones_like(party.train), val=val, test=labelled & ~val)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence warnings of equal embeddings and of a probe that does not converge: the metrics show both."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
-
-
-def _cells(classes: int) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the cells of a square table."""
-    at = torch.arange(classes)
-    return at.repeat_interleave(classes), at.repeat(classes)

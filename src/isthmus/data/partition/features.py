@@ -53,8 +53,8 @@ class KMeans(Partition):
         options = {"n_clusters": min(parties, x.shape[0]), "n_init": self.n_init, "random_state": seed}
         large = x.shape[0] > FULL_BATCH
         means = cluster.MiniBatchKMeans(batch_size=4096, **options) if large else cluster.KMeans(**options)
-        with threadpool_limits(1), warnings.catch_warnings():  # with several threads the order of sums varies
-            warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+        quiet = warnings.catch_warnings(action="ignore", category=exceptions.ConvergenceWarning)
+        with threadpool_limits(1), quiet:  # with several threads the order of sums varies
             clusters: NDArray[np.int32] = means.fit_predict(x)
         return torch.from_numpy(clusters).long()
 
