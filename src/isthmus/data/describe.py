@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from isthmus.data.skew import earth_movers
 
 LabelKind = Literal["class", "yes-no", "value"]
 """The kind of labels: one of several classes; yes or no per task; or a measured value per task."""
+_Labels: TypeAlias = tuple[LabelKind, dict[str, list[Any]], float | None]
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def describe(
     check_compatible(parties)
     items = [party.items for party in parties]
     y = torch.cat([party.graph.y for party in parties])
-    summary = _of_tasks(y, items) if y.is_floating_point() or y.dim() > 1 else _of_classes(y, items, classes)
+    of_tasks = y.is_floating_point() or y.dim() > 1
+    kind, of_labels, emd = _of_tasks(y, items) if of_tasks else _of_classes(y, items, classes)
     shared, nodes = _ids(parties)
     columns = {
         "items": items,
@@ -121,35 +123,28 @@ def describe(
         "cross": [0 if party.border is None else len(party.border) for party in parties],
         "shared": shared.tolist(),
         **{split: _sums(torch.cat([getattr(party, split) for party in parties]), items).tolist() for split in SPLITS},
-        **summary.columns,
+        **of_labels,
     }
     described = tuple(
         PartyDescription(party.name, **{key: column[at] for key, column in columns.items()})
         for at, party in enumerate(parties)
     )
     edges, cross = sum(columns["edges"]), sum(columns["cross"])
-    return CutDescription(parties[0].level, summary.kind, described, nodes, edges, cross, summary.emd, note, labels)
-
-
-@dataclass(frozen=True, eq=False)
-class _Labels:
-    """The labels in numbers per party, and their earth mover's distance."""
-
-    kind: LabelKind
-    columns: dict[str, list[Any]]
-    emd: float | None
+    return CutDescription(parties[0].level, kind, described, nodes, edges, cross, emd, note, labels)
 
 
 def _of_classes(y: Tensor, items: Sequence[int], classes: int | None) -> _Labels:
+    """The kind, the columns, and the earth mover's distance of labels that are classes."""
     width = max(classes or 0, int(y.max()) + 1)
     party, known = rows.party_of_rows(items, y.device), y >= 0
     counts = torch.bincount(party[known] * width + y[known], minlength=len(items) * width).view(len(items), width)
     unlabelled = (torch.tensor(items) - counts.sum(1)).tolist()
     emd = earth_movers(counts) if bool(known.any()) else None
-    return _Labels("class", {"labels": _tuples(counts), "unlabelled": unlabelled}, emd)
+    return ("class", {"labels": _tuples(counts), "unlabelled": unlabelled}, emd)
 
 
 def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
+    """As `_of_classes`, for labels that are yes or no, or measured values."""
     y = y.reshape(y.size(0), -1)
     known = ~y.isnan() if y.is_floating_point() else y >= 0
     y = y.double().masked_fill(~known, 0.0)
@@ -158,11 +153,11 @@ def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
     if not bool(((y == 0) | (y == 1)).all()):
         means = rows.sum_per_party(y, items) / labelled
         finite = [tuple(value if math.isfinite(value) else None for value in row) for row in means.tolist()]
-        return _Labels("value", {**columns, "means": finite}, None)
+        return ("value", {**columns, "means": finite}, None)
     yes = rows.sum_per_party(y, items).long()
     tasks = [task for task, count in enumerate(labelled.sum(0).tolist()) if count]
     distances = [earth_movers(torch.stack([labelled[:, task] - yes[:, task], yes[:, task]], 1)) for task in tasks]
-    return _Labels("yes-no", {**columns, "labels": _tuples(yes)}, fmean(distances) if distances else None)
+    return ("yes-no", {**columns, "labels": _tuples(yes)}, fmean(distances) if distances else None)
 
 
 def _ids(parties: Sequence[Party]) -> tuple[Tensor, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -43,8 +44,6 @@ def write_parties(folder: Path, parties: Sequence[Party], classes: int, *, force
 
 def write_party(folder: Path, party: Party, classes: int) -> None:
     """Write one party folder; loading it gives the same party, bit for bit."""
-    import pyarrow as pa
-
     if party.level == "pair":
         raise IsthmusError(
             f"party '{party.name}' holds pairs, which no folder can hold: write it before pairs are drawn"
@@ -132,7 +131,6 @@ def _replace(folder: Path, new: Path, old: Path) -> None:
 
 
 def _write_table(path: Path, columns: dict[str, Any]) -> None:
-    import pyarrow as pa
     from pyarrow import parquet
 
     store.write_with(path, partial(parquet.write_table, pa.table(columns)))
@@ -140,8 +138,6 @@ def _write_table(path: Path, columns: dict[str, Any]) -> None:
 
 def _label_columns(party: Party) -> dict[str, Any]:
     """Return columns with labels and splits of the items."""
-    import pyarrow as pa
-
     y: Tensor = party.graph.y
     split = np.full(party.items, "", dtype=object)
     for name in SPLITS:
@@ -158,8 +154,6 @@ def _label_columns(party: Party) -> dict[str, Any]:
 
 def _feature_columns(x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the features as one column of lists, or two if they are sparse, and their declaration in `party.toml`."""
-    import pyarrow as pa
-
     width = int(x.size(1))
     if rows.is_sparse(x):
         crow = x.crow_indices().numpy()
@@ -174,8 +168,6 @@ def _feature_columns(x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _edge_columns(party: Party, ids: Tensor) -> dict[str, Any]:
     """Return columns with the edges within the party, followed by those across its border."""
-    import pyarrow as pa
-
     inner, border = ids[party.graph.edge_index], party.border
     weight = getattr(party.graph, "edge_weight", None)
     count = inner.size(1)
