@@ -348,12 +348,12 @@ def test_what_is_evaluated_is_the_mean_of_the_views():
     site.answer("evaluate", {"weights": found.weights}, names)
     views = site.model(site.cohort.block)[:, : ran.task.outputs].split(site.cohort.items)
     means = [(each[: len(each) // 2] + each[len(each) // 2 :]) / 2 for each in views]
-    outputs = site.predict({"weights": found.weights}).split(site.cohort.items)
+    outputs = site.predict_all(found.weights).split(site.cohort.items)
     for mean, output, view in zip(means, outputs, views, strict=True):
         assert torch.allclose(output[: len(mean)], mean)
         assert not torch.allclose(output, view)
     site.method = method(evaluated_on="first")
-    assert torch.equal(site.predict({"weights": found.weights}), torch.cat(views))
+    assert torch.equal(site.predict_all(found.weights), torch.cat(views))
 
 
 @pytest.mark.parametrize("labels", ["multilabel", "regression"])

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from isthmus.federation.answers import PlainTotal
-from isthmus.papers.measures import prepared
+from isthmus.papers.measures import prepare_run
 from isthmus.papers.plan import Cell, Table
 from isthmus.study.config import Study, merge
 from isthmus.tasks.base import Step
@@ -98,7 +98,7 @@ def _percent(told: Mapping[str, float]) -> dict[str, float]:
 def tried(data: str, family: str, setting: dict[str, Any], rounds: int, at: int) -> dict[str, Any]:
     """Accuracy and macro-F1 of the clusters of validation graphs, by round and scale."""
     method = {"name": family, "rounds": rounds, "every": EVERY}
-    run = prepared(study(data, setting, method, SEED + at), SEED + at, None)
+    run = prepare_run(study(data, setting, method, SEED + at), SEED + at, None)
     whole, run.whole = run.whole, None
     assert whole is not None
     task = whole.task = ByScale(classes=run.task.outputs)

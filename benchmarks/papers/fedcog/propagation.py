@@ -96,7 +96,8 @@ def federated(parties: list[Party]) -> tuple[Any, dict[str, float]]:
     next(method.server(Federation(transport), Model(module), State()))
     rest = time.process_time() - start - made - sum(transport.seconds.values())
     steps = {"parties side by side": made, **transport.seconds, "messages": rest}
-    return [part["rows"] for part in site.kept.each("prepared")], steps
+    with site.asked():
+        return [part["rows"] for part in site.kept.each("prepared")], steps
 
 
 def by_scipy(party: Party) -> tuple[Any, dict[str, float]]:

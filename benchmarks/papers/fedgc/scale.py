@@ -28,6 +28,7 @@ from torch_geometric.data import Data
 from isthmus.data.partition.labels import LabelDirichlet
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool
+from isthmus.federation.transport import Command
 from isthmus.methods.fedgc import FedGC
 from isthmus.nn.encoders import Encoder
 from isthmus.study.loop import Run
@@ -75,15 +76,15 @@ def measured(
     loaded, steps, started = peak_mb(), {}, time.perf_counter()
     method = FedGC(ratio=0.0025, every=100, **options)
     run = Run(method, held, task, module, seed=0)
-    called = run.transport.call
+    send = run.transport.send
 
-    def timed(verb: Any, action: str, *rest: Any) -> Any:
+    def timed(command: Command) -> Any:
         began = time.perf_counter()
-        reply = called(verb, action, *rest)
-        steps[action] = steps.get(action, 0.0) + time.perf_counter() - began
+        reply = send(command)
+        steps[command.action] = steps.get(command.action, 0.0) + time.perf_counter() - began
         return reply
 
-    run.transport.call = timed
+    run.transport.send = timed
     found = run.go()
     seconds = time.perf_counter() - started
     return {

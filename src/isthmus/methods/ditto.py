@@ -24,8 +24,8 @@ class Ditto(FedAvg):
     The shared model is trained by federated averaging as if nothing else happened. Each party also trains a model that
     it keeps, and a pull towards w decides how personal that becomes: 0 is training alone, a large one is FedAvg.
 
-    Party:  w_k <- w_t, then w_k <- w_k - step(grad F_k(w_k)) for local.epochs
-            v_k <- v_k - step(grad F_k(v_k) + lambda (v_k - w_t)) for personal.epochs
+    Party:  w_k <- w_t, then w_k <- w_k - step(grad F_k(w_k))
+            v_k <- v_k - step(grad F_k(v_k) + lambda (v_k - w_t))
     Server: w_{t+1} = sum_k (n_k / n) w_k
 
     What is evaluated is v_k, and w for a party that has not trained yet. The pull is part of the gradient that the

@@ -19,7 +19,7 @@ class FedAvg(Averaging):
     own data for some epochs. The server reads the weighted mean of the results, never a single one.
 
     Party:  w_k <- w_t, then w_k <- w_k - step(grad F_k(w_k)) for local.epochs
-    Server: w_{t+1} = sum_k (n_k / n) w_k, n_k the training items of party k (`weighting`)
+    Server: w_{t+1} = sum_k (n_k / n) w_k, n_k the training items of party k
     """
 
     name: ClassVar[str] = "fedavg"

@@ -31,8 +31,8 @@ class FedGcn(FedAvg):
     Parties add these up before training, so that training needs no exchange of features.
 
         0 hops: no sums, and no edges across the border (FedAvg);
-        1 hop:  a party gets the sums sum_v c_uv x_v of its own nodes u: the first layer is
-                exact, the second sees own edges only;
+        1 hop:  a party gets the sums sum_v c_uv x_v of its own nodes u: the first
+                layer is exact, the second sees own edges only;
         2 hops: and those of the nodes across its border: two layers are exact,
                 with no exchange in training.
 

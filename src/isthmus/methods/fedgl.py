@@ -44,7 +44,7 @@ class FedGL(FedAvg):
     they embed it; from these sums it labels nodes that have no label and joins similar nodes, and the parties train on
     both.
 
-    Parties: L = L_GCN + alpha L_SSL, L_SSL over the nodes with a pseudo label     (8)
+    Parties: L = L_GCN + alpha L_SSL, over nodes with a pseudo label     (8)
              A_k <- D^-1/2 (A_k + I + beta A'_(k)) D^-1/2     (9)
     Server:  P = sum_k w_k P_k,  H = sum_k w_k H_k,  by node     (11), (13)
              y_i = argmax_j P_ij where max_j P_ij > lambda, else none     (12)

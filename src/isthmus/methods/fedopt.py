@@ -105,7 +105,8 @@ class FedYogi(FedOpt):
     FedAdam with another second moment. Adam's decays by a factor, so that steps grow fast when small changes follow
     large ones; Yogi's moves towards the last square by at most a share of that square, so that steps grow slowly.
 
-    Server:  v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2),  v_0 = tau^2
+    Server:  v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2)
+             v_0 = tau^2
 
     All else is as in `fedadam`.
     """

@@ -24,7 +24,7 @@ class FedPer(FedAvg):
     Parties whose classes differ in meaning or in frequency can agree on how to embed a node, but not on how to classify
     it. So only the body is averaged; the head, which turns embeddings into outputs, never leaves its party.
 
-    Party:  (b, h_k) <- (b, h_k) - step(grad F_k(b, h_k)) for local.epochs, from b_t and its own h_k
+    Party:  (b, h_k) <- (b, h_k) - step(grad F_k(b, h_k)), from b_t and its own h_k
     Server: b_{t+1} = sum_k (n_k / n) b_k, n_k the training items (weighting)
 
     The server reads the sum of the bodies. The head is what the encoder names as such, its last layer; a party that has

@@ -26,10 +26,10 @@ class FedProto(Method):
     the class whose prototype is nearest.
 
     Party:  c_kj = mean embedding of its n_kj training items of class j
-            minimise F_k + strength sum_j ||c_kj - C_j||^2 for local.epochs, then send c_kj
-    Server: C_j = sum_k n_kj c_kj / sum_k n_kj; the paper divides by the number of holders once more, towards zero
+            minimise F_k + strength sum_j ||c_kj - C_j||^2, then send c_kj
+    Server: C_j = sum_k n_kj c_kj / sum_k n_kj
 
-    The server reads sums by class. A sum over one party would be that party's mean: see `min_holders`.
+    The paper also divides C_j by its holders, towards zero. A sum of one party is that party's mean: see `min_holders`.
     """
 
     name: ClassVar[str] = "fedproto"

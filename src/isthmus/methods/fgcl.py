@@ -51,7 +51,7 @@ class FGCL(FedAvg):
     e_t = exp(cos(h_t, h_1) / tau), h_0 and h_1 the views of the graph itself
     L_e = (c(p(h_0), y) + c(p(h_1), y)) / 2     (9)
     L   = gamma L_c + L_e     (10)
-    Server: theta <- ((M - c) theta + sum_{i in S} theta_i) / M,  S the c of M parties drawn     (11)
+    Server: theta <- ((M - c) theta + sum_S theta_i) / M, S the c of M drawn   (11)
 
     With one epsilon there is one view and no contrast: the paper's "Federated + noise". The server reads the mean of
     the parties' weights.

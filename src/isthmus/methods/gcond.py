@@ -44,7 +44,7 @@ class GCond(DosCond):
     As `doscond`, but gradients agree along the path that training on G' takes, and not only at random weights theta.
     theta is drawn every `renew` rounds and trained on G' in between.
 
-    path: theta <- theta - lr_inner sum_c (n'_c / n') g'_c, inner times a round
+    path:  theta <- theta - lr_inner sum_c (n'_c / n') g'_c, inner times a round
 
     FedGC's paper gives it as (2). As published, X' and the MLP take turns, and distances are cosines; here both step
     together, and `distance = "columns"` selects cosines.
