@@ -513,7 +513,7 @@ def test_molecules_with_other_tables_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "step", ["isthmus.data.folder.from_tables._write", "isthmus.data.folder.from_tables.check_folder"]
+    "step", ["isthmus.data.folder.from_tables.write_table", "isthmus.data.folder.from_tables.check_folder"]
 )
 def test_interruption_leaves_no_files(tmp_path, source, monkeypatch, step):
     origin = source(accounts(), transfers())

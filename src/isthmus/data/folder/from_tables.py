@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_li
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder, read_table
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
-from isthmus.data.folder.writing import MOLECULES, atomic_folder
+from isthmus.data.folder.writing import MOLECULES, atomic_folder, write_table
 from isthmus.data.party import NAME_RULE
 from isthmus.errors import IsthmusError, did_you_mean
 
@@ -78,7 +77,7 @@ def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: 
     settings = {"format": FORMAT, "name": name, **_settings(source, tables, name), **like}
     with atomic_folder(folder, force=force) as new_folder:
         for file, table in tables.items():
-            _write(new_folder / file, table)
+            write_table(new_folder / file, table)
         store.write(new_folder / FILE, toml.dumps(settings))
         _, problems = check_folder(new_folder)
         if any(each.severe for each in problems):
@@ -291,9 +290,3 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
 
 def _missing(values: Any) -> dict[str, str]:
     return {"missing": "mean"} if np.isnan(to_floats(values)).any() else {}
-
-
-def _write(path: Path, table: Any) -> None:
-    from pyarrow import csv, parquet
-
-    store.write_with(path, partial(csv.write_csv if path.suffix == ".csv" else parquet.write_table, table))

@@ -68,12 +68,12 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
     }
     nodes: dict[str, Any] = {"id": pa.array(ids.numpy()), **features}
     if party.level == "graph":
-        _write_table(folder / GRAPHS, {"id": pa.array(np.arange(party.items)), **labels})
+        write_table(folder / GRAPHS, pa.table({"id": pa.array(np.arange(party.items)), **labels}))
         nodes = {"graph": pa.array(party.graph.batch.numpy()), **nodes}
     else:
         nodes |= labels
-    _write_table(folder / NODES, nodes)
-    _write_table(folder / EDGES, _edge_columns(party, ids))
+    write_table(folder / NODES, pa.table(nodes))
+    write_table(folder / EDGES, pa.table(_edge_columns(party, ids)))
     store.write(folder / FILE, toml.dumps(settings))
 
 
@@ -130,10 +130,11 @@ def _replace(folder: Path, new: Path, old: Path) -> None:
         raise
 
 
-def _write_table(path: Path, columns: dict[str, Any]) -> None:
-    from pyarrow import parquet
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a CSV or Parquet file."""
+    from pyarrow import csv, parquet
 
-    store.write_with(path, partial(parquet.write_table, pa.table(columns)))
+    store.write_with(path, partial(csv.write_csv if path.suffix == ".csv" else parquet.write_table, table))
 
 
 def _label_columns(party: Party) -> dict[str, Any]:
