@@ -527,13 +527,10 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     check_compatible(parties)
     cohort = Cohort(tuple(parties))
     if cohort.level == "graph" or any(party.ids is None for party in parties):
-        graph = Data(x=cohort.block.x, edge_index=cohort.block.edge_index, y=cohort.y)
-        graph.num_nodes = cohort.block.nodes
-        if cohort.block.edge_weight is not None:
-            graph.edge_weight = cohort.block.edge_weight
-        if cohort.block.batch is not None:
-            graph.batch = cohort.block.batch
-            graph.num_graphs = sum(cohort.items)
+        block = cohort.block
+        graph = Data(x=block.x, edge_index=block.edge_index, edge_weight=block.edge_weight, y=cohort.y)
+        graph.num_nodes, graph.batch = block.nodes, block.batch
+        graph.num_graphs = sum(cohort.items) if cohort.level == "graph" else None
         structural = parties[0].structural
         return Party(name, graph, cohort.level, border=None, pairs=None, structural=structural, **cohort.masks)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
@@ -553,8 +550,7 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     graph.y = cohort.y if cohort.level == "pair" else cohort.y[first]
     graph.num_nodes = known.numel()
     edge_weight = _weights(weights, [edge.size(1) for edge in edges])
-    if edge_weight is not None:
-        graph.edge_weight = edge_weight[at]
+    graph.edge_weight = None if edge_weight is None else edge_weight[at]
     if cohort.level == "pair":
         return _pooled_pairs(name, graph, known, parties)
     masks = {split: torch.zeros(known.numel(), dtype=torch.bool) for split in SPLITS}

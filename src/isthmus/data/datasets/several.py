@@ -174,7 +174,6 @@ def offset_labels(labels: Sequence[Tensor], counts: Sequence[int]) -> list[Tenso
 
 
 def _party(name: str, whole: Party, x: Tensor, y: Tensor) -> Party:
-    graph = Data(x=x, y=y, edge_index=whole.graph.edge_index, batch=whole.graph.batch)
-    if whole.graph.get("edge_weight") is not None:
-        graph.edge_weight = whole.graph.edge_weight
+    weight = whole.graph.get("edge_weight")
+    graph = Data(x=x, y=y, edge_index=whole.graph.edge_index, edge_weight=weight, batch=whole.graph.batch)
     return Party.of_batch(name, graph, **{split: getattr(whole, split) for split in SPLITS})

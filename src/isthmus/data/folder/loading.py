@@ -87,10 +87,8 @@ def build_party(
     """Return one party; see `build_parties`."""
     x, structural = encoding.encode(contents, key)
     splits = _splits(contents, seed, train, val)
-    graph = Data(x=x, edge_index=contents.edge_index, y=contents.y)
+    graph = Data(x=x, edge_index=contents.edge_index, edge_weight=contents.edge_weight, y=contents.y)
     graph.num_nodes = x.size(0)
-    if contents.edge_weight is not None:
-        graph.edge_weight = contents.edge_weight
     name = contents.settings.name
     if contents.batch is None:
         ids, border = contents.ids, contents.border
