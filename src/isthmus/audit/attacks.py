@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array, hstack, vstack
+from scipy.sparse import block_array, csr_array, diags_array, vstack
 from scipy.sparse.csgraph import connected_components
 
 from isthmus.audit.knowledge import RTOL, Knowledge, Reals
@@ -90,7 +90,7 @@ class Findings:
 
 
 class Attack(ABC):
-    """A way to read rows, which builds on what earlier attacks findings."""
+    """A way to read rows, which builds on what earlier attacks found."""
 
     name: ClassVar[str]
 
@@ -159,7 +159,7 @@ class LinearSystem(Attack):
         part = joined[:, unknown]
         messages = np.flatnonzero(np.diff(part.indptr) > 0)
         part = part[messages]
-        both = vstack([hstack([_zeros(messages.size), part]), hstack([part.T, _zeros(unknown.size)])])
+        both = block_array([[None, part], [part.T, None]], format="csr")
         count, label = connected_components(both, directed=False)
         order = np.argsort(label, kind="stable")
         ends = np.searchsorted(label[order], np.arange(count + 1))
@@ -328,7 +328,3 @@ def drop_rounding(rows: Any) -> Any:
     rows.data[np.abs(rows.data) < ZERO * np.repeat(largest, sizes)] = 0
     rows.eliminate_zeros()
     return rows
-
-
-def _zeros(size: int) -> Any:
-    return csr_array((size, size))
