@@ -99,7 +99,6 @@ def describe(
     """Count what each party of a cut holds.
 
     Arguments:
-        parties: all of them.
         classes: how many classes there are, where the parties' labels do not show the last of them.
         note: a sentence about the data, as a `Pool` has it.
         labels: names of the classes or tasks, likewise.

@@ -66,8 +66,6 @@ def read_molecules(
     are not in the lists, is unreadable.
 
     Arguments:
-        smiles: one molecule each.
-        features: the features of an atom.
         cache_folder: a folder that caches results for lists of molecules.
 
     >>> parsed = read_molecules(["CCO", "C(", "c1ccccc1"])
@@ -86,11 +84,8 @@ def scaffolds_of(smiles: Sequence[str], *, cache_folder: Path | None = None) -> 
     """The number of every molecule's scaffold, in order of first appearance, `[molecules]`.
 
     Scaffolds are those of Bemis and Murcko (1996), rings and what links them, without chirality. Molecules without
-    rings have none: -1. A molecule that rdkit cannot process is its own scaffold.
-
-    Arguments:
-        smiles: one molecule each.
-        cache_folder: as for `read_molecules`.
+    rings have none: -1. A molecule that rdkit cannot process is its own scaffold. `cache_folder` is as for
+    `read_molecules`.
 
     >>> scaffolds_of(["CCO", "Cc1ccccc1", "C1CC1", "Oc1ccccc1"]).tolist()
     [-1, 0, 1, 0]

@@ -89,7 +89,7 @@ def propagate(x: Tensor, matrix: Tensor | None, hops: int) -> Tensor:
 
 
 def class_gradients(h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Gradients of a linear model's mean cross-entropy over the rows of each class.
+    """Gradients of a linear model's mean cross-entropy over the rows of each class, `[classes, classes, features]`.
 
     g_c = (1 / n_c) sum_{i: y_i = c} (softmax(W h_i) - e_c) h_i^T, zero for a class without rows. Computed without
     autograd, because the result is differentiated again.
@@ -97,9 +97,6 @@ def class_gradients(h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     Arguments:
         h: `[rows, features]`.
         weight: W, `[classes, features]`.
-
-    Returns:
-        `[classes, classes, features]`.
     """
     own = F.one_hot(y, weight.size(0)).to(h.dtype)
     error = (h @ weight.T).softmax(1) - own

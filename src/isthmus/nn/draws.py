@@ -55,10 +55,9 @@ class Draws(TorchFunctionMode):
     def _dropout(self, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or p == 0.0:
             return x
-        if isinstance(x, Features):
-            sizes = x.entries(rows_per_party(x.size(0), self.layouts))
-            return x.with_values(x.values * self.factors(sizes, x.values.shape, p, x.values))
         sizes = rows_per_party(x.size(0), self.layouts)
+        if isinstance(x, Features):
+            return x.with_values(x.values * self.factors(x.entries(sizes), x.values.shape, p, x.values))
         return x * self.factors(sizes, x.shape, p, x)
 
     def factors(self, sizes: Sequence[int], shape: Sequence[int], p: float, like: Tensor) -> Tensor:

@@ -74,11 +74,15 @@ def _title(table: Table, curve: str) -> str:
 
 
 def _curves(lines: Mapping[str, Runs], name: str) -> list[Curve]:
-    return [
-        _curve(at, value, [dict(map(tuple, run["curves"][name])) for run in runs if name in run["curves"]])
-        for at, (value, runs) in enumerate(lines.items())
-        if any(name in run["curves"] for run in runs)
-    ]
+    """The mean and range over seeds of each line, for the rounds that all its seeds have."""
+    curves = []
+    for style, (value, runs) in enumerate(lines.items()):
+        if points := [dict(map(tuple, run["curves"][name])) for run in runs if name in run["curves"]]:
+            rounds = sorted(set.intersection(*map(set, points)))
+            of_round = [[each[at] for each in points] for at in rounds]
+            mean, low, high = ([each(values) for values in of_round] for each in (fmean, min, max))
+            curves.append(Curve(value, style, rounds, mean, low, high))
+    return curves
 
 
 def _value_table(title: str, curves: Sequence[Curve]) -> str:
@@ -93,10 +97,3 @@ def _value_table(title: str, curves: Sequence[Curve]) -> str:
         rows.append(f"<tr><th scope=row>{escape(curve.name)}</th>{cells}</tr>")
     head = f"<tr>{page.head(title)}{''.join(page.head(f'round {at}', 'n') for at in listed)}</tr>"
     return page.table(head, "".join(rows), "Means over seeds.")
-
-
-def _curve(style: int, value: str, points: Sequence[dict[int, float]]) -> Curve:
-    """Mean and range over seeds, for the rounds that all seeds have."""
-    rounds = sorted(set.intersection(*map(set, points)))
-    values = [[each[at] for each in points] for at in rounds]
-    return Curve(value, style, rounds, [fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values])

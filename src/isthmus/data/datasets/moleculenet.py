@@ -61,7 +61,12 @@ class MolecularGraphs(PublicDataSet):
         graph = Data(x=parsed.x, edge_index=parsed.edge_index, batch=parsed.batch, y=y[readable])
         graph.num_nodes, graph.num_graphs = parsed.x.size(0), parsed.graphs
         split_seed = seed if self.split_seed is None else self.split_seed
-        masks = drop_unlabelled(self._split(texts, split_seed, cache_folder), graph.y)
+        if self.split == "scaffold":
+            splits = scaffold_split(scaffolds_of(texts, cache_folder=cache_folder), self.train, self.val)
+        else:
+            one_group = torch.zeros(len(texts), dtype=torch.long)
+            splits = split_by_share(one_group, self.train, self.val, numpy_generator(split_seed, "split"))
+        masks = drop_unlabelled(splits, graph.y)
         party = Party("pooled", graph, "graph", masks["train"], masks["val"], masks["test"])
         party = replace(party, structural=structural_columns(self.features))
         return Pool(party, classes=y.size(1), smiles=texts, note=unreadable_note(parsed.unreadable, len(smiles)))
@@ -101,12 +106,6 @@ class MolecularGraphs(PublicDataSet):
                 f"data set '{self.name}': unknown title '{self.title}': {did_you_mean(self.title, names)}"
             )
         return names[self.key()]
-
-    def _split(self, smiles: Sequence[str], seed: int, cache_folder: Path) -> dict[str, Tensor]:
-        if self.split == "scaffold":
-            return scaffold_split(scaffolds_of(smiles, cache_folder=cache_folder), self.train, self.val)
-        one_group = torch.zeros(len(smiles), dtype=torch.long)
-        return split_by_share(one_group, self.train, self.val, numpy_generator(seed, "split"))
 
 
 def read_table(path: Path, smiles: int, labels: int | slice) -> tuple[list[str], Tensor]:
