@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-federation lint types docs bench clean
+.PHONY: demo test test-slow test-federation lint types docs bench clean
 
 demo: $(VENV)/.installed  ## train on a generated federation of banks and write a report
 	$(BIN)/isthmus demo --out runs/demo --force
 
 test: $(VENV)/.installed-dev lint types  ## everything: lint, types, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-slow: $(VENV)/.installed-dev  ## killed and resumed runs, notebooks, pages of methods: some minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'slow and not processes'
 
 test-federation: $(VENV)/.installed-dev  ## federations, hosts and tables of real processes: some half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests

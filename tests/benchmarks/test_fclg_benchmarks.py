@@ -64,7 +64,7 @@ def test_tables_have_what_the_search_has_found(scripts_of, name):
 
 def test_settings_are_the_papers():
     cells = {cell.name: cell for cell in Table.of_file(PAPERS / "fclg" / "table2.toml").cells()}
-    plan = cells["mvgrl-fedprox, enzymes"].planned(3)
+    plan = cells["mvgrl-fedprox, enzymes"].study_for(3)
     (method,) = plan.method_list()
     assert (plan.parties, plan.partition) == (6, {"name": "label-skew", "emd": 1.2667})
     assert (method.local.optimizer, method.local.epochs, method.training().mu) == ("adamw", 5, 0.01)

@@ -59,7 +59,7 @@ def test_costs_are_of_the_figures_cells():
     assert len(cells) == 12 * 2 * 2
     for cell in cells:
         plan, (method,) = cell.study_for(0), cell.study_for(0).method_list()
-        assert plan.data == due[cell.place["data"]].planned(0).data
+        assert plan.data == due[cell.place["data"]].study_for(0).data
         assert (plan.partition, plan.parties) == ({"name": cell.place["cut"]}, int(cell.place["parties"]))
         huge = (cell.place["data"], cell.place["parties"], cell.place["cut"]) == ("flickr-7575", "100", "metis")
         assert cell.measure.get("side_by_side", True) is not huge, "all at once takes more than 20 GB there"

@@ -218,6 +218,7 @@ def test_wrong_flag_of_describe_is_one_line(isthmus: Isthmus, flags: str, text: 
 # ---- the other commands
 
 
+@pytest.mark.slow
 def test_demo_trains_and_writes_a_report(isthmus: Isthmus, tmp_path: Path) -> None:
     done = isthmus("demo")
     assert done.code == 0
@@ -447,6 +448,7 @@ def test_process_prints_json_on_standard_output_and_its_runs_on_standard_error(t
     assert json.loads(done.stdout)["runs"][0]["method"] == "fedavg"
 
 
+@pytest.mark.slow
 def test_killed_process_goes_on_to_the_same_bits(isthmus: Isthmus, tmp_path: Path) -> None:
     flags = ("run", *SMALL, "--rounds", "600", "--method", "fedavg", "--out")
     process = subprocess.Popen([sys.executable, "-c", SAVING, *flags, "out"], cwd=tmp_path, stdout=subprocess.DEVNULL)

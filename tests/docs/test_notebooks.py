@@ -12,6 +12,7 @@ nbclient = pytest.importorskip("nbclient")
 BOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.stem)
 def test_a_notebook_runs(book: Path, tmp_path: Path) -> None:
     read = nbformat.read(book, as_version=4)
