@@ -101,7 +101,7 @@ def written(text: str, page: str) -> str:
 
 
 def advice() -> str:
-    """What parties may have, the methods for it, and what the guide's studies on generated data have found."""
+    """The settings, the methods for each, and the results of the guide's studies on generated data."""
     rows = []
     for each in ROWS:
         name = each.study or each.setting
@@ -109,9 +109,7 @@ def advice() -> str:
         figure = next(iter(study.plan.figures))
         names = code(*(kind.name for kind in each.methods()))
         rows.append((each.has, names, leaving(each.methods()), f"`guide/{name}`, {figure}: {_found(study, figure)}"))
-    return table(
-        ("what parties have", "methods", "what leaves beside weights of models, in sums", "what was found"), rows
-    )
+    return table(("what parties have", "methods", "what leaves, besides sums of model weights", "result"), rows)
 
 
 def papers() -> str:

@@ -15,7 +15,7 @@ from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 
 UNLIKE = 0.5
-"""Labels of parties are called unlike from this earth mover's distance on; it is below 2."""
+"""The earth mover's distance from which on parties' labels count as different; it is below 2."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Situation:
                 "nodes in common unknown" if self.shared is None else f"{self.shared:,} nodes at several of them"
             )
         if self.emd is not None and not one:
-            parts.append(f"labels unlike by {self.emd:.2f} of 2")
+            parts.append(f"labels differ by {self.emd:.2f} of 2")
         return ", ".join(parts)
 
 
@@ -135,9 +135,9 @@ class Advice:
 ROWS = (
     Row(
         "coupled",
-        "One graph each, nodes with one owner; edges lead to nodes of other parties",
+        "One graph each; every node has one owner; edges cross between parties",
         lambda s: (
-            f"{s.crossing:,} edges lead to nodes of other parties; each party by itself cannot follow them"
+            f"{s.crossing:,} edges lead to nodes of other parties; a party alone cannot follow them"
             if s.level == "node" and s.crossing and s.labelled
             else ""
         ),
@@ -146,16 +146,16 @@ ROWS = (
         "overlap",
         "One graph each; several parties hold the same nodes",
         lambda s: (
-            f"{s.shared:,} nodes are with several parties, and what each knows of them can be put together"
+            f"several parties hold the same {s.shared:,} nodes and can combine what they know of them"
             if s.shared and s.labelled and s.classes
             else ""
         ),
     ),
     Row(
         "condensed",
-        "One graph each, nodes with one owner; a small graph that may be handed out is wanted",
+        "One graph each; every node has one owner; you want a small graph that you can give away",
         lambda s: (
-            "where models are to be trained later, or by others: on a synthetic graph in place of the parties' data"
+            "to train models later, or elsewhere, on a synthetic graph instead of the parties' data"
             if s.level == "node" and s.labelled and s.classes
             else ""
         ),
@@ -163,38 +163,34 @@ ROWS = (
     Row(
         "secret-edges",
         "Many small graphs each, whose edges are secret",
-        lambda s: (
-            "where it must not be told from a model which edges a graph has"
-            if s.level == "graph" and s.labelled
-            else ""
-        ),
+        lambda s: "if a model must not reveal which edges a graph has" if s.level == "graph" and s.labelled else "",
     ),
     Row(
         "unlabelled",
         "Many small graphs each, without labels",
         lambda s: (
-            f"{s.items - s.labelled:,} of {s.items:,} graphs have no label: embeddings are learned without"
+            f"{s.items - s.labelled:,} of {s.items:,} graphs have no label: learn embeddings without labels"
             if s.level == "graph" and s.classes and 2 * s.labelled < s.items
             else ""
         ),
     ),
     Row(
         "labels",
-        "Labels of different kinds at each party",
+        "Parties whose labels differ",
         lambda s: (
-            f"labels are unlike by {s.emd:.2f}: models drift apart, which these correct; compare with local"
+            f"labels differ by {s.emd:.2f} of 2, so models drift apart, which these correct; compare with local"
             if s.emd is not None and s.parties > 1 and s.emd >= UNLIKE
             else ""
         ),
     ),
     Row(
         "any",
-        "Nothing of this",
-        lambda s: "what all others are to be compared with" if s.labelled else "",
+        "None of the above",
+        lambda s: "the baseline for all others" if s.labelled else "",
         study="coupled",
     ),
 )
-"""From what parties have most in common to what they have least."""
+"""The first row that fits has the most to gain."""
 
 
 def advised(situation: Situation) -> Iterator[Advice]:
