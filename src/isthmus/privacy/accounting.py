@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -75,10 +75,9 @@ class Account:
 
     def to_dict(self, delta: float = 1e-5) -> dict[str, Any]:
         """As results store it."""
-        basic, advanced = self.cost(), self.cost(delta)
         return {
             "unit": self.unit,
-            "releases": [{"epsilon": c.epsilon, "delta": c.delta, "times": times} for c, times in self.releases],
-            "basic": {"epsilon": basic.epsilon, "delta": basic.delta},
-            "advanced": {"epsilon": advanced.epsilon, "delta": advanced.delta},
+            "releases": [{**asdict(cost), "times": times} for cost, times in self.releases],
+            "basic": asdict(self.cost()),
+            "advanced": asdict(self.cost(delta)),
         }
