@@ -489,24 +489,18 @@ def check_compatible(parties: Sequence[Party]) -> None:
         raise IsthmusError("there are no parties: a federation needs at least one")
     first = parties[0]
     for party in parties:
+        one, other = f"party '{party.name}'", f"party '{first.name}'"
         if party.level != first.level:
-            raise IsthmusError(
-                f"party '{party.name}' holds {party.level}s and party '{first.name}' {first.level}s: use one level"
-            )
+            raise IsthmusError(f"{one} holds {party.level}s and {other} {first.level}s: use one level")
         if party.features != first.features:
             raise IsthmusError(
-                f"party '{party.name}' has {party.features} features and party '{first.name}' {first.features}: "
-                "agree on one encoding"
+                f"{one} has {party.features} features and {other} {first.features}: agree on one encoding"
             )
         if _listed(party.structural) != _listed(first.structural):
-            raise IsthmusError(
-                f"party '{party.name}' and party '{first.name}' differ in 'structural': "
-                "give both the same columns that follow from the edges"
-            )
+            what = "give both the same columns that follow from the edges"
+            raise IsthmusError(f"{one} and {other} differ in 'structural': {what}")
         if party.graph.y.shape[1:] != first.graph.y.shape[1:]:
-            raise IsthmusError(
-                f"party '{party.name}' and party '{first.name}' have labels of different shapes: make them equal"
-            )
+            raise IsthmusError(f"{one} and {other} have labels of different shapes: make them equal")
     names = [party.name for party in parties]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
@@ -624,30 +618,29 @@ def _are_columns(values: Tensor, width: int) -> bool:
 
 
 def _check_edges(party: Party) -> None:
-    edges, nodes = party.graph.edge_index, party.nodes
+    edges, nodes, where = party.graph.edge_index, party.nodes, f"party '{party.name}'"
     if edges is None or edges.dim() != 2 or edges.size(0) != 2 or edges.dtype != torch.long:
         actual = "missing" if edges is None else f"{edges.dtype} of shape {list(edges.shape)}"
-        raise IsthmusError(f"party '{party.name}': edge_index is {actual}, it must be torch.int64 of shape [2, edges]")
+        raise IsthmusError(f"{where}: edge_index is {actual}, it must be torch.int64 of shape [2, edges]")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         end, at = ((edges < 0) | (edges >= nodes)).nonzero()[0].tolist()
         verb = "points to" if end else "starts at"
-        raise IsthmusError(
-            f"party '{party.name}': edge {at} {verb} node {int(edges[end, at])}, but its nodes are 0 .. {nodes - 1}"
-        )
+        node = int(edges[end, at])
+        raise IsthmusError(f"{where}: edge {at} {verb} node {node}, but its nodes are 0 .. {nodes - 1}")
     if party.level == "graph" and bool((party.graph.batch[edges[0]] != party.graph.batch[edges[1]]).any()):
-        raise IsthmusError(f"party '{party.name}': an edge joins two graphs: number the nodes of each graph from 0")
+        raise IsthmusError(f"{where}: an edge joins two graphs: number the nodes of each graph from 0")
     border = party.border
     if border is None:
         return
     if not border.inner.shape == border.outer.shape == border.owner.shape:
         raise IsthmusError(
-            f"party '{party.name}': inner, outer and owner of its border have different lengths: give one each per edge"
+            f"{where}: inner, outer and owner of its border have different lengths: give one each per edge"
         )
     if not len(border):
         return
     for what, values, count in (("inner node", border.inner, nodes), ("owner", border.owner, len(border.owners))):
         if not 0 <= int(values.min()) <= int(values.max()) < count:
-            raise IsthmusError(f"party '{party.name}': a border edge names an {what} outside 0 .. {count - 1}")
+            raise IsthmusError(f"{where}: a border edge names an {what} outside 0 .. {count - 1}")
 
 
 def _unique_edges(edge_index: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
