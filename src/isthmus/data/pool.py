@@ -76,6 +76,10 @@ class DataSet(Registered):
     def load(self, seed: int) -> Pool:
         """Load the data; the same seed gives the same splits, and the same data if they are generated."""
 
+    def error(self, reason: str) -> IsthmusError:
+        """The error for data that cannot be loaded, for the caller to raise."""
+        return IsthmusError(f"data set '{self.name}': {reason}")
+
 
 def numpy_generator(seed: int, purpose: str) -> np.random.Generator:
     """A generator for one purpose: two uses of one seed must not draw the same numbers.

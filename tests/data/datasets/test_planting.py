@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs, clique, cycle, one_hot, path, star, wheel
+from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs, clique, cycle, path, star, wheel
 from isthmus.data.pool import numpy_generator
 
 SIZE = 5
@@ -93,7 +93,3 @@ def test_motifs_are_what_they_are_called(motif, due):
     edges = motif(6)
     assert len({frozenset(edge) for edge in edges}) == len(edges)
     assert networkx.is_isomorphic(networkx.Graph(edges), due)
-
-
-def test_kinds_as_features():
-    assert one_hot(np.array([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from isthmus.data.datasets.bags import Arrays, Bags, binarize, node_labels, read_matrix, undirected_edges
 from isthmus.data.datasets.public import Sizes, data_root, download, unpack
-from isthmus.errors import IsthmusError
 
 AMGCN = "https://github.com/zhumeiqiBUPT/AM-GCN/raw/master/data"
 
@@ -117,7 +116,7 @@ class Wiki(Attributed):
     sizes: ClassVar[Sizes] = Sizes(nodes=2405, edges=11596, features=4973, classes=17)
 
     def download(self, folder: Path) -> None:
-        raise IsthmusError(
-            f"data set '{self.name}': no {self.required_files()[0]} in {self.raw_folder()}: build it as docs/data.md "
-            f"describes, from the graph and labels of {self.url} and the words of https://github.com/tempcode06/GAGE"
+        raise self.error(
+            f"no {self.required_files()[0]} in {self.raw_folder()}: build it as docs/data.md describes, "
+            f"from the graph and labels of {self.url} and the words of https://github.com/tempcode06/GAGE"
         )

@@ -15,7 +15,6 @@ from isthmus.data.datasets.generated import PairSampler
 from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
-from isthmus.errors import IsthmusError
 
 
 class Banks(DataSet):
@@ -66,9 +65,7 @@ class Banks(DataSet):
         (60, 4, 3)
         """
         if self.nodes < self.parties:
-            raise IsthmusError(
-                f"data set 'banks': {self.nodes} nodes are too few for {self.parties} parties: ask for more nodes"
-            )
+            raise self.error(f"{self.nodes} nodes are too few for {self.parties} parties: ask for more nodes")
         generator = numpy_generator(seed, "banks")
         owner = generated.draw_owners(self.nodes, self.parties, generator)
         y = generated.draw_kinds(owner, self.parties, self.classes, self.skew, generator)

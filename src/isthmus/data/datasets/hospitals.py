@@ -15,7 +15,6 @@ from isthmus.data.datasets.generated import PairSampler
 from isthmus.data.matrices import Ints
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
-from isthmus.errors import IsthmusError
 
 
 class Hospitals(DataSet):
@@ -63,9 +62,7 @@ class Hospitals(DataSet):
         (60, 90)
         """
         if self.nodes < self.parties:
-            raise IsthmusError(
-                f"data set 'hospitals': {self.nodes} nodes are too few for {self.parties} parties: ask for more nodes"
-            )
+            raise self.error(f"{self.nodes} nodes are too few for {self.parties} parties: ask for more nodes")
         generator = numpy_generator(seed, "hospitals")
         owner = generated.draw_owners(self.nodes, self.parties, generator)
         second = generated.draw_second_holders(owner, self.parties, self.overlap, generator)

@@ -22,7 +22,7 @@ from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool, Share, check_shares, numpy_generator, split_by_share
 from isthmus.data.smiles import AtomFeatures, read_molecules, scaffolds_of, structural_columns
 from isthmus.data.validation import drop_unlabelled
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import did_you_mean
 
 ROWS_NAMED = 20
 """Unreadable rows that a note names; it counts the others."""
@@ -102,9 +102,7 @@ class MolecularGraphs(PublicDataSet):
 
         names: dict[str, tuple[str, str, str, int, int | slice]] = MoleculeNet.names
         if self.key() not in names:
-            raise IsthmusError(
-                f"data set '{self.name}': unknown title '{self.title}': {did_you_mean(self.title, names)}"
-            )
+            raise self.error(f"unknown title '{self.title}': {did_you_mean(self.title, names)}")
         return names[self.key()]
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 
 from isthmus.data.datasets import generated
-from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs, one_hot
+from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs
 from isthmus.data.matrices import Bools, Floats, Ints
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
-from isthmus.errors import IsthmusError
 
 BENDS = (0.2, 0.5, 1.0, 2.0)
 """The shape of each family's scaffolds, from chains to stars; see `PlantedGraphs.edges`."""
@@ -68,9 +68,7 @@ class Molecules(DataSet):
         (torch.Size([40, 3]), 3, 4)
         """
         if self.graphs < self.parties:
-            raise IsthmusError(
-                f"data set 'molecules': {self.graphs} graphs are too few for {self.parties} parties: ask for more"
-            )
+            raise self.error(f"{self.graphs} graphs are too few for {self.parties} parties: ask for more")
         generator = numpy_generator(seed, "molecules")
         owner = generated.draw_owners(self.graphs, self.parties, generator)
         second = generated.draw_second_holders(owner, self.parties, self.overlap, generator)
@@ -93,7 +91,7 @@ class Molecules(DataSet):
         kinds = self._scaffold_atoms(family[batch.numpy()], generator)
         for graphs, first in planted_graphs.motif_starts():
             kinds[first[:, None] + np.arange(self.size)] = self._group_atoms(graphs.size, generator)
-        return Data(x=one_hot(kinds, self.kinds), edge_index=edge_index, batch=batch)
+        return Data(x=one_hot(torch.from_numpy(kinds), self.kinds).float(), edge_index=edge_index, batch=batch)
 
     def _scaffold_atoms(self, family: Ints, generator: np.random.Generator) -> Ints:
         """A kind for each atom, drawn from its family's mix of kinds."""

@@ -7,9 +7,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 from pydantic import Field
+from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 
-from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs, one_hot
+from isthmus.data.datasets.planting import MOTIFS, PlantedGraphs
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
 
@@ -48,9 +49,9 @@ class Motifs(DataSet):
         shapes = [motif(self.size) for motif in MOTIFS[: self.classes]]
         edge_index = planted.edges(shapes, 1.0, generator)
         batch = planted.batch
-        kinds = generator.integers(self.features, size=batch.numel())
+        kinds = torch.from_numpy(generator.integers(self.features, size=batch.numel()))
         labels = torch.from_numpy(y)
-        graph = Data(x=one_hot(kinds, self.features), edge_index=edge_index, y=labels, batch=batch)
+        graph = Data(x=one_hot(kinds, self.features).float(), edge_index=edge_index, y=labels, batch=batch)
         splits = split_by_share(labels, self.train, self.val, numpy_generator(seed, "split"))
         party = Party.of_batch("pooled", graph, **splits)
         return Pool(party, self.classes, note="Generated trees with planted motifs.")

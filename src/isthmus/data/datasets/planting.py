@@ -111,14 +111,3 @@ class PlantedGraphs:
         graph = np.arange(self.trees.size).repeat(self.trees - 1)
         before = (self.trees - 1).cumsum() - (self.trees - 1)
         return graph, np.arange(graph.size) - before[graph] + 1
-
-
-def one_hot(kinds: Ints, width: int) -> Tensor:
-    """Kinds of node as features, `[nodes, width]`.
-
-    >>> one_hot(np.array([2, 0]), 3).tolist()
-    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
-    """
-    x = torch.zeros(kinds.size, width)
-    x.scatter_(1, torch.from_numpy(kinds).unsqueeze(1), 1.0)
-    return x

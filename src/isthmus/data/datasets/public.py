@@ -143,13 +143,10 @@ class PublicDataSet(DataSet):
         if not needed and not (raw.is_dir() and any(raw.iterdir())):
             missing = ["files"]
         if missing:
-            return IsthmusError(
-                f"data set '{self.name}': no {missing[0]} in {raw} and the download failed ({why}): "
-                f"put the files from {url} there"
+            return self.error(
+                f"no {missing[0]} in {raw} and the download failed ({why}): put the files from {url} there"
             )
-        return IsthmusError(
-            f"data set '{self.name}': cannot read the files in {raw} ({why}): replace them with those from {url}"
-        )
+        return self.error(f"cannot read the files in {raw} ({why}): replace them with those from {url}")
 
     @contextlib.contextmanager
     def _guarded(self, url: str) -> Iterator[None]:
@@ -187,8 +184,8 @@ class OneGraph(PublicDataSet):
         train = labelled & (rank_within(y + 1, generator) < self.train_per_class)
         rest = torch.from_numpy(generator.permutation(torch.nonzero(labelled & ~train).flatten().numpy()))
         if self.val + self.test > rest.numel():
-            raise IsthmusError(
-                f"data set '{self.name}': {rest.numel()} of {y.numel()} nodes remain after the training nodes, "
+            raise self.error(
+                f"{rest.numel()} of {y.numel()} nodes remain after the training nodes, "
                 f"but val + test = {self.val + self.test}: lower val, test or train_per_class"
             )
         positions = {"val": rest[: self.val], "test": rest[self.val : self.val + self.test]}

@@ -21,7 +21,6 @@ from isthmus.data.datasets.public import PublicDataSet, Sizes
 from isthmus.data.datasets.text import read_numbers
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
-from isthmus.errors import IsthmusError
 
 MAX_DENSE = 50_000_000
 """One-hot degrees with more entries than this are a sparse matrix."""
@@ -69,9 +68,9 @@ class SmallGraphs(PublicDataSet):
         """All graphs in one `Data`; `batch` is the graph of each node."""
         with self.published_files() as raw:
             if not (raw / f"{self.title}_graph_labels.txt").exists():
-                raise IsthmusError(
-                    f"data set '{self.name}': {self.title} has no {self.title}_graph_labels.txt, so its graphs have no "
-                    "classes: choose another set, one for classification"
+                raise self.error(
+                    f"{self.title} has no {self.title}_graph_labels.txt, so its graphs have no classes: choose another "
+                    "set, one for classification"
                 )
             return read_graphs(raw, self.title, attributed=self.attributes)
 
