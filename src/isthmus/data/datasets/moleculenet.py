@@ -6,7 +6,6 @@ import csv
 import gzip
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -67,8 +66,8 @@ class MolecularGraphs(PublicDataSet):
             one_group = torch.zeros(len(texts), dtype=torch.long)
             splits = split_by_share(one_group, self.train, self.val, numpy_generator(split_seed, "split"))
         masks = drop_unlabelled(splits, graph.y)
-        party = Party("pooled", graph, "graph", masks["train"], masks["val"], masks["test"])
-        party = replace(party, structural=structural_columns(self.features))
+        structural = structural_columns(self.features)
+        party = Party("pooled", graph, "graph", border=None, pairs=None, structural=structural, **masks)
         return Pool(party, classes=y.size(1), smiles=texts, note=unreadable_note(parsed.unreadable, len(smiles)))
 
     def raw_folder(self) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar
 
@@ -64,7 +63,7 @@ class Several(DataSet):
         x = concat_features([party.graph.x for party in wholes], encodings)
         structural = structural_columns(wholes, encodings)
         y = offset_labels([party.graph.y for party in wholes], [pool.classes for pool in pools])
-        parties = [replace(_party(*parts), structural=structural) for parts in zip(names, wholes, x, y, strict=True)]
+        parties = [_party(*parts, structural) for parts in zip(names, wholes, x, y, strict=True)]
         smiles = [pool.smiles for pool in pools]
         return Pool(
             None,
@@ -173,7 +172,7 @@ def offset_labels(labels: Sequence[Tensor], counts: Sequence[int]) -> list[Tenso
     return widened
 
 
-def _party(name: str, whole: Party, x: Tensor, y: Tensor) -> Party:
+def _party(name: str, whole: Party, x: Tensor, y: Tensor, structural: Tensor) -> Party:
     weight = whole.graph.get("edge_weight")
     graph = Data(x=x, y=y, edge_index=whole.graph.edge_index, edge_weight=weight, batch=whole.graph.batch)
-    return Party.of_batch(name, graph, **{split: getattr(whole, split) for split in SPLITS})
+    return Party.of_batch(name, graph, structural=structural, **{split: getattr(whole, split) for split in SPLITS})

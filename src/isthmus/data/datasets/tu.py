@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -57,7 +56,7 @@ class SmallGraphs(PublicDataSet):
         graph = self.graphs()
         generator = numpy_generator(seed if self.split_seed is None else self.split_seed, "split")
         splits = split_by_share(graph.y, self.train, self.val, generator)
-        party = replace(Party.of_batch("pooled", graph, **splits), structural=self.structural(graph))
+        party = Party.of_batch("pooled", graph, structural=self.structural(graph), **splits)
         return Pool(party, classes=int(graph.y.max()) + 1)
 
     def structural(self, graph: Data) -> Tensor | None:

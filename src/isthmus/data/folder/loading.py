@@ -88,13 +88,10 @@ def build_party(
     x, structural = encoding.encode(contents, key)
     splits = _splits(contents, seed, train, val)
     graph = Data(x=x, edge_index=contents.edge_index, edge_weight=contents.edge_weight, y=contents.y)
-    graph.num_nodes = x.size(0)
-    name = contents.settings.name
-    if contents.batch is None:
-        ids, border = contents.ids, contents.border
-        return Party(name, graph, "node", ids=ids, border=border, pairs=None, structural=structural, **splits)
-    graph.batch, graph.num_graphs = contents.batch, contents.items
-    return Party(name, graph, "graph", border=None, pairs=None, structural=structural, **splits)
+    graph.num_nodes, graph.batch = x.size(0), contents.batch
+    graph.num_graphs = None if contents.batch is None else contents.items
+    name, level, ids, border = contents.settings.name, contents.settings.level, contents.ids, contents.border
+    return Party(name, graph, level, ids=ids, border=border, pairs=None, structural=structural, **splits)
 
 
 def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str, Tensor]:
