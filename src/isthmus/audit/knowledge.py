@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ class Law:
 
     nonnegative: bool = False
     flat: bool = False
-    sizes: Mapping[str, float] | None = None
+    sizes: Mapping[str, float] = field(default_factory=dict)
     rows: int = 0
     filled: float = 1.0
 
@@ -72,11 +72,10 @@ class Law:
         rows = sum(law.rows for law in laws)
         if rows < FEW:
             return cls(rows=rows)
-        first = laws[0].sizes or {}
         same = {
             name: size
-            for name, size in first.items()
-            if all(name in (law.sizes or {}) and np.isclose((law.sizes or {})[name], size, rtol=RTOL) for law in laws)
+            for name, size in laws[0].sizes.items()
+            if all(name in law.sizes and np.isclose(law.sizes[name], size, rtol=RTOL) for law in laws)
         }
         return cls(
             nonnegative=all(law.nonnegative for law in laws),
@@ -94,7 +93,7 @@ class Law:
         """Infer from sizes what the rows were multiplied by; NaN if unknown."""
         scale = np.full(rows.shape[0], np.nan)
         full = np.diff(rows.indptr) > 0
-        for name, size in list((self.sizes or {}).items())[:1]:
+        for name, size in list(self.sizes.items())[:1]:
             scale[full] = row_sizes(rows[full], name) / size
         return scale
 

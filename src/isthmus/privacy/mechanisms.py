@@ -8,16 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 from torch import Tensor
 
+from isthmus.data.matrices import Ints
 from isthmus.options import Registered
 from isthmus.privacy.accounting import PrivacyCost
-
-Ints = NDArray[np.int64]
 
 GRID = 2**20
 """Noise is a whole number of steps of 1 / GRID: the last digits of floating-point noise reveal the bit (Mironov
