@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -106,13 +105,11 @@ def _cached(
     return cached(folder, digest(what, str(rdkit.__version__), list(smiles)), lambda: compute(smiles))
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Turns the log of rdkit off within the `with` block."""
+def _silent() -> Any:
+    """A context manager that turns the log of rdkit off."""
     from rdkit import rdBase
 
-    with rdBase.BlockLogs():
-        yield
+    return rdBase.BlockLogs()
 
 
 def _read(smiles: Sequence[str]) -> dict[str, Tensor]:
