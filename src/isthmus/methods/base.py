@@ -151,7 +151,7 @@ class Method(Registered):
     rounds: int = Field(100, ge=1)
     """Communication rounds, at most."""
     patience: int = Field(0, ge=0)
-    """Stop after so many rounds without a better validation metric; 0 never stops early."""
+    """Stop after this many rounds without a better validation metric; 0 never stops early."""
     every: int = Field(1, ge=1)
     """Rounds from one evaluation to the next; the last round is always evaluated."""
     select: Literal["validation", "last"] = "validation"

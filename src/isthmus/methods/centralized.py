@@ -9,7 +9,7 @@ from isthmus.methods.fedavg import FedAvg
 
 
 class Centralized(FedAvg):
-    """The pooled reference that a federation may not have: one party holds all nodes, and all edges between them."""
+    """A reference on pooled data, as a federation may not pool them: one party with all nodes and all edges."""
 
     name: ClassVar[str] = "centralized"
     listing: ClassVar[Listing] = Listing(demo=5)

@@ -19,7 +19,7 @@ from isthmus.nn.per_party import Leaf
 
 
 class Ditto(FedAvg):
-    """Ditto (Li et al. 2021), Algorithm 1: a model w of all and, beside it, a model v_k of each party's own.
+    """Ditto (Li et al. 2021), Algorithm 1: all parties share a model w, and party k also trains its own v_k.
 
     The shared model is trained by federated averaging as if nothing else happened. Each party also trains a model that
     it keeps, and a pull towards w decides how personal that becomes: 0 is training alone, a large one is FedAvg.

@@ -63,7 +63,7 @@ class FedGC(Matching, Averaging):
         "condensed",
         1,
         "hashed ids, which the server reads; sums over neighbours, in totals for the parties; gradients in sums by "
-        "class; the condensed graph, which everybody gets",
+        "class; the condensed graph, which all parties get",
     )
     disjoint: ClassVar[bool] = True
     everyone: ClassVar[Needed] = "set-up"

@@ -64,7 +64,7 @@ class FGCL(FedAvg):
     listing: ClassVar[Listing] = Listing(
         "secret-edges",
         1,
-        "nothing more; noise is on every graph before anything is computed, and epsilon is accounted for",
+        "nothing more; edges get noise before anything is computed, and epsilon is accounted for",
     )
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
 

@@ -11,7 +11,7 @@ from isthmus.methods.shared.condensing import Matching
 
 
 class DosCond(Matching):
-    """DosCond (Jin et al. 2022b): a small graph with the same gradients as the whole one, for random weights.
+    """DosCond (Jin et al. 2022b): a small graph with the gradients of the full graph, for random weights.
 
     A small graph G' = (A', X', Y') is learned so that a linear model over K propagations (SGC) has the same gradients
     on it as on the whole graph, class by class. The model's weights theta are drawn in every round and never trained.
@@ -39,7 +39,7 @@ class DosCond(Matching):
 
 
 class GCond(DosCond):
-    """GCond (Jin et al. 2022a): a small graph with the same gradients as the whole one, all along training.
+    """GCond (Jin et al. 2022a): a small graph with the gradients of the full graph, throughout training.
 
     As `doscond`, but gradients agree along the path that training on G' takes, and not only at random weights theta.
     theta is drawn every `renew` rounds and trained on G' in between.

@@ -31,7 +31,7 @@ class LocalTraining(Optimizer):
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
     batch_size: int = Field(0, ge=0)
-    """Training items per step; 0 takes all at once. Batches of nodes, and of pairs, are read in their whole graph."""
+    """Training items per step; 0 takes all at once. Batches of nodes or pairs are computed on the full graph."""
     clip: float = Field(0.0, ge=0)
     """Largest norm of a party's gradient; 0 does not clip."""
 
