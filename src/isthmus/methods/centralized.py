@@ -9,7 +9,7 @@ from isthmus.methods.fedavg import FedAvg
 
 
 class Centralized(FedAvg):
-    """A reference on pooled data, as a federation may not pool them: one party with all nodes and all edges."""
+    """A reference that a federation cannot run: one party holds all nodes and all edges."""
 
     name: ClassVar[str] = "centralized"
     listing: ClassVar[Listing] = Listing(demo=5)
