@@ -1,4 +1,4 @@
-"""What benchmarks share that keep their figures as JSON and as tables in a page."""
+"""Write a benchmark's figures as JSON, and as tables in a page."""
 
 from __future__ import annotations
 

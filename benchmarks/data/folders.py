@@ -1,4 +1,4 @@
-"""How long a large party folder takes to load, checks included, and how much memory.
+"""Time and memory to load and check a large party folder.
 
 OMP_NUM_THREADS=1 python benchmarks/data/folders.py            # the table, for a million nodes and five million edges
 OMP_NUM_THREADS=1 python benchmarks/data/folders.py --write    # the same, into results/folders.json and README.md
@@ -201,7 +201,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--edges", type=int, default=5_000_000, help="lines of edges.parquet")
-    parser.add_argument("--write", action="store_true", help="keep the figures here and in the README")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and the README")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--key", type=Path, help=argparse.SUPPRESS)

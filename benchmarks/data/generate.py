@@ -131,7 +131,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
     parser.add_argument("--nodes", type=int, nargs="+", default=NODES)
     parser.add_argument("--repeats", type=int, default=3, help="processes for each line")
-    parser.add_argument("--write", action="store_true", help="keep the figures here and in the README")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and the README")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()

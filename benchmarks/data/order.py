@@ -1,4 +1,4 @@
-"""Which method does better on the generated federations: local < fedavg < centralized, and what the border carries.
+"""Compare methods on the generated federations: local < fedavg < centralized, and the gain from the border.
 
 OMP_NUM_THREADS=1 python benchmarks/data/order.py            # the table
 OMP_NUM_THREADS=1 python benchmarks/data/order.py --write    # and into results/order.json and docs/generated.md
@@ -138,9 +138,9 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--write", action="store_true", help="keep the figures here and in the documentation")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and the documentation")
     options = parser.parse_args()
     figures = figures_of(list(range(options.seeds)), options.rounds)
     if options.write:

@@ -5,10 +5,10 @@ OMP_NUM_THREADS=1 python benchmarks/speed/federation.py --large             # an
 OMP_NUM_THREADS=1 python benchmarks/speed/federation.py --simulate          # masked sums alone, without processes
 OMP_NUM_THREADS=1 python benchmarks/speed/federation.py --write             # kept in results/federation.json
 
-A round is one local epoch of a GCN and the evaluation of the averaged model, so two totals; what is counted is the
-time that passes at the coordinator, over rounds, without the start of the job. Bytes on the wire are those of the TCP
-connections between parties and server, TLS and all; what two runs of different length differ in is what their ledgers
-differ in, which leaves out what a job costs once.
+A round is one local epoch of a GCN and the evaluation of the averaged model: two totals. Times are wall time per round
+at the coordinator, without the start of the job. Bytes on the wire are those of the TCP connections between parties and
+server, with TLS. The difference between two runs of different length gives the bytes per round, in the connections and
+in the ledger, without the job's fixed cost.
 """
 
 from __future__ import annotations
@@ -261,11 +261,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parties", nargs="*", type=int, default=[2, 10])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--large", action="store_true", help="also rounds with payloads of 100 MB")
-    parser.add_argument("--simulate", action="store_true", help="masked sums of simulated parties, and nothing else")
+    parser.add_argument("--large", action="store_true", help="also time rounds with payloads of 100 MB")
+    parser.add_argument("--simulate", action="store_true", help="only masked sums of simulated parties")
     parser.add_argument("--many", type=int, default=1000)
     parser.add_argument("--weights", type=int, default=100_000)
-    parser.add_argument("--write", action="store_true", help="keep the figures in results/federation.json")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/federation.json")
     args = parser.parse_args()
     torch.set_num_threads(1)
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

@@ -1,4 +1,4 @@
-"""FedAvg rounds of Isthmus against a plain loop over parties, side by side in one run.
+"""Compare FedAvg rounds of Isthmus with a plain loop over parties, in one run.
 
 OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py            # the table of ratios
 OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --growth   # and time and memory up to 1000 parties
@@ -442,10 +442,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, nargs="+", default=[64])
     parser.add_argument("--cut", nargs="+", default=["random", "louvain"], help="ways to cut the graph into parties")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds a turn")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds per turn")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
-    parser.add_argument("--growth", action="store_true", help="also time and memory from 10 to 1000 parties")
-    parser.add_argument("--write", action="store_true", help="keep the figures here and in the README")
+    parser.add_argument("--growth", action="store_true", help="also measure time and memory from 10 to 1000 parties")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and the README")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,11 +1,11 @@
-"""The settings that table2.toml has, found on labels of validation graphs; test labels are never read.
+"""Search the settings of table2.toml on labels of validation graphs, without test labels.
 
     OMP_NUM_THREADS=1 python benchmarks/papers/fclg/search.py --write
 
-tries, for FCLG, InfoGraph and MVGRL alike, three learning rates with and without batch normalisation (MVGRL: with a GIN
-or a GCN), and looks at the validation graphs every 5 rounds, on seeds that are not reported. What is kept is the
-accuracy and macro-F1 of their clusters for each way to scale embeddings, so that one way can be chosen for all
-methods; chosen is by the mean of both, for accuracy alone is high where one cluster has nearly all graphs. Variants of
+For each of FCLG, InfoGraph and MVGRL this tries three learning rates with and without batch normalisation (MVGRL: with
+a GIN or a GCN), and evaluates the validation graphs every 5 rounds, on seeds that are not reported. It saves the
+accuracy and macro-F1 of clusters for each way to scale embeddings, so that one way can be chosen for all methods. The
+best settings have the highest mean of both: accuracy alone is high when one cluster has nearly all graphs. Variants of
 a method share its settings.
 """
 
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=list(ENCODERS), choices=ENCODERS)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--write", action="store_true", help="keep what is found, and go on from what is kept")
+    parser.add_argument("--write", action="store_true", help="save the results, and continue from saved ones")
     args = parser.parse_args()
     torch.set_num_threads(1)
     kept = kept_cells(SEARCH) if args.write else []

@@ -1,12 +1,11 @@
-"""One round of six parties side by side against the same round of one party that holds all their graphs.
+"""Compare one round of six parties side by side with the same round of one party that holds all graphs.
 
     OMP_NUM_THREADS=1 python benchmarks/papers/fclg/speed.py            # the table
     OMP_NUM_THREADS=1 python benchmarks/papers/fclg/speed.py --write    # and into results/speed.json and README.md
 
-Five epochs in batches of 128 a party, PROTEINS, models as in table II but for normalisation. Rounds of both take turns,
-and what is told are
-medians of the seconds that the process computed, in one thread. Diffusing the graphs is no part of a round; it happens
-once.
+Five epochs in batches of 128 per party, PROTEINS, models as in table II except for normalisation. Rounds of both
+alternate. Figures are medians of the process's computing seconds, in one thread. Diffusion happens once and is not part
+of a round.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def main() -> None:
     parser.add_argument("--data", default="proteins")
     parser.add_argument("--methods", nargs="*", default=list(ROWS), choices=ROWS)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="keep the figures in results/ and README.md")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and README.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measured(args.data, row, args.repeats) for row in args.methods]

@@ -1,13 +1,13 @@
-"""FedCog's propagation over a large coupled graph against the same two products on the pooled graph.
+"""Compare FedCog's propagation over a large coupled graph with the same two products on the pooled graph.
 
     OMP_NUM_THREADS=1 python benchmarks/papers/fedcog/propagation.py            # the table
     OMP_NUM_THREADS=1 python benchmarks/papers/fedcog/propagation.py --write    # and into results/propagation.json
 
 A graph is drawn and cut once. Then one process after another loads it and propagates two hops: over 100 parties,
-through a federation in this process (propagate, propagate, settle); and over the pooled graph, whose matrix
-D^-1/2 (A + I) D^-1/2 is made of its edges and multiplied twice, by scipy as FedCog does or by torch. Every side takes
-as long as its process computes, in one thread, from its input to its result. The pooled graph's nodes stand in the
-order of the parties: any other order makes the pooled products slower.
+through a federation in this process (propagate, propagate, settle); and over the pooled graph, whose matrix D^-1/2 (A +
+I) D^-1/2 is built from its edges and multiplied twice, by scipy as in FedCog or by torch. Times are computing times of
+each process, in one thread, from its input to its result. The pooled graph's nodes are in the order of the parties: any
+other order makes the pooled products slower.
 """
 
 from __future__ import annotations
@@ -224,14 +224,14 @@ def _times(ours: float, theirs: float) -> str:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1_000_000)
-    parser.add_argument("--edges", type=int, default=10_000_000, help="each once; it is an entry both ways")
+    parser.add_argument("--edges", type=int, default=10_000_000, help="each counted once; two entries of the matrix")
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--parties", type=int, default=100)
     parser.add_argument("--crossing", type=float, default=0.1, help="share of the edges between two parties")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each side, in turns")
-    parser.add_argument("--folder", type=Path, help="where the graph is kept while it is needed")
-    parser.add_argument("--write", action="store_true", help="keep the figures")
+    parser.add_argument("--repeats", type=int, default=3, help="processes of each side, alternating")
+    parser.add_argument("--folder", type=Path, help="folder for the graph during the run")
+    parser.add_argument("--write", action="store_true", help="save the figures")
     parser.add_argument("--draw", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()

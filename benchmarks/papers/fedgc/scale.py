@@ -1,13 +1,12 @@
-"""FedGC on a generated graph of ogbn-arxiv's size: how long condensation takes, and how much memory.
+"""Time and memory of FedGC on a generated graph of ogbn-arxiv's size.
 
     OMP_NUM_THREADS=1 python benchmarks/papers/fedgc/scale.py --write
 
 169,343 nodes, 1.17 million edges, 128 features, 40 classes, the shares of training, validation and test nodes of
-ogbn-arxiv; 5 parties by label Dirichlet with beta = 1, r = 0.25 %, a GCN of 256 hidden units. Everything that FedGC
-does is run and timed, from sums over neighbours to the last evaluation; self-training has one pass, the paper's, for
-more than half of the nodes are labelled from the start (`--passes 2` is the default of `fedgc`). Asked for are 15
-minutes and 8 GB. Classes are planted, so accuracies say nothing of real graphs; the same run on the real one, where its
-files are, is
+ogbn-arxiv; 5 parties by label Dirichlet with beta = 1, r = 0.25 %, a GCN of 256 hidden units. All of FedGC is run and
+timed, from sums over neighbours to the last evaluation. Self-training has one pass, as in the paper, because more than
+half of the nodes are labelled from the start (`--passes 2` is the default of `fedgc`). The aim is 15 minutes and 8 GB.
+Classes are planted, so accuracies say nothing about real graphs. With ogbn-arxiv's files, run the real one:
 
     isthmus papers run fedgc/table2 --only 'data=ogbn-arxiv, 0.25 %' --only method=FedGC
 """
@@ -104,7 +103,7 @@ def main() -> None:
     parser.add_argument("--parties", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--passes", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="keep the figures in results/")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/")
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = (args.nodes, args.edges, args.features, args.classes, args.parties)

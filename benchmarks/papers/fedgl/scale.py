@@ -3,9 +3,9 @@
 OMP_NUM_THREADS=1 python benchmarks/papers/fedgl/scale.py            # the table
 OMP_NUM_THREADS=1 python benchmarks/papers/fedgl/scale.py --write    # and into results/scale.json and README.md
 
-The search is for the `s` most similar of M rows with 16 columns, unit vectors around 8 centres. Rounds are FedGL's on
-the generated `hospitals` with M patients who are each with two hospitals, defaults but for s and a pseudo graph from
-the first round on.
+The search finds the `s` most similar of M rows with 16 columns, unit vectors around 8 centres. Rounds are FedGL's on
+the generated `hospitals` with M patients at two hospitals each, with defaults except for s and a pseudo graph from the
+first round on.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="*", default=NODES)
     parser.add_argument("--neighbours", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help="keep the figures here and in the README")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and the README")
     parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)

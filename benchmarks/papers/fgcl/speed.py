@@ -1,11 +1,11 @@
-"""One epoch of FGCL on BACE against a plain supervised epoch on the same fully connected graphs.
+"""Compare one epoch of FGCL on BACE with a plain supervised epoch on the same fully connected graphs.
 
     OMP_NUM_THREADS=1 python benchmarks/papers/fgcl/speed.py            # the table
     OMP_NUM_THREADS=1 python benchmarks/papers/fgcl/speed.py --write    # and into results/speed.json and README.md
 
 One party holds all molecules. Both sides train the GCN of table III for one epoch, the plain one with FedAvg on the
-first of FGCL's views; epochs of both take turns, and what is told are medians of the seconds that the process computed,
-in one thread. Drawing the views is no part of an epoch; it happens once.
+first of FGCL's views. Epochs of both alternate. Figures are medians of the process's computing seconds, in one thread.
+Drawing the views happens once and is not part of an epoch.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", nargs="*", type=int, default=list(ASKED))
     parser.add_argument("--negatives", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="keep the figures in results/ and README.md")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and README.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measured(args.data, size, args.negatives, args.repeats) for size in args.batch_sizes]
