@@ -29,7 +29,7 @@ from isthmus.papers.claims import FIGURES, Claim, Verdict
 from isthmus.papers.markdown import signed, verdicts
 from isthmus.papers.plan import Cell, Table
 from isthmus.papers.results import figure_values
-from isthmus.papers.shelf import Entry, entries
+from isthmus.papers.shelf import ShelfEntry, entries
 from isthmus.report.ledger_text import ActionSummary, Share, describe_action, merge_spans, parse_fields
 from isthmus.testing import Subject, small_parties
 
@@ -50,7 +50,7 @@ def pages() -> dict[str, str]:
     return {kind.name: _page(kind, shelf) for kind in known}
 
 
-def _page(kind: type[Method], shelf: Sequence[Entry]) -> str:
+def _page(kind: type[Method], shelf: Sequence[ShelfEntry]) -> str:
     page = f"{kind.listing.setting}.md"
     guide = page if (HERE / page).is_file() else "methods.md"
     parts = [
@@ -137,7 +137,7 @@ class Measured(NamedTuple):
         return None if self.paper is None else self.mean - self.paper
 
 
-def _beside(kind: type[Method], shelf: Sequence[Entry]) -> Iterator[str]:
+def _beside(kind: type[Method], shelf: Sequence[ShelfEntry]) -> Iterator[str]:
     """Our figures and the papers', and the claims of papers about it."""
     lines = [line for each in shelf for line in _figures(kind, each)]
     if not any(paper for *_, paper, _ in lines):
@@ -159,7 +159,7 @@ def _papers(lines: Sequence[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(line[0].strip("`").partition("/")[0] for line in lines))
 
 
-def _figures(kind: type[Method], each: Entry) -> Iterator[tuple[str, ...]]:
+def _figures(kind: type[Method], each: ShelfEntry) -> Iterator[tuple[str, ...]]:
     """A line for each setting of a table, or one for all: of its headline, or of all other figures that are printed."""
     plan, cells = each.plan, [cell for cell in _own(kind, each.plan) if each.results.runs(cell)]
     published = plan.published_value
@@ -229,7 +229,7 @@ def _range(values: Sequence[float], digits: int, *, gains: bool = False) -> str:
     return " to ".join(dict.fromkeys(told))
 
 
-def _claims(kind: type[Method], each: Entry, of: Any) -> Iterator[str]:
+def _claims(kind: type[Method], each: ShelfEntry, of: Any) -> Iterator[str]:
     """What became of the claims that were run and are about a method: `of` says which methods that are."""
     for verdict in verdicts(each.plan, each.results):
         if verdict.places and kind.name in of(each.plan, verdict.claim):
@@ -270,7 +270,7 @@ def _method(study: Mapping[str, Any]) -> str:
 # ---- our own studies
 
 
-def _of_ours(kind: type[Method], shelf: Sequence[Entry]) -> Iterator[str]:
+def _of_ours(kind: type[Method], shelf: Sequence[ShelfEntry]) -> Iterator[str]:
     """What studies of our own on generated data have found, which no paper has a number for."""
     lines = [line for each in shelf for line in _found(kind, each)]
     claims = [line for each in shelf for line in _claims(kind, each, of=_compared)]
@@ -283,7 +283,7 @@ def _of_ours(kind: type[Method], shelf: Sequence[Entry]) -> Iterator[str]:
         yield "\n".join(claims)
 
 
-def _found(kind: type[Method], each: Entry) -> Iterator[str]:
+def _found(kind: type[Method], each: ShelfEntry) -> Iterator[str]:
     """A line on all methods of a study that this one is in, by its headline."""
     plan, name = each.plan, next(iter(each.plan.figures))
     cells = [cell for cell in plan.cells() if each.results.runs(cell)]

@@ -23,7 +23,7 @@ from isthmus.options import Registered
 from isthmus.papers import shelf
 from isthmus.papers.markdown import verdicts
 from isthmus.papers.results import count_runs, means
-from isthmus.papers.shelf import Entry
+from isthmus.papers.shelf import ShelfEntry
 from isthmus.tasks.base import Task
 
 HERE = Path(__file__).parent
@@ -123,7 +123,7 @@ def papers() -> str:
     return table(("table", "what it shows", "runs", "claims"), rows)
 
 
-def _found(study: Entry, figure: str) -> str:
+def _found(study: ShelfEntry, figure: str) -> str:
     """Means by method, for each setting where there are several."""
     settings: dict[str, list[str]] = {}
     for (*others, method), value in means(study.plan, study.results, figure).items():

@@ -75,7 +75,7 @@ def check_method(
         small = encoder or Encoder.named(method.encoder)(hidden=8)
         for name in CHECKS if checks is None else checks:
             try:
-                with _quiet():
+                with _quiet(), _one_thread():
                     CHECKS[name](Subject(method, of_level, small))
             except AssertionError as error:
                 called = method.name or type(method).__name__
@@ -110,6 +110,17 @@ def _with_task_labels(party: Party, labels: Labels) -> Party:
     graph = party.graph.clone()
     graph.y = y
     return replace(party, graph=graph)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: with more, some of torch's kernels sum in another order each time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from scipy.sparse import csr_array
 from torch_geometric.data import Data
 
-from isthmus.audit.attacks import Findings
+from isthmus.audit.attacks import AttackState
 from isthmus.audit.knowledge import Law, knowledge_of, law_of
 from isthmus.audit.reconstruction import propagated_mail
 from isthmus.data import matrices
@@ -78,7 +78,7 @@ def knowing(parties, *, victim=0, method=None, encoder="sgc", **options):
 
 def claims_of(known, *attacks):
     """What these attacks claim, the last one's claims alone."""
-    found = Findings(known)
+    found = AttackState(known)
     for attack in attacks:
         attack().run(found)
     return [claim for claim in found.claims if claim.attack == attacks[-1].name]

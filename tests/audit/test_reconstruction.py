@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from isthmus.audit import reconstruction
-from isthmus.audit.attacks import Attack, Claim
+from isthmus.audit.attacks import Attack, RowClaim
 from isthmus.audit.reconstruction import ATTACKS, LEVELS, Reconstruction, _Truth, run_attacks
 from isthmus.data.coupling import decouple
 from isthmus.errors import IsthmusError
@@ -87,7 +87,7 @@ def test_a_neighbour_at_a_third_party_is_as_unknown_as_an_inner_one():
 
 def claim(row, level="features", **whose):
     columns = row.nonzero().flatten()
-    return Claim(columns.numpy(), row[columns].double().numpy(), level, "one neighbour", **whose)
+    return RowClaim(columns.numpy(), row[columns].double().numpy(), level, "one neighbour", **whose)
 
 
 def test_truth_knows_right_from_wrong():

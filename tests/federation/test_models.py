@@ -47,3 +47,16 @@ def test_a_party_in_no_group_is_an_error() -> None:
 )
 def test_one_model_for_all_is_shared_and_nowhere_personal(models: Models, one: bool) -> None:
     assert models.one_for_all is one
+
+
+@pytest.mark.parametrize(
+    ("models", "text"),
+    [
+        ({"shared": {"w": torch.ones(1)}, "groups": {"a": Group(("north",), {})}}, "leave one of the two out"),
+        ({"groups": {"a": Group(("north",), {}), "b": Group(("north",), {})}}, "'north' is in two groups"),
+        ({"groups": {"../a": Group(("north",), {})}}, "group '../a' cannot be a file's name"),
+    ],
+)
+def test_models_that_contradict_each_other_are_refused(models, text):
+    with pytest.raises(IsthmusError, match=text):
+        Models(**models)

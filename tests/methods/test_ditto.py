@@ -1,6 +1,7 @@
 """Ditto against its algorithm in plain PyTorch."""
 
 import pytest
+import torch
 from personal import ADAMW, built, fitted, mean, run, weights_of
 
 from helpers import assert_close, make_parties
@@ -45,3 +46,12 @@ def test_without_a_pull_every_party_trains_alone():
     due = run(Local(rounds=3, select="last", local=SGD), module, parties)
     for party in parties:
         assert_close(found.models["parties"][party.name], due.models["parties"][party.name], within=1e-12)
+
+
+def test_a_party_without_training_items_has_the_shared_model():
+    module, parties = built("gcn", "node"), make_parties("node", untrained=(1,))
+    found = run(Ditto(rounds=3, select="last", local=ADAMW), module, parties)
+    before = run(Ditto(rounds=2, select="last", local=ADAMW), module, parties).models["shared"]
+    idle = found.models["parties"]["party-1"]
+    assert_close(idle, found.models["shared"], within=0.0)
+    assert not torch.equal(idle["convs.1.bias"], before["convs.1.bias"])

@@ -8,6 +8,7 @@ from torch_geometric.nn import GCNConv
 
 from helpers import assert_close, make_parties
 from isthmus.errors import IsthmusError
+from isthmus.methods.ditto import Ditto
 from isthmus.methods.fedper import FedPer
 from isthmus.nn.encoders import Sgc
 from isthmus.nn.weights import head_weights
@@ -55,6 +56,32 @@ def test_a_party_that_was_not_drawn_is_evaluated_with_the_first_head():
 def test_a_model_that_is_all_head_is_refused():
     with pytest.raises(IsthmusError, match="the whole model is its head"):
         run(FedPer(rounds=1), Sgc().build(10, 3, "node"), make_parties("node"))
+
+
+def test_a_head_without_weights_is_refused():
+    class Soft(nn.Module):
+        head = "last"
+
+        def __init__(self):
+            super().__init__()
+            self.conv, self.last = GCNConv(10, 3), nn.Softplus()
+
+        def forward(self, x, edge_index):
+            return self.last(self.conv(x, edge_index))
+
+    with pytest.raises(IsthmusError, match="head has no weights"):
+        FedPer(rounds=1).check(Soft())
+
+
+@pytest.mark.parametrize(
+    "method", [FedPer(rounds=2, evaluate_with="trained"), Ditto(rounds=2, evaluate_with="trained")]
+)
+def test_a_cohort_with_an_idle_party_is_evaluated_as_cohorts_of_one(method):
+    module, parties = built("gcn", "node"), make_parties("node", untrained=(1,))
+    together, apart = (run(method, module, parties, side_by_side=each) for each in (True, False))
+    for party in parties:
+        assert_close(together.models["parties"][party.name], apart.models["parties"][party.name], within=1e-8)
+    assert together.evaluated == "trained"
 
 
 def test_a_model_of_your_own_names_its_head():

@@ -399,3 +399,24 @@ def test_asking_for_counts_gives_the_same_metrics_and_the_ledger_says_so(there: 
     in_study = small_run().go()
     assert (asked.parties, asked.over_parties) == (in_study.parties, in_study.over_parties)
     assert bool(summed.over_parties) is not there
+
+
+@pytest.mark.parametrize("how", ["total", "ask"])
+def test_data_in_one_place_have_no_worst_party(how: str) -> None:
+    parties = make_node_parties()
+    module = Gcn(hidden=8).build(16, 3, "node")
+    method = Method.named("centralized")(rounds=2, evaluate_by=how)
+    result = Run(method, parties, NodeClassification(classes=3), module).go()
+    assert result.over_parties == result.parties == {}
+
+
+def test_a_score_that_is_no_number_is_never_the_best() -> None:
+    class Odd(NodeClassification):
+        name = ""
+
+        def score(self, metrics: Mapping[str, float]) -> float | None:
+            return float("nan") if metrics["accuracy"] == 0.1 else metrics["accuracy"]
+
+    result = Run(Scripted(val=(10, 5, 4), test=(1, 1, 1), rounds=3), [make_node_parties((5,))[0]], Odd(classes=2),
+                 GCNConv(16, 2)).go()  # fmt: skip
+    assert result.chosen_round == 2

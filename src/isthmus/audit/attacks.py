@@ -24,7 +24,7 @@ ZERO = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class Claim:
+class RowClaim:
     """A row that an attacker claims to have read.
 
     Arguments:
@@ -44,7 +44,7 @@ class Claim:
 
 
 @dataclass(eq=False)
-class Findings:
+class AttackState:
     """What the attackers have found out so far, and what they claim.
 
     Attributes:
@@ -56,7 +56,7 @@ class Findings:
     """
 
     known: Knowledge
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[RowClaim] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         messages, nodes = self.known.joined.shape
@@ -95,7 +95,7 @@ class Attack(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         """Add what this attack finds to the findings."""
 
 
@@ -104,7 +104,7 @@ class OneNeighbour(Attack):
 
     name = "one neighbour"
 
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         joined = findings.known.joined
         single = np.flatnonzero(np.diff(joined.indptr) == 1)
         entry = joined.indptr[single]
@@ -122,7 +122,7 @@ class LinearSystem(Attack):
 
     name = "linear system"
 
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         joined = findings.known.joined
         weights, resolved = self._peel(findings)
         known = np.flatnonzero(resolved)
@@ -136,7 +136,7 @@ class LinearSystem(Attack):
             solved.append(nodes[inside])
         findings.resolve(np.concatenate(solved), csr_array(vstack(rows, format="csr")), self.name)
 
-    def _peel(self, findings: Findings) -> tuple[Any, NDArray[np.bool_]]:
+    def _peel(self, findings: AttackState) -> tuple[Any, NDArray[np.bool_]]:
         """Resolve nodes until no message has a single unknown node; return all weights and resolved nodes."""
         joined, weights, resolved = findings.known.joined, findings.weights, findings.resolved.copy()
         while True:
@@ -190,7 +190,7 @@ class NoInnerNeighbour(Attack):
 
     name = "no inner neighbour"
 
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         known, joined = findings.known, findings.known.joined
         if known.diffusion.restart == 1:  # nothing spreads, so another hop says nothing new
             return
@@ -254,7 +254,7 @@ class SecondHop(Attack):
 
     name = "second hop"
 
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         known, nodes = findings.known, np.flatnonzero(findings.resolved)
         if not (known.has_second_hop and nodes.size):
             return
@@ -287,18 +287,18 @@ class SecondHop(Attack):
         return float(values[counts.argmax()]) if counts.size else 0.0
 
 
-def rows_after_hop(findings: Findings, nodes: Ints) -> Any:
+def rows_after_hop(findings: AttackState, nodes: Ints) -> Any:
     """Compute beta_v h_v^(1) of resolved nodes without the restart's part, `[nodes, features]`."""
     alpha = findings.known.diffusion.restart
     after = findings.weights[nodes] @ findings.known.messages[1]
     return drop_rounding((after - alpha * findings.products[nodes]) / (1 - alpha))
 
 
-def make_claim(columns: Ints, values: Reals, beta: float, attack: str, **target: Any) -> Claim:
+def make_claim(columns: Ints, values: Reals, beta: float, attack: str, **target: Any) -> RowClaim:
     """Claim a row beta_v x_v, or only its direction if beta is NaN; an empty row needs no beta."""
     if columns.size and np.isnan(beta):
-        return Claim(columns, values, "direction", attack, **target)
-    return Claim(columns, values / beta if columns.size else values, "features", attack, **target)
+        return RowClaim(columns, values, "direction", attack, **target)
+    return RowClaim(columns, values / beta if columns.size else values, "features", attack, **target)
 
 
 def entries(matrix: Any, row: int) -> tuple[Ints, NDArray[Any]]:

@@ -15,12 +15,12 @@ from torch import nn
 
 from isthmus.audit.attacks import (
     Attack,
-    Claim,
-    Findings,
+    AttackState,
     Level,
     LinearSystem,
     NoInnerNeighbour,
     OneNeighbour,
+    RowClaim,
     SecondHop,
     entries,
 )
@@ -229,9 +229,9 @@ def propagated_mail(method: FedCog, parties: Sequence[Party], task: Task, module
     return collect_mail(recorder.letters)
 
 
-def run_attacks(known: Knowledge, attacks: Sequence[type[Attack]] = ATTACKS) -> list[Claim]:
+def run_attacks(known: Knowledge, attacks: Sequence[type[Attack]] = ATTACKS) -> list[RowClaim]:
     """Return the claims of colluders with this knowledge."""
-    found = Findings(known)
+    found = AttackState(known)
     for attack in attacks:
         attack().run(found)
     return found.claims
@@ -244,7 +244,7 @@ class _Checked:
     `own` says whether the node is the victim's.
     """
 
-    claim: Claim
+    claim: RowClaim
     node: int | None
     own: bool = True
 
@@ -263,7 +263,7 @@ class _Truth:
         ]
         self._dense = np.zeros(self.x.shape[1])
 
-    def checked(self, victim: int, colluders: Collection[str], claims: Sequence[Claim]) -> list[_Checked]:
+    def checked(self, victim: int, colluders: Collection[str], claims: Sequence[RowClaim]) -> list[_Checked]:
         """Find for every claim on a victim, by its position, the node it is right about."""
         checked: list[_Checked] = []
         taken: dict[Level, set[int]] = {level: set() for level in LEVELS}
@@ -278,7 +278,7 @@ class _Truth:
             checked.append(_Checked(claim, node, own))
         return checked
 
-    def _candidates(self, victim: int, strangers: Mapping[int, Sequence[int]], claim: Claim) -> list[int]:
+    def _candidates(self, victim: int, strangers: Mapping[int, Sequence[int]], claim: RowClaim) -> list[int]:
         """List the nodes that a claim may be about."""
         if claim.near is None:
             return self._rows(victim, np.array(claim.nodes)).tolist()
@@ -305,7 +305,7 @@ class _Truth:
         assert own is not None
         return self.first[position] + order[np.searchsorted(own.numpy(), ids, sorter=order)]
 
-    def _holds(self, claim: Claim, node: int) -> bool:
+    def _holds(self, claim: RowClaim, node: int) -> bool:
         columns, values = entries(self.x, node)
         if claim.level == "support" or not columns.size or not claim.columns.size:
             return np.array_equal(np.sort(claim.columns), np.sort(columns))

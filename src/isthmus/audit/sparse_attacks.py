@@ -13,8 +13,8 @@ from scipy.sparse import coo_array, csr_array
 from isthmus.audit.attacks import (
     ZERO,
     Attack,
-    Claim,
-    Findings,
+    AttackState,
+    RowClaim,
     dense_row,
     drop_rounding,
     entries,
@@ -40,7 +40,7 @@ class Supports(Attack):
 
     name = "supports"
 
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         known = findings.known
         if not (known.law.nonnegative and known.law.sparse):
             return
@@ -69,7 +69,7 @@ class Supports(Attack):
         for each in np.flatnonzero(readable).tolist():
             run = slice(ends[each], ends[each + 1])
             columns = column[run][(values[run] > 0) | nonzero[run]]
-            claim = Claim(columns, np.ones(columns.size), "support", self.name, nodes=(int(known.ids[each]),))
+            claim = RowClaim(columns, np.ones(columns.size), "support", self.name, nodes=(int(known.ids[each]),))
             findings.claims.append(claim)
 
 
@@ -128,12 +128,12 @@ class Values(Attack):
 
     name = "values"
 
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         if findings.known.law.flat:
             while self._round(findings):  # rows read are subtracted, which leaves smaller sums
                 pass
 
-    def _round(self, findings: Findings) -> bool:
+    def _round(self, findings: AttackState) -> bool:
         """Read rows; return whether some of them have a known node."""
         known, rest = findings.known, _remainder(findings)
         split = []
@@ -164,7 +164,7 @@ class InnerNeighbours(Attack):
 
     name = "inner neighbours"
 
-    def run(self, findings: Findings) -> None:
+    def run(self, findings: AttackState) -> None:
         known = findings.known
         nodes = np.flatnonzero(findings.resolved & ~np.isnan(findings.degrees))
         if not (known.has_second_hop and known.unweighted and nodes.size):
@@ -276,7 +276,7 @@ def _stack(rows: Sequence[FlatRow], features: int) -> Any:
     return csr_array((values, columns, np.cumsum([0, *sizes])), shape=(len(rows), features))
 
 
-def _remainder(findings: Findings) -> Any:
+def _remainder(findings: AttackState) -> Any:
     """Return the messages without the nodes that were read, `[messages, features]`."""
     whole = findings.known.messages[0]
     rest = csr_array(whole - findings.known.joined @ findings.products)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isthmus.papers.claims import Verdict
     from isthmus.papers.plan import Table
     from isthmus.papers.results import TableResults
-    from isthmus.papers.shelf import Entry
+    from isthmus.papers.shelf import ShelfEntry
 
 app = typer.Typer(help="Tables and figures of papers, ours beside theirs.", rich_markup_mode=None)
 
@@ -99,7 +99,9 @@ def run_command(
         raise IsthmusError(f"{len(failed)} runs failed, the others are saved; the first: {failed[0]}")
 
 
-def _load(which: Entry, *, quick: bool, overwrite: bool) -> tuple[Table, TableResults, Callable[[TableResults], None]]:
+def _load(
+    which: ShelfEntry, *, quick: bool, overwrite: bool
+) -> tuple[Table, TableResults, Callable[[TableResults], None]]:
     """Return the table, the results to start from, and a function that saves results."""
     from isthmus.papers.results import TableResults
 

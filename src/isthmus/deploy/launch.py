@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from isthmus import store
 from isthmus.deploy.coordinator import check_federation
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Ledger
+from isthmus.federation.models import GROUP_NAME
 from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
@@ -97,15 +97,11 @@ def run_federation(
     return results
 
 
-_NAME = re.compile(r"[\w-][\w.-]*")
-"""Names of groups that can be names of files."""
-
-
 def _check_result(run: RunResult, study: Study) -> RunResult:
     """Return a run if it is of this study; its method and seed become file names on this machine."""
     known = run.method in [method.name for method in study.method_list()] and run.seed in study.seeds
     groups = run.models.get("groups", {})
-    if not known or run.models.keys() - {"shared", "groups"} or not all(_NAME.fullmatch(name) for name in groups):
+    if not known or run.models.keys() - {"shared", "groups"} or not all(map(GROUP_NAME.fullmatch, groups)):
         raise IsthmusError(
             f"the server sent a result ('{run.method}', seed {run.seed}) that is not of this study: check the server"
         )

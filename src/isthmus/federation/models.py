@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,9 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.transport import Each
 from isthmus.federation.wire import Payload
 from isthmus.nn.weights import Weights
+
+GROUP_NAME = re.compile(r"[\w-][\w.-]*")
+"""Names of groups are names of files."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,15 @@ class Models:
     groups: Mapping[str, Group] = field(default_factory=dict)
     personal: bool = False
     context: Payload = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        parties = [party for group in self.groups.values() for party in group.parties]
+        if self.groups and self.shared:
+            raise IsthmusError("models are shared by all or belong to groups: leave one of the two out")
+        if twice := [party for party in parties if parties.count(party) > 1]:
+            raise IsthmusError(f"party '{twice[0]}' is in two groups: put it into one")
+        if wrong := [name for name in self.groups if not GROUP_NAME.fullmatch(name)]:
+            raise IsthmusError(f"group '{wrong[0]}' cannot be a file's name: use letters, digits, '.', '_' and '-'")
 
     def request(self, parties: Sequence[str]) -> Payload | Each:
         """What these parties are sent so that each has its model; nothing where they keep all of it themselves."""

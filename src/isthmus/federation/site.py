@@ -127,14 +127,16 @@ class Site:
         self.model.load(self._with_kept(OWN, {**initial_weights(self.model.module), **sent}))
 
     def keep_model(self, names: Collection[str] | None = None) -> None:
-        """Keep weights as they are now, those of these names or all, as the parties' own: no server ever gets them."""
-        weights = self.model.weights()
-        self.kept[OWN] = {name: dense(stack) for name, stack in weights.items() if names is None or name in names}
+        """Keep weights as they are now, those of these names or all, as the parties' own: no server ever gets them.
+
+        A party without training items has learned nothing and keeps nothing.
+        """
+        self._keep(OWN, names)
 
     def after_training(self) -> None:
         """Local training is over: keep the model where the trained one is evaluated."""
         if self.method.evaluate_with == "trained":
-            self.kept[TRAINED] = self.model.stacks()
+            self._keep(TRAINED, None)
 
     @action
     def evaluate(self, request: wire.Payload) -> Answer:
@@ -207,6 +209,14 @@ class Site:
     def cohort_of(self, positions: Sequence[int]) -> Cohort:
         """The hosted parties at these positions; override where parties train on something else than they hold."""
         return self.hosted.take(positions)
+
+    def _keep(self, name: str, only: Collection[str] | None) -> None:
+        trained = (self.cohort.counts("train") > 0).nonzero().flatten().tolist()
+        if trained:
+            weights = {key: dense(stack) for key, stack in self.model.weights().items() if only is None or key in only}
+            everyone = len(trained) == len(self.cohort)
+            with self.kept.of([self.positions[at] for at in trained]):
+                self.kept[name] = weights if everyone else {key: stack[trained] for key, stack in weights.items()}
 
     def _with_kept(self, name: str, weights: Weights) -> Weights:
         """The weights, for each party replaced by those that it keeps under this name."""

@@ -135,6 +135,8 @@ class Federation:
             parcels, refused = _weighted_sums(replies, asked, coefficients, min_contributors)
             return self._deliver(action, parcels, {}, _failures(replies) | refused)
         total = PlainTotal(replies, asked, rows, min_contributors)
+        if total.opened is not None and len(total.opened) and not bool(total.opened.any()):
+            log.warning("round %d, %s: no row has %d contributors", self.clock(), action, min_contributors)
         if to == "server":
             return total
         ids = _values(replies, "ids") | wants

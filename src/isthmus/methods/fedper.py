@@ -36,6 +36,8 @@ class FedPer(FedAvg):
     def check(self, module: nn.Module) -> None:
         if not body_weights(module):
             raise IsthmusError(f"method '{self.name}': the whole model is its head, nothing is left to share")
+        if not head_weights(module):
+            raise IsthmusError(f"method '{self.name}': the model's head has no weights: name the last layer that has")
 
     def models(self, state: State) -> Models:
         return Models(shared=state.weights, personal=True)

@@ -92,7 +92,7 @@ def _means(comparison: Comparison) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column: a figure, at one value of the last axis unless columns are figures."""
 
     head: str
@@ -100,24 +100,24 @@ class Column:
     value: tuple[str, ...] = ()
 
 
-def _tables(table: Table) -> Iterator[tuple[str, list[Column]]]:
+def _tables(table: Table) -> Iterator[tuple[str, list[TableColumn]]]:
     """Yield the title and the columns of each table."""
     if table.columns == "figures":
-        yield "", [Column(figure.title or name, name) for name, figure in table.figures.items()]
+        yield "", [TableColumn(figure.title or name, name) for name, figure in table.figures.items()]
         return
     last = table.axes[-1]
     for name, figure in table.figures.items():
-        yield figure.title, [Column(value, name, (value,)) for value in last.changes()]
+        yield figure.title, [TableColumn(value, name, (value,)) for value in last.changes()]
 
 
-def _lines(table: Table, results: TableResults, columns: Sequence[Column]) -> Iterator[str]:
+def _lines(table: Table, results: TableResults, columns: Sequence[TableColumn]) -> Iterator[str]:
     """Yield a line per combination of the other axes that was run, and the comparison below it; columns without runs
     are left out."""
     cells = {tuple(cell.place.values()): cell for cell in table.cells()}
     axes = table.axes[: len(table.axes) - len(columns[0].value)]
     last = table.axes[-1]
 
-    def values_of(key: tuple[str, ...], column: Column) -> list[float]:
+    def values_of(key: tuple[str, ...], column: TableColumn) -> list[float]:
         cell = cells.get((*key, *column.value))
         return [] if cell is None else figure_values(table, results.runs(cell), column.figure)
 
@@ -142,7 +142,7 @@ def _lines(table: Table, results: TableResults, columns: Sequence[Column]) -> It
 
 
 def _comparison_lines(
-    table: Table, key: tuple[str, ...], columns: Sequence[Column], own: Sequence[Sequence[float]]
+    table: Table, key: tuple[str, ...], columns: Sequence[TableColumn], own: Sequence[Sequence[float]]
 ) -> Iterator[str]:
     """Yield the paper's numbers, and our differences from them."""
     paper, differences = [], []

@@ -13,7 +13,7 @@ from isthmus.papers.results import TableResults
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShelfEntry:
     """One table of one paper."""
 
     folder: Path
@@ -56,9 +56,9 @@ class Entry:
         return TableResults.read(self.results_path)
 
 
-def entries(folder: Path) -> list[Entry]:
+def entries(folder: Path) -> list[ShelfEntry]:
     """List all tables in a folder, paper by paper."""
-    found = [Entry(folder, path.parent.name, path.stem) for path in folder.glob("*/*.toml")]
+    found = [ShelfEntry(folder, path.parent.name, path.stem) for path in folder.glob("*/*.toml")]
     if not found:
         raise IsthmusError(
             f"no tables of papers in {folder}: run this in a checkout of Isthmus, or name a folder of "
@@ -67,7 +67,7 @@ def entries(folder: Path) -> list[Entry]:
     return sorted(found, key=lambda each: (each.paper, _natural(each.table)))
 
 
-def entry(folder: Path, name: str) -> Entry:
+def entry(folder: Path, name: str) -> ShelfEntry:
     """Return the table with this name, such as `fedgl/table2`."""
     by_name = {each.name: each for each in entries(folder)}
     if name not in by_name:
@@ -75,7 +75,7 @@ def entry(folder: Path, name: str) -> Entry:
     return by_name[name]
 
 
-def select_entries(folder: Path, name: str | None) -> list[Entry]:
+def select_entries(folder: Path, name: str | None) -> list[ShelfEntry]:
     """Return all tables, those of one paper, or the one with this name."""
     selected = [each for each in entries(folder) if name in (None, each.paper)]
     return selected or [entry(folder, str(name))]

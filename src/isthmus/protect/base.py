@@ -152,17 +152,17 @@ class Tally:
 
     def count(self, messages: Mapping[str, Message], replies: Mapping[str, Message]) -> None:
         for party, message in messages.items():
-            self.received[party] += size(message)
+            self.received[party] += message_size(message)
         for party, reply in replies.items():
-            self.sent[party] += size(reply)
+            self.sent[party] += message_size(reply)
 
 
-def size(value: Any) -> int:
+def message_size(value: Any) -> int:
     """Count the bytes in a message."""
     if isinstance(value, Mapping):
-        return sum(map(size, value.values()))
+        return sum(map(message_size, value.values()))
     if isinstance(value, list | tuple):
-        return sum(map(size, value))
+        return sum(map(message_size, value))
     return len(value) if isinstance(value, bytes) else 0
 
 
@@ -200,11 +200,11 @@ class ProtectedSums(Sums):
         """Whether this is a closed part of this form."""
 
     @abstractmethod
-    def add(self, step: Step, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
+    def add(self, step: SumStep, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
         """Add closed parts up."""
 
     @abstractmethod
-    def read(self, closed: ClosedSum, step: Step, tally: Tally) -> dict[str, Tensor]:
+    def read(self, closed: ClosedSum, step: SumStep, tally: Tally) -> dict[str, Tensor]:
         """Open a closed sum."""
 
     @abstractmethod
@@ -215,7 +215,7 @@ class ProtectedSums(Sums):
         tally = Tally(missing=self.links.unreachable(wanted.asked))
         tally.missing |= {party: why for party, why in self.suspects.items() if party in wanted.asked}
         parties = tuple(party for party in self.links.reachable(wanted.asked) if party not in self.suspects)
-        step = Step(wanted, "sums", first=True)
+        step = SumStep(wanted, "sums", first=True)
         if wanted.min_contributors > 1 or (wanted.rows is not None and wanted.to == "parties"):
             closed, step = self._counted_sum(wanted, parties, tally)
         else:
@@ -230,19 +230,19 @@ class ProtectedSums(Sums):
             total = self._without_faulty(step, closed, why, tally)
         return self._made(wanted, total, tally, {})
 
-    def _counted_sum(self, wanted: TotalRequest, parties: tuple[str, ...], tally: Tally) -> tuple[ClosedSum, Step]:
+    def _counted_sum(self, wanted: TotalRequest, parties: tuple[str, ...], tally: Tally) -> tuple[ClosedSum, SumStep]:
         """Count contributors, then compute a closed sum; start again if a counted party is lost in between."""
-        count = Step(wanted, "counts", first=True)
+        count = SumStep(wanted, "counts", first=True)
         while True:
             counts = self._closed_sum(count, parties, tally)
             opened = _opened_rows(wanted, self.read(counts, count, tally))
-            step = Step(wanted, "sums", first=False, opened=opened, of=counts.of)
+            step = SumStep(wanted, "sums", first=False, opened=opened, of=counts.of)
             try:
                 return self._closed_sum(step, counts.of, tally), step
             except _PartiesLost as lost:
-                count, parties = Step(wanted, "counts", first=False), lost.left
+                count, parties = SumStep(wanted, "counts", first=False), lost.left
 
-    def _total(self, closed: ClosedSum, step: Step, tally: Tally) -> Total:
+    def _total(self, closed: ClosedSum, step: SumStep, tally: Tally) -> Total:
         """Open a closed sum for the server."""
         sums, weights = split_weights(self.read(closed, step, tally))
         opened = step.opened
@@ -254,7 +254,7 @@ class ProtectedSums(Sums):
         received = {party: tally.received[party] for party in wanted.asked}
         return TotalResult(total, tally.fields, dict(tally.sent), received, delivered)
 
-    def _closed_sum(self, step: Step, parties: tuple[str, ...], tally: Tally) -> ClosedSum:
+    def _closed_sum(self, step: SumStep, parties: tuple[str, ...], tally: Tally) -> ClosedSum:
         """Compute a closed sum over those of these parties that answer."""
         wanted = step.wanted
         parties, heads = self.ready(wanted.action, parties, tally)
@@ -314,9 +314,9 @@ class ProtectedSums(Sums):
             messages[party] = {"do": "deliver", "action": wanted.action, "shield": parcel}
         _, missing = self.links.send_step(wanted.action, messages)
         tally.missing |= missing
-        return {party: size(message) for party, message in messages.items()}
+        return {party: message_size(message) for party, message in messages.items()}
 
-    def _without_faulty(self, step: Step, bad: ClosedSum, why: str, tally: Tally) -> Total:
+    def _without_faulty(self, step: SumStep, bad: ClosedSum, why: str, tally: Tally) -> Total:
         """Compute a total over parties whose parts are known to be good, and leave out the others from now on.
 
         A protected sum cannot name the faulty party, so sums over halves of the suspects are tried. Every half has at
@@ -330,7 +330,7 @@ class ProtectedSums(Sums):
             for half, rest in ((one, other), (other, one)):
                 tries -= 1
                 of = good + half
-                again = Step(step.wanted, "sums", first=False, opened=step.opened, of=of)
+                again = SumStep(step.wanted, "sums", first=False, opened=step.opened, of=of)
                 total = self._good_total(of, again, tally)
                 if total is not None:
                     good, suspects, found = good + half, rest, total
@@ -348,7 +348,7 @@ class ProtectedSums(Sums):
         found.missing |= dict.fromkeys(out, reason)
         return found
 
-    def _good_total(self, of: tuple[str, ...], again: Step, tally: Tally) -> Total | None:
+    def _good_total(self, of: tuple[str, ...], again: SumStep, tally: Tally) -> Total | None:
         """Return the total of exactly these parties if it has no fault."""
         try:
             total = self._total(self._closed_sum(again, of, tally), again, tally)
@@ -360,7 +360,7 @@ class ProtectedSums(Sums):
 
 
 @dataclass(frozen=True)
-class Step:
+class SumStep:
     """One closed sum on the way to a total.
 
     Attributes:

@@ -26,7 +26,7 @@ except ImportError as error:
     raise missing_extra("TenSEAL", "he", "sums of encrypted parts") from error
 
 from isthmus.federation import wire
-from isthmus.protect.base import ClosedSum, Guard, Message, PartyLinks, ProtectedSums, Step, SumCheck, Tally
+from isthmus.protect.base import ClosedSum, Guard, Message, PartyLinks, ProtectedSums, SumCheck, SumStep, Tally
 from isthmus.protect.parts import Form, form_of, format_form, parse_form
 from isthmus.protect.sealing import Channel
 
@@ -182,14 +182,14 @@ class EncryptedSums(ProtectedSums):
             self._zeros[size] = tenseal.ckks_vector(self._context, [0.0] * size)
         return self._zeros[size]
 
-    def add(self, step: Step, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
+    def add(self, step: SumStep, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
         summed = list[Any]()
         for ciphers in parts.values():
             read = [tenseal.ckks_vector_from(self._context, cipher) for cipher in ciphers]
             summed = [one + other for one, other in zip(summed, read, strict=True)] if summed else read
         return ClosedSum(tuple(parts), form, [each.serialize() for each in summed])
 
-    def read(self, closed: ClosedSum, step: Step, tally: Tally) -> dict[str, Tensor]:
+    def read(self, closed: ClosedSum, step: SumStep, tally: Tally) -> dict[str, Tensor]:
         """Have a party open the sum; if it does not answer, another one."""
         message: Message = {**self.parcel(closed, None), "do": "shield", "step": "open", "in": list(closed.of),
                             "what": step.what}  # fmt: skip

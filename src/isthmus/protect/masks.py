@@ -36,7 +36,7 @@ try:
 except ImportError as error:
     raise missing_extra("cryptography", "federation", "masked sums") from error
 
-from isthmus.protect.base import ClosedSum, Guard, Message, PartyLinks, ProtectedSums, Step, SumCheck, Tally
+from isthmus.protect.base import ClosedSum, Guard, Message, PartyLinks, ProtectedSums, SumCheck, SumStep, Tally
 from isthmus.protect.parts import Form, Words, format_form, from_words, locate_rows, to_words, word_count
 from isthmus.protect.sealing import OVERHEAD, Channel, derive_key, is_public_key, public_key, shared_secret
 from isthmus.protect.shamir import SHARE, join, split
@@ -262,7 +262,7 @@ class MaskedSums(ProtectedSums):
     def fits(self, closed: Any, form: Form) -> bool:
         return isinstance(closed, bytes) and len(closed) == 8 * word_count(form)
 
-    def add(self, step: Step, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
+    def add(self, step: SumStep, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
         """Rounds 2 and 4: add masked parts, and remove the masks that do not cancel."""
         agreed, size = self._agreement, word_count(form)
         assert agreed is not None
@@ -308,7 +308,7 @@ class MaskedSums(ProtectedSums):
                     else:
                         summed += mask
 
-    def read(self, closed: ClosedSum, step: Step, tally: Tally) -> dict[str, Tensor]:
+    def read(self, closed: ClosedSum, step: SumStep, tally: Tally) -> dict[str, Tensor]:
         return from_words(closed.value, closed.form, self.bits)
 
     def parcel(self, closed: ClosedSum, rows: Tensor | None) -> Message:

@@ -46,7 +46,7 @@ class RunResult:
         groups: by name, the parties that share a model.
         privacy: the noise that parties added and the privacy it spends, see `Account`; empty without noise.
         graph: the graph that the method has made by the chosen round, such as a condensed one; empty without.
-        places: by round, of a task that is drawn, the coordinates and the class of all items, `[items, 3]`.
+        coordinates: by round, of a task that is drawn, the coordinates and the class of all items, `[items, 3]`.
         parties: by party the metrics of its own test items in the chosen round.
         over_parties: by metric the mean over parties, plain and weighted by test items, and the worst party.
         evaluated: which model of a party was evaluated: the one that the server `sent` or the one `trained` from it.
@@ -62,7 +62,7 @@ class RunResult:
     ledger: Ledger = field(repr=False)
     models: dict[str, Any] = field(default_factory=dict, repr=False)
     privacy: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Any] = field(default_factory=dict, repr=False)
+    coordinates: dict[str, Any] = field(default_factory=dict, repr=False)
     graph: dict[str, Any] = field(default_factory=dict, repr=False)
     parties: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     over_parties: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -83,7 +83,7 @@ class RunResult:
         return {key: getattr(self, key) for key in keys} | more
 
     def dump(self) -> dict[str, Any]:
-        more = {"models": self.models, "places": self.places, "graph": self.graph}
+        more = {"models": self.models, "coordinates": self.coordinates, "graph": self.graph}
         return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), **more}
 
     @classmethod
@@ -147,7 +147,7 @@ class Run:
         )
         self.state = State()
         self.progress: dict[str, Any] = {
-            "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "places": {}, "seconds": 0.0,
+            "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
             "tested": {}, "groups": {},
         }  # fmt: skip
         self.history: History = []
@@ -199,7 +199,7 @@ class Run:
             self.federation.exchange("lend", models.request(self.federation.parties))
         counts = self.method.evaluate(self.federation, state)
         if isinstance(counts, Answers):
-            self._tested = {party: answer["test"] for party, answer in counts.items()}
+            self._tested = {party: answer["test"] for party, answer in counts.items() if self.method.role != "pooled"}
             counts = PlainTotal([Reply.of_one(party, answer) for party, answer in counts.items()], list(counts))
         found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
@@ -208,6 +208,8 @@ class Run:
             metrics |= {f"{of_whole}{split}_{name}": value for name, value in own.items()}
         self.history += [(state.round, name, value) for name, value in metrics.items()]
         value = self.task.score(found["val"])
+        if value is not None and math.isnan(value):  # any other round is better
+            value = -math.inf
         best = self.progress["best"]
         chosen = value is None or self.method.select == "last"
         if chosen or best is None or value > best:
@@ -248,7 +250,8 @@ class Run:
     def _on_whole(self, models: Models) -> dict[str, dict[str, float]]:
         """Metrics of the shared model on the graph that the parties' overlapping parts form together, or on the graphs
         of all parties."""
-        if self.whole is None or not models.one_for_all:
+        trained = self.method.evaluate_with == "trained" and not self.task.unsupervised  # there is no such model of all
+        if self.whole is None or trained or not models.one_for_all:
             return {}
         asked = self.whole.hosted.names
         reply = self.whole.answer("evaluate", {"weights": models.shared}, asked)
@@ -263,7 +266,7 @@ class Run:
         if not models.one_for_all or (points := self.task.coordinates(whole.predict_all(models.shared))) is None:
             return
         kinds = whole.hosted.y.cpu().to(points.dtype).unsqueeze(1)
-        self.progress["places"][str(state.round)] = torch.cat([points, kinds], dim=1)
+        self.progress["coordinates"][str(state.round)] = torch.cat([points, kinds], dim=1)
 
     def _result(self, seconds: float) -> RunResult:
         if not self.progress["metrics"] and not self.task.unsupervised:
@@ -279,7 +282,7 @@ class Run:
             history=self.history,
             ledger=self.federation.ledger,
             models=self.progress["models"],
-            places=self.progress["places"],
+            coordinates=self.progress["coordinates"],
             graph=self.progress["graph"],
             parties={party: metrics for party, (_, metrics) in tested.items()},
             over_parties=over_parties(tested),

@@ -90,7 +90,7 @@ class Results:
                 result_files.write_graph(result_files.graph_folder(folder, run.method, run.seed), run.graph)
         result_files.write_table(folder, result_files.HISTORY, self._history())
         result_files.write_table(folder, result_files.LEDGER, self._ledger())
-        if any(run.places for run in self.runs):
+        if any(run.coordinates for run in self.runs):
             result_files.write_table(folder, result_files.COORDINATES, self._coordinates())
         if self.set_up is not None:
             rows = ({"method": "set-up", "seed": -1, **row} for row in self.set_up.rows())
@@ -108,7 +108,7 @@ class Results:
 
     def _coordinates(self) -> Iterator[dict[str, Any]]:
         for run in self.runs:
-            for at, items in run.places.items():
+            for at, items in run.coordinates.items():
                 for x, y, kind in items.tolist():
                     row = {"x": x, "y": y, "class": int(kind)}
                     yield {"method": run.method, "seed": run.seed, "round": int(at), **row}

@@ -157,9 +157,9 @@ def test_a_study_draws_embeddings_the_same_after_a_stop(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_study(plan, tmp_path / "stopped", watcher=Impatient(), save_every=0)
     resumed = run_study(plan, tmp_path / "stopped", resume=True, save_every=0).runs[0]
-    assert whole.places.keys() == resumed.places.keys() == {"1", "3"}
-    for at, places in whole.places.items():
-        assert torch.equal(places, resumed.places[at])
+    assert whole.coordinates.keys() == resumed.coordinates.keys() == {"1", "3"}
+    for at, places in whole.coordinates.items():
+        assert torch.equal(places, resumed.coordinates[at])
         assert places.shape == (40, 3)
         assert places[:, 2].unique().tolist() == [0.0, 1.0, 2.0]
     files = [parquet.read_table(tmp_path / name / "places.parquet") for name in ("whole", "stopped")]
