@@ -148,10 +148,10 @@ class Run:
         self.state = State()
         self.progress: dict[str, Any] = {
             "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
-            "tested": {}, "groups": {},
+            "tested": [], "groups": {},
         }  # fmt: skip
         self.history: History = []
-        self._tested: dict[str, Any] = {}
+        self._tested: list[dict[str, Any]] = []
         self.federation = Federation(
             self.transport,
             seed=seed,
@@ -199,8 +199,10 @@ class Run:
             self.federation.exchange("lend", models.request(self.federation.parties))
         counts = self.method.evaluate(self.federation, state)
         if isinstance(counts, Answers):
-            self._tested = {party: answer["test"] for party, answer in counts.items() if self.method.role != "pooled"}
-            counts = PlainTotal([Reply.of_one(party, answer) for party, answer in counts.items()], list(counts))
+            replies = [Reply.of_one(party, answer) for party, answer in counts.items()]
+            if self.method.role != "pooled":
+                self._watch("evaluate", replies)
+            counts = PlainTotal(replies, list(counts))
         found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
@@ -224,9 +226,13 @@ class Run:
     def _watch(self, action: str, replies: Sequence[Reply]) -> None:
         """Keep each party's test counts of the last evaluation."""
         if action == "evaluate":
-            self._tested = {
-                party: reply.payload(at).get("test", {}) for reply in replies for at, party in enumerate(reply.parties)
-            }
+            self._tested = [
+                {
+                    "parties": list(reply.parties),
+                    "counts": {name: column for name, column in reply.columns.items() if name.startswith("test/")},
+                }
+                for reply in replies
+            ]
 
     def _saved(self, models: Models) -> dict[str, Any]:
         """The models of this round as they are saved, each under its owner; a federation's parties write their own."""
@@ -240,11 +246,14 @@ class Run:
         """By party the number of its test items (or labels) and the metrics of these."""
         name_of = "test_party_{}" if self.task.unsupervised else "test_{}"
         found = {}
-        for party, counts in self.progress["tested"].items():
-            metrics = self.task.metrics(counts) if counts else {}
-            finite = {name_of.format(name): value for name, value in metrics.items() if math.isfinite(value)}
-            if finite:
-                found[party] = self.task.count(counts), finite
+        for tested in self.progress["tested"]:
+            reply = Reply(tuple(tested["parties"]), dict(tested["counts"]))
+            for at, party in enumerate(reply.parties):
+                counts = reply.payload(at).get("test", {})
+                metrics = self.task.metrics(counts) if counts else {}
+                finite = {name_of.format(name): value for name, value in metrics.items() if math.isfinite(value)}
+                if finite:
+                    found[party] = self.task.count(counts), finite
         return found
 
     def _on_whole(self, models: Models) -> dict[str, dict[str, float]]:
