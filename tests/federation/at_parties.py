@@ -18,7 +18,7 @@ from isthmus.protect.sealing import Keyring, generate_keyrings
 
 
 class SiteSide(PartySide):
-    """A party whose site is made anew whenever a run begins.
+    """A party whose site is created again whenever a run begins.
 
     Attributes:
         states: by mark the states that it wrote.

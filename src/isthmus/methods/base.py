@@ -15,6 +15,7 @@ from isthmus.data.party import Cohort, Level, Party
 from isthmus.federation.answers import Answers, Total
 from isthmus.federation.models import Models
 from isthmus.federation.site import Site
+from isthmus.federation.transport import Request
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.weights import Weights, body_weights, head_weights, initial_weights
@@ -199,7 +200,10 @@ class Method(Registered):
 
     def evaluate(self, federation: Federation, state: State) -> Total | Answers:
         """Counts from which the metrics of a round follow: their sum over all parties, or every party's."""
-        request = self.models(state).request(federation.parties)
+        return self.collect_counts(federation, self.models(state).request(federation.parties))
+
+    def collect_counts(self, federation: Federation, request: Request = None) -> Total | Answers:
+        """Have the parties evaluate, by the verb that `evaluate_by` names."""
         return (federation.total if self.evaluate_by == "total" else federation.ask)("evaluate", request)
 
     def product(self, state: State) -> dict[str, Tensor]:

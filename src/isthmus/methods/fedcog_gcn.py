@@ -100,7 +100,7 @@ class FedCogGcn(Method):
     def evaluate(self, federation: Federation, state: State) -> Total | Answers:
         layers = 1 + max(int(name.split(".")[1]) for name in state.weights)
         self._forth(federation, state, layers, training=False)
-        return (federation.total if self.evaluate_by == "total" else federation.ask)("evaluate")
+        return self.collect_counts(federation)
 
     def _forth(self, federation: Federation, state: State, layers: int, *, training: bool) -> None:
         for layer in range(layers):
