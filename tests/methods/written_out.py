@@ -7,7 +7,7 @@ import torch
 
 from helpers import CLASSES, FEATURES, assert_close, make_parties, plain_fit
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.draws import generator
+from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Gcn, Gin
 from isthmus.nn.weights import initial_weights
 from isthmus.study.loop import Run
@@ -33,8 +33,8 @@ class Plain:
         """The positions of the parties drawn, round after round."""
         count = max(1, round(self.method.fraction * len(self.parties)))
         for at in range(1, ROUNDS + 1):
-            order = torch.randperm(len(self.parties), generator=generator(SEED, "sample", at))
-            yield range(len(self.parties)) if count == len(self.parties) else sorted(order[:count].tolist())
+            chosen = draws_of(SEED, "sample", at).some(len(self.parties), count).tolist()
+            yield chosen
             self.answered = [number + 1 for number in self.answered]  # all were asked to evaluate
 
     def train(self, at, weights, extra=None):

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from isthmus.nn import condensed
+from isthmus.nn.draws import draws_of
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def source():
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_edges_are_those_of_the_mlp_on_pairs_put_together(source, symmetric):
     x = torch.randn(5, 3, generator=source)
-    edges = condensed.initial_edge_weights(3, 4, 5, source)
+    edges = condensed.initial_edge_weights(3, 4, 5, draws_of(0))
     found = condensed.adjacency(x, edges, symmetric=symmetric)
 
     def score(i, j):
@@ -36,7 +37,7 @@ def test_edges_are_those_of_the_mlp_on_pairs_put_together(source, symmetric):
 
 def test_propagation_is_that_of_a_gcn_on_the_graph_that_is_released(source):
     x = torch.randn(6, 4, generator=source)
-    joined = condensed.adjacency(x, condensed.initial_edge_weights(4, 8, 6, source), symmetric=False)
+    joined = condensed.adjacency(x, condensed.initial_edge_weights(4, 8, 6, draws_of(0)), symmetric=False)
     graph = condensed.to_data(x, torch.arange(6) % 2, joined, threshold=0.0)
     from torch_geometric.nn import SGConv
 
@@ -49,7 +50,7 @@ def test_propagation_is_that_of_a_gcn_on_the_graph_that_is_released(source):
 
 def test_pairs_are_scored_some_at_a_time_with_the_same_gradient(source, monkeypatch):
     x = torch.randn(7, 3, generator=source, requires_grad=True)
-    edges = condensed.initial_edge_weights(3, 4, 7, source)
+    edges = condensed.initial_edge_weights(3, 4, 7, draws_of(0))
     found = []
     for pairs in (10**6, 15):
         monkeypatch.setattr(condensed, "PAIRS_AT_ONCE", pairs)

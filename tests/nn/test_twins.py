@@ -13,13 +13,13 @@ from helpers import (
     apart,
     assert_close,
     assert_law,
+    draws_for,
     make_parties,
     plain_fit,
     plain_output,
     train_side_by_side,
 )
 from isthmus.data.party import Cohort
-from isthmus.nn.draws import generator
 from isthmus.nn.per_party import per_party
 from isthmus.nn.twins import TWINS, Bank, twin, twin_of, without_caches
 from isthmus.nn.weights import initial_weights
@@ -70,7 +70,7 @@ def test_an_absent_party_keeps_its_statistics(name):
     model.load(start)
     active = [True, False, True, True]
     model.start_training(cohort.block, active, touched_rows=False)
-    model(cohort.block_of(active), [generator(name) for name in cohort.names])
+    model(cohort.block_of(active), draws_for(cohort))
     statistics = [n for n in start if "running" in n]
     for name in statistics:
         moved = [not torch.equal(model.stacks()[name][at], start[name][at]) for at in range(len(cohort))]

@@ -11,6 +11,7 @@ import torch
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, IdUnion, PlainTotal, Reply
+from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import TotalRequest, TotalResult
 from isthmus.protect.base import Guard, Message
 from isthmus.protect.options import Protection
@@ -114,7 +115,7 @@ class Table:
             reply = self.replies[party]
             columns = {name: column for name, column in reply.columns.items() if name != "wants"}
             kept.append(Reply(reply.parties, columns, reply.weights))
-        return PlainTotal(kept, of, rows, min_contributors)
+        return PlainTotal(kept, positions_of(self.parties), rows, min_contributors)
 
 
 def weights_of(parties: int, seed: int = 0) -> dict[str, Reply]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from isthmus.errors import PayloadError
 from isthmus.federation.answers import Answer, IdUnion, PlainTotal, Reply
+from isthmus.federation.sums import positions_of
 from isthmus.protect.parts import (
     Part,
     form_of,
@@ -95,7 +96,7 @@ def test_parts_add_up_to_the_total() -> None:
         Reply.of("a", Answer({"ids": torch.tensor([[5, 2]]), "x": torch.randn(1, 2, 4)}, torch.tensor([[1.0, 3.0]]))),
         Reply.of("b", Answer({"ids": torch.tensor([[9, 5]]), "x": torch.randn(1, 2, 4)}, torch.tensor([[0.0, 2.0]]))),
     ]
-    due = PlainTotal(replies, "ab", union)
+    due = PlainTotal(replies, positions_of("ab"), union)
     parts = [Part.of(reply, union, weights=True) for reply in replies]
     columns = {name: sum(part.columns[name] for part in parts) for name in parts[0].columns}
     sums, weights = split_weights(columns)  # type: ignore[arg-type]

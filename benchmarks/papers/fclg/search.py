@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from isthmus.federation.answers import PlainTotal
+from isthmus.federation.sums import positions_of
 from isthmus.papers.measures import prepare_run
 from isthmus.papers.plan import Cell, Table
 from isthmus.study.config import Study, merge
@@ -107,7 +108,9 @@ def tried(data: str, family: str, setting: dict[str, Any], rounds: int, at: int)
 
     def look(now: int, metrics: Mapping[str, float]) -> None:
         names = whole.hosted.names
-        tables = PlainTotal([whole.answer("evaluate", {"weights": run.state.weights}, names)], names).sum("val")
+        tables = PlainTotal([whole.answer("evaluate", {"weights": run.state.weights}, names)], positions_of(names)).sum(
+            "val"
+        )
         found[str(now)] = {scale: _percent(task.confusion_metrics(tables[scale])) for scale in SCALES}
 
     run.on_round = look

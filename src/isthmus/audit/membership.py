@@ -25,7 +25,7 @@ from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.methods.shared import alone
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.draws import generator, seed_of
+from isthmus.nn.draws import Draws, draws_of, seed_of
 from isthmus.nn.weights import draw_weights
 from isthmus.study.loop import Run
 from isthmus.study.setup import shared_nodes
@@ -192,16 +192,16 @@ class _Attacker:
         self.audit, self.parties, self.task, self.module, self.seed = audit, list(parties), task, module, seed
         self.whole, self.rows = _whole(parties)
         y, train, test = self.whole.graph.y, self.whole.train, self.whole.test
-        source = generator(seed, "membership")
+        draws = draws_of(seed, "membership")
         chosen = torch.zeros_like(test)
-        chosen[_draw(test, audit.others, source)] = True
+        chosen[_draw(test, audit.others, draws.of("others"))] = True
         self.guessed = train | chosen
         self.member = train[self.rows][self.guessed[self.rows]].numpy()
         if not self.member.any() or self.member.all():
             raise IsthmusError("audit 'membership' needs training items and test items")
         self.y = y[self.rows][self.guessed[self.rows]]
-        self.classifier = self._shadow(~self.guessed, y, source)
-        self.inside, self.outside, self.mean, self.std = self._likelihoods(y, train, source)
+        self.classifier = self._shadow(~self.guessed, y, draws.of("shadow"))
+        self.inside, self.outside, self.mean, self.std = self._likelihoods(y, train, draws.of("likelihoods"))
 
     def asked(self, run: Run, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Query a released model: log posteriors of the guessed items, `[guessed, classes]`, by query."""
@@ -236,16 +236,16 @@ class _Attacker:
             tpr=float(true[false <= FEW].max()),
         )
 
-    def _shadow(self, free: Tensor, y: Tensor, source: torch.Generator) -> MLPClassifier:
+    def _shadow(self, free: Tensor, y: Tensor, draws: Draws) -> MLPClassifier:
         """Train a network to recognise the training items of a shadow model by their posteriors."""
         known = self.whole.train
         count = torch.bincount(y[known], minlength=self.task.classes)
         trained = torch.zeros_like(free)
         for kind, wanted in enumerate(count.tolist()):
             of_class = free & (y == kind)
-            trained[_draw(of_class, min(wanted, int(of_class.sum()) // 2), source)] = True
+            trained[_draw(of_class, min(wanted, int(of_class.sum()) // 2), draws.of("trained", kind))] = True
         tested = torch.zeros_like(free)
-        tested[_draw(free & ~trained, int(trained.sum()), source)] = True
+        tested[_draw(free & ~trained, int(trained.sum()), draws.of("tested"))] = True
         if not bool(trained.any()) or not bool(tested.any()):
             raise IsthmusError("audit 'membership': no items are left for a shadow model: set audit.others to fewer")
         posterior = self._model(self._without(~free), trained, "shadow")
@@ -255,9 +255,7 @@ class _Attacker:
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # more passes hardly improve it
             return classifier.fit(_sorted(posterior), kinds)
 
-    def _likelihoods(
-        self, y: Tensor, train: Tensor, source: torch.Generator
-    ) -> tuple[NDArray[Any], NDArray[Any], float, float]:
+    def _likelihoods(self, y: Tensor, train: Tensor, draws: Draws) -> tuple[NDArray[Any], NDArray[Any], float, float]:
         """Train models with and without items.
 
         Returns the mean log-odds of each guessed item's class by models trained with it, and by models trained without
@@ -268,7 +266,7 @@ class _Attacker:
         for number in range(self.audit.shadows):
             trained = torch.zeros_like(train)
             for kind, wanted in enumerate(count.tolist()):
-                trained[_draw(self.guessed & (y == kind), wanted, source)] = True
+                trained[_draw(self.guessed & (y == kind), wanted, draws.of(number, kind))] = True
             posterior = self._model(self.whole, trained, f"likelihood {number}")
             all_odds.append(_odds(posterior[self.rows][here], self.y).double())
             within.append(trained[self.rows][here])
@@ -313,10 +311,10 @@ def _whole(parties: Sequence[Party]) -> tuple[Party, Tensor]:
     return whole, torch.searchsorted(whole.ids, ids)
 
 
-def _draw(mask: Tensor, count: int, source: torch.Generator) -> Tensor:
+def _draw(mask: Tensor, count: int, draws: Draws) -> Tensor:
     """Draw positions of `count` items of a mask, or of all."""
     positions = mask.nonzero().squeeze(1)
-    return positions[torch.randperm(positions.numel(), generator=source)[:count]]
+    return positions[draws.order((positions.numel(),))[:count]]
 
 
 def _sorted(posterior: Tensor) -> NDArray[Any]:

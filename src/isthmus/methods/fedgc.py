@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.data import rows
 from isthmus.data.party import Party
+from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation, Needed
@@ -94,6 +95,13 @@ class FedGC(Matching, Averaging):
     """Training of the bottleneck at each party."""
     check_every: int = Field(10, ge=1)
     """Steps of this training between looks at the party's validation nodes."""
+
+    def check(self, module: nn.Module) -> None:
+        super().check(module)
+        if self.self_training and (self.local.fan_out or self.local.clusters):
+            raise IsthmusError(
+                "method 'fedgc': self-training trains on the whole graph: leave local.fan_out and local.clusters out"
+            )
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         self.require_contributors(federation)
@@ -225,9 +233,8 @@ class FedGC(Matching, Averaging):
             return torch.cat(self.kept.each("labels")).to(self.cohort.device)
 
         def _noise(self, features: int, step: int) -> Tensor:
-            """A standard normal draw for each node, from its party's generator: `[nodes, features]`."""
-            sources = zip(self.cohort.sizes, self.generators("z", step), strict=True)
-            return torch.cat([torch.randn(nodes, features, generator=source) for nodes, source in sources])
+            """A standard normal draw for each node, its party's own: `[nodes, features]`."""
+            return self.draws("z", step).normal(self.cohort.sizes, features)
 
         def _loss_labelled(self, output: Tensor) -> Tensor:
             """The task's loss over the nodes with a label, their own or one of self-training, (19)."""

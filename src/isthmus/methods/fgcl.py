@@ -25,7 +25,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.draws import seed_of
+from isthmus.nn.draws import Draws, seed_of
 from isthmus.nn.encoders import ChebFixed, Readout, uses_edge_weights
 from isthmus.privacy.accounting import Account
 from isthmus.privacy.edges import NodePairs, PostProcessing
@@ -229,12 +229,12 @@ class FGCL(FedAvg):
                 self._draw(epoch)
                 self.cohort = self.cohort_of(self.positions)
             order, where, there, first, before = [], [], [], 0, 0
-            for which, source in enumerate(self.generators("negatives", epoch, at)):
+            for which, draws in enumerate(self.draws("negatives", epoch, at)):
                 items = self.cohort.items[which]
                 own = chosen[(chosen >= first) & (chosen < first + items)].cpu() - first
                 read, rows_of = own, torch.arange(own.numel()).unsqueeze(1)
                 if len(self.method.epsilons) == 2:
-                    read, rows_of = self._contrasted(which, own, items // 2, source)
+                    read, rows_of = self._contrasted(which, own, items // 2, draws)
                     there.append((rows_of[:, 2:] != rows_of[:, 1:2]).any(1, keepdim=True))
                 order.append(read + first)
                 where.append(rows_of + before)
@@ -243,10 +243,10 @@ class FGCL(FedAvg):
             self._has_negatives = torch.cat(there).to(device) if there else None
             return self.cohort.graphs_of(torch.cat(order).to(device)), torch.cat(where).to(device)
 
-        def _contrasted(self, which: int, own: Tensor, graphs: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        def _contrasted(self, which: int, own: Tensor, graphs: int, draws: Draws) -> tuple[Tensor, Tensor]:
             """The graphs that a party reads in a step on `own`, and each graph's rows among them."""
             stack, y = self._stacks[which], self.held.parties[which].graph.y
-            drawn = _drawn(_differ(y[own], y[stack]), self.method.negatives, source)
+            drawn = _drawn(_differ(y[own], y[stack]), self.method.negatives, draws)
             there = drawn >= 0
             met, at = torch.unique(stack[drawn[there]], return_inverse=True)
             count = torch.arange(own.numel())
@@ -320,9 +320,9 @@ def _differ(y: Tensor, others: Tensor) -> Tensor:
     return ((one != other) & ~one.isnan() & ~other.isnan()).any(2)
 
 
-def _drawn(differ: Tensor, count: int, source: torch.Generator) -> Tensor:
+def _drawn(differ: Tensor, count: int, draws: Draws) -> Tensor:
     """Draw `count` differing columns for every row, repeating them if there are fewer; -1 if there is none."""
-    order = torch.rand(differ.shape, generator=source).masked_fill(~differ, -1).argsort(1, descending=True)
+    order = draws.uniform(differ.shape[:1], differ.size(1)).masked_fill(~differ, -1).argsort(1, descending=True)
     there = differ.sum(1, keepdim=True)
     place = torch.arange(count).unsqueeze(0) % there.clamp(min=1)
     if not order.size(1):

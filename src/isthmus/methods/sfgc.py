@@ -20,7 +20,7 @@ from isthmus.methods.base import Listing, Model, Role, State
 from isthmus.methods.optimizer import Optimizer
 from isthmus.methods.shared.condensing import Condensing
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.draws import seed_of
+from isthmus.nn.draws import Draws, draws_of, seed_of
 from isthmus.nn.weights import draw_weights
 
 
@@ -72,14 +72,14 @@ class SFGC(Condensing):
     """Training of the experts; their epochs are drawn, and `span`. Not Adam: its steps are
     long even where gradients are small, and a student, with its plain steps, could not follow."""
 
-    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+    def more(self, x: Tensor, draws: Draws) -> dict[str, Tensor]:
         return {"rate": torch.tensor(self.rate).log()}
 
     def condense(self, federation: Federation, model: Model, state: State) -> None:
         """One round: an expert's segment, a student on the synthetic nodes, one step of X' and of its rate."""
-        source = torch.Generator().manual_seed(seed_of(federation.seed, "expert", state.round))
-        begins = int(torch.randint(self.latest + 1, (), generator=source))
-        request = {"weights": draw_weights(model.module, source.initial_seed()), "begins": begins}
+        begins = int(draws_of(federation.seed, "begins", state.round).integers((1,), self.latest + 1))
+        seed = seed_of(federation.seed, "expert", state.round)
+        request = {"weights": draw_weights(model.module, seed), "begins": begins}
         total = federation.total("expert", request)
         start, goal = total.mean("start"), total.mean("goal")
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}

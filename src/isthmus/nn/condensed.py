@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
+from isthmus.nn.draws import Draws
 from isthmus.nn.products import grouped_linear
 
 Distance = Literal["mse", "columns"]
@@ -37,20 +38,20 @@ def allot_nodes(counts: Tensor, total: int) -> Tensor:
     return nodes.long()
 
 
-def initial_edge_weights(features: int, width: int, nodes: int, source: torch.Generator) -> dict[str, Tensor]:
+def initial_edge_weights(features: int, width: int, nodes: int, draws: Draws) -> dict[str, Tensor]:
     """Initial weights of the MLP of (8), drawn like torch's Linear layers, with about one neighbour per node.
 
     With a last bias of 0 every pair would have an edge of weight 1/2, and all nodes the same mean of neighbours.
     """
     wide, narrow = (2 * features) ** -0.5, width**-0.5
 
-    def draw(*shape: int, bound: float) -> Tensor:
-        return (2 * torch.rand(*shape, generator=source) - 1) * bound
+    def draw(name: str, *shape: int, bound: float) -> Tensor:
+        return (2 * draws.of(name).uniform(shape[:1], *shape[1:]) - 1) * bound
 
     return {
-        "edges/first": draw(width, 2 * features, bound=wide),
-        "edges/first_bias": draw(width, bound=wide),
-        "edges/second": draw(1, width, bound=narrow),
+        "edges/first": draw("first", width, 2 * features, bound=wide),
+        "edges/first_bias": draw("first bias", width, bound=wide),
+        "edges/second": draw("second", 1, width, bound=narrow),
         "edges/second_bias": torch.full((1,), -float(torch.tensor(max(nodes - 1, 1)).log())),
     }
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from isthmus.errors import PayloadError
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, PlainTotal, Reply, contributed
+from isthmus.federation.sums import positions_of
 
 Words: TypeAlias = NDArray[np.uint64]
 """Whole numbers modulo 2^64."""
@@ -43,7 +44,7 @@ class Part:
     @classmethod
     def of(cls, reply: Reply, rows: IdUnion | None, *, weights: bool) -> Part:
         """Make the part of the single party of a reply: a sum over it alone."""
-        own = PlainTotal([reply], reply.parties, rows)
+        own = PlainTotal([reply], positions_of(reply.parties), rows)
         columns = {path: value.cpu() for path, value in own.sums.items()}
         if weights:
             columns |= {

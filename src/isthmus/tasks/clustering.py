@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,13 +12,6 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PositiveInt
 from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler, normalize
 from torch import Tensor, nn
 
 from isthmus.data.party import Party
@@ -117,6 +110,9 @@ class GraphClustering(GraphClassification):
 
     def cluster(self, z: Numbers) -> NDArray[np.int64]:
         """The cluster of each embedding, `[graphs]`."""
+        from sklearn.cluster import KMeans  # slow to import, and only clustering needs it
+        from sklearn.exceptions import ConvergenceWarning
+
         if not len(z):
             return np.zeros(0, dtype=np.int64)
         if not np.isfinite(z).all():
@@ -127,7 +123,13 @@ class GraphClustering(GraphClassification):
 
     def scaled(self, z: Numbers) -> Numbers:
         """Embeddings `[graphs, width]` scaled for clustering."""
-        return z if self.scale == "raw" else _SCALES[self.scale](z)
+        from sklearn.preprocessing import StandardScaler, normalize
+
+        if self.scale == "unit":
+            return np.asarray(normalize(z))
+        if self.scale == "standard":
+            return np.asarray(StandardScaler().fit_transform(z))
+        return z if self.scale == "raw" else np.sign(z) * np.log1p(np.abs(z))
 
     def confusion(self, cluster: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many graphs of each class are in the cluster matched with each class, `[classes, classes]`."""
@@ -140,6 +142,12 @@ class GraphClustering(GraphClassification):
         counts = np.bincount(y)
         if not self.probe or (counts > 0).sum() < 2 or counts[counts > 0].min() < self.probe:
             return 0, 0
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import StratifiedKFold, cross_val_predict
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         split = StratifiedKFold(self.probe, shuffle=True, random_state=0)
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the metric shows it
@@ -152,17 +160,12 @@ class GraphClustering(GraphClassification):
             return {}
         metrics = self.confusion_metrics(confusion)
         if counts["parties"] == 1:  # clusters of several parties correspond only through labels
+            from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
             y, cluster = np.indices(confusion.shape).reshape(2, -1).repeat(confusion.flatten().numpy(), axis=1)
             metrics["nmi"] = float(normalized_mutual_info_score(y, cluster))
             metrics["ari"] = float(adjusted_rand_score(y, cluster))
         return metrics | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})
-
-
-_SCALES: dict[str, Callable[[Numbers], Numbers]] = {
-    "unit": normalize,
-    "standard": lambda z: StandardScaler().fit_transform(z),
-    "log": lambda z: np.sign(z) * np.log1p(np.abs(z)),
-}
 
 
 def _unsupervised(party: Party) -> Party:

@@ -36,7 +36,7 @@ from isthmus.nn.condensed import (
     to_data,
 )
 from isthmus.nn.diffusion import Diffusion
-from isthmus.nn.draws import generator, seed_of
+from isthmus.nn.draws import Draws, draws_of, seed_of
 from isthmus.nn.weights import initial_weights
 from isthmus.tasks.classification import NodeClassification
 
@@ -115,15 +115,15 @@ class Condensing(Method):
         state.y = torch.arange(state.classes).repeat_interleave(given)
         square = size.sum("square").double() / size.sum("items").double()
         state.scale = float(square.mean().sqrt()) or 1.0
-        x = torch.randn(state.y.numel(), square.numel(), generator=generator(federation.seed, "condensed"))
+        x = draws_of(federation.seed, "condensed").normal((state.y.numel(),), square.numel())
         if self.start == "classes":
             spread = (square - (sums.sum(0) / items.sum()).square()).clamp(min=0).sqrt()
             mean = sums / items.clamp(min=1).unsqueeze(1)
             x = ((mean[state.y] + self.noise * spread * x) / state.scale).float()
-        state.graph = {"x": x, **self.more(x, generator(federation.seed, "more"))}
+        state.graph = {"x": x, **self.more(x, draws_of(federation.seed, "more"))}
         state.first = state.second = {name: torch.zeros_like(value) for name, value in state.graph.items()}
 
-    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
+    def more(self, x: Tensor, draws: Draws) -> dict[str, Tensor]:
         """First values of what is learned beside X'."""
         return {}
 
@@ -285,8 +285,8 @@ class Matching(Condensing):
         if self.inner:
             state.theta = self._descended(state)
 
-    def more(self, x: Tensor, source: torch.Generator) -> dict[str, Tensor]:
-        return initial_edge_weights(x.size(1), self.edge_width, x.size(0), source) if self.edges else {}
+    def more(self, x: Tensor, draws: Draws) -> dict[str, Tensor]:
+        return initial_edge_weights(x.size(1), self.edge_width, x.size(0), draws) if self.edges else {}
 
     def optimizers(self, graph: Mapping[str, Tensor]) -> dict[Optimizer, list[str]]:
         edges = self.descent.model_copy(update={"lr": self.edge_lr})
@@ -303,8 +303,8 @@ class Matching(Condensing):
     def _drawn(self, federation: Federation, state: State) -> Tensor:
         """Weights of the SGC, as torch draws a Linear layer's: `[classes, features]`."""
         features = state.graph["x"].size(1)
-        source = generator(federation.seed, "theta", state.round)
-        return (2 * torch.rand(state.classes, features, generator=source) - 1) * float(features) ** -0.5
+        drawn = draws_of(federation.seed, "theta", state.round).uniform((state.classes,), features)
+        return (2 * drawn - 1) * float(features) ** -0.5
 
     def _descended(self, state: State) -> Tensor:
         """Return theta after `inner` steps of gradient descent on the synthetic graph."""

@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from isthmus.federation.answers import PlainTotal
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.sums import positions_of
 from isthmus.methods.shared.condensing import Condensing
 from isthmus.nn.encoders import Encoder
 from isthmus.papers.measures import Measure, Measurement, prepare_run
@@ -40,7 +41,7 @@ class OnOtherModels(Measure):
             weights = method.trained(other, Data(**result.graph), task.classes, seed)
             at_parties = method.site(site.cohort.parties, task, other, seed=seed)
             names = at_parties.hosted.names
-            counts = PlainTotal([at_parties.answer("evaluate", {"weights": weights}, names)], names)
+            counts = PlainTotal([at_parties.answer("evaluate", {"weights": weights}, names)], positions_of(names))
             metrics[name] = task.metrics(counts.sum("test"))["accuracy"]
         metrics["average"] = statistics.fmean(metrics.values())
         return Measurement(metrics, {}, {"round": result.chosen_round})
