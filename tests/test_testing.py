@@ -41,7 +41,7 @@ class Mine(FedAvg):
 
 
 class Good(Mine):
-    """Uses everything that is allowed: the server's state, values kept at a party, and the party's generators."""
+    """Uses everything that is allowed: the server's state, values kept at a party, and the party's draws."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()
@@ -56,7 +56,7 @@ class Good(Mine):
         def after(self, weights: dict[str, Any], request: Payload) -> dict[str, Any]:
             drift = self.kept.get("drift", torch.zeros(())) + 1e-3
             self.kept["drift"] = drift
-            noise = torch.stack([torch.rand((), generator=source) for source in self.generators("noise")])
+            noise = self.draws("noise").uniform([1] * len(self.cohort))
             scale = 1 + drift + 1e-3 * noise
             return {name: stack * scale.view(-1, *[1] * (stack.dim() - 1)) for name, stack in weights.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable
 
 
@@ -44,3 +45,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:
     """Return the error for an optional dependency that is not installed."""
     return IsthmusError(f"{purpose} needs {package}: install it with pip install 'isthmus[{extra}]'")
+
+
+def ignore_library_warnings() -> None:
+    """Hide the warnings of libraries that a user cannot do anything about."""
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    warnings.filterwarnings("ignore", message=".*torch_geometric.distributed.*")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)

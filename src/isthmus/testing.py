@@ -276,7 +276,7 @@ class _Recorder(LocalTransport):
             self._count_requests(command)
         if command.do == "deliver":
             self._count_mail(command.payload)
-        replies = super().send(command)
+        replies = super().send(replace(command, sum_only=False))
         for reply in replies:
             for at, party in enumerate(reply.parties):
                 for payload in list(reply.letters[at].values()) if reply.letters else [reply.payload(at)]:
@@ -332,15 +332,15 @@ def _module(subject: Subject, method: Method, parties: Sequence[Party]) -> nn.Mo
 def _transport(subject: Subject, method: Method, parties: Sequence[Party], failing: str | None) -> LocalTransport:
     """Return a transport of one cohort; `failing` raises when it draws a random number, or else at the action's end."""
     site = _site(subject, method, parties)
-    generators, perform = site.generators, site.perform
+    draws, perform = site.draws, site.perform
     failed = False
 
-    def failing_generators(*purpose: object) -> Any:
+    def failing_draws(*purpose: object) -> Any:
         nonlocal failed
         if failing in site.cohort.names:
             failed = True
             raise RuntimeError("disk on fire")
-        return generators(*purpose)
+        return draws(*purpose)
 
     def failing_perform(function: Any, request: Any, positions: tuple[int, ...]) -> Reply:
         nonlocal failed
@@ -351,7 +351,7 @@ def _transport(subject: Subject, method: Method, parties: Sequence[Party], faili
         return reply
 
     # patches this one object, not its class
-    site.generators, site.perform = failing_generators, failing_perform  # type: ignore[method-assign]
+    site.draws, site.perform = failing_draws, failing_perform  # type: ignore[method-assign]
     return LocalTransport([site])
 
 

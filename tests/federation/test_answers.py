@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor
 from helpers import FEATURES, make_node_parties
 from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers
-from isthmus.federation.answers import Answer, Answers, IdUnion, Mail, PlainTotal, Reply, Total
+from isthmus.federation.answers import Answer, Answers, IdUnion, Mail, PartialTotal, PlainTotal, Reply, Total
+from isthmus.federation.sums import positions_of
 from isthmus.nn.encoders import Gcn
 from isthmus.nn.per_party import per_party
 from isthmus.nn.stacks import FirstLayer
@@ -49,20 +51,20 @@ def replies(fields: Mapping[str, Any], weight: Any = None, split: Sequence[Seque
 def total(fields: Mapping[str, Any], weight: Any = None, *, asked: Sequence[str] = NAMES, **options: Any) -> Total:
     options = {"rows": None, "min_contributors": 1, **options}
     split = options.pop("split", ((0, 1, 2, 3),))
-    return PlainTotal(replies(fields, weight, split), asked, **options)
+    return PlainTotal(replies(fields, weight, split), positions_of(asked), **options)
 
 
 # ---- whole sums
 
 
-def test_a_sum_is_the_literal_sum_in_party_order() -> None:
+def test_a_sum_is_the_literal_tree() -> None:
     stack = drawn(4, 5, 2)
-    assert torch.equal(total({"w": stack}).sum("w"), ((stack[0] + stack[1]) + stack[2]) + stack[3])
+    assert torch.equal(total({"w": stack}).sum("w"), (stack[0] + stack[1]) + (stack[2] + stack[3]))
 
 
 def test_a_weighted_mean_is_the_literal_one() -> None:
     stack, weight = drawn(4, 5), torch.tensor([1.0, 0.0, 2.5, 3.0], dtype=torch.float64)
-    added = ((stack[0] * 1.0 + stack[1] * 0.0) + stack[2] * 2.5) + stack[3] * 3.0
+    added = (stack[0] * 1.0 + stack[1] * 0.0) + (stack[2] * 2.5 + stack[3] * 3.0)
     found = total({"w": stack}, weight)
     assert torch.equal(found.sum("w"), added)
     assert torch.equal(found.mean("w"), added / 6.5)
@@ -81,10 +83,51 @@ def test_the_split_into_sites_does_not_show_in_the_sum(split: Any, weighted: boo
     assert bits(total(fields, weight, split=split).payload()) == bits(total(fields, weight).payload())
 
 
+@pytest.mark.parametrize("weight", [None, {"w": [0.3, 0.0, 0.1, 2.9]}, [0.3, 0.0, 0.1, 2.9]], ids=["no", "w", "all"])
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS.keys())
-def test_the_order_of_a_sum_is_the_order_asked(split: Any) -> None:
+def test_partial_sums_of_any_parties_give_the_same_total(split: Any, weight: Any) -> None:
+    fields = {"w": {"a": drawn(4, 50), "b": list(drawn(4, 3, 3))}, "n": torch.arange(4), "x": [0.1, 0.2, 0.3, 1e9]}
+    positions, due = positions_of(NAMES), total(fields, weight)
+    partial = []
+    for reply in replies(fields, weight, split):
+        own = PartialTotal(positions, NAMES)  # interleaved parties: neighbours are elsewhere
+        own.add(reply)
+        partial.append(pickle.loads(pickle.dumps(own.reply())))
+    found = PlainTotal(partial, positions)
+    assert bits(found.payload()) == bits(due.payload())
+    assert (found.weights, found.contributors) == (due.weights, 4)
+    if weight is not None:
+        again = [Reply(reply.parties, sums=reply.sums) for reply in partial]
+        with pytest.raises(TooFewAnswers, match="a total of 'w/a' of 3 parties"):
+            PlainTotal(again, positions, None, 4)
+
+
+def test_partial_sums_name_the_missing_and_leave_them_out() -> None:
+    stack, positions = drawn(4, 9), positions_of(NAMES)
+    here, there = PartialTotal(positions, NAMES[:2]), PartialTotal(positions, NAMES[2:])
+    here.add(Reply(("party-0",), {"w": stack[:1]}, failures={"party-1": "it rained"}))
+    there.add(Reply((), failures={"party-2": "it snowed"}))
+    there.add(Reply(("party-3",), {"w": stack[3:]}))
+    found = PlainTotal([there.reply(), here.reply()], positions)
+    assert torch.equal(found.sum("w"), stack[0] + stack[3])
+    assert found.missing == {"party-2": "it snowed", "party-1": "it rained"}
+    assert found.contributors == 2
+
+
+def test_weights_are_added_by_the_law_whichever_fields_parties_have() -> None:
+    weight = torch.tensor([1e16, 1.0, 1.0, -1e16], dtype=torch.float64)
+    apart = [
+        Reply.of([name], Answer({"w": torch.ones(1), **({"v": torch.ones(1)} if at % 2 else {})}, weight[at : at + 1]))
+        for at, name in enumerate(NAMES)
+    ]
+    found = PlainTotal(apart, positions_of(NAMES))
+    assert found.weights == {"w": float((weight[0] + weight[1]) + (weight[2] + weight[3])), "v": 1.0 - 1e16}
+
+
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS.keys())
+def test_the_tree_is_over_the_positions_in_the_federation(split: Any) -> None:
     stack, asked = drawn(4, 50), [NAMES[at] for at in (2, 0, 3, 1)]
-    literal = ((stack[2] + stack[0]) + stack[3]) + stack[1]
+    literal = (stack[2] + stack[0]) + (stack[3] + stack[1])
     assert not torch.equal(literal, total({"w": stack}).sum("w"))
     assert torch.equal(total({"w": stack}, asked=asked, split=split).sum("w"), literal)
 
@@ -97,7 +140,9 @@ def test_weights_differ_by_field() -> None:
 
 def test_weights_differ_by_row() -> None:
     rows = torch.tensor([[[1.0, 1], [2, 2]], [[3, 3], [4, 4]]])
-    found = PlainTotal([Reply.of("ab", Answer({"w": rows}, torch.tensor([[1.0, 0], [3, 0]])))], "ab", None, 1)
+    found = PlainTotal(
+        [Reply.of("ab", Answer({"w": rows}, torch.tensor([[1.0, 0], [3, 0]])))], positions_of("ab"), None, 1
+    )
     assert found.mean("w").tolist() == [[2.5, 2.5], [0.0, 0.0]]
 
 
@@ -116,7 +161,7 @@ def test_a_list_of_weights_counts_as_a_stack_of_them(made: Callable[[Tensor], An
         (list(torch.tensor([True, True, False, True])), torch.tensor(3)),
         ([True, True, False, True], torch.tensor(3)),
         ([1, 2, 3, 2**40], torch.tensor(2**40 + 6)),
-        ([0.1, 0.2, 0.3, 0.4], torch.tensor(0.1 + 0.2 + 0.3 + 0.4, dtype=torch.float64)),
+        ([0.1, 0.2, 0.3, 0.4], torch.tensor((0.1 + 0.2) + (0.3 + 0.4), dtype=torch.float64)),
     ],
     ids=["bytes", "bools", "listed bytes", "listed bools", "plain bools", "plain ints", "plain floats"],
 )
@@ -161,9 +206,9 @@ def test_a_sum_with_too_few_contributors_is_not_opened(min_contributors: int) ->
 
 def test_a_field_of_fewer_parties_than_least_is_not_opened() -> None:
     apart = [Reply.of("a", Answer({"w": torch.ones(1, 2)})), Reply.of("b", Answer({"v": torch.ones(1, 2)}))]
-    assert PlainTotal(apart, "ab", None, 1).sum("v").tolist() == [1, 1]
+    assert PlainTotal(apart, positions_of("ab"), None, 1).sum("v").tolist() == [1, 1]
     with pytest.raises(TooFewAnswers, match="a total of 'w' of 1 party"):
-        PlainTotal(apart, "ab", None, 2)
+        PlainTotal(apart, positions_of("ab"), None, 2)
 
 
 # ---- three ways to hold a column
@@ -187,8 +232,8 @@ def test_stack_list_and_kept_rows_give_the_same_bits(form: str, weight: Tensor |
     layer = first_layers()
     stack = layer.stack()
     column = layer if form == "kept rows" else list(stack)
-    found = PlainTotal([Reply.of(NAMES, Answer({"w": column}, weight))], NAMES, None, 1)
-    due = PlainTotal([Reply.of(NAMES, Answer({"w": stack}, weight))], NAMES, None, 1)
+    found = PlainTotal([Reply.of(NAMES, Answer({"w": column}, weight))], positions_of(NAMES), None, 1)
+    due = PlainTotal([Reply.of(NAMES, Answer({"w": stack}, weight))], positions_of(NAMES), None, 1)
     assert torch.equal(found.sum("w"), due.sum("w"))
     assert torch.equal(found.mean("w"), due.mean("w"))
 
@@ -250,15 +295,42 @@ def test_a_row_of_a_field_that_too_few_answer_is_not_opened() -> None:
         Reply.of("c", Answer({"ids": [torch.tensor([7])], "x": [torch.ones(1, 2)]})),
         Reply.of("d", Answer({"ids": [torch.tensor([7])], "x": [torch.ones(1, 2)]})),
     ]
-    found = PlainTotal(replies, "abcd", UNION, 2)
+    found = PlainTotal(replies, positions_of("abcd"), UNION, 2)
     assert found.opened is not None
     assert found.opened.tolist() == [False, False, True, False]
     assert found.sum("x").tolist() == [[0, 0], [0, 0], [2, 2], [0, 0]]
 
 
+def test_each_row_is_a_tree_over_the_parties_that_have_it() -> None:
+    x, ids = drawn(4, 1, 50), [torch.tensor([7])] * 4
+    both = [torch.cat([x[at], x[at]]) for at in range(4)]
+    named = [torch.tensor([7, 2]), torch.tensor([7, 5]), torch.tensor([2, 7]), torch.tensor([5, 7])]
+    found = total({"ids": named, "x": both}, [0.3, 1.7, 0.1, 2.9], rows=UNION).sum("x")
+    y = [value * weight for value, weight in zip(x[:, 0], [0.3, 1.7, 0.1, 2.9], strict=True)]
+    assert torch.equal(found[2], (y[0] + y[1]) + (y[2] + y[3]))
+    assert torch.equal(found[:2], torch.stack([y[0] + y[2], y[1] + y[3]]))
+    assert not torch.equal(total({"ids": ids, "x": x}, rows=UNION).sum("x")[2], x.sum(0)[0])
+
+
+def test_a_row_that_a_party_names_twice_counts_twice_in_the_sum() -> None:
+    ids = [torch.tensor([7, 5, 7]), torch.tensor([7])]
+    x = [torch.tensor([1.0, 2, 4]), torch.tensor([8.0])]
+    weight = [torch.tensor([1.0, 1, 3]), torch.tensor([0.5])]
+    found = PlainTotal([Reply.of("ab", Answer({"ids": ids, "x": x}, weight))], positions_of("ab"), UNION, 1)
+    assert found.sum("x").tolist() == [0, 2, 17, 0]
+    assert found.weights["x"].tolist() == [0, 1, 4.5, 0]
+
+
+def test_rows_of_parties_that_differ_in_shape_are_not_added() -> None:
+    ids = [torch.tensor([7])] * 2
+    reply = Reply.of("ab", Answer({"ids": ids, "x": [torch.ones(1, 2), torch.ones(1, 3)]}))
+    with pytest.raises(PayloadError, match=r"party 'b': field 'x' is torch.float32 \[3\], .* \[2\]"):
+        PlainTotal([reply], positions_of("ab"), UNION, 1)
+
+
 def test_a_party_that_names_a_row_twice_is_one_contributor() -> None:
     ids = [torch.tensor([7, 7]), torch.tensor([5])]
-    found = PlainTotal([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], "ab", UNION, 2)
+    found = PlainTotal([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], positions_of("ab"), UNION, 2)
     assert found.opened is not None
     assert not found.opened.any()
     assert not found.sum("x").any()
@@ -285,7 +357,7 @@ def test_the_split_into_sites_does_not_show_in_rows(split: Any) -> None:
 def test_ids_outside_the_union_are_refused(wrong: int) -> None:
     ids = [torch.tensor([5]), torch.tensor([7, wrong])]
     with pytest.raises(PayloadError, match="party 'b': ids outside the agreed union"):
-        PlainTotal([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], "ab", UNION, 1)
+        PlainTotal([Reply.of("ab", Answer({"ids": ids, "x": rows_of(ids)}))], positions_of("ab"), UNION, 1)
 
 
 def test_nothing_is_in_an_empty_union() -> None:
@@ -297,9 +369,11 @@ def test_nothing_is_in_an_empty_union() -> None:
 
 def test_rows_without_ids_or_of_another_count_are_refused() -> None:
     with pytest.raises(PayloadError, match="party 'a': rows need a field 'ids'"):
-        PlainTotal([Reply.of("a", Answer({"x": torch.ones(1, 2)}))], "a", UNION, 1)
+        PlainTotal([Reply.of("a", Answer({"x": torch.ones(1, 2)}))], positions_of("a"), UNION, 1)
     with pytest.raises(PayloadError, match=r"party 'a': field 'x' is \[3, 2\], its ids are 1"):
-        PlainTotal([Reply.of("a", Answer({"ids": torch.tensor([[5]]), "x": torch.ones(1, 3, 2)}))], "a", UNION, 1)
+        PlainTotal(
+            [Reply.of("a", Answer({"ids": torch.tensor([[5]]), "x": torch.ones(1, 3, 2)}))], positions_of("a"), UNION, 1
+        )
 
 
 # ---- answers and replies
@@ -357,9 +431,9 @@ def test_who_weighs_nothing_is_no_contributor() -> None:
     fields, weight = {"x": torch.ones(3, 2)}, torch.tensor([2.0, 0.0, 0.0])
     replies = [Reply.of("abc", Answer(fields, weight=weight))]
     with pytest.raises(TooFewAnswers, match="1 party"):
-        PlainTotal(replies, "abc", None, 2)
+        PlainTotal(replies, positions_of("abc"), None, 2)
     ids = [torch.tensor([5])] * 3
     replies = [Reply.of("abc", Answer({"ids": ids, "x": [torch.ones(1, 2)] * 3}, weight=weight))]
-    found = PlainTotal(replies, "abc", UNION, 2)
+    found = PlainTotal(replies, positions_of("abc"), UNION, 2)
     assert found.opened is not None
     assert not found.opened.any()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from scripted import NAMES, bits, site_of
+from scripted import NAMES, bits, number, site_of, small_parties
 
 from helpers import CLASSES, FEATURES, assert_close, make_graph_parties, make_node_parties
 from isthmus.errors import TooFewAnswers
-from isthmus.federation.answers import Answer
+from isthmus.federation.answers import Answer, Reply
 from isthmus.federation.local import LocalTransport
-from isthmus.federation.site import action
+from isthmus.federation.site import Site, action
 from isthmus.federation.transport import Command
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
@@ -130,6 +133,50 @@ def test_requests_and_answers_are_copies_on_the_wire() -> None:
     reply.columns["w"][0].add_(1)
     assert not mine.any()
     assert not Federation(transport).save()["party-0"]["kept"]["w"].any()
+
+
+class InBlocks(Site):
+    """Answers for one party after another, and counts the answers that are in memory when the next is made."""
+
+    def replies(self, command: Command) -> Iterator[Reply]:
+        made: list[weakref.ref[Any]] = []
+        self.held: list[int] = []
+        for party in command.of:
+            self.held.append(sum(each() is not None for each in made))
+            reply = self.handle(replace(command, of=(party,)))
+            made += [weakref.ref(reply), *map(weakref.ref, reply.columns.values())]
+            yield reply
+            del reply
+
+
+@pytest.mark.parametrize("wire", [False, True], ids=["in process", "wire"])
+def test_answers_to_a_total_are_added_up_as_they_come(wire: bool) -> None:
+    def script(site: Any, request: Payload) -> Answer:
+        names = site.cohort.names
+        w = torch.stack([torch.full((9,), 0.1 + number(name)) for name in names])
+        return Answer({"w": w}, weight=torch.tensor([number(name) for name in names]))
+
+    whole = site_of(script)
+    blocks = InBlocks(whole.method, whole.hosted.parties, whole.task, whole.model.module)
+    blocks.actions = whole.actions  # type: ignore[method-assign]
+    found, due = (Federation(LocalTransport([site], wire=wire)) for site in (blocks, whole))
+    assert bits(found.total("say").mean("w")) == bits(due.total("say").mean("w"))
+    assert blocks.held == [0, 0, 0, 0]
+    assert found.ledger.entries == due.ledger.entries
+
+
+def test_a_sum_comes_as_one_reply_and_columns_where_someone_watches() -> None:
+    def script(site: Any, request: Payload) -> Answer:
+        return Answer({"n": torch.ones(len(site.cohort))})
+
+    transport, seen = LocalTransport([site_of(script, [party]) for party in small_parties()]), list[Any]()
+    replies = transport.send(Command("answer", NAMES, "say", "total", {}, sum_only=True))
+    assert [(reply.parties, reply.columns) for reply in replies] == [(NAMES, {})]
+    totals = [Federation(transport, watch=watch).total("say") for watch in ({}, {"other": seen.append})]
+    assert not seen
+    totals.append(Federation(transport, watch={"say": seen.append}).total("say"))
+    assert [[reply.columns["n"].tolist() for reply in replies] for replies in seen] == [[[1.0]] * 4]
+    assert [total.sum("n").item() for total in totals] == [4.0] * 3
 
 
 def test_names_of_parties_need_not_be_names_of_fields() -> None:

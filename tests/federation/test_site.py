@@ -79,7 +79,7 @@ def test_what_came_is_kept_until_the_next_delivery_and_over_a_restart() -> None:
 
 
 def draws(site: Site, request: Any) -> Answer:
-    return Answer({"draw": torch.stack([torch.rand(2, generator=g) for g in site.generators("noise")])})
+    return Answer({"draw": site.draws("noise").uniform([1] * len(site.cohort), 2)})
 
 
 def said(sites: Sequence[Site], asked: Sequence[str] = NAMES) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save
+from safetensors.torch import load, save
 from scripted import bits
 
 from isthmus.errors import PayloadError
@@ -77,6 +77,13 @@ def test_size_is_the_length_of_the_bytes(payload: dict[str, Any]) -> None:
 
 
 @quick
+@given(payloads)
+def test_bytes_are_those_that_safetensors_writes(payload: dict[str, Any]) -> None:
+    encoded = wire.encode(payload)
+    assert save(load(encoded)) == encoded
+
+
+@quick
 @given(st.integers(0, 300), st.integers(0, 12))
 def test_size_is_right_at_every_length_of_the_header(count: int, length: int) -> None:
     payload = {"n" * (length + 1): torch.zeros(count), **{f"f{at}": at for at in range(length)}}
@@ -111,6 +118,11 @@ def test_fields_that_share_memory_travel_each_on_its_own() -> None:
 
 def test_describe_names_fields_and_shapes() -> None:
     assert wire.describe({"w": {"bias": torch.ones(2, 3)}, "count": 3}) == "w/bias[2,3], count"
+
+
+def test_large_finite_values_travel_though_their_sum_is_infinite() -> None:
+    value = torch.full((8,), torch.finfo(torch.float32).max)
+    assert torch.equal(wire.decode(wire.encode({"v": value}))["v"], value)
 
 
 # ---- refused, on the way out

@@ -15,9 +15,9 @@ from typing import Any
 from isthmus.deploy.remote import Message, Post
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Reply
+from isthmus.federation.checks import leave_out
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each, Transport
-from isthmus.federation.verbs import leave_out
 from isthmus.nn.stacks import Column, dense, is_stack
 
 log = logging.getLogger(__name__)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
-from isthmus.nn.stacks import Column, is_stack, length, not_finite, outline, pick, slice_of, slices
+from isthmus.federation.sums import AT_ONCE, ROWS, Nodes, RowTrees, TreeSum, tree_over
+from isthmus.nn.stacks import Column, FirstLayer, is_stack, length, not_finite, outline, pick, slice_of, slices
 
 Letters: TypeAlias = Mapping[str, Any]
 """By addressee a payload, which may be sealed (`wire.Sealed`)."""
+Weighing: TypeAlias = tuple[str | None, tuple[str, ...]]
+"""The name of a weight (None without), and the fields that it counts for."""
+
+Forms: TypeAlias = dict[str, tuple[torch.dtype, torch.Size]]
+"""By field the type and shape that all parties' values have."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +45,33 @@ class Mail:
     letters: Sequence[Mapping[str, wire.Payload]]
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """What the ledger records of a reply: bytes and rows by id that each party sent, and the fields in short."""
+
+    sent: Mapping[str, int]
+    fields: str
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class PartialSums:
+    """Partial sums of several parties' answers, as plain data that can be sent.
+
+    Arguments:
+        fields: by path of a field.
+        weights: by weighing, the sums of the weights.
+        contributors: by weighing, how many parties have a weight other than zero.
+    """
+
+    fields: Mapping[str, Nodes]
+    weights: Mapping[Weighing, Nodes]
+    contributors: Mapping[Weighing, int]
+
+
 @dataclass
 class Reply:
-    """The reply of one site: the answers of some of its parties, and why others have none."""
+    """The reply of one site: the answers of some of its parties, or their sums, and why other parties have none."""
 
     parties: tuple[str, ...]
     columns: dict[str, Column] = field(default_factory=dict)
@@ -51,6 +80,10 @@ class Reply:
     failures: dict[str, str] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     """What a transport needs to restore the site, or models by party; empty in replies to actions."""
+    sums: PartialSums | None = None
+    """Instead of columns, where only the sum is wanted."""
+    arrival: Arrival | None = None
+    """Set when the answers have been checked."""
 
     @classmethod
     def of(cls, parties: Sequence[str], answer: Answer | Mail) -> Reply:
@@ -267,145 +300,225 @@ class Total:
         return (value / total).contiguous()
 
 
-class PlainTotal(Total):
-    """A total that the server adds up itself, from answers that it can read.
+class PartialTotal:
+    """A total that replies are added to in any order, without rows by id.
 
     Arguments:
-        replies: the answers, added in the order of `asked` with one multiplication and one addition each, so the bits
-            of the sum do not depend on how parties are spread over sites.
+        positions: by party its position in the federation.
+        asked: the parties that may contribute.
+    """
+
+    def __init__(self, positions: Mapping[str, int], asked: Sequence[str]) -> None:
+        self.positions = positions
+        self.tree = tree_over(tuple(sorted(positions[party] for party in asked)))
+        self.parties: list[str] = []
+        self.failures: dict[str, str] = {}
+        self.sent: dict[str, int] = {}
+        self.rows: dict[str, int] = {}
+        self.description = ""
+        self.fields: dict[str, TreeSum] = {}
+        self.weights: dict[Weighing, TreeSum] = {}
+        self.contributors: dict[Weighing, int] = {}
+        self._forms: Forms = {}
+        self._failed: list[int] = []
+        self._buffers: dict[torch.dtype, Tensor] = {}
+
+    def add(self, reply: Reply) -> None:
+        """Add the answers, or the partial sums, of some parties."""
+        if reply.sums is not None:
+            self._merge(reply.sums)
+        else:
+            failed = [self.positions[party] for party in reply.failures]
+            for sums in self.fields.values():
+                sums.skip(failed)
+            self._failed += failed
+            self._add_columns(reply)
+        self.parties += reply.parties
+        self.failures |= reply.failures
+        if (arrival := reply.arrival) is not None:
+            self.sent |= arrival.sent
+            self.rows |= arrival.rows
+            self.description = self.description or arrival.fields
+
+    def reply(self) -> Reply:
+        """One reply that stands for all that were added."""
+        arrival = Arrival(self.sent, self.description, self.rows)
+        return Reply(tuple(self.parties), failures=self.failures, sums=self.partial_sums(), arrival=arrival)
+
+    def partial_sums(self) -> PartialSums:
+        """Return what was added so far."""
+        return PartialSums(
+            {path: sums.nodes() for path, sums in self.fields.items()},
+            {weighing: sums.nodes() for weighing, sums in self.weights.items()},
+            dict(self.contributors),
+        )
+
+    def sum_weights(self, path: str) -> Any:
+        """The sum of the weights that count for a field: a number, or one for each row."""
+        whole = TreeSum(self.tree)
+        for (_, paths), sums in self.weights.items():
+            if path in paths:
+                whole.merge({key: None if value is None else value.clone() for key, value in sums.nodes().items()})
+        total = whole.total()
+        return total if total.dim() else total.item()
+
+    def count(self, path: str) -> int:
+        """How many parties contribute to a field."""
+        return sum(count for (_, paths), count in self.contributors.items() if path in paths)
+
+    def _add_columns(self, reply: Reply) -> None:
+        if not reply.parties:
+            return
+        at = tuple(self.positions[party] for party in reply.parties)
+        weighings: dict[str | None, list[str]] = {}
+        for path in reply.columns:
+            weighings.setdefault(_name_of_weight(path, reply), []).append(path)
+        for name, paths in weighings.items():
+            weights = None if name is None else _joined(reply.weights[name])
+            for path in paths:
+                self._add(path, at, reply, weights)
+            self._weigh((name, tuple(paths)), at, weights)
+
+    def _weigh(self, weighing: Weighing, at: tuple[int, ...], weights: Tensor | Sequence[Any] | None) -> None:
+        if weighing not in self.weights:
+            self.weights[weighing], self.contributors[weighing] = TreeSum(self.tree, self._buffers), 0
+        sums = self.weights[weighing]
+        if weights is None or isinstance(weights, Tensor):
+            stack = torch.ones(len(at), dtype=torch.float64) if weights is None else weights.double()
+            sums.add(at, stack)
+            nothing = int((stack == 0).sum()) if stack.dim() == 1 else 0
+        else:
+            for position, weight in zip(at, weights, strict=True):
+                sums.add_one(position, torch.as_tensor(weight, dtype=torch.float64))
+            nothing = sum(map(_is_zero, weights))
+        self.contributors[weighing] += len(at) - nothing  # a part of weight zero hides nobody else's
+
+    def _add(self, path: str, at: tuple[int, ...], reply: Reply, weights: Tensor | Sequence[Any] | None) -> None:
+        """Add one field."""
+        column = reply.columns[path]
+        by_party = weights is None or (isinstance(weights, Tensor) and weights.dim() == 1)
+        if isinstance(column, Tensor) and by_party:
+            assert weights is None or isinstance(weights, Tensor)
+            stack = _summand(path, column, weights)
+            self._sum_of(path, stack[0], reply.parties[0]).add(at, stack, weights)
+            return
+        few: list[tuple[int, Tensor]] = []
+        factors: Sequence[Any] = [None] * len(at) if weights is None else weights  # type: ignore[assignment]
+        for i, value in enumerate(slices(column)):
+            summand = _summand(path, value, weights)
+            sums = self._sum_of(path, summand, reply.parties[i])
+            if by_party and not isinstance(column, FirstLayer) and summand.numel() * ROWS <= AT_ONCE:
+                few.append((i, summand))
+            else:
+                _check_rows(path, summand, factors[i])
+                single = weights is None or (isinstance(factors[i], Tensor) and factors[i].dim())
+                sums.add_one(at[i], summand, factors[i] if single else float(factors[i]))
+            if few and (i == len(at) - 1 or len(few) * summand.numel() >= AT_ONCE):  # small values: all in a few calls
+                which = [j for j, _ in few]
+                some = weights[which] if isinstance(weights, Tensor) else None
+                sums.add([at[j] for j in which], torch.stack([each for _, each in few]), some)
+                few.clear()
+
+    def _sum_of(self, path: str, value: Tensor, party: str) -> TreeSum:
+        """The sum of a field, which begins with the first value; all others must have its form."""
+        _check_form(self._forms, path, value.dtype, value.shape, party)
+        if path not in self.fields:
+            self.fields[path] = TreeSum(self.tree, self._buffers)
+            self.fields[path].skip(self._failed)
+        return self.fields[path]
+
+    def _merge(self, partial: PartialSums) -> None:
+        for path, nodes in partial.fields.items():
+            for value in nodes.values():
+                if value is not None:
+                    self._sum_of(path, value, "of another site")
+            self.fields[path].merge(nodes)
+        for weighing, nodes in partial.weights.items():
+            self.weights.setdefault(weighing, TreeSum(self.tree)).merge(nodes)
+            self.contributors[weighing] = self.contributors.get(weighing, 0) + partial.contributors[weighing]
+
+
+class PlainTotal(Total):
+    """A total that the server adds up itself, from answers that it can read, by the law of sums (`federation.sums`).
+
+    Arguments:
+        replies: the answers, or partial sums of them.
+        positions: by party its position in the federation.
         rows: a union of ids; then every field is keyed by rows, and each answer names its own in the field `ids`.
         min_contributors: rows with fewer contributors are not opened; a whole sum with fewer is an error.
     """
 
     def __init__(
-        self, replies: Sequence[Reply], asked: Sequence[str], rows: IdUnion | None = None, min_contributors: int = 1
+        self,
+        replies: Sequence[Reply],
+        positions: Mapping[str, int],
+        rows: IdUnion | None = None,
+        min_contributors: int = 1,
     ) -> None:
         missing = {party: why for reply in replies for party, why in reply.failures.items()}
         super().__init__({}, {}, sum(len(reply.parties) for reply in replies), missing, rows)
-        self._scratch: dict[str, Tensor] = {}
-        self._min_contributors = min_contributors
-        order = {party: at for at, party in enumerate(asked)}
-        ordered = [_in_order(reply, order) for reply in replies]
-        turns = sorted(
-            (order[party], which, at) for which, reply in enumerate(ordered) for at, party in enumerate(reply.parties)
-        )
+        self._forms: Forms = {}
         if rows is None:
             require_contributors(self.contributors, min_contributors, "a total")
-        rows_of: dict[str, Tensor] = {}
-        if rows is not None:
-            rows_of = {
-                party: _named_rows(reply, at, rows) for reply in ordered for at, party in enumerate(reply.parties)
-            }
-        paths = dict.fromkeys(path for reply in ordered for path in reply.columns)
-        if rows is not None:
-            paths.pop("ids", None)
-            self.opened = torch.ones(rows.ids.numel(), dtype=torch.bool)
-            for path in paths:
-                self.opened &= _contributors(path, ordered, rows_of, rows) >= min_contributors
-        for path in paths:
-            self._add(path, [(ordered[which], at) for _, which, at in turns], rows_of)
-        self._scratch.clear()
-
-    def _add(self, path: str, turns: Sequence[tuple[Reply, int]], rows_of: Mapping[str, Tensor]) -> None:
-        """Add up one field, party after party."""
-        contributors = 0
-        values: dict[int, Iterator[Any]] = {}
-        for reply, positions in _consecutive([turn for turn in turns if path in turn[0].columns]):
-            contributors += len(positions)
-            column = reply.columns[path]
-            weights = _weights_of(path, reply)
-            if self._min_contributors > 1 and weights is not None:  # a part of weight zero hides nobody else's
-                contributors -= sum(_is_zero(slice_of(weights, at)) for at in positions)
-            if (
-                not rows_of
-                and isinstance(column, Tensor)
-                and len(positions) == column.size(0)
-                and _one_per_party(weights)
-            ):
-                self._add_stack(path, column, weights, reply)
-                continue
-            values.setdefault(id(reply), slices(column))
-            for at in positions:
-                value = _number(path, next(values[id(reply)]))
-                weight: Any = None if weights is None else slice_of(weights, at)
-                if weight is not None and not value.is_floating_point():
-                    value = value.double()
-                rows_at = rows_of.get(reply.parties[at])
-                self._check_shape(path, value, rows_at, reply.parties[at])
-                if rows_at is None and path in self.sums and _is_zero(weight):
-                    continue  # it would add only zeros
-                if rows_at is None:
-                    self._add_whole(path, value, weight)
-                else:
-                    self._add_rows(path, value, weight, rows_at)
-            if positions[-1] == len(reply.parties) - 1:
-                values.pop(id(reply))  # frees the buffer of its slices
-        if self._min_contributors > 1 and self.rows is None:
-            require_contributors(contributors, self._min_contributors, f"a total of '{path}'")
-
-    def _add_stack(self, path: str, column: Tensor, weights: Tensor | None, reply: Reply) -> None:
-        """As `_add_whole` for every slice of a stack: the same arithmetic, to the bit, in fewer calls."""
-        stack = _number(path, column)
-        stack = stack.double() if weights is not None and not stack.is_floating_point() else stack
-        self._check_shape(path, stack[0], None, reply.parties[0])
-        self.weights[path] = sum([1] * len(stack) if weights is None else weights.tolist(), self.weights.get(path, 0))
-        if not stack.is_floating_point():  # whole numbers have one sum in any order
-            self.sums[path] = self.sums.get(path, 0) + stack.sum(0)
-            return
-        if weights is not None:
-            wide = stack.float() if stack.dtype.itemsize < 4 else stack  # as torch multiplies a half by a number
-            stack = (wide * weights.to(wide).view(-1, *[1] * (stack.dim() - 1))).to(stack.dtype)
-        zero = [False] * len(stack) if weights is None else (weights == 0).tolist()
-        for value, nothing in zip(stack.unbind(0), zero, strict=True):
-            if path not in self.sums:
-                self.sums[path] = value.clone()
-            elif not nothing:
-                self.sums[path] += value
-
-    def _check_shape(self, path: str, value: Tensor, rows_at: Tensor | None, party: str) -> None:
-        if rows_at is not None and (value.dim() == 0 or value.size(0) != rows_at.numel()):
-            raise PayloadError(f"party '{party}': field '{path}' is {list(value.shape)}, its ids are {rows_at.numel()}")
-        due = self.sums.get(path)
-        if due is None:
-            return
-        skip = 0 if rows_at is None else 1
-        if value.shape[skip:] != due.shape[skip:] or value.dtype != due.dtype:
-            raise PayloadError(
-                f"party '{party}': field '{path}' is {value.dtype} {list(value.shape)}, "
-                f"that of others is {due.dtype} {list(due.shape)}"
-            )
-
-    def _add_whole(self, path: str, value: Tensor, weight: Any) -> None:
-        rowwise = isinstance(weight, Tensor) and weight.dim() > 0
-        if rowwise and (value.dim() == 0 or weight.shape != value.shape[:1]):
-            raise PayloadError(f"field '{path}' is {list(value.shape)}, its weight per row {list(weight.shape)}")
-        counted: Any = weight if rowwise else 1 if weight is None else float(weight)
-        factor = counted.to(value.dtype).view(-1, *[1] * (value.dim() - 1)) if rowwise else counted
-        self.weights[path] = self.weights.get(path, 0) + counted
-        if path not in self.sums:  # the first value sets the memory layout, which keeps later additions fast
-            self.sums[path] = value.clone() if weight is None else value * factor
-        elif weight is None:
-            self.sums[path] += value
+            self._add_whole(replies, positions, min_contributors)
         else:
-            if path not in self._scratch:
-                self._scratch[path] = torch.empty_like(self.sums[path])
-            self.sums[path] += torch.mul(value, factor, out=self._scratch[path])
+            self._add_rows(replies, positions, rows, min_contributors)
 
-    def _add_rows(self, path: str, value: Tensor, weight: Any, rows_at: Tensor) -> None:
-        assert self.rows is not None
+    def _add_whole(self, replies: Sequence[Reply], positions: Mapping[str, int], min_contributors: int) -> None:
+        partial = PartialTotal(positions, [party for reply in replies for party in (*reply.parties, *reply.failures)])
+        for reply in replies:
+            partial.add(reply)
+        for path, sums in partial.fields.items():
+            if min_contributors > 1:
+                require_contributors(partial.count(path), min_contributors, f"a total of '{path}'")
+            self.sums[path], self.weights[path] = sums.total(), partial.sum_weights(path)
+
+    def _add_rows(
+        self, replies: Sequence[Reply], positions: Mapping[str, int], rows: IdUnion, min_contributors: int
+    ) -> None:
+        rows_of = {party: _named_rows(reply, at, rows) for reply in replies for at, party in enumerate(reply.parties)}
+        twice = _naming_twice(rows_of)
+        paths = dict.fromkeys(path for reply in replies for path in reply.columns if path != "ids")
+        self.opened = torch.ones(rows.ids.numel(), dtype=torch.bool)
+        for path in paths:
+            self.opened &= _contributors(path, replies, rows_of, rows, twice) >= min_contributors
+        for path in paths:
+            parts = [
+                self._opened_part(path, reply, at, value, rows_of[party], party in twice)
+                for reply in replies
+                if path in reply.columns
+                for at, (party, value) in enumerate(zip(reply.parties, slices(reply.columns[path]), strict=True))
+            ]
+            if not parts:
+                continue
+            at = [positions[party] for reply in replies if path in reply.columns for party in reply.parties]
+            values, factors, weights, where = zip(*parts, strict=True)
+            ones = [torch.ones_like(weight) for weight in weights]
+            trees = RowTrees(where, at, rows.ids.numel())
+            self.sums[path], self.weights[path] = trees.sum(values, factors), trees.sum(weights, ones)
+
+    def _opened_part(
+        self, path: str, reply: Reply, at: int, value: Any, rows_at: Tensor, twice: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The opened rows of one party's field: values, factors, weights, and where they are in the sum, each once."""
         assert self.opened is not None
+        weights, party = _weights_of(path, reply), reply.parties[at]
+        weight = torch.as_tensor(1.0 if weights is None else slice_of(weights, at), dtype=torch.float64)
+        value = _summand(path, value, weights)
+        if value.dim() == 0 or value.size(0) != rows_at.numel():
+            raise PayloadError(f"party '{party}': field '{path}' is {list(value.shape)}, its ids are {rows_at.numel()}")
+        _check_form(self._forms, path, value.dtype, value.shape[1:], party)
         opened = self.opened[rows_at].to(value.device)
-        at, value = rows_at.to(value.device)[opened], value[opened]
-        length = self.rows.ids.numel()
-        if path not in self.sums:
-            self.sums[path] = value.new_zeros(length, *value.shape[1:])
-            self.weights[path] = torch.zeros(length, dtype=torch.float64, device=value.device)
-        row_weight = torch.as_tensor(1.0 if weight is None else weight, dtype=torch.float64, device=value.device)
-        row_weight = row_weight[opened] if row_weight.dim() else row_weight.expand(at.numel())
-        if weight is not None:
-            value = value * row_weight.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
-        self.sums[path].index_add_(0, at, value)
-        self.weights[path].index_add_(0, at, row_weight)
+        weight = weight.to(value.device).expand(rows_at.numel())[opened]
+        if not bool(opened.all()):
+            value, rows_at = value[opened], rows_at[opened.cpu()]
+        if not twice:
+            return value, weight, weight, rows_at
+        once, where = rows_at.unique(return_inverse=True)
+        value = value * weight.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
+        where, one = where.to(value.device), torch.ones(once.numel(), dtype=torch.float64, device=value.device)
+        values = value.new_zeros(once.numel(), *value.shape[1:]).index_add_(0, where, value)
+        return values, one, torch.zeros_like(one).index_add_(0, where, weight), once
 
 
 def require_contributors(contributors: int, min_contributors: int, what: str) -> None:
@@ -422,7 +535,8 @@ def contributed(reply: Reply, rows: IdUnion | None) -> dict[str, Tensor]:
     paths = [path for path in reply.columns if path != "ids" or rows is None]
     if rows is not None:
         rows_of = {reply.parties[0]: _named_rows(reply, 0, rows)}
-        return {path: _contributors(path, [reply], rows_of, rows) for path in paths}
+        twice = _naming_twice(rows_of)
+        return {path: _contributors(path, [reply], rows_of, rows, twice) for path in paths}
     weights = {path: _weights_of(path, reply) for path in paths}
     return {
         path: torch.tensor(0 if weight is not None and _is_zero(slice_of(weight, 0)) else 1)
@@ -430,19 +544,14 @@ def contributed(reply: Reply, rows: IdUnion | None) -> dict[str, Tensor]:
     }
 
 
-def _consecutive(turns: Sequence[tuple[Reply, int]]) -> Iterator[tuple[Reply, list[int]]]:
-    """Group consecutive turns of one reply."""
-    for _, run in itertools.groupby(turns, key=lambda turn: id(turn[0])):
-        members = list(run)
-        yield members[0][0], [at for _, at in members]
+def _naming_twice(rows_of: Mapping[str, Tensor]) -> set[str]:
+    """The parties that name a row more than once."""
+    return {party for party, rows in rows_of.items() if rows.unique().numel() < rows.numel()}
 
 
-def _one_per_party(weights: Column | None) -> TypeGuard[Tensor | None]:
-    """Whether there is one weight for each party, or none at all."""
-    return weights is None or (isinstance(weights, Tensor) and weights.dim() == 1)
-
-
-def _contributors(path: str, replies: Sequence[Reply], rows_of: Mapping[str, Tensor], rows: IdUnion) -> Tensor:
+def _contributors(
+    path: str, replies: Sequence[Reply], rows_of: Mapping[str, Tensor], rows: IdUnion, twice: Collection[str]
+) -> Tensor:
     """How many parties contribute to each row of a field."""
     count = torch.zeros(rows.ids.numel(), dtype=torch.long)
     for reply in replies:
@@ -452,25 +561,51 @@ def _contributors(path: str, replies: Sequence[Reply], rows_of: Mapping[str, Ten
         for at, party in enumerate(reply.parties):
             weight = torch.as_tensor(1.0 if weights is None else slice_of(weights, at))
             counted = weight.cpu().expand(rows_of[party].numel()) != 0
-            count[rows_of[party][counted].unique()] += 1  # a party counts once, however often it names a row
+            named = rows_of[party] if bool(counted.all()) else rows_of[party][counted]
+            count[named.unique() if party in twice else named] += 1  # a party counts once, however often it names a row
     return count
 
 
 def _weights_of(path: str, reply: Reply) -> Column | None:
     """The weights that count for a field: its own, or those of all fields."""
-    return reply.weights.get(path.split("/", 1)[0], reply.weights.get(""))
+    name = _name_of_weight(path, reply)
+    return None if name is None else reply.weights[name]
+
+
+def _name_of_weight(path: str, reply: Reply) -> str | None:
+    """The name of the weights that count for a field: its own, or those of all fields; None without."""
+    return next((name for name in (path.split("/", 1)[0], "") if name in reply.weights), None)
+
+
+def _joined(weights: Column) -> Tensor | Sequence[Any]:
+    """One weight per party as a stack; weights per row as they are."""
+    if isinstance(weights, Tensor):
+        return weights
+    assert not isinstance(weights, FirstLayer)
+    if any(isinstance(weight, Tensor) and weight.dim() for weight in weights):
+        return weights
+    return torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
+
+
+def _check_rows(path: str, value: Tensor, weight: Any) -> None:
+    rowwise = isinstance(weight, Tensor) and weight.dim() > 0
+    if rowwise and (value.dim() == 0 or weight.shape != value.shape[:1]):
+        raise PayloadError(f"field '{path}' is {list(value.shape)}, its weight per row {list(weight.shape)}")
+
+
+def _check_form(forms: Forms, path: str, dtype: torch.dtype, shape: torch.Size, party: str) -> None:
+    """Raise an error unless this party's value has the type and shape of others, which the first one sets."""
+    due = forms.setdefault(path, (dtype, shape))
+    if due != (dtype, shape):
+        raise PayloadError(
+            f"party '{party}': field '{path}' is {dtype} {list(shape)}, that of others is {due[0]} {list(due[1])}"
+        )
 
 
 def _is_zero(weight: Any) -> bool:
     """Whether a single weight is zero."""
     rowwise = isinstance(weight, Tensor) and weight.dim() > 0
     return weight is not None and not rowwise and float(weight) == 0
-
-
-def _in_order(reply: Reply, order: Mapping[str, int]) -> Reply:
-    """The reply with its parties in this order."""
-    turns = [order[party] for party in reply.parties]
-    return reply if turns == sorted(turns) else reply.keep(sorted(range(len(turns)), key=turns.__getitem__))
 
 
 def _named_rows(reply: Reply, at: int, rows: IdUnion) -> Tensor:
@@ -491,6 +626,12 @@ def _number(path: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.long)
     return value.detach() if value.is_floating_point() else value.long()
+
+
+def _summand(path: str, value: Any, weights: Any) -> Tensor:
+    """A value, or a stack of them, as it is added up: whole numbers with weights count in double precision."""
+    number = _number(path, value)
+    return number if weights is None or number.is_floating_point() else number.double()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
 from isthmus.federation.transport import Command, Each
-from isthmus.nn.draws import generator
+from isthmus.nn.draws import Draws, seed_of
+from isthmus.nn.layerwise import infer
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import Stack, dense, slice_of
 from isthmus.nn.weights import Weights, initial_weights
@@ -84,6 +85,7 @@ class Site:
         self.hosted = Cohort(tuple(parties), device or torch.device("cpu"))
         self.kept = Kept()
         self.answered = [0] * len(self.hosted)
+        self._draws = Draws.seeded([seed_of(seed, name) for name in self.hosted.names])
         self.cohort = self.hosted
         self.model = PerParty(module, len(self.hosted), self.hosted.device)
         self.inbox: dict[str, dict[int, Any]] = {}
@@ -105,12 +107,10 @@ class Site:
         """Where the parties asked stand among the hosted ones."""
         return self.kept.positions
 
-    def generators(self, *purpose: object) -> list[torch.Generator]:
-        """One generator for each party asked, seeded by run, party, the actions it has answered, and purpose."""
-        return [
-            generator(self.seed, name, self.answered[at], *purpose)
-            for name, at in zip(self.cohort.names, self.positions, strict=True)
-        ]
+    def draws(self, *purpose: object) -> Draws:
+        """Draws of the parties asked, by run, party, the actions that it has answered, and purpose."""
+        at = list(self.positions)
+        return Draws(self._draws.keys[at]).of_counts([self.answered[i] for i in at]).of(*purpose)
 
     def received(self, name: str) -> list[Any]:
         """For each party asked, what was delivered to it under this action: a sum, or `{sender: payload}`."""
@@ -168,13 +168,12 @@ class Site:
     def predict(self, request: wire.Payload) -> Tensor:
         """The output for every node, or graph, of the models that the request and the parties make together."""
         self.load_evaluated(request)
-        with torch.no_grad():
-            return self.model(self.cohort.block)
+        output: Tensor = infer(self.model, self.cohort.block)
+        return output
 
     def embed(self) -> tuple[Tensor, Tensor]:
         """Outputs and embeddings of all nodes, or graphs, by the models as they are now."""
-        with torch.no_grad():
-            output, embedding = self.model(self.cohort.block, embed=True)
+        output, embedding = infer(self.model, self.cohort.block, embed=True)
         return output, embedding
 
     def load_evaluated(self, request: wire.Payload) -> None:
@@ -258,6 +257,10 @@ class Site:
         else:
             raise IsthmusError(f"unknown command '{command.do}': run the same version of isthmus everywhere")
         return Reply(())
+
+    def replies(self, command: Command) -> Iterator[Reply]:
+        """Carry out a command; a reply for each block of parties that are worked for together."""
+        yield self.handle(command)
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
         """Have the hosted ones among these parties answer; the reply names those who cannot, with the reason."""

@@ -33,6 +33,7 @@ class Command:
         of: the parties concerned.
         action, verb: of an answer; of a delivery the action that it belongs to.
         payload: the request of an answer, the mail by party, or the state to restore.
+        sum_only: of the answers only the plain sum is wanted, so a transport may add them up as they come.
     """
 
     do: Literal["answer", "deliver", "save", "restore", "models"]
@@ -40,6 +41,7 @@ class Command:
     action: str = ""
     verb: Verb | None = None
     payload: Any = None
+    sum_only: bool = False
 
 
 class Transport(ABC):

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
-from torch import Tensor
 
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
+from isthmus.federation.checks import check_reply, count_rows
 from isthmus.federation.ledger import Entry, Eyes, Ledger, Verb
+from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import Command, Each, Request, To, TotalRequest, Transport
-from isthmus.nn.draws import generator
-from isthmus.nn.stacks import is_stack, outline, slice_of
+from isthmus.nn.draws import draws_of
+from isthmus.nn.stacks import slice_of
 
 log = logging.getLogger(__name__)
 
 Needed = Literal["never", "set-up", "always"]
 Coefficients = Mapping[str, Mapping[str, float]]
 """By addressee, by contributor: how much of the contributor's answer the addressee gets."""
-
-_IDS = re.compile(r"(?:^|, )ids\[([0-9]{1,12})\]")
-"""The field that has a row's ids, as `wire.describe` writes it."""
 
 
 class Federation:
@@ -41,7 +38,7 @@ class Federation:
         everyone: when all parties that are asked must answer, whatever the quorum: never, before the first round, or
             always.
         clock: returns the current round, for the ledger and for sampling.
-        watch: called with the action and the replies of every call whose answers reach this process.
+        watch: by action, a function that is called with the replies of every call whose answers reach this process.
     """
 
     def __init__(
@@ -52,26 +49,27 @@ class Federation:
         quorum: float = 1.0,
         everyone: Needed = "never",
         clock: Callable[[], int] = lambda: 0,
-        watch: Callable[[str, Sequence[Reply]], None] | None = None,
+        watch: Mapping[str, Callable[[Sequence[Reply]], None]] | None = None,
     ) -> None:
         self.transport = transport
         self.parties = transport.parties
+        self.positions = positions_of(self.parties)
         self.ledger = Ledger()
         self.seed, self.quorum, self.everyone = seed, quorum, everyone
-        self.clock, self.watch = clock, watch
+        self.clock, self.watch = clock, watch or {}
 
     def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
         """Sample a share of the parties, at least one, anew for every round and purpose."""
         count = max(1, round(fraction * len(self.parties)))
         if count >= len(self.parties):
             return self.parties
-        order = torch.randperm(len(self.parties), generator=generator(self.seed, "sample", self.clock(), *purpose))
-        return tuple(self.parties[at] for at in sorted(order[:count].tolist()))
+        chosen = draws_of(self.seed, "sample", self.clock(), *purpose).some(len(self.parties), count)
+        return tuple(self.parties[at] for at in chosen.tolist())
 
     def ask(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Answers:
         """Ask parties for answers that the server reads one by one."""
         asked, request = self._check(action, request, of)
-        return Answers(self._call("ask", action, request, asked, "server sees each answer"), asked)
+        return Answers(self._call(Command("answer", asked, action, "ask", request), "server sees each answer"), asked)
 
     @overload
     def total(
@@ -127,14 +125,16 @@ class Federation:
         if self.transport.sums is not None:
             wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self._needed(asked))
             return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
-        replies = self._call("total", action, request, asked, eyes, like=to == "server")
+        sum_only = to == "server" and rows is None and action not in self.watch
+        command = Command("answer", asked, action, "total", request, sum_only)
+        replies = self._call(command, eyes, same_form=to == "server")
         wants = _values(replies, "wants") if rows is not None else {}
         for reply in replies if rows is not None else ():
             reply.columns.pop("wants", None)
         if coefficients is not None:
-            parcels, refused = _weighted_sums(replies, asked, coefficients, min_contributors)
+            parcels, refused = _weighted_sums(replies, self.positions, coefficients, min_contributors)
             return self._deliver(action, parcels, {}, _failures(replies) | refused)
-        total = PlainTotal(replies, asked, rows, min_contributors)
+        total = PlainTotal(replies, self.positions, rows, min_contributors)
         if total.opened is not None and len(total.opened) and not bool(total.opened.any()):
             log.warning("round %d, %s: no row has %d contributors", self.clock(), action, min_contributors)
         if to == "server":
@@ -146,7 +146,7 @@ class Federation:
     def exchange(self, action: str, request: Request = None, *, of: Sequence[str] | None = None) -> Receipt:
         """Pass messages between parties; the server learns their sizes, not their content."""
         asked, request = self._check(action, request, of)
-        replies = self._call("exchange", action, request, asked, "the addressed party")
+        replies = self._call(Command("answer", asked, action, "exchange", request), "the addressed party")
         known = set(self.parties)
         inboxes: dict[str, dict[str, Any]] = {}
         sizes: dict[tuple[str, str], int] = {}
@@ -161,7 +161,7 @@ class Federation:
                     inboxes.setdefault(addressee, {})[sender] = payload
                     sizes[sender, addressee] = wire.size(payload)
         received = {party: sum(sizes[sender, party] for sender in senders) for party, senders in inboxes.items()}
-        rows = {party: sum(map(_rows, inbox.values())) for party, inbox in inboxes.items()}
+        rows = {party: sum(map(count_rows, inbox.values())) for party, inbox in inboxes.items()}
         self._book_received(received, rows)
         self._send("deliver", payload=inboxes, action=action)
         return Receipt(sizes, _failures(replies))
@@ -256,27 +256,21 @@ class Federation:
         self._send("deliver", payload=parcels, action=action)
         return Receipt({("total", party): size for party, size in sizes.items()}, missing)
 
-    def _call(
-        self, verb: Verb, action: str, request: Any, asked: tuple[str, ...], eyes: Eyes, like: bool = True
-    ) -> list[Reply]:
+    def _call(self, command: Command, eyes: Eyes, same_form: bool = True) -> list[Reply]:
         """Call an action; return the replies without faulty answers, and add the call to the ledger."""
-        replies = self.transport.send(Command("answer", asked, action, verb, request))
-        sent: dict[str, int] = {}
-        for at, reply in enumerate(replies):
-            _check_verb(verb, action, reply)
-            arrived = leave_out(action, reply, reply.unsendable())
-            sizes = _sizes(arrived)
-            over = _too_large(arrived, sizes, self.transport.limit)
-            sent |= {party: 0 if i in over else sizes[i] for i, party in enumerate(arrived.parties)}
-            arrived = leave_out(action, arrived, over)
-            replies[at] = leave_out(action, arrived, changed_fields(arrived, request if like else {}))
+        action, asked, verb = command.action, command.of, command.verb
+        assert verb is not None
+        limit = self.transport.limit
+        replies = [check_reply(each, command, limit, same_form=same_form) for each in self.transport.send(command)]
+        arrivals = [reply.arrival for reply in replies if reply.arrival is not None]
+        sent = {party: size for arrival in arrivals for party, size in arrival.sent.items()}
+        rows = {party: count for arrival in arrivals for party, count in arrival.rows.items()}
+        fields = next((arrival.fields for arrival in arrivals if arrival.fields), "")
         missing = _failures(replies)
-        fields = next((text for reply in replies if (text := _fields(verb, reply))), "")
-        rows = {party: count for reply in replies for party, count in _rows_sent(reply).items()}
-        self._book(verb, action, request_sizes(request, asked), asked, sent, fields, missing, eyes, rows)
+        self._book(verb, action, request_sizes(command.payload, asked), asked, sent, fields, missing, eyes, rows)
         self._require_answers(action, asked, sum(len(reply.parties) for reply in replies), missing)
-        if self.watch is not None:
-            self.watch(action, replies)
+        if action in self.watch:
+            self.watch[action](replies)
         return replies
 
     def _book(
@@ -382,7 +376,7 @@ def _failures(replies: Sequence[Reply]) -> dict[str, str]:
 
 
 def _weighted_sums(
-    replies: Sequence[Reply], asked: Sequence[str], coefficients: Coefficients, min_contributors: int
+    replies: Sequence[Reply], positions: Mapping[str, int], coefficients: Coefficients, min_contributors: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return by addressee its weighted sum, and by addressee without one the reason."""
     if any(reply.weights for reply in replies):
@@ -396,88 +390,13 @@ def _weighted_sums(
             weights = torch.tensor([own[party] for party in part.parties], dtype=torch.float64)
             weighted.append(Reply(part.parties, part.columns, {"": weights}))
         try:
-            total = PlainTotal(weighted, asked, None, min_contributors)
+            total = PlainTotal(weighted, positions, None, min_contributors)
         except TooFewAnswers as error:
             refused[addressee] = str(error)
             continue
         if total.contributors:
             parcels[addressee] = total.payload()
     return parcels, refused
-
-
-def _check_verb(verb: Verb, action: str, reply: Reply) -> None:
-    """Messages to other parties go by `exchange`, answers by `ask` and `total`."""
-    if reply.parties and bool(reply.letters) != (verb == "exchange"):
-        made = "mail, which goes by exchange" if reply.letters else "an answer, which goes by ask or total"
-        raise IsthmusError(f"action '{action}' was called by {verb} and makes {made}")
-
-
-def _rows_sent(reply: Reply) -> dict[str, int]:
-    """By party how many rows by id it sent."""
-    if reply.letters:
-        return {p: sum(map(_rows, of.values())) for p, of in zip(reply.parties, reply.letters, strict=True)}
-    return {party: count for party, ids in _values([reply], "ids").items() if (count := _rows({"ids": ids}))}
-
-
-def _rows(payload: Any) -> int:
-    """The number of rows by id in a message; for a sealed one, as its sender states."""
-    if isinstance(payload, wire.Sealed):
-        stated = _IDS.search(payload.fields)
-        return int(stated[1]) if stated else 0
-    ids = payload.get("ids") if isinstance(payload, Mapping) else None
-    return len(ids) if isinstance(ids, Tensor) and ids.dim() else 0
-
-
-def _sizes(reply: Reply) -> tuple[int, ...]:
-    """Bytes that each party of the reply sent."""
-    if not reply.letters:
-        return reply.sizes()
-    return tuple(sum(wire.size(payload) for payload in letters.values()) for letters in reply.letters)
-
-
-def _too_large(reply: Reply, sizes: Sequence[int], limit: int) -> dict[int, str]:
-    """Positions of parties with a payload over the limit; each message counts on its own."""
-    over: dict[int, str] = {}
-    for at, size in enumerate(sizes):
-        if size > limit and reply.letters:
-            size = max(wire.size(payload) for payload in reply.letters[at].values())
-        if size > limit:
-            over[at] = f"payload of {size} bytes is over the limit of {limit}"
-    return over
-
-
-def changed_fields(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
-    """Positions of parties that returned a field of the request in another shape or type."""
-    expected = {} if isinstance(request, Each) else dict(wire.flatten(request))
-    faulty: dict[int, str] = {}
-    for name, column in reply.columns.items():
-        like = expected.get(name)
-        if not isinstance(like, torch.Tensor):
-            continue
-        for at in range(len(reply.parties)):
-            value = outline(column, at)
-            if not isinstance(value, torch.Tensor) or value.shape != like.shape or value.dtype != like.dtype:
-                tensor = isinstance(value, torch.Tensor)
-                got = f"{value.dtype} {list(value.shape)}" if tensor else f"a {type(value).__name__}"
-                faulty.setdefault(at, f"field '{name}' is {got}, expected is {like.dtype} {list(like.shape)}")
-            elif is_stack(column):
-                break  # all slices have one shape and type
-    return faulty
-
-
-def leave_out(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
-    """Move parties with faulty answers to the failures of the reply, each with its reason."""
-    if not faulty:
-        return reply
-    kept = reply.keep([at for at in range(len(reply.parties)) if at not in faulty])
-    kept.failures |= {reply.parties[at]: f"action '{action}', {why}" for at, why in faulty.items()}
-    return kept
-
-
-def _fields(verb: Verb, reply: Reply) -> str:
-    if verb != "exchange":
-        return reply.describe()
-    return next((wire.describe(payload) for letters in reply.letters for payload in letters.values()), "")
 
 
 def _values(replies: Sequence[Reply], name: str) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Checks of replies as they come, before anything reads or adds up an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from isthmus.errors import IsthmusError
+from isthmus.federation import wire
+from isthmus.federation.answers import Arrival, Reply
+from isthmus.federation.ledger import Verb
+from isthmus.federation.transport import Command, Each
+from isthmus.nn.stacks import is_stack, outline, slice_of
+
+_IDS = re.compile(r"(?:^|, )ids\[([0-9]{1,12})\]")
+"""The field that has a row's ids, as `wire.describe` writes it."""
+
+
+def check_reply(reply: Reply, command: Command, limit: int, *, same_form: bool = True) -> Reply:
+    """Return the reply without faulty answers, and with what the ledger records of it.
+
+    Arguments:
+        command: what it replies to.
+        limit: largest payload, in bytes.
+        same_form: a field of the request that comes back must have the same shape and type.
+    """
+    if reply.arrival is not None:  # checked where it was made
+        return reply
+    action, verb = command.action, command.verb
+    assert verb is not None
+    _check_verb(verb, action, reply)
+    arrived = leave_out(action, reply, reply.unsendable())
+    sizes = _sizes(arrived)
+    over = _too_large(arrived, sizes, limit)
+    sent = {party: 0 if at in over else sizes[at] for at, party in enumerate(arrived.parties)}
+    arrived = leave_out(action, arrived, over)
+    arrived = leave_out(action, arrived, changed_fields(arrived, command.payload if same_form else {}))
+    return replace(arrived, arrival=Arrival(sent, _fields(verb, arrived), _rows_sent(arrived)))
+
+
+def _check_verb(verb: Verb, action: str, reply: Reply) -> None:
+    """Messages to other parties go by `exchange`, answers by `ask` and `total`."""
+    if reply.parties and bool(reply.letters) != (verb == "exchange"):
+        made = "mail, which goes by exchange" if reply.letters else "an answer, which goes by ask or total"
+        raise IsthmusError(f"action '{action}' was called by {verb} and makes {made}")
+
+
+def _rows_sent(reply: Reply) -> dict[str, int]:
+    """By party how many rows by id it sent."""
+    if reply.letters:
+        return {p: sum(map(count_rows, of.values())) for p, of in zip(reply.parties, reply.letters, strict=True)}
+    if "ids" not in reply.columns:
+        return {}
+    found = {party: slice_of(reply.columns["ids"], at) for at, party in enumerate(reply.parties)}
+    return {party: count for party, ids in found.items() if (count := count_rows({"ids": ids}))}
+
+
+def count_rows(payload: Any) -> int:
+    """The number of rows by id in a message; for a sealed one, as its sender states."""
+    if isinstance(payload, wire.Sealed):
+        stated = _IDS.search(payload.fields)
+        return int(stated[1]) if stated else 0
+    ids = payload.get("ids") if isinstance(payload, Mapping) else None
+    return len(ids) if isinstance(ids, Tensor) and ids.dim() else 0
+
+
+def _sizes(reply: Reply) -> tuple[int, ...]:
+    """Bytes that each party of the reply sent."""
+    if not reply.letters:
+        return reply.sizes()
+    return tuple(sum(wire.size(payload) for payload in letters.values()) for letters in reply.letters)
+
+
+def _too_large(reply: Reply, sizes: Sequence[int], limit: int) -> dict[int, str]:
+    """Positions of parties with a payload over the limit; each message counts on its own."""
+    over: dict[int, str] = {}
+    for at, size in enumerate(sizes):
+        if size > limit and reply.letters:
+            size = max(wire.size(payload) for payload in reply.letters[at].values())
+        if size > limit:
+            over[at] = f"payload of {size} bytes is over the limit of {limit}"
+    return over
+
+
+def changed_fields(reply: Reply, request: wire.Payload | Each) -> dict[int, str]:
+    """Positions of parties that returned a field of the request in another shape or type."""
+    expected = {} if isinstance(request, Each) else dict(wire.flatten(request))
+    faulty: dict[int, str] = {}
+    for name, column in reply.columns.items():
+        like = expected.get(name)
+        if not isinstance(like, Tensor):
+            continue
+        for at in range(len(reply.parties)):
+            value = outline(column, at)
+            if not isinstance(value, Tensor) or value.shape != like.shape or value.dtype != like.dtype:
+                tensor = isinstance(value, Tensor)
+                got = f"{value.dtype} {list(value.shape)}" if tensor else f"a {type(value).__name__}"
+                faulty.setdefault(at, f"field '{name}' is {got}, expected is {like.dtype} {list(like.shape)}")
+            elif is_stack(column):
+                break  # all slices have one shape and type
+    return faulty
+
+
+def leave_out(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
+    """Move parties with faulty answers to the failures of the reply, each with its reason."""
+    if not faulty:
+        return reply
+    kept = reply.keep([at for at in range(len(reply.parties)) if at not in faulty])
+    kept.failures |= {reply.parties[at]: f"action '{action}', {why}" for at, why in faulty.items()}
+    return kept
+
+
+def _fields(verb: Verb, reply: Reply) -> str:
+    if verb != "exchange":
+        return reply.describe()
+    return next((wire.describe(payload) for letters in reply.letters for payload in letters.values()), "")
