@@ -15,8 +15,9 @@ from torch import Tensor
 
 from isthmus import toml
 from isthmus.data.folder.problems import Problem
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, Contents, check_folder
+from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import SPLITS, Party
 
 WORDS = 5

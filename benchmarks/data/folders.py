@@ -32,8 +32,8 @@ from figures import keep, machine, markdown, named, of_process, peak_mb, print_t
 from isthmus import __version__, toml
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import check_folders
-from isthmus.data.folder.reading import EDGES, NODES
 from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.table import EDGES, NODES
 from isthmus.data.ids import read_key, write_key
 
 HERE = Path(__file__).parent

@@ -37,6 +37,20 @@ def test_between_is_slicing(x, data):
     assert torch.equal(rows.to_dense(part), rows.to_dense(x)[start:stop])
 
 
+@given(matrices(), st.data())
+def test_parts_of_rows_are_slices_in_memory_of_their_own(x, data):
+    ends = sorted(data.draw(st.lists(st.integers(0, x.size(0)), max_size=4)))
+    sizes = torch.tensor([0, *ends, x.size(0)]).diff().tolist()
+    start = 0
+    for part, size in zip(rows.split_rows(x, sizes), sizes, strict=True):
+        assert same(part, rows.slice_rows(x, start, start + size))
+        assert rows.is_sparse(part) == rows.is_sparse(x)
+        for own in (part.col_indices(), part.values()) if rows.is_sparse(x) else (part,):
+            assert own.untyped_storage().nbytes() == own.numel() * own.element_size()
+        start += size
+    assert start == x.size(0)
+
+
 @given(st.lists(matrices(), min_size=1, max_size=4))
 def test_stacked_is_concatenation_and_stays_sparse_where_all_are(parts):
     whole = rows.concat(parts)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from isthmus.data import rows
+from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
 from isthmus.data.validation import check_splits, drop_unlabelled, validate_batch, validate_graph, validate_split
 from isthmus.errors import IsthmusError
 
@@ -133,6 +134,29 @@ class Party:
             raise IsthmusError(
                 f"party '{self.name}': structural must be ascending feature columns within 0 .. {self.features - 1}"
             )
+
+    @classmethod
+    def unchecked(
+        cls,
+        name: str,
+        graph: Data,
+        level: Level,
+        *,
+        train: Tensor,
+        val: Tensor,
+        test: Tensor,
+        ids: Tensor | None = None,
+        border: Border | None = None,
+        structural: Tensor | None = None,
+    ) -> Party:
+        """A party without the checks of `Party(...)`, for code that builds it from the data of a checked party.
+
+        The checks of a small party take longer than cutting it out of a pool.
+        """
+        party = object.__new__(cls)
+        fields = {"train": train, "val": val, "test": test, "ids": ids, "border": border, "structural": structural}
+        vars(party).update(name=name, graph=graph, level=level, pairs=None, **fields)
+        return party
 
     @classmethod
     def of_graph(
@@ -260,6 +284,8 @@ class Block:
         edge_weight: `[edges]` or none.
         batch: the graph of every node, `[nodes]`; none if each party has one graph.
         graphs: number of graphs of each party, for readouts; empty if each has one.
+        part: which part of a larger block this is, for layers that need to know more of it than the edges here.
+        trims: layers leave out the rows that no seed of `part` needs; the output has a row per seed.
     """
 
     x: Tensor
@@ -268,10 +294,14 @@ class Block:
     edge_weight: Tensor | None = None
     batch: Tensor | None = None
     graphs: tuple[int, ...] = ()
+    part: Subgraph | NodeRange | None = None
+    trims: bool = False
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:
         """The parties of several blocks in one; where only some have edge weights, those of the others are 1."""
+        if len(blocks) == 1:  # its tensors may be mapped: no copy
+            return blocks[0]
         nodes = itertools.accumulate((block.nodes for block in blocks), initial=0)
         edges = [block.edge_index + first for block, first in zip(blocks, nodes, strict=False)]
         graphs = itertools.accumulate((sum(block.graphs) for block in blocks), initial=0)
@@ -288,6 +318,11 @@ class Block:
     @property
     def nodes(self) -> int:
         return sum(self.sizes)
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """The edges by target."""
+        return Neighbours(self.edge_index, self.nodes, self.edge_weight)
 
     def for_party(self, at: int) -> Block:
         """The part of the party at position `at`, as a block."""

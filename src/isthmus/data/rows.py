@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -120,6 +121,25 @@ def slice_rows(x: Tensor, start: int, stop: int) -> Tensor:
     crow = x.crow_indices()[start : stop + 1]
     first, last = int(crow[0]), int(crow[-1])
     return csr(crow - first, x.col_indices()[first:last], x.values()[first:last], (stop - start, x.size(1)))
+
+
+def split_rows(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The first `sizes[0]` rows, the next `sizes[1]`, and so on, each part in memory of its own.
+
+    >>> [part.tolist() for part in split_rows(torch.tensor([[1], [2], [3]]), (2, 1))]
+    [[[1], [2]], [[3]]]
+    """
+    if not is_sparse(x):
+        return [part.clone() for part in x.split(list(sizes))]
+    crow = x.crow_indices()
+    ends = crow[torch.tensor([0, *sizes]).cumsum(0)]
+    entries = ends.diff().tolist()
+    col, values = x.col_indices().split(entries), x.values().split(entries)
+    starts = itertools.accumulate(sizes, initial=0)
+    return [
+        csr(crow[start : start + size + 1] - first, col[at].clone(), values[at].clone(), (size, x.size(1)))
+        for at, (start, size, first) in enumerate(zip(starts, sizes, ends.tolist(), strict=False))
+    ]
 
 
 def concat(parts: Sequence[Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ from isthmus.data.folder.columns import Category, Number, Vector
 from isthmus.data.folder.encoding import Encoding, _structural, add_totals
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.settings import PartyFile
+from isthmus.data.folder.table import Table
 from isthmus.data.ids import hash_ids
 from isthmus.data.rows import is_sparse, to_dense
 from isthmus.errors import IsthmusError
@@ -24,7 +25,7 @@ def contents(columns, **values) -> Contents:
     """The parts of a party's contents that the encoding uses: declared columns and rows."""
     said = PartyFile(name="x", classes=2, columns=columns)
     nothing = torch.zeros(0)
-    return Contents(said, pa.table(values), nothing, nothing, nothing, None, None)
+    return Contents(said, Table.of(pa.table(values)), nothing, nothing, nothing, None, None)
 
 
 def encode_pooled(rows, key):

@@ -6,8 +6,9 @@ from pyarrow import csv, parquet
 
 from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder
 from isthmus.data.folder.loading import check_folders
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder
+from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import read_settings
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.errors import IsthmusError
 from party_folders import collection_draft, graph_draft, lines
 

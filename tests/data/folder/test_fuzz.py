@@ -22,8 +22,9 @@ from isthmus import toml
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.from_tables import SourceTables, create_folder
 from isthmus.data.folder.loading import check_folders
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder
+from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import Party
 from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError

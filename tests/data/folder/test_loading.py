@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.data.folder.loading import build_parties, check_folders, find_folders, read_folders
-from isthmus.data.folder.reading import EDGES, NODES
 from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.table import EDGES, NODES
 from isthmus.data.ids import uniform
 from isthmus.data.party import SPLITS
 from isthmus.errors import IsthmusError

@@ -5,8 +5,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, check_folder, read_table
+from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
 from isthmus.data.ids import hash_ids
 from isthmus.errors import IsthmusError
 from party_folders import Draft, collection_draft, graph_draft, lines, read, report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -39,7 +41,8 @@ def holders(owner: Ints, second: Ints, parties: int) -> tuple[Tensor, ...]:
     item = np.concatenate([np.arange(owner.size), shared])
     order = np.argsort(item, kind="stable")
     holder = torch.from_numpy(np.concatenate([owner, second[shared]])[order])
-    return tuple(torch.from_numpy(item[order])[copies] for copies in items_per_party(holder, parties))
+    items = torch.from_numpy(item[order])
+    return tuple(items[copies] for copies in items_per_party(holder, parties))
 
 
 def draw_kinds(owner: Ints, parties: int, kinds: int, skew: float, generator: np.random.Generator) -> Ints:
@@ -51,14 +54,26 @@ def draw_kinds(owner: Ints, parties: int, kinds: int, skew: float, generator: np
 
 def draw_features(y: Ints, kinds: int, width: int, noise: float, generator: np.random.Generator) -> Tensor:
     """Features `[items, width]`: the mean of the item's kind, a vector of length 1, plus normal noise."""
+    means = draw_means(kinds, width, generator)
+    x, start = torch.empty(y.size, width), 0
+    for drawn in noisy(means, y, noise, generator):
+        x[start : start + len(drawn)] = torch.from_numpy(drawn)
+        start += len(drawn)
+    return x
+
+
+def draw_means(kinds: int, width: int, generator: np.random.Generator) -> Floats:
+    """A random vector of length 1 for every kind, `[kinds, width]`."""
     means = generator.normal(size=(kinds, width))
     means /= np.linalg.norm(means, axis=1, keepdims=True)
-    x = torch.empty(y.size, width)
+    return means
+
+
+def noisy(means: Floats, y: Ints, noise: float, generator: np.random.Generator) -> Iterator[Floats]:
+    """Yield the means of the kinds `y` plus normal noise, a block of rows after the other."""
     for start in range(0, y.size, CHUNK):
         part = y[start : start + CHUNK]
-        drawn = means[part] + noise * generator.normal(size=(part.size, width))
-        x[start : start + part.size] = torch.from_numpy(drawn)
-    return x
+        yield means[part] + noise * generator.normal(size=(part.size, means.shape[1]))
 
 
 def draw_activities(items: int, tail: float, generator: np.random.Generator) -> Floats:

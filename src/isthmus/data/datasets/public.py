@@ -11,7 +11,7 @@ import urllib.request
 import zipfile
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data import rows
+from isthmus.data.datasets.sizes import Sizes as Sizes
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, numpy_generator, rank_within
 from isthmus.errors import IsthmusError
@@ -34,29 +35,6 @@ def data_root() -> Path:
     """
     named = os.environ.get("ISTHMUS_DATA")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "isthmus" / "data"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The size of a data set, for the docs and for the test that reads the real files.
-
-    Arguments:
-        nodes: nodes of all graphs together.
-        edges: pairs of joined nodes of all graphs together; an edge in both directions counts once.
-        features: number of features.
-        classes: number of classes, or of tasks where labels have several.
-        graphs: number of graphs; none where nodes are classified.
-    """
-
-    nodes: int
-    edges: int
-    features: int
-    classes: int
-    graphs: int | None = None
-
-    def __str__(self) -> str:
-        items = f"{self.nodes:,} nodes, {self.edges:,} edges" if self.graphs is None else f"{self.graphs:,} graphs"
-        return f"{items}, {self.features:,} features"
 
 
 class PublicDataSet(DataSet):
@@ -86,7 +64,7 @@ class PublicDataSet(DataSet):
             return entry
         return {
             **entry,
-            "summary": f"{entry['summary'].rstrip('.')}: {cls.sizes}.",
+            "summary": cls.sizes.added_to(entry["summary"]),
             "sizes": asdict(cls.sizes),
         }
 

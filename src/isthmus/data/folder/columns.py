@@ -35,6 +35,7 @@ from isthmus.data.folder.arrow import (
     wrong_type,
 )
 from isthmus.data.folder.problems import Mask, Problem, at_rows
+from isthmus.data.folder.table import Table
 from isthmus.data.ids import hash_ids
 from isthmus.options import Registered
 
@@ -53,12 +54,19 @@ class Column(Registered):
     kind: ClassVar[str] = "kind of column"
     built_in_module: ClassVar[str] = "isthmus.data.folder.columns"
 
+    in_blocks: ClassVar[bool] = True
+    """Whether rows can be checked, counted and encoded block by block; otherwise they must be in memory together."""
+
     structural: StrictBool | list[Annotated[int, Field(strict=True, ge=0)]] = False
     """Whether the features are computed from the edges, as a degree is; or the positions, from 0, of those that are."""
 
     def file_columns(self, column: str) -> list[str]:
         """Return the columns of the file that make up this one."""
         return [column]
+
+    def blocks(self, column: str, table: Table) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the column's rows in blocks, each with the number of rows before it."""
+        return table.blocks(self.file_columns(column), None if self.in_blocks else max(table.num_rows, 1))
 
     def check(self, column: str, table: pa.Table, file: str) -> Iterator[Problem]:
         """Yield the problems of the values; the columns themselves are present."""
@@ -137,6 +145,7 @@ class Category(Column):
     """One of several values, encoded one-hot; a missing value is all zeros."""
 
     name: ClassVar[str] = "category"
+    in_blocks: ClassVar[bool] = False
 
     values: list[str | bool | int] | None = Field(None, min_length=1)
     """The possible values, in the order of their features. Default: all values that occur at any party, in the order of

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import torch
 from scipy.sparse import hstack
 from torch import Tensor
 
 from isthmus.data import matrices, rows
+from isthmus.data.cache import digest
 from isthmus.data.folder.columns import Category, Column, Totals
-from isthmus.data.folder.reading import Contents
+from isthmus.data.folder.reading import Contents, hash_files
+from isthmus.data.folder.table import Table
+from isthmus.data.mapped import Arrays, Series, cached
 from isthmus.data.smiles import structural_columns
 from isthmus.errors import IsthmusError
 
@@ -37,8 +41,8 @@ class Encoding:
         columns = parties[0].settings.feature_columns()
         totals = {}
         for name, column in columns.items():
-            first = add_totals(column.first_totals(name, party.features, key) for party in parties)
-            second = add_totals(column.second_totals(name, party.features, first) for party in parties)
+            first = add_totals(first_totals(name, column, party, key) for party in parties)
+            second = add_totals(second_totals(name, column, party, first) for party in parties)
             totals[name] = {**first, **second}
         return cls(columns, totals)
 
@@ -50,20 +54,86 @@ class Encoding:
         if contents.x is not None:
             assert contents.settings.smiles is not None
             return contents.x, structural_columns(contents.settings.smiles.features)
-        parts = [
-            column.encode(name, contents.features, self.totals[name], key) for name, column in self.columns.items()
-        ]
+        assert contents.features is not None
+        if contents.features.streamed:
+            arrays, widths = self._cached(contents, contents.features, key)
+        else:
+            with Arrays() as memory:
+                widths = self._append(contents.features, key, memory)
+                arrays = memory.tensors()
         masks = [
-            _structural(name, column, part.size(1))
-            for (name, column), part in zip(self.columns.items(), parts, strict=True)
+            _structural(name, column, width) for (name, column), width in zip(self.columns.items(), widths, strict=True)
         ]
+        shape = contents.features.num_rows, sum(widths)
         structural = torch.cat(masks).nonzero().squeeze(1)
+        if "x" in arrays:
+            return arrays["x"].view(shape), structural
+        crow = torch.cat([torch.zeros(1, dtype=torch.long), arrays["counts"].cumsum(0)])
+        return rows.csr(crow, arrays["columns"], arrays["values"], shape), structural
+
+    def _cached(self, contents: Contents, table: Table, key: bytes | None) -> tuple[dict[str, Tensor], list[int]]:
+        """Return what `_append` gives in mapped files, and the widths of the columns."""
+
+        def build(arrays: Arrays) -> list[int]:
+            widths = self._append(table, key, arrays)
+            if hash_files(table.path.parent, key) != contents.files:
+                raise IsthmusError(f"{table.path} changed after it was checked: start again")
+            return widths
+
+        found = cached(f"features-{contents.files}-{digest(self.totals)}", build)
+        assert found is not None
+        return found
+
+    def _append(self, table: Table, key: bytes | None, arrays: Arrays) -> list[int]:
+        """Append the encoded features, a block of rows after the other, and return the widths of the columns.
+
+        Dense features are one array `x`, row after row; sparse ones are `counts` (entries of each row), `columns` and
+        `values`.
+        """
+        files = [name for column, kind in self.columns.items() for name in kind.file_columns(column)]
+        series: dict[str, Series] = {}
+        widths: list[int] = []
+        for _, block in table.blocks(files):
+            x, widths = self._encode(block, key)
+            if rows.is_sparse(x):
+                parts = {"counts": x.crow_indices().diff(), "columns": x.col_indices(), "values": x.values()}
+            else:
+                parts = {"x": x}
+            for name, part in parts.items():
+                values = part.numpy()
+                if name not in series:
+                    series[name] = arrays.series(name, values.dtype)
+                series[name].append(values)
+        return widths
+
+    def _encode(self, table: pa.Table, key: bytes | None) -> tuple[Tensor, list[int]]:
+        """Return the features of these rows, and the widths of the columns."""
+        parts = [column.encode(name, table, self.totals[name], key) for name, column in self.columns.items()]
+        widths = [part.size(1) for part in parts]
         if len(parts) == 1:
-            return parts[0], structural
+            return parts[0], widths
         if not any(rows.is_sparse(part) for part in parts):
-            return torch.cat(parts, dim=1), structural
+            return torch.cat(parts, dim=1), widths
         blocks = [matrices.from_tensor(part if rows.is_sparse(part) else rows.to_csr(part)) for part in parts]
-        return matrices.to_tensor(hstack(blocks, format="csr")), structural
+        return matrices.to_tensor(hstack(blocks, format="csr")), widths
+
+
+def first_totals(name: str, column: Column, contents: Contents, key: bytes | None) -> Totals:
+    """Return what a party adds to the first totals of a column."""
+    return _over_blocks(name, column, contents, lambda table: column.first_totals(name, table, key))
+
+
+def second_totals(name: str, column: Column, contents: Contents, first: Totals) -> Totals:
+    """Return what a party adds to the second totals of a column, given the first totals of all parties."""
+    return _over_blocks(name, column, contents, lambda table: column.second_totals(name, table, first))
+
+
+def _over_blocks(name: str, column: Column, contents: Contents, count: Callable[[pa.Table], Totals]) -> Totals:
+    assert contents.features is not None
+    if not (column.has_keyed_totals or column.has_totals("first") or column.has_totals("second")):
+        return {}  # without reading the file
+    totals = [count(table) for _, table in column.blocks(name, contents.features)]
+    return totals[0] if len(totals) == 1 else add_totals(totals)
 
 
 def _structural(name: str, column: Column, width: int) -> Tensor:

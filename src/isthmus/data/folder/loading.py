@@ -12,8 +12,9 @@ from torch_geometric.data import Data
 
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.problems import Problem, at_rows
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES, Contents, check_folder
+from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import uniform
 from isthmus.data.party import Party
 from isthmus.data.pool import check_shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,26 @@ class Problem:
             word = "row" if self.count == 1 else "rows"
             where = f"{self.file}, {word} {', '.join(map(str, self.rows))}{rest}"
         return printable(f"{where}: {self.what}")
+
+    def shifted(self, rows: int) -> Problem:
+        """Return the problem of a block of rows that begins after so many rows of the file."""
+        return replace(self, rows=tuple(row + rows for row in self.rows)) if rows else self
+
+
+def merge(problems: list[Problem], new: Problem) -> None:
+    """Add a problem of later rows to a list; the same problem of earlier rows becomes one with it.
+
+    >>> problems = [Problem("a", "wrong", (1,), 1)]
+    >>> merge(problems, Problem("a", "wrong", (7, 9), 2))
+    >>> [str(each) for each in problems]
+    ['a, rows 1, 7, 9: wrong']
+    """
+    for at, old in enumerate(problems):
+        if (old.file, old.what, old.severe) == (new.file, new.what, new.severe):
+            rows = (*old.rows, *new.rows)[:MAX_LISTED]
+            problems[at] = replace(old, rows=rows, count=old.count + new.count)
+            return
+    problems.append(new)
 
 
 def at_rows(file: str, what: str, wrong: Mask, *, severe: bool = True) -> Iterator[Problem]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from isthmus.data.cache import digest
 from isthmus.data.folder.arrow import (
     blank_to_null,
     exceeds_float32,
@@ -21,26 +20,22 @@ from isthmus.data.folder.arrow import (
     is_present,
     is_text,
     positions_in,
-    to_array,
     to_floats,
     to_texts,
     wrong_type,
 )
-from isthmus.data.folder.problems import Mask, Problem, at_rows, join_names
+from isthmus.data.folder.checker import Checker, Positions, has_column, repeated, same_type
+from isthmus.data.folder.edges import COLUMNS, EdgeChecker, Edges
+from isthmus.data.folder.problems import Problem, at_rows, join_names
 from isthmus.data.folder.settings import FILE, PartyFile, read_settings
-from isthmus.data.ids import hash_ids
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES, Table, Unreadable
+from isthmus.data.mapped import Arrays, cached
 from isthmus.data.party import SPLITS, Border
 from isthmus.errors import IsthmusError
 
-Positions = NDArray[np.int64]
-NULLS = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]
-"""Texts that mean a missing value in a CSV file."""
-NODES, EDGES, GRAPHS = "nodes.parquet", "edges.parquet", "graphs.parquet"
 _BOOLEANS = {"false": 0.0, "true": 1.0}
 UNLISTED = -2
 """The class of a label that is not declared."""
-HERE, UNKNOWN = -1, -2
-"""Owners of an edge's other end: this party, and a party that `party.toml` does not list."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +43,7 @@ class Contents:
     """The checked contents of a party folder. The features are not encoded yet, because parties first agree on how.
 
     Arguments:
-        features: the table with the feature columns, one row per node.
+        features: the table with the feature columns, one row per node; None for molecules.
         x: features of molecules, which need no encoding.
         item_ids: a number for each item, the same at every party that holds the item, `[items]`.
         ids: ids of the nodes; None if they mean nothing to other parties.
@@ -56,10 +51,11 @@ class Contents:
         splits: masks over the items; None if whoever runs the study draws the split.
         batch: the graph of every node, if whole graphs are classified.
         border_rows: for each edge across the border its row in edges.parquet, counts from 1.
+        files: a hash of the files, if any of their columns is so large that it stays there.
     """
 
     settings: PartyFile
-    features: Any
+    features: Table | None
     y: Tensor
     item_ids: Tensor
     edge_index: Tensor
@@ -71,6 +67,7 @@ class Contents:
     batch: Tensor | None = None
     x: Tensor | None = None
     border_rows: Tensor | None = None
+    files: str = ""
 
     @property
     def items(self) -> int:
@@ -99,126 +96,64 @@ def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | Non
     settings, problems = read_settings(folder)
     if settings is None:
         return None, problems
-    reader = _Reader(folder, settings, key)
+    reader = _Reader(folder, settings, key, [])
     read = reader.molecules if settings.smiles else {"node": reader.graph, "graph": reader.graphs}[settings.level]
     contents = read()
     return (contents if reader.sound else None), reader.problems
 
 
-def read_table(path: Path, *, without: Collection[str] = (), as_text: Collection[str] = ()) -> Any:
-    """Return a Parquet or CSV file as an Arrow table.
+def hash_files(folder: Path, key: bytes | None) -> str:
+    """Return a hash of what the tensors of a party folder depend on: which files they are, how long and how old; its
+    `party.toml`; the parties' key; and the type of tensors.
 
-    Arguments:
-        without: columns to leave out.
-        as_text: columns of a CSV file to read as texts, even if they look like numbers.
+    A file's place is no part of it: a folder that is renamed keeps its hash. A copy has another one.
     """
-    try:
-        table = _read_csv(path, as_text) if path.suffix.lower() == ".csv" else _read_parquet(path, without)
-        table.validate(full=True)  # finds texts that are not UTF-8, lists that end after their values, ...
-    except FileNotFoundError as error:
-        raise IsthmusError(f"{path} does not exist") from error
-    except Exception as error:  # a damaged file can raise almost any error in pyarrow
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
-        raise IsthmusError(f"cannot read {path}: {reason}") from error
-    return table.select([at for at, name in enumerate(table.column_names) if name not in without])
+    stats = [(folder / name).stat() for name in (NODES, EDGES)]
+    files = [[each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns] for each in stats]
+    return digest(files, (folder / FILE).read_bytes(), key or b"", str(torch.get_default_dtype()))
 
 
-def _read_csv(path: Path, as_text: Collection[str]) -> Any:
-    from pyarrow import csv
-
-    types = dict.fromkeys(as_text, pa.string())
-    options = csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, column_types=types)
-    return csv.read_csv(path, convert_options=options)
-
-
-def _read_parquet(path: Path, without: Collection[str]) -> Any:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        columns = [name for name in names if name not in without]
-        return file.read(columns=None if len(columns) == len(names) else columns)
-
-
-@dataclass(frozen=True, eq=False)
-class _EdgeRows:
-    """The rows of edges.parquet.
-
-    Arguments:
-        source, target: ids of the ends.
-        source_at, target_at: their positions among the party's nodes, -1 for a node that the party does not have.
-        owner: position in `partners` of the party that holds the other end, or `HERE`, or `UNKNOWN`.
-        weight: NaN where a row has no weight; None if no row has one.
-    """
-
-    source: Any
-    target: Any
-    source_at: Positions
-    target_at: Positions
-    owner: Positions
-    weight: NDArray[np.float64] | None
-
-    @property
-    def within(self) -> Mask:
-        """Return a mask of the rows whose ends are both this party's."""
-        return np.asarray(self.owner == HERE)
-
-
-class _Reader:
+class _Reader(Checker):
     """Reads one folder and collects its problems. A part that cannot be read is None, and later checks skip it."""
 
-    def __init__(self, folder: Path, settings: PartyFile, key: bytes | None) -> None:
-        self.folder, self.settings, self.key = folder, settings, key
-        self.problems: list[Problem] = []
-
-    @property
-    def sound(self) -> bool:
-        """Whether no severe problem was found so far."""
-        return not any(each.severe for each in self.problems)
-
-    def add(self, *problems: Problem) -> None:
-        self.problems += problems
-
     def graph(self) -> Contents | None:
-        nodes = self._table(NODES, ["id", *self._features], ["label", "split"])
-        edge_table = self._table(EDGES, ["source", "target"], ["weight", "owner"])
-        ids = self._ids(NODES, nodes, "id", unique=True)
+        blocks = [(name, kind) for name, kind in self.settings.feature_columns().items() if kind.in_blocks]
+        streamed = [name for column, kind in blocks for name in kind.file_columns(column)]
+        nodes = self._table(NODES, ["id", *self._features], ["label", "split"], streamed)
+        edge_table = self._table(EDGES, ["source", "target"], ["weight", "owner"], COLUMNS)
+        if any(table is not None and table.streamed for table in (nodes, edge_table)):
+            self.files = hash_files(self.folder, self.key)
+        ids = self.ids(NODES, nodes, "id", unique=True)
         self._check_features(nodes)
         y, splits = self._labels(NODES, nodes)
-        edges = self._edge_rows(edge_table, ids)
+        edges = self._edges(edge_table, ids)
         if not self.sound or ids is None or y is None or edges is None:
             return None
-        self._check_repeats(edges)
-        numbers = self._id_numbers(ids)
-        border, border_rows = self._border(edges)
+        numbers = self.id_numbers(ids)
         return Contents(
-            self.settings, nodes, y, numbers, *self._inner(edges), splits,
-            ids=None if self.settings.ids == "own" else numbers, hashed=self._hashes(ids),
-            border=border, border_rows=border_rows,
+            self.settings, nodes, y, numbers, edges.index, edges.weight, splits,
+            ids=None if self.settings.ids == "own" else numbers, hashed=self.hashes(ids),
+            border=edges.border, border_rows=edges.border_rows, files=self.files,
         )  # fmt: skip
 
     def graphs(self) -> Contents | None:
         graphs = self._table(GRAPHS, ["id"], ["label", "split"])
         nodes = self._table(NODES, ["graph", "id", *self._features], [])
         edge_table = self._table(EDGES, ["source", "target"], ["weight"])
-        graph_ids = self._ids(GRAPHS, graphs, "id", unique=True)
-        ids = self._ids(NODES, nodes, "id", unique=True)
+        graph_ids = self.ids(GRAPHS, graphs, "id", unique=True)
+        ids = self.ids(NODES, nodes, "id", unique=True)
         self._check_features(nodes)
         y, splits = self._labels(GRAPHS, graphs)
         graph = self._graph_positions(nodes, graph_ids)
-        edges = self._edge_rows(edge_table, ids)
-        if graph is not None and edges is not None:
-            self._check_within_graphs(edges, graph)
+        edges = self._edges(edge_table, ids, graph)
         if not self.sound or nodes is None or graph_ids is None or graph is None or y is None or edges is None:
             return None
-        self._check_repeats(edges)
-        edge_index, weight = self._inner(edges)
         order = np.argsort(graph, kind="stable")
         position = torch.from_numpy(np.argsort(order))
         nodes = nodes if (np.diff(order) == 1).all() else nodes.take(order)
         return Contents(
-            self.settings, nodes, y, self._id_numbers(graph_ids), position[edge_index], weight, splits,
-            hashed=self._hashes(graph_ids), batch=torch.from_numpy(graph[order]),
+            self.settings, nodes, y, self.id_numbers(graph_ids), position[edges.index], edges.weight, splits,
+            hashed=self.hashes(graph_ids), batch=torch.from_numpy(graph[order]),
         )  # fmt: skip
 
     def molecules(self) -> Contents | None:
@@ -229,7 +164,7 @@ class _Reader:
         table = self._table(file, [column], ["id", "label", "split"])
         smiles = self._smiles(file, table, column)
         has_ids = table is not None and "id" in table.column_names
-        ids = self._ids(file, table, "id", unique=True) if has_ids else smiles
+        ids = self.ids(file, table, "id", unique=True) if has_ids else smiles
         y, splits = self._labels(file, table)
         if smiles is None:
             return None
@@ -248,26 +183,31 @@ class _Reader:
             return None
         readable = torch.from_numpy(~wrong)
         return Contents(
-            self.settings, None, y[readable], self._id_numbers(ids)[readable], molecules.edge_index, None,
+            self.settings, None, y[readable], self.id_numbers(ids)[readable], molecules.edge_index, None,
             None if splits is None else {split: mask[readable] for split, mask in splits.items()},
-            hashed=self._hashes(ids), batch=molecules.batch, x=molecules.x,
+            hashed=self.hashes(ids), batch=molecules.batch, x=molecules.x,
         )  # fmt: skip
 
     @property
     def _features(self) -> list[str]:
         return [name for column, kind in self.settings.feature_columns().items() for name in kind.file_columns(column)]
 
-    def _table(self, file: str, needed: Sequence[str], known: Sequence[str]) -> Any | None:
+    files = ""
+
+    def _table(
+        self, file: str, needed: Sequence[str], known: Sequence[str], streamed: Sequence[str] = ()
+    ) -> Table | None:
         """Return a file's table without repeated columns, or None if it cannot be read.
 
         Arguments:
             needed: columns that the file must have.
             known: columns that it may have; a table with labels must also have those of the tasks.
+            streamed: columns that stay in the file if they are large.
         """
         try:
-            table = read_table(self.folder / file, without=self.settings.ignore)
-        except IsthmusError as error:
-            self.add(Problem(file, str(error).replace(f"{self.folder / file}", "the file")))
+            table = Table.open(self.folder / file, without=self.settings.ignore, streamed=streamed)
+        except Unreadable as error:
+            self._add_unreadable(file, error)
             return None
         names = table.column_names
         twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -284,72 +224,82 @@ class _Reader:
         for name in dict.fromkeys(names):
             if name not in (*needed, *known, *tasks):
                 self.add(Problem(file, f"column '{name}' is not known: {hint}"))
-        return table.select([at for at, name in enumerate(names) if name not in twice])
+        return table if not twice else table.select([name for name in names if name not in twice])
 
-    def _ids(self, file: str, table: Any | None, column: str, *, unique: bool) -> Any | None:
-        """Return a column of ids as whole numbers or texts, or None if the column is missing or wrong."""
-        if table is None or not _has(table, column):
-            return None
-        values = blank_to_null(table.column(column))
-        if pa.types.is_integer(values.type):
-            try:
-                values = values.cast(pa.int64())
-            except pa.ArrowInvalid:
-                self.add(Problem(file, f"column '{column}' has numbers beyond 64 bits: write them as texts"))
-                return None
-        elif is_text(values.type):
-            values = to_texts(values)
-        else:
-            self.add(wrong_type(file, column, values.type, "whole numbers or texts"))
-            return None
-        self.add(*at_rows(file, f"column '{column}' has no value: fill it in", ~is_present(values)))
-        if unique and not len(values):
-            self.add(Problem(file, "the file has no rows: a party holds at least one item"))
-        if unique:
-            what = f"column '{column}' repeats an earlier id: make ids unique"
-            self.add(*at_rows(file, what, _repeats(values)))
-        return values
+    def _add_unreadable(self, file: str, error: Unreadable) -> None:
+        self.add(Problem(file, str(error).replace(f"{self.folder / file}", "the file")))
 
-    def _values(
-        self, file: str, table: Any | None, column: str, has_type: Callable[[Any], bool], wanted: str
-    ) -> Any | None:
-        """Return a column, or None if it is missing or has a wrong type; only the type is a problem."""
-        if table is None or not _has(table, column):
-            return None
-        values = blank_to_null(table.column(column))
-        if has_type(values.type):
-            return values
-        self.add(wrong_type(file, column, values.type, wanted))
-        return None
+    def _check_features(self, table: Table | None) -> None:
+        if table is None:
+            return
+        if not table.streamed:
+            self.add(*self._feature_problems(table))
+            return
+        try:
+            found: list[Problem] = []
 
-    def _hashes(self, ids: Any) -> bool:
-        """Whether these ids are hashed; without a key, whole numbers stay as they are."""
-        return self.key is not None or not pa.types.is_integer(ids.type)
+            def build(_: Arrays) -> list[dict[str, Any]] | None:
+                found.extend(self._feature_problems(table))
+                return self._to_notes(found)
 
-    def _id_numbers(self, ids: Any) -> Tensor:
-        """Return ids as the numbers that all parties use for them."""
-        if self._hashes(ids):
-            return hash_ids(ids.to_pylist(), self.key)
-        return torch.from_numpy(np.array(ids.to_numpy(zero_copy_only=False), dtype=np.int64))
+            known = cached(f"checked-{self.files}", build)
+            self.add(*(found if known is None else _from_notes(known[1])))
+        except Unreadable as error:
+            self._add_unreadable(NODES, error)
 
-    def _check_features(self, table: Any | None) -> None:
+    def _feature_problems(self, table: Table) -> list[Problem]:
+        checker = Checker(self.folder, self.settings, self.key, [])
         for column, kind in self.settings.feature_columns().items():
-            if all(_has(table, name) for name in kind.file_columns(column)):
-                self.add(*kind.check(column, table, NODES))
+            names = kind.file_columns(column)
+            if all(has_column(table, name) for name in names):
+                for checker.before, block in kind.blocks(column, table):
+                    checker.add(*kind.check(column, block, NODES))
+        return checker.problems
+
+    def _edges(self, table: Table | None, ids: Any | None, graph: Positions | None = None) -> Edges | None:
+        """Return the edges, or None if any problem so far is severe."""
+        if table is None:
+            return None
+        checker = EdgeChecker(self.folder, self.settings, self.key, list(self.problems))
+        known: tuple[dict[str, Tensor], Any] | None = None
+        try:
+            if table.streamed and self.sound:
+
+                def build(arrays: Arrays) -> list[dict[str, Any]] | None:
+                    checker.read(table, ids, graph, arrays)
+                    return self._to_notes(checker.problems[len(self.problems) :])
+
+                known = cached(f"edges-{self.files}", build)
+            else:
+                with Arrays() as arrays:
+                    checker.read(table, ids, graph, arrays)
+                    known = (arrays.tensors(), None) if checker.sound else None
+        except Unreadable as error:
+            checker.before = 0
+            checker.add(Problem(EDGES, str(error).replace(f"{self.folder / EDGES}", "the file")))
+        notes = checker.problems[len(self.problems) :] if known is None or known[1] is None else _from_notes(known[1])
+        self.add(*notes)
+        return None if known is None else checker.edges(known[0])
+
+    def _to_notes(self, problems: Sequence[Problem]) -> list[dict[str, Any]] | None:
+        """Return the problems for the cache, or None if one is severe."""
+        if hash_files(self.folder, self.key) != self.files:
+            raise IsthmusError(f"{self.folder} changed while it was read: start again when its files are complete")
+        return None if any(each.severe for each in problems) else [asdict(each) for each in problems]
 
     def _graph_positions(self, nodes: Any | None, graph_ids: Any | None) -> Positions | None:
         """Return the position of the graph of every node."""
-        ids = self._ids(NODES, nodes, "graph", unique=False)
+        ids = self.ids(NODES, nodes, "graph", unique=False)
         if ids is None or graph_ids is None:
             return None
-        if not _same_type(ids, graph_ids):
+        if not same_type(ids, graph_ids):
             what = f"column 'graph' holds values of type {ids.type}, the ids of graphs {graph_ids.type}: use one type"
             self.add(Problem(NODES, what))
             return None
         graph = positions_in(ids, graph_ids)
         self.add(*at_rows(NODES, f"column 'graph' has an id that is not in {GRAPHS}", (graph < 0) & is_present(ids)))
         empty = np.bincount(graph[graph >= 0], minlength=len(graph_ids)) == 0
-        self.add(*at_rows(GRAPHS, f"this graph has no node in {NODES}", empty & ~_repeats(graph_ids)))
+        self.add(*at_rows(GRAPHS, f"this graph has no node in {NODES}", empty & ~repeated(graph_ids)))
         return graph
 
     def _labels(self, file: str, table: Any | None) -> tuple[Tensor | None, dict[str, Tensor] | None]:
@@ -372,7 +322,7 @@ class _Reader:
 
     def _classes(self, file: str, table: Any) -> Tensor | None:
         """Return classes 0, 1, ..., with -1 for a missing label and `UNLISTED` for an undeclared one."""
-        if not _has(table, "label"):
+        if not has_column(table, "label"):
             what = "there is no column 'label': only methods without labels can train on this"
             self.add(Problem(file, what, severe=False))
             return torch.full((table.num_rows,), -1)
@@ -395,7 +345,7 @@ class _Reader:
         """Return one label per task, NaN where it is missing."""
         columns = []
         for task in self.settings.tasks or []:
-            values = self._values(file, table, task, is_numeric, "numbers")
+            values = self.values(file, table, task, is_numeric, "numbers")
             if values is None:
                 continue
             number = to_floats(values)
@@ -405,7 +355,7 @@ class _Reader:
         return torch.stack(columns, dim=1) if len(columns) == len(self.settings.tasks or []) else None
 
     def _splits(self, file: str, table: Any) -> dict[str, Tensor] | None:
-        values = self._values(file, table, "split", is_text, "texts")
+        values = self.values(file, table, "split", is_text, "texts")
         if values is None:
             return None
         position = positions_in(to_texts(values), pa.array(SPLITS, pa.string()))
@@ -414,125 +364,11 @@ class _Reader:
         return {split: torch.from_numpy(position == at) for at, split in enumerate(SPLITS)}
 
     def _smiles(self, file: str, table: Any | None, column: str) -> Any | None:
-        values = self._values(file, table, column, is_text, "texts")
+        values = self.values(file, table, column, is_text, "texts")
         if values is None:
             return None
         self.add(*at_rows(file, f"column '{column}' has no value: fill it in", ~is_present(values)))
         return to_texts(values)
-
-    def _edge_rows(self, table: Any | None, ids: Any | None) -> _EdgeRows | None:
-        """Return the rows of edges.parquet, or None if their ends cannot be read."""
-        if table is None:
-            return None
-        source = self._ids(EDGES, table, "source", unique=False)
-        target = self._ids(EDGES, table, "target", unique=False)
-        weight, owner = self._weights(table), self._owners(table)
-        if source is None or target is None or ids is None:
-            return None
-        if not (_same_type(source, ids) and _same_type(target, ids)):
-            types = f"{source.type} and {target.type}, ids of nodes {ids.type}"
-            self.add(Problem(EDGES, f"source and target have type {types}: use one type"))
-            return None
-        edges = _EdgeRows(source, target, positions_in(source, ids), positions_in(target, ids), owner, weight)
-        complete = is_present(source) & is_present(target)
-        across = edges.owner >= 0
-        own_ends = (edges.source_at >= 0).astype(np.int8) + (edges.target_at >= 0)
-        alone = self.settings.partners is None
-        hint = "add a column 'owner' (isthmus party new --owner)" if alone else "fill in 'owner'"
-        what = f"source or target is not in {NODES}: add the node, or {hint}"
-        self.add(*at_rows(EDGES, what, complete & edges.within & (own_ends < 2)))
-        what = "both nodes are in this party: leave 'owner' empty"
-        self.add(*at_rows(EDGES, what, complete & across & (own_ends == 2)))
-        what = f"neither source nor target is in {NODES}: remove the edge, or add a node"
-        self.add(*at_rows(EDGES, what, complete & across & (own_ends == 0)))
-        return edges
-
-    def _weights(self, table: Any) -> Any | None:
-        """Return the weights of the edges, NaN where a row has none, or None if no row has one."""
-        values = self._values(EDGES, table, "weight", is_numeric, "numbers")
-        if values is None:
-            return None
-        number = to_floats(values)
-        wrong = exceeds_float32(number) | (np.isnan(number) & is_present(values))
-        self.add(*at_rows(EDGES, "column 'weight' is not a finite number: correct it", wrong))
-        return number
-
-    def _owners(self, table: Any) -> Positions:
-        """Return for every edge the position in `partners` of the other end's owner, or `HERE`, or `UNKNOWN`."""
-        if not _has(table, "owner"):
-            return np.full(table.num_rows, HERE)
-        values = self._values(EDGES, table, "owner", is_text, "names of parties")
-        if values is None:
-            return np.full(table.num_rows, UNKNOWN)
-        partners = self.settings.partners or []
-        owner = positions_in(to_texts(values), pa.array([*partners, self.settings.name], pa.string()))
-        known = f"{FILE} lists {join_names(partners)} as partners" if partners else f"{FILE} lists no 'partners'"
-        unknown = (owner < 0) & is_present(values)
-        self.add(*at_rows(EDGES, f"unknown owner: {known}", unknown))
-        owner[(owner < 0) | (owner == len(partners))] = HERE
-        owner[unknown] = UNKNOWN
-        return owner
-
-    def _check_within_graphs(self, edges: _EdgeRows, graph: Positions) -> None:
-        here = (edges.source_at >= 0) & (edges.target_at >= 0)
-        source, target = graph[edges.source_at[here]], graph[edges.target_at[here]]
-        across = np.zeros(here.size, dtype=bool)
-        across[here] = (source != target) & (source >= 0) & (target >= 0)
-        self.add(*at_rows(EDGES, "the edge joins nodes of two graphs: remove it", across))
-
-    def _check_repeats(self, edges: _EdgeRows) -> None:
-        rows = np.flatnonzero(edges.within)
-        first, second = edges.source_at[rows], edges.target_at[rows]
-        if not self.settings.directed:
-            first, second = np.minimum(first, second), np.maximum(first, second)
-        repeated = np.zeros(edges.within.size, dtype=bool)
-        repeated[rows[_occurred_before(first * (int(second.max(initial=0)) + 1) + second)]] = True
-        self.add(*at_rows(EDGES, "repeats an earlier edge: both count", repeated, severe=False))
-
-    def _inner(self, edges: _EdgeRows) -> tuple[Tensor, Tensor | None]:
-        """Return the edges within the party as positions, `[2, edges]`, and their weights."""
-        index = np.stack([edges.source_at[edges.within], edges.target_at[edges.within]])
-        weight = None if edges.weight is None else edges.weight[edges.within]
-        if not self.settings.directed:
-            back = index[0] != index[1]
-            index = np.concatenate([index, index[::-1, back]], axis=1)
-            weight = None if weight is None else np.concatenate([weight, weight[back]])
-        return torch.from_numpy(index), _weight(weight)
-
-    def _border(self, edges: _EdgeRows) -> tuple[Border | None, Tensor | None]:
-        """Return the edges across the border, and the row of each."""
-        if self.settings.partners is None:
-            return None, None
-        arrives = (edges.owner >= 0) & (edges.target_at >= 0)
-        leaves = (edges.owner >= 0) & (edges.source_at >= 0) & (not self.settings.directed)
-        rows = np.flatnonzero(arrives | leaves)
-        outer = torch.empty(rows.size, dtype=torch.long)
-        for end, here in ((edges.source, arrives), (edges.target, leaves)):
-            outer[torch.from_numpy(here[rows])] = self._id_numbers(end.take(pa.array(np.flatnonzero(here))))
-        border = Border(
-            torch.from_numpy(np.where(arrives, edges.target_at, edges.source_at)[rows]),
-            outer,
-            torch.from_numpy(edges.owner[rows]),
-            tuple(self.settings.partners),
-            None if edges.weight is None else _weight(edges.weight[rows]),
-        )
-        return border, torch.from_numpy(rows + 1)
-
-
-def _has(table: Any | None, column: str) -> bool:
-    return table is not None and column in table.column_names
-
-
-def _same_type(values: Any, names: Any) -> bool:
-    """Whether ids have the same type; a column without values matches every type."""
-    return bool(values.type == names.type) or not is_present(values).any()
-
-
-def _weight(values: Any) -> Tensor | None:
-    """Return weights with 1 where a row has none, or None if no row has one."""
-    if values is None or (values.size and np.isnan(values).all()):
-        return None
-    return torch.from_numpy(np.where(np.isnan(values), 1.0, values)).to(torch.get_default_dtype())
 
 
 def _classes_by_name(values: Any, names: Sequence[str]) -> Positions:
@@ -553,14 +389,5 @@ def _is_number(name: str) -> bool:
     return name in _BOOLEANS or name.removeprefix("-").isdecimal()
 
 
-def _repeats(values: Any) -> Mask:
-    """Return a mask of the rows whose value occurs in an earlier row."""
-    codes = np.asarray(to_array(pc.dictionary_encode(values)).indices.fill_null(-1).to_numpy(zero_copy_only=False))
-    return _occurred_before(codes) & (codes >= 0)
-
-
-def _occurred_before(codes: NDArray[Any]) -> Mask:
-    order = np.argsort(codes, kind="stable")
-    mask = np.zeros(codes.size, dtype=bool)
-    mask[order[1:][codes[order][1:] == codes[order][:-1]]] = True
-    return mask
+def _from_notes(notes: Sequence[dict[str, Any]]) -> list[Problem]:
+    return [Problem(**{**each, "rows": tuple(each["rows"])}) for each in notes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from isthmus import store, toml
 from isthmus.data import rows
-from isthmus.data.folder.reading import EDGES, GRAPHS, NODES
+from isthmus.data.folder.edges import ROWS as EDGE_ROWS
 from isthmus.data.folder.settings import FILE, FORMAT
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES, ROWS
 from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
 
@@ -51,7 +53,7 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
     folder.mkdir(parents=True)
     ids = torch.arange(party.nodes) if party.ids is None else party.ids
     labels = _label_columns(party)
-    features, declared = _feature_columns(party.graph.x)
+    declared = _declaration(party.graph.x)
     if party.structural is not None and party.structural.numel():
         all_features = party.structural.numel() == party.features
         declared["structural"] = all_features or party.structural.tolist()
@@ -66,14 +68,10 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
         "partners": None if party.border is None or party.ids is None else list(party.border.owners),
         "columns": {"x": declared},
     }
-    nodes: dict[str, Any] = {"id": pa.array(ids.numpy()), **features}
     if party.level == "graph":
         write_table(folder / GRAPHS, pa.table({"id": pa.array(np.arange(party.items)), **labels}))
-        nodes = {"graph": pa.array(party.graph.batch.numpy()), **nodes}
-    else:
-        nodes |= labels
-    write_table(folder / NODES, pa.table(nodes))
-    write_table(folder / EDGES, pa.table(_edge_columns(party, ids)))
+    _write_blocks(folder / NODES, _node_blocks(party, ids, {} if party.level == "graph" else labels))
+    _write_blocks(folder / EDGES, _edge_blocks(party, ids))
     store.write(folder / FILE, toml.dumps(settings))
 
 
@@ -137,6 +135,19 @@ def write_table(path: Path, table: pa.Table) -> None:
     store.write_with(path, partial(csv.write_csv if path.suffix == ".csv" else parquet.write_table, table))
 
 
+def _write_blocks(path: Path, blocks: Iterator[pa.Table]) -> None:
+    """Write a Parquet file block by block, so that no copy of the whole is ever in memory."""
+    from pyarrow import parquet
+
+    def write_to(temporary: Path) -> None:
+        first = next(blocks)
+        with parquet.ParquetWriter(temporary, first.schema) as file:
+            for block in itertools.chain([first], blocks):
+                file.write_table(block)
+
+    store.write_with(path, write_to)
+
+
 def _label_columns(party: Party) -> dict[str, Any]:
     """Return columns with labels and splits of the items."""
     y: Tensor = party.graph.y
@@ -153,38 +164,55 @@ def _label_columns(party: Party) -> dict[str, Any]:
     return {**tasks, "split": column}
 
 
-def _feature_columns(x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the features as one column of lists, or two if they are sparse, and their declaration in `party.toml`."""
-    width = int(x.size(1))
+def _starts(rows: int, block: int) -> range:
+    """Where blocks of rows begin; there is at least one block, even if it is empty."""
+    return range(0, max(rows, 1), block)
+
+
+def _node_blocks(party: Party, ids: Tensor, labels: dict[str, Any]) -> Iterator[pa.Table]:
+    for start in _starts(party.nodes, ROWS):
+        part = slice(start, min(start + ROWS, party.nodes))
+        graph = {"graph": pa.array(party.graph.batch[part].numpy())} if party.level == "graph" else {}
+        features = _feature_columns(rows.slice_rows(party.graph.x, part.start, part.stop))
+        given = {name: column.slice(start, part.stop - start) for name, column in labels.items()}
+        yield pa.table({**graph, "id": pa.array(ids[part].numpy()), **features, **given})
+
+
+def _declaration(x: Tensor) -> dict[str, Any]:
+    """Return what `party.toml` says of the features."""
+    return {"kind": "bag" if rows.is_sparse(x) else "vector", "width": int(x.size(1))}
+
+
+def _feature_columns(x: Tensor) -> dict[str, Any]:
+    """Return the features as one column of lists, or two if they are sparse."""
     if rows.is_sparse(x):
-        crow = x.crow_indices().numpy()
-        offsets = pa.array(crow, pa.int64())
+        offsets = pa.array(x.crow_indices().numpy(), pa.int64())
         at = pa.LargeListArray.from_arrays(offsets, pa.array(x.col_indices().numpy().astype(np.int32)))
         value = pa.LargeListArray.from_arrays(offsets, pa.array(x.values().numpy()))
-        return {"x.at": at, "x.value": value}, {"kind": "bag", "width": width}
-    offsets = pa.array(np.arange(x.size(0) + 1) * width, pa.int64())
-    values = pa.LargeListArray.from_arrays(offsets, pa.array(x.contiguous().view(-1).numpy()))
-    return {"x": values}, {"kind": "vector", "width": width}
+        return {"x.at": at, "x.value": value}
+    offsets = pa.array(np.arange(x.size(0) + 1) * x.size(1), pa.int64())
+    return {"x": pa.LargeListArray.from_arrays(offsets, pa.array(x.contiguous().view(-1).numpy()))}
 
 
-def _edge_columns(party: Party, ids: Tensor) -> dict[str, Any]:
-    """Return columns with the edges within the party, followed by those across its border."""
-    inner, border = ids[party.graph.edge_index], party.border
+def _edge_blocks(party: Party, ids: Tensor) -> Iterator[pa.Table]:
+    """Yield the edges within the party, followed by those across its border."""
+    edges, border = party.graph.edge_index, party.border
     weight = getattr(party.graph, "edge_weight", None)
-    count = inner.size(1)
-    if border is None:
-        columns = {"source": pa.array(inner[0].numpy()), "target": pa.array(inner[1].numpy())}
-        return columns if weight is None else {**columns, "weight": pa.array(weight.numpy())}
-    names = np.array([*border.owners, None], dtype=object)
-    owner = np.concatenate([np.full(count, -1), border.owner.numpy()])
-    columns = {
-        "source": pa.array(torch.cat([inner[0], border.outer]).numpy()),
-        "target": pa.array(torch.cat([inner[1], ids[border.inner]]).numpy()),
-        "owner": pa.array(names[owner], pa.string()),
-    }
-    if weight is not None or border.weight is not None:
-        parts = [(weight, count), (border.weight, len(border))]
-        known = np.concatenate([np.full(n, each is not None) for each, n in parts])
-        values = torch.cat([torch.zeros(n) if each is None else each for each, n in parts])
-        columns["weight"] = pa.array(values.numpy(), mask=~known)
-    return columns
+    kind = next((each.dtype for each in (weight, None if border is None else border.weight) if each is not None), None)
+
+    def block(source: Tensor, target: Tensor, owner: Any, weight: Tensor | None) -> pa.Table:
+        columns = {"source": pa.array(source.numpy()), "target": pa.array(target.numpy())}
+        if border is not None:
+            columns["owner"] = owner.cast(pa.string())
+        if kind is not None:
+            known = torch.zeros(source.numel()) if weight is None else weight
+            columns["weight"] = pa.array(known.to(kind).numpy(), mask=np.full(source.numel(), weight is None))
+        return pa.table(columns)
+
+    for start in _starts(edges.size(1), EDGE_ROWS):
+        part = slice(start, start + EDGE_ROWS)
+        ends = ids[edges[:, part]]
+        yield block(ends[0], ends[1], pa.nulls(ends.size(1)), None if weight is None else weight[part])
+    if border is not None and len(border):
+        owner = pa.array(border.owners, pa.string()).take(pa.array(border.owner.numpy()))
+        yield block(border.outer, ids[border.inner], owner, border.weight)

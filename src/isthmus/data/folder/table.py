@@ -1,0 +1,187 @@
+"""Read tables: whole, or block by block if they are large."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from isthmus.errors import IsthmusError
+
+NODES, EDGES, GRAPHS = "nodes.parquet", "edges.parquet", "graphs.parquet"
+NULLS = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]
+"""Texts that mean a missing value in a CSV file."""
+LARGE = 1 << 25
+"""Values from which columns stay in their file. Reading as many takes about a gigabyte of memory (eight bytes each, and
+three copies on the way), which every machine has that trains on them."""
+ROWS = 1 << 16
+"""Rows of nodes in a block: with a thousand features in double precision they take half a gigabyte."""
+BUFFER = 1 << 20
+"""Bytes of a column that are read from a file at a time."""
+
+
+class Unreadable(IsthmusError):  # noqa: N818 - names the file, not an event
+    """A file is absent or damaged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of a party folder.
+
+    Arguments:
+        path: its file.
+        column_names: names of the columns.
+        num_rows: number of rows.
+        memory: the columns that are in memory.
+        streamed: names of the columns that are read from the file whenever they are needed.
+    """
+
+    path: Path
+    column_names: Sequence[str]
+    num_rows: int
+    memory: Any
+    streamed: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, table: Any) -> Table:
+        """A table that is in memory."""
+        return cls(Path(), table.column_names, table.num_rows, table)
+
+    @classmethod
+    def open(cls, path: Path, *, without: Collection[str] = (), streamed: Collection[str] = ()) -> Table:
+        """The table in a Parquet or CSV file.
+
+        Arguments:
+            without: columns to leave out.
+            streamed: columns that stay in the file if they hold at least `LARGE` values together.
+        """
+        from pyarrow import parquet
+
+        if path.suffix.lower() == ".csv":
+            return cls.of(read_table(path, without=without))
+        try:
+            with parquet.ParquetFile(path) as file:
+                names = [name for name in file.schema_arrow.names if name not in without]
+                apart = [name for name in names if name in streamed and names.count(name) == 1]
+                apart = apart if apart and _count_values(file, apart) >= LARGE else []
+                kept = [name for name in names if name not in apart]
+                everything = len(kept) == len(file.schema_arrow.names)
+                memory = _validated(file.read(columns=None if everything else kept))
+                rows = file.metadata.num_rows
+        except Exception as error:  # a damaged file can raise almost any error in pyarrow
+            raise unreadable(path, error) from error
+        memory = memory.select([at for at, name in enumerate(memory.column_names) if name in kept])
+        return cls(path, names, rows, memory, apart)
+
+    def select(self, names: Sequence[str]) -> Table:
+        """The table with these columns only."""
+        memory = self.memory.select([name for name in self.memory.column_names if name in names])
+        return replace(self, column_names=names, memory=memory, streamed=[n for n in self.streamed if n in names])
+
+    def take(self, rows: Any) -> Table:
+        """These rows of a table that is in memory."""
+        return Table.of(self.memory.take(rows))
+
+    def column(self, name: str) -> Any:
+        """A column that is in memory."""
+        return self.memory.column(name)
+
+    def blocks(self, columns: Sequence[str], rows: int | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield parts of these columns, each with the number of rows before it.
+
+        Arguments:
+            rows: rows of a part, by default `ROWS`; the last part may have fewer.
+        """
+        rows = rows or ROWS
+        streamed = [name for name in columns if name in self.streamed]
+        known = self.memory.select([name for name in columns if name not in streamed])
+        if not streamed:
+            yield from ((at, known.slice(at, rows)) for at in range(0, max(self.num_rows, 1), rows))
+            return
+        start = 0
+        for block in _read_blocks(self.path, streamed, rows):
+            for name in known.column_names:
+                block = block.append_column(name, known.column(name).slice(start, block.num_rows))
+            yield start, block.select(columns)
+            start += block.num_rows
+
+
+def read_table(path: Path, *, without: Collection[str] = (), as_text: Collection[str] = ()) -> Any:
+    """Return a Parquet or CSV file as an Arrow table.
+
+    Arguments:
+        without: columns to leave out.
+        as_text: columns of a CSV file to read as texts, even if they look like numbers.
+    """
+    try:
+        table = _read_csv(path, as_text) if path.suffix.lower() == ".csv" else _read_parquet(path, without)
+        table.validate(full=True)  # finds texts that are not UTF-8, lists that end after their values, ...
+    except Exception as error:  # a damaged file can raise almost any error in pyarrow
+        raise unreadable(path, error) from error
+    return table.select([at for at, name in enumerate(table.column_names) if name not in without])
+
+
+def unreadable(path: Path, error: Exception) -> Unreadable:
+    """Return the error that a file cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return Unreadable(f"{path} does not exist")
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
+    return Unreadable(f"cannot read {path}: {reason}")
+
+
+def _read_csv(path: Path, as_text: Collection[str]) -> Any:
+    from pyarrow import csv
+
+    types = dict.fromkeys(as_text, pa.string())
+    options = csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, column_types=types)
+    return csv.read_csv(path, convert_options=options)
+
+
+def _read_parquet(path: Path, without: Collection[str]) -> Any:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        columns = [name for name in names if name not in without]
+        return file.read(columns=None if len(columns) == len(names) else columns)
+
+
+def _read_blocks(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
+    """Yield these columns of a Parquet file in tables of `rows` rows, whatever its row groups are."""
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
+            waiting, count = [], 0
+            for batch in file.iter_batches(rows, columns=columns):
+                waiting.append(pa.Table.from_batches([batch]).select(columns))
+                count += batch.num_rows
+                while count >= rows:
+                    together = pa.concat_tables(waiting)
+                    yield _validated(together.slice(0, rows))
+                    count -= rows
+                    waiting = [together.slice(rows)]
+            if count:
+                yield _validated(pa.concat_tables(waiting))
+    except Exception as error:
+        raise unreadable(path, error) from error
+
+
+def _validated(table: Any) -> Any:
+    table.validate(full=True)
+    return table
+
+
+def _count_values(file: Any, columns: Collection[str]) -> int:
+    """Count the values of these columns, those in lists one by one, from what the file says of itself."""
+    groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
+    chunks = (group.column(at) for group in groups for at in range(group.num_columns))
+    longest_first = sorted(file.schema_arrow.names, key=len, reverse=True)
+
+    def name_of(path: str) -> str:  # the values of lists in column "x" have a path such as "x.list.element"
+        return next((name for name in longest_first if f"{path}.".startswith(f"{name}.")), path)
+
+    return sum(chunk.num_values for chunk in chunks if name_of(chunk.path_in_schema) in columns)
