@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from coupled_parties import coupled, dense, small, started
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from isthmus.data.coupling import decouple
 from isthmus.data.party import Border, Party
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedavg import FedAvg
-from isthmus.methods.fedcog import FedCog
+from isthmus.methods.fedcog import FedCog, _scaled
 from isthmus.methods.fedcog_gcn import FedCogGcn
 from isthmus.methods.feddyn import FedDyn
 from isthmus.methods.fedgcn import FedGcn
@@ -180,3 +182,14 @@ def test_nodes_with_two_owners_are_refused():
     for method in (FedCog(rounds=1), FedCogGcn(rounds=1), FedGcn(rounds=1)):
         with pytest.raises(IsthmusError, match="is for graphs whose nodes have one owner each"):
             started(method, twice, Encoder.named("sgc" if isinstance(method, FedCog) else "gcn")())
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_scaling_a_matrix_gives_the_bits_of_the_products(kind):
+    draw = np.random.default_rng(0)
+    matrix = scipy.sparse.csr_array(scipy.sparse.random_array((60, 60), density=0.3, rng=draw))
+    left, right = draw.random((2, 60)).astype(kind)
+    due = (scipy.sparse.diags_array(left) @ matrix.astype(kind) @ scipy.sparse.diags_array(right)).tocsr()
+    found = _scaled(matrix, left, right)
+    for part in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(found, part), getattr(due, part))

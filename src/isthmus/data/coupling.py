@@ -203,11 +203,18 @@ def _receivers(
     return total, {str(owners[at]): nodes[sender == at] for at in np.unique(sender)}
 
 
-def _block_diagonal(blocks: Sequence[Any]) -> Any:
-    """One matrix with these along its diagonal."""
-    entries = np.cumsum([0, *[block.nnz for block in blocks]])
-    columns = np.cumsum([0, *[block.shape[1] for block in blocks]])
-    indptr = np.concatenate([[0], *[block.indptr[1:] + entries[at] for at, block in enumerate(blocks)]])
-    indices = np.concatenate([block.indices.astype(np.int64) + columns[at] for at, block in enumerate(blocks)])
-    data = np.concatenate([block.data for block in blocks])
-    return csr_array((data, indices, indptr), shape=(indptr.size - 1, int(columns[-1])))
+def _block_diagonal(blocks: list[Any]) -> Any:
+    """One matrix with these along its diagonal. The list loses its blocks, so that not all of them exist twice."""
+    entries = np.cumsum([0, *[block.nnz for block in blocks]], dtype=np.int64)
+    columns = np.cumsum([0, *[block.shape[1] for block in blocks]], dtype=np.int64)
+    lines = np.cumsum([0, *[block.shape[0] for block in blocks]])
+    kind = np.int32 if max(entries[-1], columns[-1]) < 2**31 else np.int64  # what scipy would choose
+    indices, indptr = np.empty(entries[-1], kind), np.zeros(lines[-1] + 1, kind)
+    data = np.empty(entries[-1], np.result_type(*[block.dtype for block in blocks]))
+    for at in range(len(blocks)):
+        block = blocks.pop(0)
+        own = slice(entries[at], entries[at + 1])
+        np.add(block.indices, columns[at], out=indices[own], casting="unsafe")
+        np.add(block.indptr[1:], entries[at], out=indptr[lines[at] + 1 : lines[at + 1] + 1], casting="unsafe")
+        data[own] = block.data
+    return csr_array((data, indices, indptr), shape=(int(lines[-1]), int(columns[-1])))

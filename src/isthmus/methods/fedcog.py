@@ -217,7 +217,7 @@ class _Hops:
         beta, self._gamma = ((coupling.degree**e).astype(kind) for e in (diffusion.right, diffusion.left))
         self.diffusion, self.hops = diffusion, [features]
         self.coupling = replace(coupling, inner=None, outer=None)
-        self._inner = (diags_array(self._gamma) @ coupling.inner.astype(kind) @ diags_array(beta)).tocsr()
+        self._inner = _scaled(coupling.inner, self._gamma, beta)
         self._outer = (coupling.outer.astype(kind) @ diags_array(beta)).tocsr()
         self._start = features if diffusion.restart else None
         self._half: Any = None
@@ -249,6 +249,14 @@ class _Hops:
         if not self.diffusion.needs_all_hops:
             self.hops.clear()
         self.hops.append(matrices.dense_if_faster(h))
+
+
+def _scaled(matrix: Any, left: Any, right: Any) -> Any:
+    """diag(left) matrix diag(right), without the copies of the two products."""
+    data = matrix.data.astype(left.dtype)
+    data *= np.repeat(left, np.diff(matrix.indptr))
+    data *= right[matrix.indices]
+    return csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def diffusion_of(module: nn.Module) -> Diffusion:

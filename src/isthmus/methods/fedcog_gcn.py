@@ -25,7 +25,7 @@ from isthmus.methods.base import Listing, Method, Model, State
 from isthmus.methods.fedcog import positions_of
 from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.methods.shared.neighbour_sums import Coupled
-from isthmus.nn.draws import Draws
+from isthmus.nn.draws import PartyDropout
 from isthmus.nn.encoders import Convolutions
 from isthmus.nn.products import Features, SparseProduct, grouped_linear, per_row
 from isthmus.nn.weights import Weights
@@ -133,7 +133,7 @@ class FedCogGcn(Method):
             else:
                 h = self._output(layer - 1, training).relu()
             if training and self.dropout:
-                with Draws(self.generators("dropout", layer), (self.cohort.sizes,)):
+                with PartyDropout(self.draws("dropout", layer), (self.cohort.sizes,)):
                     h = F.dropout(h, self.dropout)
             t = graph.scale * self._linear(h, layer)
             self._tape.halves.append(graph.inner @ t)

@@ -1,16 +1,20 @@
 import time
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from pools import broken, cuts, edges_of, graphs_of, make_pile, make_pool, members_of
+from torch_geometric.data import Data
 
 from isthmus.data import rows
+from isthmus.data.partition import cut
 from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.partition.labels import Random
 from isthmus.data.partition.overlap import Overlap
-from isthmus.data.party import SPLITS, pool_parties
+from isthmus.data.party import SPLITS, Border, Party, pool_parties
 
 
 @settings(max_examples=20)
@@ -120,6 +124,78 @@ def test_graphs_that_several_hold_are_whole_at_each(cut):
     for party, held in zip(parties, members_of(parties), strict=True):
         assert sorted(set(held)) == held
         assert list(graphs_of(party)) == [graphs[at] for at in held]
+
+
+def cut_one_by_one(whole, members, names, *, coupled):
+    """`cut_into_parties` of one graph, written out: edge after edge, party after party."""
+    edges, weights = whole.graph.edge_index.t().tolist(), whole.graph.get("edge_weight")
+    ids = torch.arange(whole.nodes) if whole.ids is None else whole.ids
+    held = [items.tolist() for items in members]
+    holder = {node: at for at in reversed(range(len(held))) for node in held[at]}
+    for name, items in zip(names, held, strict=True):
+        place = {node: at for at, node in enumerate(items)}
+        inside = [at for at, (source, target) in enumerate(edges) if source in place and target in place]
+        across = [
+            at for at, (source, target) in enumerate(edges) if source in holder.keys() - place and target in place
+        ]
+        owners = sorted({holder[edges[at][0]] for at in across})
+        weight = None if weights is None else weights[across]
+        columns = [
+            [place[edges[at][1]] for at in across],
+            [int(ids[edges[at][0]]) for at in across],
+            [owners.index(holder[edges[at][0]]) for at in across],
+        ]
+        border = Border(*(torch.tensor(column, dtype=torch.long) for column in columns), (), weight)
+        pairs = [[place[node] for node in edges[at]] for at in inside]
+        graph = Data(
+            x=rows.take(whole.graph.x, torch.tensor(items)),
+            edge_index=torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t().contiguous(),
+            y=whole.graph.y[items],
+            num_nodes=len(items),
+        )
+        if weights is not None:
+            graph.edge_weight = weights[inside]
+        yield Party(
+            name,
+            graph,
+            "node",
+            ids=ids[items],
+            border=replace(border, owners=tuple(names[at] for at in owners)) if coupled else None,
+            structural=whole.structural,
+            **{split: getattr(whole, split)[items] for split in SPLITS},
+        )
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2**16),
+    st.lists(st.lists(st.integers(0, 11), min_size=1, unique=True), min_size=1, max_size=8),
+    st.booleans(),
+    st.sampled_from([1, 12, cut.EDGES]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_cut_is_that_of_edge_after_edge(seed, held, coupled, together, sparse, weighted):
+    whole = replace(make_pool(seed, 12, sparse=sparse, weighted=weighted).party, structural=torch.tensor([1]))
+    whole = replace(whole, ids=torch.randperm(99, generator=torch.Generator().manual_seed(seed))[:12])
+    members, names = [torch.tensor(items) for items in held], [f"p{at}" for at in range(len(held))]
+    with patch.object(cut, "EDGES", together):
+        found = cut_into_parties(whole, members, names, coupled=coupled)
+    for party, due in zip(found, cut_one_by_one(whole, members, names, coupled=coupled), strict=True):
+        assert content_of(party) == content_of(due)
+        Party(**vars(party))  # it passes the checks
+
+
+def content_of(party):
+    """Every field of a party as plain values, with the type of every tensor."""
+
+    def plain(value):
+        if isinstance(value, torch.Tensor):
+            return str(value.dtype), rows.to_dense(value).tolist(), str(value.layout), list(value.shape)
+        return {name: plain(each) for name, each in vars(value).items()} if isinstance(value, Border) else value
+
+    graph = {key: plain(value) for key, value in party.graph.to_dict().items()}
+    return {name: plain(value) for name, value in vars(party).items()} | {"graph": graph}
 
 
 def test_items_stand_in_the_order_that_they_are_given_in():

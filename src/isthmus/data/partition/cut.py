@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,24 +28,56 @@ def cut_into_parties(whole: Party, members: Sequence[Tensor], names: Sequence[st
     return _cut_graph(whole, members, names, coupled=coupled)
 
 
+EDGES = 2**18
+"""Edges to the nodes of parties that are cut together: many small parties at once, a large one alone."""
+
+
 def _cut_graph(whole: Party, members: Sequence[Tensor], names: Sequence[str], *, coupled: bool) -> list[Party]:
     """Parties with the induced subgraphs, and the edges between them."""
     edges = _Edges(whole, members, names)
     parties = []
-    for name, items in zip(names, members, strict=True):
-        graph, border = edges.of_party(items, coupled=coupled)
-        graph.x, graph.y, graph.num_nodes = rows.take(whole.graph.x, items), whole.graph.y[items], items.numel()
-        masks = {split: getattr(whole, split)[items] for split in SPLITS}
-        parties.append(
-            Party(name, graph, "node", ids=edges.ids[items], border=border, structural=whole.structural, **masks)
-        )
+    for start, stop in _stretches(members, edges.arriving):
+        items, counts = torch.cat(list(members[start:stop])), [held.numel() for held in members[start:stop]]
+        columns = edges.of_parties(start, items, counts, coupled=coupled)
+        columns["x"] = rows.split_rows(rows.take(whole.graph.x, items), counts)
+        columns["y"] = _split(whole.graph.y[items], counts)
+        masks = {split: _split(getattr(whole, split)[items], counts) for split in SPLITS}
+        ids = _split(edges.ids[items], counts)
+        border = columns.pop("border", [None] * len(counts))
+        for at, count in enumerate(counts):
+            graph = Data(**{key: column[at] for key, column in columns.items()}, num_nodes=count)
+            own = {split: mask[at] for split, mask in masks.items()}
+            party = Party.unchecked(
+                names[start + at], graph, "node", ids=ids[at], border=border[at], structural=whole.structural, **own
+            )
+            parties.append(party)
     return parties
+
+
+def _stretches(members: Sequence[Tensor], arriving: Tensor) -> Iterator[tuple[int, int]]:
+    """Stretches of parties that are cut together, as first and stop.
+
+    No two parties of a stretch share an item, and at most `EDGES` edges arrive at a stretch of several parties.
+    """
+    items, party = torch.cat(list(members)), _party_of(members)
+    order = torch.argsort(items, stable=True)
+    again = items[order[1:]] == items[order[:-1]]
+    shared = torch.full((len(members),), -1)  # the last earlier party that shares an item
+    shared.scatter_reduce_(0, party[order[1:][again]], party[order[:-1][again]], "amax")
+    edges = torch.zeros(len(members), dtype=torch.long).index_add_(0, party, arriving[items]).tolist()
+    start, total = 0, 0
+    for at, (earlier, count) in enumerate(zip(shared.tolist(), edges, strict=True)):
+        total += count
+        if at > start and (earlier >= start or total > EDGES):
+            yield start, at
+            start, total = at, count
+    yield start, len(members)
 
 
 class _Edges:
     """The edges of the whole graph, sorted by target.
 
-    Finding the edges of one party then takes time in proportion to these, not to all edges.
+    Finding the edges of some parties then takes time in proportion to these, not to all edges.
     """
 
     def __init__(self, whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> None:
@@ -53,34 +87,80 @@ class _Edges:
         self.by_target = torch.argsort(self.edge_index[1], stable=True)
         self.arriving = torch.bincount(self.edge_index[1], minlength=whole.nodes)
         self.first = self.arriving.cumsum(0) - self.arriving
-        self.position = torch.full((whole.nodes,), -1)  # within the party of this call
-        self.holder = torch.full((whole.nodes,), -1)  # the first party with the node
-        for at in reversed(range(len(members))):
-            self.holder[members[at]] = at
+        self.position = torch.full((whole.nodes,), -1)  # among the nodes of this call
+        self.holder = torch.full((whole.nodes,), len(members))  # the first party with the node
+        self.holder.scatter_reduce_(0, torch.cat(list(members)), _party_of(members), "amin")
 
-    def of_party(self, nodes: Tensor, *, coupled: bool) -> tuple[Data, Border | None]:
-        """The edges between these nodes as a graph, and the border: edges to them from nodes of other parties."""
-        arriving = rows.concat_ranges(self.first[nodes], self.arriving[nodes])
-        edge = self.by_target[arriving].sort().values  # in the order of the whole graph
+    def of_parties(self, start: int, nodes: Tensor, counts: Sequence[int], *, coupled: bool) -> dict[str, list[Any]]:
+        """By party the edges between its nodes, their weights, and the border: edges from nodes of other parties.
+
+        Arguments:
+            start: the position of the first of these parties; the others follow it.
+            nodes: their nodes, all different, one party after another.
+            counts: the number of nodes of each party.
+        """
+        party = rows.party_of_rows(counts, nodes.device)
+        arriving = self.arriving[nodes]
+        edge = self.by_target[rows.concat_ranges(self.first[nodes], arriving)]
+        if len(counts) > 1:  # in the order of the parties, then of the whole graph
+            stride = self.edge_index.size(1)
+            edge = (party.repeat_interleave(arriving) * stride + edge).sort().values % stride
+        else:
+            edge = edge.sort().values
         self.position[nodes] = torch.arange(nodes.numel())
         source, target = self.position[self.edge_index[:, edge]]
         self.position[nodes] = -1
-        inside = source >= 0
-        graph = Data(edge_index=torch.stack([source[inside], target[inside]]))
+        of = party[target]
+        inside = (source >= 0) & (party[source] == of)
+        firsts = torch.tensor(counts).cumsum(0) - torch.tensor(counts)
+        target = target - firsts[of]
+        within = torch.bincount(of[inside], minlength=len(counts)).tolist()
+        columns: dict[str, list[Any]] = {
+            "edge_index": _split(torch.stack([source[inside] - firsts[of[inside]], target[inside]]), within, dim=1)
+        }
         if self.weight is not None:
-            graph.edge_weight = self.weight[edge[inside]]
-        return graph, self._border(edge[~inside], target[~inside]) if coupled else None
+            columns["edge_weight"] = _split(self.weight[edge[inside]], within)
+        if coupled:
+            outside = ~inside
+            columns["border"] = self._borders(edge[outside], target[outside], of[outside], len(counts))
+        return columns
 
-    def _border(self, edge: Tensor, inner: Tensor) -> Border:
-        """The edges to a party's nodes `inner` as its border, without those from nodes of no party."""
+    def _borders(self, edge: Tensor, inner: Tensor, party: Tensor, parties: int) -> list[Border]:
+        """The edges to the nodes `inner` of each party as its border, without those from nodes of no party."""
         outer = self.edge_index[0, edge]
-        owned = self.holder[outer] >= 0
-        edge, inner, outer = edge[owned], inner[owned], outer[owned]
-        holder = self.holder[outer]
-        across = torch.bincount(holder, minlength=len(self.names)) > 0
-        owners = tuple(self.names[at] for at in across.nonzero().flatten().tolist())
-        weight = None if self.weight is None else self.weight[edge]
-        return Border(inner, self.ids[outer], (across.cumsum(0) - 1)[holder], owners, weight)
+        owned = self.holder[outer] < len(self.names)
+        edge, inner, outer, party = edge[owned], inner[owned], outer[owned], party[owned]
+        pair = party * len(self.names) + self.holder[outer]
+        across, rank = _distinct(pair, parties * len(self.names))
+        per_party = torch.bincount(across // len(self.names), minlength=parties)
+        owner = rank - (per_party.cumsum(0) - per_party)[party]
+        named = [self.names[at] for at in (across % len(self.names)).tolist()]
+        ends = itertools.pairwise(itertools.accumulate(per_party.tolist(), initial=0))
+        owners = [tuple(named[first:stop]) for first, stop in ends]
+        counts = torch.bincount(party, minlength=parties).tolist()
+        weights = [None] * parties if self.weight is None else _split(self.weight[edge], counts)
+        each = (_split(values, counts) for values in (inner, self.ids[outer], owner))
+        return list(map(Border, *each, owners, weights))
+
+
+def _party_of(members: Sequence[Tensor]) -> Tensor:
+    """The party of every item of `torch.cat(members)`."""
+    return rows.party_of_rows([held.numel() for held in members], torch.device("cpu"))
+
+
+def _distinct(values: Tensor, stop: int) -> tuple[Tensor, Tensor]:
+    """The distinct ones of these numbers below `stop`, ascending, and the rank of each number among them."""
+    if values.numel() < stop:
+        distinct, rank = torch.unique(values, return_inverse=True)
+        return distinct, rank
+    present = torch.zeros(stop, dtype=torch.bool)  # a large party has few neighbours, and many edges to each
+    present[values] = True
+    return present.nonzero().flatten(), (present.cumsum(0) - 1)[values]
+
+
+def _split(values: Tensor, counts: Sequence[int], dim: int = 0) -> list[Tensor]:
+    """The part of each party, in memory of its own."""
+    return [part.clone(memory_format=torch.contiguous_format) for part in values.split(list(counts), dim=dim)]
 
 
 def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> list[Party]:
@@ -105,5 +185,5 @@ def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -
         graph.x = rows.slice_rows(block.x, int(starts[at]), int(starts[at + 1])).clone()
         graph.num_nodes, graph.num_graphs = int(nodes[at]), counts[at]
         splits = {split: part[at].clone() for split, part in masks.items()}
-        parties.append(Party(name, graph, "graph", structural=whole.structural, **splits))
+        parties.append(Party.unchecked(name, graph, "graph", structural=whole.structural, **splits))
     return parties

@@ -55,21 +55,26 @@ class Metis(Partition):
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
-        try:
-            import pymetis
-        except ImportError as error:
-            raise missing_extra("pymetis", "metis", "partition 'metis'") from error
-        if parties == 1:
-            return torch.zeros(pool.party.items, dtype=torch.long)
-        source, target = pool.party.graph.edge_index.numpy()
-        no_loop = source != target  # METIS allows no loops
-        ends = np.concatenate([source[no_loop], target[no_loop]]), np.concatenate([target[no_loop], source[no_loop]])
-        adjacency = coo_array((np.ones(ends[0].size, dtype=np.int8), ends), shape=(pool.party.items,) * 2).tocsr()
-        options = pymetis.Options(seed=int(numpy_generator(seed, "partition").integers(2**31)))
-        _, owner = pymetis.part_graph(
-            parties, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
-        )
-        return fill_empty_parties(torch.tensor(owner), parties)
+        drawn = int(numpy_generator(seed, "partition").integers(2**31))
+        found = metis_parts(pool.party.graph.edge_index, pool.party.items, parties, drawn, "partition 'metis'")
+        return found if parties == 1 else fill_empty_parties(found, parties)
+
+
+def metis_parts(edge_index: Tensor, nodes: int, parts: int, seed: int, what: str) -> Tensor:
+    """The part of every node in METIS' cut of a graph; `what` needs it."""
+    try:
+        import pymetis
+    except ImportError as error:
+        raise missing_extra("pymetis", "metis", what) from error
+    if parts == 1:
+        return torch.zeros(nodes, dtype=torch.long)
+    source, target = edge_index.numpy()
+    no_loop = source != target  # METIS allows no loops
+    ends = np.concatenate([source[no_loop], target[no_loop]]), np.concatenate([target[no_loop], source[no_loop]])
+    adjacency = coo_array((np.ones(ends[0].size, dtype=np.int8), ends), shape=(nodes, nodes)).tocsr()
+    options = pymetis.Options(seed=seed % 2**31)
+    _, part = pymetis.part_graph(parts, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options)
+    return torch.tensor(part)
 
 
 def _bandwidth_order(party: Party) -> list[int]:
