@@ -18,7 +18,7 @@ from isthmus.data.party import Cohort, Party, pool_parties
 from isthmus.data.pool import Pool
 from isthmus.data.rows import to_dense
 from isthmus.methods.training import LocalTraining, PartyOptimizer
-from isthmus.nn.draws import generator
+from isthmus.nn.draws import Draws, draws_of, seed_of
 from isthmus.nn.per_party import Leaf, PerParty, per_party
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.tasks.base import Step
@@ -139,6 +139,11 @@ def from_leaves(model: PerParty, leaves: Sequence[Leaf], values: Sequence[Tensor
     return stacks
 
 
+def draws_for(cohort: Cohort, *purpose: object) -> Draws:
+    """Draws that depend on each party's name."""
+    return Draws.seeded([seed_of(name) for name in cohort.names]).of(*purpose)
+
+
 def train_side_by_side(
     model: PerParty, parties: Sequence[Party], weights: Weights, options: LocalTraining | None = None
 ) -> Trained:
@@ -155,7 +160,7 @@ def train_side_by_side(
     optimizer = PartyOptimizer(options, leaves)
     found = None
     for step in range(options.epochs):
-        output = model(block, [generator(name, step) for name in cohort.names])
+        output = model(block, draws_for(cohort, step))
         losses = NodeClassification(classes=CLASSES).loss(Step(output[at], cohort.y[chosen], sizes, chosen))
         losses.sum().backward()
         if found is None:
@@ -201,7 +206,8 @@ def plain_batches(party: Party, options: LocalTraining, seed: int, answered: int
     items = party.train.nonzero().squeeze(1)
     if options.batch_size == 0 or not items.numel():
         return [items] if items.numel() else []
-    order = torch.randperm(items.numel(), generator=generator(seed, party.name, answered, "order", epoch))
+    draws = draws_of(seed, party.name).of_counts([answered]).of("order", epoch)
+    order = draws.order((items.numel(),))
     return items[order].split(options.batch_size)
 
 

@@ -29,6 +29,7 @@ from isthmus.methods.fedsage import (
     own_gradients,
     similar_nodes,
 )
+from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Encoder
 from isthmus.study.loop import Run
 from isthmus.study.setup import module_for, task_for
@@ -109,7 +110,7 @@ def test_another_encoder_is_refused(node_parties, method):
 def test_every_mean_is_over_enough_nodes(nodes, min_size, seed, sparse):
     source = torch.Generator().manual_seed(seed)
     x = torch.randint(3, (nodes, 4), generator=source).float()  # many ties
-    groups = similar_nodes(x.to_sparse_csr() if sparse else x, min_size, source)
+    groups = similar_nodes(x.to_sparse_csr() if sparse else x, min_size, draws_of(seed))
     if nodes < min_size:
         assert groups.numel() == 0
         assert means(x, groups).shape == (0, 4)
@@ -125,7 +126,7 @@ def test_every_mean_is_over_enough_nodes(nodes, min_size, seed, sparse):
 def test_of_a_large_graph_some_nodes_are_looked_at_at_a_time():
     source = torch.Generator().manual_seed(0)
     x = torch.randn(1203, 3, generator=source)
-    groups = similar_nodes(x, 5, source)
+    groups = similar_nodes(x, 5, draws_of(0))
     counts = torch.bincount(groups)
     assert groups.min() == 0
     assert 5 <= int(counts.min()) <= int(counts.max()) < 10
@@ -178,7 +179,7 @@ def test_a_partners_gradient_is_that_of_the_distance_to_its_nearest_mean(seed, i
     source = torch.Generator().manual_seed(seed)
     weights = {
         name: weight.double().requires_grad_()
-        for name, weight in NeighGen(width=3).start(4, source, torch.zeros(0)).items()
+        for name, weight in NeighGen(width=3).start(4, draws_of(seed), torch.zeros(0)).items()
         if name.startswith("feature")
     }
     given_, near = (torch.randn(n, w, generator=source).double() for n, w in ((inputs, 3), (targets, 4)))
@@ -196,7 +197,7 @@ def test_a_partners_gradient_is_that_of_the_distance_to_its_nearest_mean(seed, i
 
 
 def ground_of(party, min_size=1):
-    groups = similar_nodes(party.graph.x, min_size, torch.Generator().manual_seed(0))
+    groups = similar_nodes(party.graph.x, min_size, draws_of(0))
     return Ground.of(party, groups, 1.0, torch.device("cpu"))
 
 
@@ -208,11 +209,11 @@ def test_a_generator_learns_how_many_are_missing_and_what_they_are_like():
     graph = Data(x=x, edge_index=to_undirected(edges), y=kind)
     ground = ground_of(Party.of_graph("bank", graph))
     options = NeighGen(hide=0.5, width=8)
-    state = {"step": 0, "weights": options.start(2, source, x)}
+    state = {"step": 0, "weights": options.start(2, draws_of(0), x)}
     zeros = {name: torch.zeros_like(weight) for name, weight in state["weights"].items()}
     state |= {"first": zeros, "second": zeros}
-    for _ in range(120):
-        state = options.step(state, own_gradients(options, state["weights"], ground, source))
+    for step in range(240):
+        state = options.step(state, own_gradients(options, state["weights"], ground, draws_of(step)))
     z = encode(state["weights"], ground, ground.edges)
     assert int(options.counts(state["weights"], z).float().mean().round()) == 3  # of six neighbours half are hidden
     other = generate(state["weights"], z + torch.randn(z.shape, generator=source))
@@ -223,16 +224,16 @@ def test_hidden_nodes_are_no_part_of_what_the_encoder_reads():
     """The gradient of a step is one of the graph without its hidden nodes: theirs are targets alone."""
     party = make_node_parties((20,))[0]
     options = NeighGen(hide=0.5, width=4, weight_feature=0.0)
-    weights = options.start(FEATURES, torch.Generator().manual_seed(1), party.graph.x)
+    weights = options.start(FEATURES, draws_of(1), party.graph.x)
     hidden = torch.zeros(20, dtype=torch.bool)
-    hidden[torch.randperm(20, generator=torch.Generator().manual_seed(2))[:10]] = True
-    found = own_gradients(options, weights, ground_of(party), torch.Generator().manual_seed(2))
+    hidden[draws_of(2).of("hidden").some(20, 10)] = True
+    found = own_gradients(options, weights, ground_of(party), draws_of(2))
     party.graph.x[hidden] += 5.0
-    again = own_gradients(options, weights, ground_of(party), torch.Generator().manual_seed(2))
+    again = own_gradients(options, weights, ground_of(party), draws_of(2))
     for name, gradient in found.items():
         torch.testing.assert_close(again[name], gradient)
     party.graph.x[~hidden] += 5.0
-    other = own_gradients(options, weights, ground_of(party), torch.Generator().manual_seed(2))
+    other = own_gradients(options, weights, ground_of(party), draws_of(2))
     assert not torch.allclose(other["degree.weight"], found["degree.weight"])
 
 

@@ -9,6 +9,7 @@ from helpers import (
     apart,
     assert_close,
     assert_law,
+    draws_for,
     from_leaves,
     make_parties,
     plain_fit,
@@ -19,7 +20,6 @@ from helpers import (
 from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.draws import generator
 from isthmus.nn.encoders import Encoder, WeightedSage
 from isthmus.nn.per_party import per_party
 from isthmus.nn.weights import body_weights, initial_weights
@@ -135,7 +135,7 @@ def embedded(model, parties, weights):
     cohort = Cohort(tuple(parties))
     model.load(weights)
     leaves = model.start_training(cohort.block, [True] * len(parties), touched_rows=False)
-    output, h = model(cohort.block, [generator(name) for name in cohort.names], embed=True)
+    output, h = model(cohort.block, draws_for(cohort), embed=True)
     h.square().sum().backward()
     return output.detach(), h.detach(), from_leaves(model, leaves, [slope_of(leaf) for leaf in leaves])
 

@@ -13,6 +13,7 @@ from helpers import (
     apart,
     assert_close,
     assert_law,
+    draws_for,
     from_leaves,
     make_parties,
     train_side_by_side,
@@ -20,7 +21,6 @@ from helpers import (
 from isthmus.data.party import Block, Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining, PartyOptimizer
-from isthmus.nn.draws import generator
 from isthmus.nn.encoders import Gcn
 from isthmus.nn.per_party import PerParty, per_party
 from isthmus.nn.weights import initial_weights
@@ -88,7 +88,7 @@ def test_a_first_layer_is_trained_where_the_model_falls_back():
     for touched in (False, True):
         model = per_party(module, len(cohort))
         leaves = model.start_training(cohort.block, [True] * len(cohort), touched_rows=touched)
-        model(cohort.block, [generator(name) for name in cohort.names]).square().sum().backward()
+        model(cohort.block, draws_for(cohort)).square().sum().backward()
         assert not model.side_by_side
         assert all(leaf.tensor.grad is not None and leaf.tensor.grad.any() for leaf in leaves if "lin" in leaf.name)
 
@@ -98,8 +98,7 @@ def test_every_pass_draws_anew_from_a_partys_generator(name):
     module, cohort = build(name), Cohort(make_parties("node"))
     model = per_party(module, len(cohort))
     model.start_training(cohort.block, [True] * len(cohort), touched_rows=False)
-    generators = [generator(name) for name in cohort.names]
-    first, second = (model(cohort.block, generators) for _ in range(2))
+    first, second = (model(cohort.block, draws_for(cohort, at)) for at in range(2))
     for one, other in zip(first.split(cohort.items), second.split(cohort.items), strict=True):
         assert not torch.equal(one, other)
 
@@ -202,7 +201,7 @@ def test_weights_that_are_not_named_stay_as_they_were_bit_for_bit(name, given, s
     assert {leaf.name for leaf in leaves} == set(only)
     optimizer = PartyOptimizer(LocalTraining(optimizer="adam", weight_decay=0.1), leaves)
     for step in range(2):
-        model(cohort.block, [generator(name, step) for name in cohort.names]).square().sum().backward()
+        model(cohort.block, draws_for(cohort, step)).square().sum().backward()
         optimizer.step([True] * len(cohort))
     model.stop_training()
     assert {n for n, w in model.stacks().items() if not torch.equal(w, start[n].expand_as(w))} == set(only)
@@ -270,7 +269,7 @@ def fitted(cohort, trains, touched, options, pulls):
     optimizer = PartyOptimizer(options, leaves)
     elsewhere = {n: w + 1 for n, w in weights.items()}
     for step in range(3):
-        model(block, [generator(name, step) for name in cohort.names]).square().mean().backward()
+        model(block, draws_for(cohort, step)).square().mean().backward()
         for leaf, away in zip(leaves, model.like_leaves(leaves, elsewhere), strict=True):
             if pulls:
                 pull = 0.1 * (leaf.tensor.detach() - away)

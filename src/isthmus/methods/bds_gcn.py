@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -49,7 +48,6 @@ class BdsGcn(FedCogGcn):
             if not training:
                 return t
             if layer == 0:
-                sources = zip(self.cohort.sizes, self.generators("boundary"), strict=True)
-                drawn = torch.cat([torch.rand(nodes, 1, generator=source) for nodes, source in sources])
+                drawn = self.draws("boundary").uniform(self.cohort.sizes, 1)
                 self._factor = (drawn < self.method.boundary).to(t) / self.method.boundary
             return self._factor * t

@@ -114,6 +114,8 @@ def _edges(party: Party, ids: Tensor) -> tuple[Tensor, Tensor]:
 class SummedUp(nn.Module):
     """A graph convolution on inputs that are sums over neighbours already."""
 
+    hops = 0
+
     def __init__(self, conv: Any) -> None:
         super().__init__()
         self.lin, self.bias = conv.lin, conv.bias

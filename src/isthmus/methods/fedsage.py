@@ -25,7 +25,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.optimizer import Optimizer, server_step
-from isthmus.nn.draws import generator
+from isthmus.nn.draws import Draws, draws_of
 from isthmus.nn.products import Features, Propagation
 from isthmus.nn.weights import Weights
 from isthmus.options import Options
@@ -86,7 +86,7 @@ class NeighGen(Options):
     weight_feature: float = Field(1.0, ge=0)
     """Weight of the squared distance of a generated neighbour to the nearest real one, here and at each partner."""
 
-    def start(self, features: int, source: torch.Generator, like: Tensor) -> Weights:
+    def start(self, features: int, draws: Draws, like: Tensor) -> Weights:
         """Weights before training; at first fGen generates zeros."""
         width, inner = self.width, 2 * self.width
         shapes = {
@@ -96,7 +96,7 @@ class NeighGen(Options):
         }  # fmt: skip
         weights = {}
         for name, (out, into) in shapes.items():
-            uniform = torch.rand(out, into, generator=source, dtype=like.dtype) * 2 - 1
+            uniform = draws.of(name).uniform((out,), into, dtype=like.dtype) * 2 - 1
             weights[f"{name}.weight"] = (uniform * into**-0.5).to(like.device)
             if not name.startswith("encoder"):
                 weights[f"{name}.bias"] = like.new_zeros(out)
@@ -195,14 +195,15 @@ class FedSagePlus(FedSage):
             """Every party trains its generator alone."""
             options, scale, states, groups_of = self.method.neighgen, float(request["scale"]), [], []
             self.kept["scale"] = [scale] * len(self.cohort)
-            for party, source in zip(self.cohort.parties, self.generators("neighgen"), strict=True):
-                groups = similar_nodes(party.graph.x, self.method.min_size, source)
+            for at, party in enumerate(self.cohort.parties):
+                draws = self.draws("neighgen")[at]
+                groups = similar_nodes(party.graph.x, self.method.min_size, draws)
                 ground = Ground.of(party, groups, scale, self.hosted.device)
-                weights = options.start(party.features, source, ground.targets)
+                weights = options.start(party.features, draws, ground.targets)
                 zeros = {name: torch.zeros_like(weight) for name, weight in weights.items()}
                 state: dict[str, Any] = {"step": 0, "weights": weights, "first": zeros, "second": zeros}
-                for _ in range(options.epochs):
-                    state = options.step(state, own_gradients(options, state["weights"], ground, source))
+                for epoch in range(options.epochs):
+                    state = options.step(state, own_gradients(options, state["weights"], ground, draws.of(epoch)))
                 states.append(state)
                 groups_of.append(groups)
             self.kept["neighgen"], self.kept["groups"] = states, groups_of
@@ -212,12 +213,12 @@ class FedSagePlus(FedSage):
         def show(self, request: Payload) -> Mail:
             """Send fGen and its inputs to each partner."""
             options, letters = self.method.neighgen, []
-            each = zip(self._grounds(), self._weights(), request["partners"], self.generators("show"), strict=True)
-            for ground, weights, partners, source in each:
+            each = zip(self._grounds(), self._weights(), request["partners"], self.draws("show"), strict=True)
+            for ground, weights, partners, draws in each:
                 z = encode(weights, ground, ground.edges)
-                chosen = _drawn(ground.nodes, options.nodes, source).to(z.device)
+                chosen = draws.some(ground.nodes, options.nodes).to(z.device)
                 z = z[chosen].repeat_interleave(options.counts(weights, z[chosen]), dim=0)
-                letter = {"inputs": _noisy(z, source), "weights": _of_features(weights)}
+                letter = {"inputs": _noisy(z, draws), "weights": _of_features(weights)}
                 letters.append(dict.fromkeys(partners.split("/"), letter) if z.size(0) else {})
             return Mail(letters)
 
@@ -225,9 +226,9 @@ class FedSagePlus(FedSage):
         def compare(self, request: Payload) -> Mail:
             """Return to each party the gradient of its fGen, by distance to the nearest means here."""
             options, letters = self.method.neighgen, []
-            each = zip(self._grounds(), self.received("show"), self.generators("compare"), strict=True)
-            for ground, received, source in each:
-                chosen = _drawn(ground.targets.size(0), options.nodes, source).to(ground.targets.device)
+            each = zip(self._grounds(), self.received("show"), self.draws("compare"), strict=True)
+            for ground, received, draws in each:
+                chosen = draws.some(ground.targets.size(0), options.nodes).to(ground.targets.device)
                 targets = ground.targets[chosen]
                 answered = received.items() if targets.size(0) else ()
                 letters.append({who: others_gradients(one["weights"], one["inputs"], targets) for who, one in answered})
@@ -241,11 +242,11 @@ class FedSagePlus(FedSage):
                 self.kept.each("neighgen"),
                 self._grounds(),
                 self.received("compare"),
-                self.generators("learn"),
+                self.draws("learn"),
                 strict=True,
             )
-            for state, ground, received, source in each:
-                gradients = own_gradients(options, state["weights"], ground, source)
+            for state, ground, received, draws in each:
+                gradients = own_gradients(options, state["weights"], ground, draws)
                 for partner in sorted(received):
                     for name, gradient in received[partner].items():
                         gradients[name] = gradients[name] + options.weight_feature * gradient
@@ -257,10 +258,10 @@ class FedSagePlus(FedSage):
         def mend(self, request: Payload) -> Answer:
             """From here on the parties train on their mended graphs."""
             options, generated_parts = self.method.neighgen, []
-            for ground, weights, source in zip(self._grounds(), self._weights(), self.generators("mend"), strict=True):
+            for ground, weights, draws in zip(self._grounds(), self._weights(), self.draws("mend"), strict=True):
                 z = encode(weights, ground, ground.edges)
                 missing = options.counts(weights, z)
-                x = ground.scale * generate(weights, _noisy(z.repeat_interleave(missing, dim=0), source))
+                x = ground.scale * generate(weights, _noisy(z.repeat_interleave(missing, dim=0), draws))
                 generated_parts.append({"missing": missing, "x": x})
             self.kept["prepared"] = generated_parts
             self.invalidate()
@@ -293,7 +294,7 @@ def _values(x: Tensor) -> Tensor:
 def _partners(federation: Federation, count: int, at: int) -> Each:
     """For every party its partners in a round; each party is a partner equally often."""
     names = federation.parties
-    order = torch.randperm(len(names), generator=generator(federation.seed, "partners", at)).tolist()
+    order = draws_of(federation.seed, "partners", at).order((len(names),)).tolist()
     ring = [names[position] for position in order] * 2
     return Each({ring[k]: {"partners": "/".join(ring[k + 1 : k + 1 + count])} for k in range(len(names))})
 
@@ -336,21 +337,21 @@ class Ground:
         return means(self.x, self.groups) / self.scale
 
 
-def similar_nodes(x: Tensor, min_size: int, source: torch.Generator) -> Tensor:
+def similar_nodes(x: Tensor, min_size: int, draws: Draws) -> Tensor:
     """Group nodes with similar features, at least `min_size` in each; return each node's group, empty if there are
     fewer.
 
     The node farthest from the mean and those nearest to it are a group; then the same with the rest. A large graph is
     first split at random.
 
-    >>> similar_nodes(torch.tensor([[0.0], [9.0], [8.0], [1.0], [2.0]]), 2, torch.Generator()).tolist()
+    >>> similar_nodes(torch.tensor([[0.0], [9.0], [8.0], [1.0], [2.0]]), 2, draws_of(0)).tolist()
     [1, 0, 0, 1, 1]
     """
     nodes = x.size(0)
     if nodes < min_size:
         return torch.empty(0, dtype=torch.long)
     groups = torch.empty(nodes, dtype=torch.long)
-    parts = torch.randperm(nodes, generator=source).tensor_split(-(-nodes // max(MAX_COMPARED, 2 * min_size)))
+    parts = draws.order((nodes,)).tensor_split(-(-nodes // max(MAX_COMPARED, 2 * min_size)))
     first = 0
     for part in parts:
         part = part.sort().values
@@ -418,13 +419,13 @@ def _of_features(weights: Weights) -> Weights:
     return {name: weight for name, weight in weights.items() if name.startswith("feature")}
 
 
-def own_gradients(options: NeighGen, weights: Weights, ground: Ground, source: torch.Generator) -> Weights:
+def own_gradients(options: NeighGen, weights: Weights, ground: Ground, draws: Draws) -> Weights:
     """Gradients of a party's own loss in one step, with some of its nodes hidden."""
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     edges, device = ground.edges, ground.edges.device
     hidden = torch.zeros(ground.nodes, dtype=torch.bool)
     count = min(max(1, round(options.hide * ground.nodes)), ground.nodes - 1)
-    hidden[torch.randperm(ground.nodes, generator=source)[:count]] = True
+    hidden[draws.of("hidden").some(ground.nodes, count)] = True
     hidden = hidden.to(device)
     z = encode(weights, ground, edges[:, ~hidden[edges].any(0)])
     lost = edges[:, hidden[edges[0]] & ~hidden[edges[1]]]
@@ -432,10 +433,10 @@ def own_gradients(options: NeighGen, weights: Weights, ground: Ground, source: t
     loss = options.weight_degree * F.smooth_l1_loss(_degree(weights, z)[~hidden], missing[~hidden].to(z.dtype))
     if lost.size(1) and ground.groups.numel():
         chosen = lost[1].unique()
-        chosen = chosen[_drawn(chosen.numel(), options.nodes, source).to(device)]
-        known = _some_hidden(lost, chosen, options.most, source)
+        chosen = chosen[draws.of("chosen").some(chosen.numel(), options.nodes).to(device)]
+        known = _some_hidden(lost, chosen, options.most, draws.of("known"))
         row = torch.arange(chosen.numel(), device=device).repeat_interleave(missing[chosen].clamp(max=options.most))
-        x = generate(weights, _noisy(z[chosen[row]], source))
+        x = generate(weights, _noisy(z[chosen[row]], draws.of("noise")))
         near = torch.where(known >= 0, ground.groups[known], -1)[row]
         loss = loss + options.weight_feature * _distance(x, ground.targets, near)
     found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
@@ -462,9 +463,9 @@ def _distance(x: Tensor, targets: Tensor, near: Tensor) -> Tensor:
     return (x - targets[nearest]).square().mean()
 
 
-def _some_hidden(lost: Tensor, chosen: Tensor, most: int, source: torch.Generator) -> Tensor:
+def _some_hidden(lost: Tensor, chosen: Tensor, most: int, draws: Draws) -> Tensor:
     """Draw up to `most` hidden neighbours of each chosen node, `[chosen, most]`, -1 for none."""
-    order = torch.randperm(lost.size(1), generator=source).to(lost.device)
+    order = draws.order((lost.size(1),)).to(lost.device)
     lost = lost[:, order]
     lost = lost[:, torch.argsort(lost[1], stable=True)]
     place = torch.searchsorted(chosen, lost[1]).clamp(max=chosen.numel() - 1)
@@ -476,16 +477,9 @@ def _some_hidden(lost: Tensor, chosen: Tensor, most: int, source: torch.Generato
     return table
 
 
-def _drawn(count: int, most: int, source: torch.Generator) -> Tensor:
-    """Draw at most `most` of `count` positions, ascending."""
-    if count <= most:
-        return torch.arange(count)
-    return torch.randperm(count, generator=source)[:most].sort().values
-
-
-def _noisy(z: Tensor, source: torch.Generator) -> Tensor:
+def _noisy(z: Tensor, draws: Draws) -> Tensor:
     """z plus Gaussian noise of variance 1."""
-    return z + torch.randn(z.shape, generator=source, dtype=z.dtype).to(z.device)
+    return z + draws.of("noise").normal(z.shape[:1], z.size(1), dtype=z.dtype).to(z.device)
 
 
 # ---- mended graphs

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import Self, TypeAlias
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.data.party import Block, Cohort
+from isthmus.errors import IsthmusError
 from isthmus.federation.site import Site
+from isthmus.methods.batches import ClusterBatches, Read, read_neighbours
 from isthmus.methods.optimizer import Optimizer, PartyOptimizer
 from isthmus.nn.per_party import Leaf
 from isthmus.tasks.base import Step
@@ -20,20 +23,34 @@ Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 """What is added to the gradients of the leaves before each step: a proximal term, a control variate."""
 
 
-Read: TypeAlias = Callable[[Tensor, int, int], tuple[Block, Tensor | None]]
-"""Given a step's items, the epoch and the number of the step in it: the block to read, and the rows of the output that
-belong to the items; None where the loss takes all outputs."""
-
-
 class LocalTraining(Optimizer):
     """How a party trains on its own data; the optimiser is re-created every time."""
 
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
     batch_size: int = Field(0, ge=0)
-    """Training items per step; 0 takes all at once. Batches of nodes or pairs are computed on the full graph."""
+    """Training items per step; 0 takes all at once. A step on nodes or pairs reads what their outputs depend on: all
+    neighbours as many hops away as the model has layers, or the whole graph for a model that does not say how many."""
+    fan_out: tuple[int, ...] = ()
+    """Most neighbours that a step draws for a node: a number for each hop from the training nodes outwards, so one for
+    each layer of the model. Empty: all neighbours."""
+    clusters: int = Field(0, ge=0)
+    """Clusters into which METIS cuts a party's graph; a step then reads some of them in place of a batch of items.
+    0: no clusters."""
+    clusters_per_step: int = Field(1, ge=1)
+    """Clusters that a step reads."""
     clip: float = Field(0.0, ge=0)
     """Largest norm of a party's gradient; 0 does not clip."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_batches(self) -> Self:
+        if any(most < 1 for most in self.fan_out):
+            raise ValueError("fan_out has a number below 1: draw at least one neighbour per layer")
+        if self.clusters and (self.batch_size or self.fan_out):
+            raise ValueError("clusters are batches of their own: leave batch_size and fan_out out, or clusters")
+        if self.clusters_per_step > max(1, self.clusters):
+            raise ValueError(f"clusters_per_step is {self.clusters_per_step}, but clusters is {self.clusters}")
+        return self
 
     def fit(
         self,
@@ -69,6 +86,7 @@ class LocalTraining(Optimizer):
         trains = (items > 0).tolist()
         if not any(trains):
             return torch.zeros(len(cohort), dtype=torch.long)
+        read, batches = self._reader(site, read, embed)
         touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None
         # nodes that no path joins to a training node change nothing: most of a graph that was cut at random
         near = self.batch_size == 0 and model.keeps_to_components
@@ -80,11 +98,11 @@ class LocalTraining(Optimizer):
         optimizer = PartyOptimizer(self, leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)
         for epoch in range(first_epoch, first_epoch + self.epochs):
-            for at, chosen in enumerate(self._batches(site, epoch)):
+            for at, chosen in enumerate(batches(epoch)):
                 sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
                 active = [size > 0 for size in sizes]
                 block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active, near)
-                result = model(block, site.generators("dropout", epoch, at), embed=embed)
+                result = model(block, site.draws("dropout", epoch, at), embed=embed)
                 output, embedding = result if embed else (result, None)
                 if at_rows is not None:
                     output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]
@@ -99,6 +117,32 @@ class LocalTraining(Optimizer):
         site.after_training()
         return steps
 
+    def _reader(
+        self, site: Site, read: Read | None, embed: bool
+    ) -> tuple[Read | None, Callable[[int], Iterator[Tensor]]]:
+        """How to read what a step needs (None: as for full batches), and the steps of an epoch."""
+        batches = partial(self._batches, site)
+        graphs = site.cohort.level == "graph"
+        if (self.fan_out or self.clusters) and (graphs or read):
+            what = "fan_out" if self.fan_out else "clusters"
+            why = "is for one large graph per party" if graphs else "cannot be used here: the method reads whole graphs"
+            raise IsthmusError(f"local.{what} {why}: leave it out")
+        if self.clusters:
+            if site.cohort.level == "pair":
+                raise IsthmusError("local.clusters is for tasks on nodes: use local.batch_size and local.fan_out")
+            by_clusters = ClusterBatches(site, self.clusters, self.clusters_per_step)
+            return by_clusters.read, by_clusters.steps
+        if self.fan_out:
+            hops = site.model.hops
+            if hops not in (None, len(self.fan_out)):
+                raise IsthmusError(
+                    f"local.fan_out has {len(self.fan_out)} numbers and the model reads {hops} hops: give one per hop"
+                )
+            return read_neighbours(site, self.fan_out, embed=embed), batches
+        if self.batch_size and not read and not graphs and (reach := site.model.reach) is not None:
+            return read_neighbours(site, (None,) * reach, embed=embed), batches
+        return read, batches
+
     def _batches(self, site: Site, epoch: int) -> Iterator[Tensor]:
         """Positions of the items of each step; a party has its own order and as many steps as its items give."""
         mask = site.cohort.masks["train"]
@@ -106,15 +150,12 @@ class LocalTraining(Optimizer):
         if self.batch_size == 0:
             yield items
             return
-        parts = items.split(site.cohort.counts("train").tolist())
-        sources = site.generators("order", epoch)
-        orders = [
-            part[torch.randperm(part.numel(), generator=source).to(part.device)]
-            for part, source in zip(parts, sources, strict=True)
-        ]
-        batches = [order.split(self.batch_size) if order.numel() else () for order in orders]
-        for at in range(max(len(each) for each in batches)):
-            yield torch.cat([each[at].sort().values for each in batches if at < len(each)])
+        counts = site.cohort.counts("train")
+        order = site.draws("order", epoch).order(counts.tolist())
+        step = (torch.arange(order.numel()) - (counts.cumsum(0) - counts).repeat_interleave(counts)) // self.batch_size
+        step_of = torch.empty_like(step).scatter_(0, order, step)
+        by_step = torch.argsort(step_of, stable=True).to(items.device)
+        yield from items[by_step].split(torch.bincount(step_of).tolist())
 
 
 def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool], near: bool) -> tuple[Block, Tensor]:

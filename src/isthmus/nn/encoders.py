@@ -14,8 +14,9 @@ from torch_geometric import nn as gnn
 
 from isthmus.data.party import Level
 from isthmus.nn.diffusion import Diffusion
+from isthmus.nn.hops import of_layer, own_rows
 from isthmus.nn.products import EdgeValues, Propagation, mean_edges, normalised_edges, plain_edges
-from isthmus.nn.twins import REPEATED, Bank, twin
+from isthmus.nn.twins import REPEATED, Bank, propagates_by_matrix, twin
 from isthmus.options import Registered
 
 Pool = Literal["mean", "sum", "max"]
@@ -62,11 +63,32 @@ class Encoder(Registered):
 
 
 class MessagePassing(nn.Module):
-    """A model along edges. Without batch normalisation a row depends only on rows of its own component."""
+    """A model along edges. Without batch normalisation a row depends only on rows of its own component.
+
+    Attributes:
+        hops: how many hops of edges its layers read; None if it is not known.
+    """
+
+    hops: int | None = None
+
+    @property
+    def trims(self) -> bool:
+        """Whether its layers can leave out rows that the next ones do not need."""
+        return False
 
     @property
     def keeps_to_components(self) -> bool:
         return not any(isinstance(module, nn.BatchNorm1d) for module in self.modules())
+
+    @property
+    def takes_hops(self) -> bool:
+        """Whether layers can propagate by rows of a larger graph's matrices (see `isthmus.nn.hops`)."""
+        return all(propagates_by_matrix(layer) for layer in self.modules() if isinstance(layer, gnn.MessagePassing))
+
+    @property
+    def reach(self) -> int | None:
+        """How many hops of edges must be present for an output row to be as in the whole graph; None: all."""
+        return self.hops if self.keeps_to_components else None
 
 
 class Readout(nn.Module):
@@ -160,11 +182,25 @@ class Convolutions(MessagePassing):
         self.weighted = weighted
         self.first_layer = first_layer
 
-    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+    @property
+    def trims(self) -> bool:
+        return self.takes_hops and not self.concatenate and all(type(conv) in ONE_HOP for conv in self.convs)
+
+    @property
+    def hops(self) -> int | None:  # type: ignore[override]
+        hops = [hops_of_layer(conv) for conv in self.convs]
+        return None if None in hops else sum(each or 0 for each in hops)
+
+    @property
+    def reach(self) -> int | None:
+        # layers that normalise by what they see of a graph need all of it
+        return None if any(isinstance(layer, gnn.ChebConv) for layer in self.modules()) else super().reach
+
+    def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         last, outputs = len(self.convs) - 1, []
         for at, conv in enumerate(self.convs):
-            x = self.dropout(x)
-            x = conv(x, edge_index, edge_weight) if self.weighted else conv(x, edge_index)
+            x, edges = self.dropout(x), of_layer(edge_index, at, len(self.convs))
+            x = conv(x, edges, edge_weight) if self.weighted else conv(x, edges)
             if at < last or self.concatenate:
                 x = x.relu()
             outputs.append(x)
@@ -233,7 +269,7 @@ class WeightedSage(nn.Module):
         self.mean = Propagate(mean_edges)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return self.lin_l(self.mean(x, edge_index, edge_weight)) + self.lin_r(x)
+        return self.lin_l(self.mean(x, edge_index, edge_weight)) + self.lin_r(own_rows(x, edge_index))
 
 
 class Propagate(nn.Module):
@@ -292,7 +328,7 @@ class WeightedGin(nn.Module):
         self.sum = Propagate(plain_edges)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        return self.nn(self.itself(x) + self.sum(x, edge_index, edge_weight))
+        return self.nn(self.itself(own_rows(x, edge_index)) + self.sum(x, edge_index, edge_weight))
 
 
 class ScaledSelf(nn.Module):
@@ -307,6 +343,21 @@ class ScaledSelf(nn.Module):
 
 
 REPEATED[ScaledSelf] = ("eps",)
+
+ONE_HOP: tuple[type[nn.Module], ...] = (
+    gnn.GCNConv, gnn.SAGEConv, gnn.GINConv, gnn.GATConv, gnn.GraphConv, WeightedSage, WeightedGin, WeightedGat,
+)  # fmt: skip
+"""Convolutions that read the rows of a node and of its in-neighbours."""
+
+
+def hops_of_layer(conv: nn.Module) -> int | None:
+    """How many hops of edges a convolution reads, if that is known."""
+    if type(conv) in ONE_HOP:
+        return 1
+    if isinstance(conv, ChebFixed):
+        return len(conv.conv.lins) - 1
+    hops: int | None = conv.K if isinstance(conv, gnn.TAGConv) else getattr(conv, "hops", None)
+    return hops
 
 
 class Cheb(Encoder):
@@ -362,6 +413,7 @@ class Perceptron(MessagePassing):
 
     first_layer = "linears.0.weight"
     weighted = False
+    hops = 0
 
     def __init__(self, widths: list[tuple[int, int]], dropout: float) -> None:
         super().__init__()
@@ -410,6 +462,19 @@ class Diffused(MessagePassing):
         self.diffusion = diffusion
         self.diffused = False
 
+    @property
+    def takes_hops(self) -> bool:
+        return self.diffused
+
+    @property
+    def hops(self) -> int | None:  # type: ignore[override]
+        return 0 if self.diffused else self.diffusion.hops
+
+    @property
+    def reach(self) -> int | None:
+        # the degrees, by which features are diffused, need one hop more
+        return 0 if self.diffused else self.diffusion.hops + 1
+
 
 class Simplified(Diffused):
     """S^K X W + b. X W is propagated, because it is narrow: in PyG's order of the products a step on Cora, with 200
@@ -423,6 +488,14 @@ class Simplified(Diffused):
         self.linear = nn.Linear(features, out, bias=False)
         self.hop = Propagate(normalised_edges)
         self.bias = Bias(out)
+
+    @property
+    def takes_hops(self) -> bool:
+        return True
+
+    @property
+    def reach(self) -> int | None:
+        return self.hops
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         h = self.linear(x)
@@ -472,6 +545,7 @@ class Personalised(MessagePassing):
         self.perceptron = perceptron
         self.first_layer, self.head = f"perceptron.{perceptron.first_layer}", f"perceptron.{perceptron.head}"
         self.propagate = gnn.APPNP(hops, alpha)
+        self.hops = hops
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.propagate(self.perceptron(x), edge_index, edge_weight)
@@ -554,6 +628,7 @@ class GprBody(MessagePassing):
         self.first_layer, self.head = f"perceptron.{perceptron.first_layer}", f"perceptron.{perceptron.head}"
         self.hop = Propagate(normalised_edges)
         self.gamma = HopWeights(start)
+        self.hops = self.gamma.length - 1
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         hops = [self.perceptron(x)]
@@ -598,6 +673,7 @@ class LightBody(MessagePassing):
         self.dropout = nn.Dropout(dropout)
         self.embed = nn.Linear(features, hidden)
         self.convs = nn.ModuleList(gnn.LGConv() for _ in range(hops))
+        self.hops = hops
         self.head = nn.Linear(hidden, out)
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:

@@ -16,7 +16,8 @@ from torch.func import functional_call
 from isthmus.data import rows
 from isthmus.data.party import Block
 from isthmus.errors import IsthmusError, did_you_mean
-from isthmus.nn.draws import Draws
+from isthmus.nn.draws import Draws, PartyDropout
+from isthmus.nn.hops import Hops, RangeHop, hops_of
 from isthmus.nn.products import Columns, Features
 from isthmus.nn.stacks import FirstLayer, Stack, dense
 from isthmus.nn.twins import Bank, twin_of, without_caches
@@ -198,20 +199,40 @@ class PerParty:
         return getattr(self.module, "first_layer", None) if self.side_by_side else None
 
     @property
+    def takes_hops(self) -> bool:
+        """Whether the module's layers propagate by rows of a whole graph's matrices (see `Hop`)."""
+        return self.side_by_side and bool(getattr(self.module, "takes_hops", False))
+
+    @property
+    def trims(self) -> bool:
+        """Whether the module's layers leave out the rows that the seeds of a part do not need."""
+        return self.takes_hops and bool(getattr(self.module, "trims", False))
+
+    @property
+    def reach(self) -> int | None:
+        """How many hops of edges an output row depends on, if the module says so."""
+        reach: int | None = getattr(self.module, "reach", None)
+        return None if getattr(self.module, "takes_hops", False) and not self.side_by_side else reach
+
+    @property
+    def hops(self) -> int | None:
+        """How many hops of edges the module's layers read, if it says so."""
+        hops: int | None = getattr(self.module, "hops", None)
+        return hops
+
+    @property
     def keeps_to_components(self) -> bool:
         """Whether the module says that an output row depends only on rows of its own connected component."""
         return bool(getattr(self.module, "keeps_to_components", False))
 
     # ---- forward
 
-    def __call__(
-        self, block: Block, generators: Sequence[torch.Generator] | None = None, *, embed: bool = False
-    ) -> Any:
+    def __call__(self, block: Block, draws: Draws | None = None, *, embed: bool = False) -> Any:
         """The module's output for every row of the block: a tensor, or several, the rows of each party after party.
 
         Arguments:
             block: graphs of all parties; a party may be absent from it (size 0).
-            generators: one per party, for dropout; needed in training only.
+            draws: of the parties, for dropout; needed in training only. Another pass needs other draws.
             embed: return `(output, embedding)`. The embedding is what the module's head (see `head_of`) receives: a
                 row per node, or per graph, with its gradients.
         """
@@ -221,9 +242,9 @@ class PerParty:
             self._probe(block)
         run = self._together if self.side_by_side else self._one_by_one
         if not embed:
-            return run(block, generators)
+            return run(block, draws)
         with self._head_inputs(block.sizes) as inputs:
-            output = run(block, generators)
+            output = run(block, draws)
         return output, torch.cat(inputs)
 
     @contextmanager
@@ -270,22 +291,25 @@ class PerParty:
         finally:
             self.training = training
 
-    def _together(self, block: Block, generators: Sequence[torch.Generator] | None) -> Any:
+    def _together(self, block: Block, draws: Draws | None) -> Any:
         bank = self._bank
         bank.stacked = self._shared is None
         bank.weights = dict(self._shared if self._shared is not None else self._unfrozen())
         bank.layouts = (block.sizes, block.graphs) if block.graphs else (block.sizes,)
+        hops = hops_of(block) if self.takes_hops else None
+        if hops is not None:
+            bank.layouts += hops.layouts
         assert self._twin is not None
         self._twin.train(self.training)
         sparse = rows.is_sparse(block.x) and self.first_layer is not None
         x = self._features_of(block.x) if sparse else rows.to_dense(block.x)
         try:
-            with Draws(generators, bank.layouts) if self.training and generators is not None else nullcontext():
-                return self._twin(**self._inputs(block, x))
+            with PartyDropout(draws, bank.layouts) if self.training and draws is not None else nullcontext():
+                return self._twin(**self._inputs(block, x, hops))
         finally:
             bank.weights = {}
 
-    def _one_by_one(self, block: Block, generators: Sequence[torch.Generator] | None) -> Any:
+    def _one_by_one(self, block: Block, draws: Draws | None) -> Any:
         outputs = []
         self.module.train(self.training)
         for at, weights in enumerate(self._slices()):
@@ -294,10 +318,10 @@ class PerParty:
             part = block.for_party(at) if self.parties > 1 else block
             inputs = self._inputs(part, rows.to_dense(part.x))
             counters = {name: counter.clone() for name, counter in self._counters.items()}
-            with ExitStack() as draws:
-                if self.training and generators is not None:
-                    draws.enter_context(_seeded(generators[at]))
-                    draws.enter_context(Draws([generators[at]], (part.sizes,)))
+            with ExitStack() as drawing:
+                if self.training and draws is not None:
+                    drawing.enter_context(_seeded(draws[at]))
+                    drawing.enter_context(PartyDropout(draws[at], (part.sizes,)))
                 outputs.append(functional_call(self.module, weights | counters, kwargs=inputs))
         if isinstance(outputs[0], tuple):
             return tuple(torch.cat(each) for each in zip(*outputs, strict=True))
@@ -314,12 +338,12 @@ class PerParty:
         copies = {name: dense(self._stacks[name]).clone() for name in self._frozen if self.training}
         return {**self._stacks, **copies}
 
-    def _inputs(self, block: Block, x: Any) -> dict[str, Any]:
+    def _inputs(self, block: Block, x: Any, hops: Hops | RangeHop | None = None) -> dict[str, Any]:
         """The arguments that the module's `forward` names."""
         graphs = sum(block.graphs) if block.graphs else None
         offered = {
             "x": x,
-            "edge_index": block.edge_index,
+            "edge_index": block.edge_index if hops is None else hops,
             "edge_weight": block.edge_weight,
             "batch": block.batch,
             "batch_size": graphs,
@@ -350,10 +374,9 @@ class PerParty:
             for run in (trial._together, trial._one_by_one):
                 trial.load({name: value.clone() for name, value in weights.items()})
                 trial.training = training
-                sources = [torch.Generator().manual_seed(at) for at in range(2)]
                 try:
                     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                        outputs.append(run(pair, sources))
+                        outputs.append(run(pair, Draws.seeded(range(2))))
                 except Exception:
                     self.side_by_side = bool(outputs)  # if one by one fails too, the first real pass will say why
                     return
@@ -382,14 +405,11 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 @contextmanager
-def _seeded(source: torch.Generator) -> Iterator[None]:
-    """Within the `with`, torch's global draws follow a party's generator, which advances only if there were any."""
+def _seeded(draws: Draws) -> Iterator[None]:
+    """Within the `with`, torch's global draws, which a module of a user may use, are seeded by a party's draws."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=source.clone_state())))
-        before = torch.get_rng_state()
+        torch.manual_seed(int(draws.keys[0]) >> 1)
         yield
-        if not torch.equal(before, torch.get_rng_state()):
-            torch.randint(2**62, (1,), generator=source)
 
 
 def per_party(module: nn.Module, parties: int, device: torch.device | None = None) -> PerParty:
