@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from tests.deploy.real import until
 
 from command_line import RUN, Done, Isthmus
 from isthmus import __version__
@@ -319,6 +320,8 @@ MISTAKES = {
     "--set data.train=0 --unlabelled idle": "no party has a training label",
     "--unlabelled idl": "option 'unlabelled' is 'idl': input should be 'error' or 'idle'",
     "--device gpu": "unknown device 'gpu'",
+    "--jobs -1": "Invalid value for '--jobs': Input should be greater than or equal to 0",
+    "--jobs 2 --hosts a:1 --key k": "--jobs and --hosts exclude each other",
     "--resume": "--resume needs --out: give the folder of the study to continue",
     "--resume --out new": "holds no started study: run it without --resume",
     "cora": "there is no study file 'cora': to use the data set of that name, give --data cora",
@@ -473,6 +476,24 @@ def test_killed_process_goes_on_to_the_same_bits(isthmus: Isthmus, tmp_path: Pat
         each.pop("created")
         each["runs"][0].pop("seconds")
     assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_all_jobs_and_leaves_a_study_to_resume(isthmus: Isthmus, tmp_path: Path) -> None:
+    flags = ("run", *SMALL, "--rounds", "300", "--method", "fedavg,local", "--out", "out")
+    words = [sys.executable, "-c", SAVING, *flags, "--jobs", "2"]
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    state = tmp_path / "out" / ".state"
+    until("a checkpoint", lambda: any(state.glob("*.checkpoint")) or process.poll() is not None, 120)
+    own = [int(each) for each in children.read_text().split()]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "isthmus: stopped; continue with --resume\n")
+    assert len(own) >= 2
+    until("the end of its processes", lambda: not any(Path(f"/proc/{each}").exists() for each in own), 30)
+    assert isthmus(*flags, "--resume").code == 0
+    assert {"results.json", "weights/fedavg-0.safetensors"} <= files(tmp_path / "out")
 
 
 def test_the_package_runs_as_the_command() -> None:

@@ -1,0 +1,51 @@
+"""Lists of what is registered: what is read from the source is what the classes say, and PyTorch stays unloaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from isthmus.cli.listing import AUDITS, DATA_SETS, ENCODERS, METHODS, PARTITIONS, TASKS, Kind, read_summaries, summaries
+from isthmus.methods.base import Method
+
+KINDS = (METHODS, DATA_SETS, PARTITIONS, TASKS, ENCODERS, AUDITS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.command)
+def test_the_source_has_the_summaries_of_the_classes(kind: Kind) -> None:
+    built_in = {
+        name: each.describe()["summary"]
+        for name, each in kind.load().known().items()
+        if each.__module__.startswith("isthmus.")
+    }
+    assert list(read_summaries(kind).items()) == list(built_in.items())
+
+
+def test_a_method_of_the_users_own_is_listed() -> None:
+    class Mine(Method):
+        """My method."""
+
+        name = "listed-mine"
+
+    assert summaries(METHODS)["listed-mine"] == "My method."
+    Mine.name = ""  # takes it off the registry again
+
+
+def test_lists_and_help_import_no_torch() -> None:
+    code = f"""
+import json, sys
+from isthmus.cli.main import main
+for words in {[*([each.command] for each in KINDS), ["--help"], ["--version"], ["run", "--help"]]}:
+    sys.argv = ["isthmus", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 0
+print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert "fedavg" in done.stdout
+    assert {"torch", "torch_geometric", "numpy"}.isdisjoint(json.loads(done.stdout.splitlines()[-1]))
