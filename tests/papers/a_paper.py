@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from in_this_process import InThisProcess
 from isthmus.papers import running
 from isthmus.papers.plan import Table
 from isthmus.study.config import Study
@@ -112,11 +110,5 @@ def table(base: Path, name: str = "table1", **tables: str) -> Table:
 
 
 def run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tables run in a thread: processes take seconds to start."""
-
-    @contextmanager
-    def pool(processes: int) -> Iterator[ThreadPoolExecutor]:
-        with ThreadPoolExecutor(1) as executor:
-            yield executor
-
-    monkeypatch.setattr(running, "_pool", pool)
+    """Let tables run in this process."""
+    monkeypatch.setattr(running, "Processes", InThisProcess)

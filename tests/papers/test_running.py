@@ -18,6 +18,7 @@ from isthmus.papers import running
 from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
 from isthmus.papers.running import Progress, Runner
+from isthmus.study.processes import Send
 from isthmus.study.run import run_study
 
 
@@ -72,7 +73,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(at_once: None, tmp_path:
 def test_what_no_message_tells_is_named_by_its_kind(
     at_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(job: running.Job) -> dict[str, object]:
+    def broken(job: running.Job, send: Send) -> dict[str, object]:
         raise MemoryError(f"no room\nfor {job.cell.name}")
 
     monkeypatch.setattr(running, "run_job", broken)

@@ -58,3 +58,18 @@ def test_runs_that_were_there_before_are_not_due(clock: Clock) -> None:
     pace.run_started("fedavg", 2)
     pace.run_done("fedavg", 2, 20.0)
     assert pace.left_in_study() == 0.0
+
+
+def test_runs_side_by_side_share_what_is_due(clock: Clock) -> None:
+    pace = Pace({"fedavg": 10}, [0, 1, 2, 3, 4], clock)
+    pace.run_started("fedavg", 0)
+    pace.run_started("fedavg", 1)
+    clock.now = 4.0
+    pace.round_done("fedavg", 0, 2)
+    assert pace.left_in_run("fedavg", 0) == 16.0
+    assert pace.left_in_study() == 16.0 + 20.0 + 20.0, (
+        "the other run ends after 20 s, each that is due takes 20 s, two at a time"
+    )
+    pace.round_done("fedavg", 1, 4)
+    assert pace.left_in_run("fedavg", 1) == 6.0
+    assert pace.left_in_study() == 6.0 + 15.0 + 15.0

@@ -95,6 +95,19 @@ def test_progress_is_drawn_on_a_terminal_and_elsewhere_a_line_for_each_run(termi
     assert ("in 12.5 s" in out.getvalue()) == (not terminal)
 
 
+def test_old_bars_make_room_for_running_runs() -> None:
+    method = Method.named("fedavg")(rounds=5)
+    with TerminalProgress(Console(file=io.StringIO(), force_terminal=True, width=80, height=5)) as live:
+        live.study_started({"methods": [{"name": "fedavg", "rounds": 5, "patience": 0}], "seeds": list(range(9))})
+        for seed in range(6):
+            live.run_started(method, seed)
+            if seed > 0:
+                live.run_done(result("fedavg", seed - 1))
+        shown = [task.description for task in live._progress.tasks if task.visible]
+    assert shown[-1] == "fedavg, seed 5"
+    assert len(shown) <= 4
+
+
 @pytest.mark.parametrize(("patience", "word"), [(0, "about"), (3, "≤")])
 def test_the_time_left_in_the_run_and_the_study_is_shown(patience: int, word: str) -> None:
     method = Method.named("fedavg")(rounds=10, patience=patience)

@@ -21,7 +21,8 @@ from torch_geometric.nn import GCNConv
 
 import isthmus
 from helpers import make_graph_parties, make_node_parties
-from isthmus.data.describe import describe
+from in_this_process import InThisProcess
+from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import COLUMNS
@@ -31,7 +32,10 @@ from isthmus.methods.local import Local
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Gcn
+from isthmus.study import run as study_run
 from isthmus.study.config import Study, merge, read_toml
+from isthmus.study.loop import RunResult
+from isthmus.study.processes import ProcessKilled
 from isthmus.study.run import STATE, Watcher, run, run_study
 from isthmus.study.setup import module_for, task_for
 
@@ -285,6 +289,119 @@ def test_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, kill
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(IsthmusError, match=rf"cannot read {file}: .*delete the file to start that run again"):
         run_study(LONG, out, resume=True)
+
+
+# ---- side by side
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs run in this process."""
+    monkeypatch.setattr(study_run, "Processes", InThisProcess)
+
+
+class Listed(Watcher):
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def cut_made(self, seed: int, cut: CutDescription) -> None:
+        self.events.append(("cut_made", seed))
+
+    def run_started(self, method: Method, seed: int) -> None:
+        self.events.append(("run_started", seed, method.name))
+
+    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+        self.events.append(("round_done", seed, method.name, at, *sorted(metrics.items())))
+
+    def run_done(self, result: RunResult) -> None:
+        self.events.append(("run_done", result.seed, result.method))
+
+    def run_restored(self, result: RunResult) -> None:
+        self.events.append(("run_restored", result.seed, result.method))
+
+
+def test_jobs_give_the_same_results_and_events(two: Path, tmp_path: Path, here: None) -> None:
+    heard, in_turn = Listed(), Listed()
+    run_study(TWO, tmp_path / "jobs", jobs=2, watcher=heard)
+    run_study(TWO, watcher=in_turn)
+    assert outline(tmp_path / "jobs") == outline(two)
+    assert sorted(heard.events) == sorted(in_turn.events)
+    assert not (tmp_path / "jobs" / STATE).exists()
+
+
+def test_jobs_without_a_folder_write_nothing(tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(run_study(TWO, jobs=2).runs) == 4
+    assert not list(tmp_path.iterdir())
+
+
+def test_jobs_restore_finished_runs(tmp_path: Path, here: None, two: Path) -> None:
+    class Stopped(Listed):
+        def run_done(self, result: RunResult) -> None:
+            super().run_done(result)
+            if len([event for event in self.events if event[0] == "run_done"]) == 3:
+                raise KeyboardInterrupt
+
+    out, heard = tmp_path / "out", Listed()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(TWO, out, jobs=2, watcher=Stopped())
+    run_study(TWO, out, jobs=3, resume=True, watcher=heard)
+    assert [event[1:] for event in heard.events if event[0] == "run_restored"] == [
+        (0, "fedavg"), (0, "local"), (3, "fedavg"),
+    ]  # fmt: skip
+    assert [event[1:] for event in heard.events if event[0] == "run_done"] == [(3, "local")]
+    assert outline(out) == outline(two)
+
+
+def test_all_runs_restored_still_tell_the_cuts(tmp_path: Path, here: None, two: Path) -> None:
+    class Stopped(Watcher):
+        left = 4
+
+        def run_done(self, result: RunResult) -> None:
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(TWO, out, watcher=Stopped())
+    run_study(TWO, out, jobs=2, resume=True)
+    assert outline(out) == outline(two)
+
+
+def test_an_error_in_a_job_is_that_of_the_run(tmp_path: Path, here: None) -> None:
+    study = small(methods=[{"name": "fedgc", "min_contributors": 9}])
+    messages = []
+    for jobs in (1, 2):
+        with pytest.raises(IsthmusError) as caught:
+            run_study(study, tmp_path / "out", jobs=jobs)
+        messages.append(str(caught.value))
+        assert not (tmp_path / "out").exists()
+    assert messages[0] == messages[1]
+
+
+def test_jobs_and_hosts_exclude_each_other() -> None:
+    with pytest.raises(IsthmusError, match="jobs and hosts exclude each other"):
+        run_study(TWO, hosts=object(), jobs=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_bits_and_a_killed_one_resumes(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
+    out = tmp_path / "out"
+
+    class Killer(Watcher):
+        def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+            if (method.name, at) == ("local", 4):
+                os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+
+    with pytest.raises(ProcessKilled, match="a process was killed"):
+        run_study(LONG, out, jobs=2, watcher=Killer(), save_every=0.0)
+    assert not multiprocessing.active_children()
+    assert (out / STATE / "study").exists()
+    run_study(LONG, out, jobs=2, resume=True)
+    assert outline(out) == uninterrupted
 
 
 # ---- what is there is not overwritten

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json, console, print_kind, read_study, use_one_thread
+from isthmus.cli.common import Json, console, read_study, use_one_thread
+from isthmus.cli.listing import AUDITS, print_kind
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
@@ -92,9 +93,7 @@ def audits_command(
     as_json: Json = False,
 ) -> None:
     """List audits with their options."""
-    from isthmus.audit.base import Audit
-
-    print_kind(Audit, name, as_json)
+    print_kind(AUDITS, name, as_json)
 
 
 def _study_of_results(folder: Path, given: Mapping[str, Any]) -> Study:

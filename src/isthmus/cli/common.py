@@ -1,8 +1,7 @@
-"""What several commands share: reading a study from a file and flags, listing what is registered, the console."""
+"""What several commands share: reading a study from a file and flags, the console."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,32 +31,6 @@ def use_one_thread() -> None:
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-def print_kind(kind: Any, name: str | None, as_json: bool) -> None:
-    """Print everything registered under a kind, one line each; or one of them with its options."""
-    chosen = [kind.named(name)] if name else list(kind.known().values())
-    entries = [each.describe() for each in chosen]
-    if as_json:
-        typer.echo(json.dumps(entries, default=str))
-        return
-    from rich.markup import escape
-    from rich.table import Table
-
-    screen = console()
-    grid = Table.grid(padding=(0, 2))
-    for entry in entries:
-        grid.add_row(f"[bold]{entry['name']}[/bold]", escape(entry["summary"]))
-    screen.print(grid)
-    if not name:
-        command = f"{kind.kind.replace(' ', '')}s"
-        screen.print(f"\noptions of one: isthmus {command} NAME", highlight=False)
-        return
-    options = Table.grid(padding=(0, 2))
-    for option in entries[0]["options"]:
-        default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
-        options.add_row("   ", option["name"], escape(default), escape(option["help"]))
-    screen.print(options)
 
 
 def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study:

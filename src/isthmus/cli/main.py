@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli import listing
 from isthmus.cli.audit import audit_command, audits_command
-from isthmus.cli.common import Json, console, print_kind, read_study, use_one_thread
+from isthmus.cli.common import Json, console, read_study, use_one_thread
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.host import app as host_commands
+from isthmus.cli.listing import print_kind
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, ignore_library_warnings
 from isthmus.version import VERSION
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="Result folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over and delete the results in the folder.")] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="Number of runs side by side, in processes; 0: one per core.")] = 1,
     hosts: Annotated[str | None, typer.Option(help="Spread the parties over these machines: HOST:PORT,...")] = None,
     key: Annotated[Path | None, typer.Option(help="Key file of these machines (see isthmus host key).")] = None,
     watch: Annotated[
@@ -98,10 +100,14 @@ def run_command(
     )  # fmt: skip
     if (hosts is None) != (key is None):
         raise IsthmusError("--hosts and --key go together: give the machines and their key file")
+    if hosts is not None and jobs != 1:
+        raise IsthmusError("--jobs and --hosts exclude each other, because a host has one run at a time: leave out one")
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
     with _watchers(whole, port if watch else None, tensorboard, mlflow) as watchers:
-        _run(whole, out, resume=resume, force=force, as_json=as_json, hosts=hosts, key=key, watchers=watchers)
+        _run(
+            whole, out, resume=resume, force=force, as_json=as_json, jobs=jobs, hosts=hosts, key=key, watchers=watchers
+        )
 
 
 @app.command("describe")
@@ -218,41 +224,31 @@ app.command("audit")(audit_command)
 @app.command("methods")
 def methods_command(name: Name = None, as_json: Json = False) -> None:
     """List methods with their options."""
-    from isthmus.methods.base import Method
-
-    print_kind(Method, name, as_json)
+    print_kind(listing.METHODS, name, as_json)
 
 
 @app.command("datasets")
 def datasets_command(name: Name = None, as_json: Json = False) -> None:
     """List data sets with their options."""
-    from isthmus.data.pool import DataSet
-
-    print_kind(DataSet, name, as_json)
+    print_kind(listing.DATA_SETS, name, as_json)
 
 
 @app.command("partitions")
 def partitions_command(name: Name = None, as_json: Json = False) -> None:
     """List ways to cut data into parties, with their options."""
-    from isthmus.data.partition import Partition
-
-    print_kind(Partition, name, as_json)
+    print_kind(listing.PARTITIONS, name, as_json)
 
 
 @app.command("tasks")
 def tasks_command(name: Name = None, as_json: Json = False) -> None:
     """List tasks with their options."""
-    from isthmus.tasks.base import Task
-
-    print_kind(Task, name, as_json)
+    print_kind(listing.TASKS, name, as_json)
 
 
 @app.command("encoders")
 def encoders_command(name: Name = None, as_json: Json = False) -> None:
     """List encoders with their options."""
-    from isthmus.nn.encoders import Encoder
-
-    print_kind(Encoder, name, as_json)
+    print_kind(listing.ENCODERS, name, as_json)
 
 
 app.command("audits")(audits_command)
@@ -265,6 +261,7 @@ def _run(
     resume: bool,
     force: bool,
     as_json: bool,
+    jobs: int = 1,
     hosts: str | None = None,
     key: Path | None = None,
     watchers: Sequence[Watcher] = (),
@@ -278,7 +275,7 @@ def _run(
     try:
         with _connected(hosts, key) as machines, TerminalProgress(console(error=True)) as terminal:
             watcher = Watchers(terminal, *watchers)
-            results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=machines)
+            results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=machines, jobs=jobs)
     except KeyboardInterrupt:
         typer.echo(f"isthmus: stopped{'; continue with --resume' if out else ''}", err=True)
         raise typer.Exit(130) from None
@@ -335,9 +332,7 @@ def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
 
 def main() -> None:
     """Run the command line: an error is one line on standard error and exit code 2; `--debug` shows its traceback."""
-    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-    warnings.filterwarnings("ignore", message=".*torch_geometric.distributed.*")
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    ignore_library_warnings()
     debug = "--debug" in sys.argv
     if debug:  # at any position
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]

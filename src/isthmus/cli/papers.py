@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -67,7 +66,7 @@ def run_command(
     only: Annotated[
         list[str] | None, typer.Option(help="Some values of an axis: data=cora,acm; may be repeated.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes; by default one per core.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Number of processes; 0, the default, is one per core.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Run a table, cell by cell, and show it; every run is saved at once."""
@@ -75,8 +74,8 @@ def run_command(
     from isthmus.papers.markdown import Bar, markdown
     from isthmus.papers.running import Runner
     from isthmus.papers.shelf import entry
+    from isthmus.study.processes import count_processes
 
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that compute
     which = entry(folder, name)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -90,7 +89,7 @@ def run_command(
         if force:
             runner.discard()
         try:
-            failed = runner.run(jobs or os.cpu_count() or 1)
+            failed = runner.run(count_processes(jobs))
         except KeyboardInterrupt:
             typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
             raise typer.Exit(130) from None

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import datetime
 import json
-import multiprocessing
-import os
-import signal
 import statistics
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from pathlib import Path
-from threading import Thread
 from typing import Any
-
-import torch
 
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.papers.claims import check_values
@@ -28,6 +20,7 @@ from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
 from isthmus.papers.plan import Cell, Table, nested
 from isthmus.papers.results import TableResults
+from isthmus.study.processes import Processes, Send
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ class Runner:
 
     def run(self, processes: int) -> list[str]:
         """Run everything, in so many processes; return a line for each failed run."""
-        with _pool(processes) as pool:
+        with Processes(processes) as pool:
             failed = self._all(pool, list(self._trials()), processes)
             failed += self._all(pool, list(self._runs()), processes)
         for folder in (self.state, self.state.parent):
@@ -143,25 +136,20 @@ class Runner:
         mark = zlib.crc32(f"{cell.name} {trial}".encode())
         return Job(cell, seed, trial, options, metrics, how, self.state / f"{cell.digest}-{mark}-{seed}.checkpoint")
 
-    def _all(self, pool: ProcessPoolExecutor, jobs: Sequence[Job], processes: int) -> list[str]:
+    def _all(self, pool: Processes, jobs: Sequence[Job], processes: int) -> list[str]:
         """Run these jobs, and save each result at once."""
         failed: list[str] = []
-        left = {pool.submit(run_job, job): job for job in jobs}
-        self.on_progress(Progress(0, len(jobs), self._seconds(left.values(), processes)))
-        for done in as_completed(list(left)):
-            job = left.pop(done)
+        left = list(jobs)
+        self.on_progress(Progress(0, len(jobs), self._seconds(left, processes)))
+        for job, done in pool.run(run_job, jobs):
+            left.remove(job)
             line = self._collect(job, done, failed)
-            self.on_progress(Progress(len(jobs) - len(left), len(jobs), self._seconds(left.values(), processes), line))
+            self.on_progress(Progress(len(jobs) - len(left), len(jobs), self._seconds(left, processes), line))
         return failed
 
     def _collect(self, job: Job, done: Future[dict[str, Any]], failed: list[str]) -> str:
         try:
             run = done.result()
-        except BrokenProcessPool as error:
-            raise IsthmusError(
-                f"{job.name}: a process was killed, perhaps because memory ran out; finished runs are saved: "
-                "run again with --resume and fewer --jobs"
-            ) from error
         except Exception as error:  # a failed cell must not stop the others
             kind = "" if isinstance(error, IsthmusError) else f"{type(error).__name__}: "
             failed.append(f"{job.name}: {kind}{' '.join(str(error).split())[:300]}")
@@ -175,7 +163,7 @@ class Runner:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in run["figures"].items())
         return f"{job.name}: {figures}, in {run['seconds']:.1f} s"
 
-    def _seconds(self, jobs: Any, processes: int) -> float | None:
+    def _seconds(self, jobs: Sequence[Job], processes: int) -> float | None:
         """Estimate the time until these jobs end from the means of their cells."""
         means = {name: statistics.fmean(seconds) for name, seconds in self.seconds.items()}
         if not means:
@@ -184,34 +172,7 @@ class Runner:
         return sum(means.get(job.cell.name, other) for job in jobs) / processes
 
 
-@contextmanager
-def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one thread each; after an interrupt it does not wait for them."""
-    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_set_up_process)
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
-    pool.shutdown()
-
-
-def _set_up_process() -> None:
-    """Use one thread, which is fastest for small kernels, and end when the parent process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    if (parent := multiprocessing.parent_process()) is not None:
-        Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
-
-
-def _exit_after(sentinel: Any) -> None:
-    connection.wait([sentinel])
-    os._exit(1)
-
-
-def run_job(job: Job) -> dict[str, Any]:
+def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Run a job, from its checkpoint if there is one, and return its entry in the results."""
     began = time.perf_counter()
     measured = job.measure.run(job.cell.study_for(job.seed, nested(job.options)), job.seed, job.checkpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heapreplace
 from statistics import fmean
 from typing import Any
 
@@ -12,7 +13,9 @@ Key = tuple[str, int]
 
 
 class Pace:
-    """Estimates the seconds left, for the current run and the whole study. A run that stops early takes less.
+    """Estimates the seconds left, for each current run and the whole study. A run that stops early takes less.
+
+    As many runs are expected side by side as there were at most.
 
     Arguments:
         rounds: for each method.
@@ -31,8 +34,9 @@ class Pace:
         self, rounds: Mapping[str, int], seeds: Iterable[int], clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._rounds, self._clock = rounds, clock
-        self._due = {(method, seed) for seed in seeds for method in rounds}
+        self._due = {(method, seed): None for seed in seeds for method in rounds}  # in the order of the study
         self._times: dict[Key, list[tuple[int, float]]] = {}
+        self._side_by_side = 1
         self._seconds: dict[str, list[float]] = {}
 
     @classmethod
@@ -41,15 +45,16 @@ class Pace:
         return cls({each["name"]: each["rounds"] for each in study["methods"]}, study["seeds"])
 
     def run_started(self, method: str, seed: int) -> None:
-        self._due.discard((method, seed))
-        self._times = {(method, seed): [(0, self._clock())]}  # runs come one after another
+        self._due.pop((method, seed), None)
+        self._times[method, seed] = [(0, self._clock())]
+        self._side_by_side = max(self._side_by_side, len(self._times))
 
     def round_done(self, method: str, seed: int, round_: int) -> None:
         self._times[method, seed].append((round_, self._clock()))
 
     def run_done(self, method: str, seed: int, seconds: float | None = None) -> None:
         """Take note of a finished run; one without seconds was restored and says nothing about the pace."""
-        self._due.discard((method, seed))
+        self._due.pop((method, seed), None)
         self._times.pop((method, seed), None)
         if seconds is not None and method in self._rounds:
             self._seconds.setdefault(method, []).append(seconds)
@@ -64,12 +69,20 @@ class Pace:
 
     def left_in_study(self) -> float | None:
         """`None` before any round is done."""
-        current = [self.left_in_run(*key) for key in self._times]
         a_round = self._seconds_of_a_round()
-        if None in current or a_round is None:
+        if a_round is None:
             return None
-        due = [fmean(self._seconds.get(method) or [a_round * self._rounds[method]]) for method, _ in self._due]
-        return sum(each for each in current if each is not None) + sum(due)
+
+        def whole(method: str) -> float:
+            return fmean(self._seconds.get(method) or [a_round * self._rounds.get(method, 0)])
+
+        current = [self.left_in_run(*key) for key in self._times]
+        runs = [whole(key[0]) if left is None else left for key, left in zip(self._times, current, strict=True)]
+        ends = [0.0] * max(0, self._side_by_side - len(runs)) + runs
+        heapify(ends)
+        for method, _ in self._due:
+            heapreplace(ends, ends[0] + whole(method))  # the next run starts when the first of the current ones ends
+        return max(ends)
 
     def _seconds_of_a_round(self) -> float | None:
         """The mean over all methods, for those that have not had a run yet."""

@@ -107,10 +107,18 @@ class TerminalProgress(ProgressBars, Watcher):
         bar = self._bars[result.method, result.seed]
         self._progress.update(bar, total=max(1, result.rounds), completed=result.rounds, left="")
         self._progress.update(self._whole, advance=1, left=self._left(self._pace.left_in_study(), stops=self._stops))
+        self._hide_finished()
         if not self._console.is_terminal:
             rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
             line = f"{result.method}, seed {result.seed}: {rounds} in {result.seconds:.1f} s"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _hide_finished(self) -> None:
+        """Hide the oldest bars of finished runs if there are more bars than lines."""
+        shown = [bar for bar in self._progress.tasks if bar.visible]
+        finished = [bar for bar in shown if bar.finished and bar.id != self._whole]
+        for bar in finished[: max(0, len(shown) - self._console.height + 2)]:
+            self._progress.update(bar.id, visible=False)
 
     def _bar(self, name: str, total: int, unit: str, visible: bool = True) -> TaskID:
         return self._progress.add_task(name, total=total, unit=unit, left="", metric="", visible=visible)

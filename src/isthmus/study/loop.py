@@ -20,6 +20,7 @@ from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
 from isthmus.federation.site import Site
+from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import Transport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
@@ -158,7 +159,7 @@ class Run:
             quorum=method.quorum,
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
-            watch=self._watch if parties and method.role != "pooled" else None,
+            watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
         )
 
     def go(self) -> RunResult:
@@ -201,8 +202,8 @@ class Run:
         if isinstance(counts, Answers):
             replies = [Reply.of_one(party, answer) for party, answer in counts.items()]
             if self.method.role != "pooled":
-                self._watch("evaluate", replies)
-            counts = PlainTotal(replies, list(counts))
+                self._watch(replies)
+            counts = PlainTotal(replies, self.federation.positions)
         found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
@@ -223,16 +224,15 @@ class Run:
         if self.on_round is not None:
             self.on_round(state.round, metrics)
 
-    def _watch(self, action: str, replies: Sequence[Reply]) -> None:
+    def _watch(self, replies: Sequence[Reply]) -> None:
         """Keep each party's test counts of the last evaluation."""
-        if action == "evaluate":
-            self._tested = [
-                {
-                    "parties": list(reply.parties),
-                    "counts": {name: column for name, column in reply.columns.items() if name.startswith("test/")},
-                }
-                for reply in replies
-            ]
+        self._tested = [
+            {
+                "parties": list(reply.parties),
+                "counts": {name: column for name, column in reply.columns.items() if name.startswith("test/")},
+            }
+            for reply in replies
+        ]
 
     def _saved(self, models: Models) -> dict[str, Any]:
         """The models of this round as they are saved, each under its owner; a federation's parties write their own."""
@@ -266,7 +266,7 @@ class Run:
         reply = self.whole.answer("evaluate", {"weights": models.shared}, asked)
         if not reply.parties:  # a party's data may not fit; the ledger has named that party
             return {}
-        counts = PlainTotal([reply], asked)
+        counts = PlainTotal([reply], positions_of(asked))
         return {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
 
     def _draw(self, whole: Site, state: State) -> None:

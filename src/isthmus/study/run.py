@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,6 +22,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_distinct, merge
 from isthmus.study.loop import OnRound, Run, RunResult
+from isthmus.study.processes import Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.setup import check_labelled, module_for, task_of
 from isthmus.tasks.base import Task
@@ -74,6 +78,7 @@ def run_study(
     watcher: Watcher | None = None,
     save_every: float = 2.0,
     hosts: Machines | None = None,
+    jobs: int = 1,
 ) -> Results:
     """Run all of a study.
 
@@ -83,7 +88,12 @@ def run_study(
         force: start over although `out` holds results.
         save_every: least seconds between checkpoints; 0 saves after every round.
         hosts: machines to spread the parties over; without them, all parties are in this process.
+        jobs: number of runs side by side, each in a process with one thread; 0 for one per core. A script must call
+            this below `if __name__ == "__main__":`, because every process imports the script.
     """
+    processes = count_processes(jobs)
+    if hosts is not None and processes > 1:
+        raise IsthmusError("jobs and hosts exclude each other, because a host has one run at a time: leave out one")
     watcher = watcher or Watcher()
     out = None if out is None else Path(out)
     methods = study.method_list()
@@ -93,6 +103,7 @@ def run_study(
     if out is not None:
         prepare_folder(out, resolved, resume=resume, force=force)
     watcher.study_started(resolved)
+    state = None if out is None else out / STATE
     runs: list[RunResult] = []
     cuts: dict[int, CutDescription] = {}
 
@@ -102,11 +113,18 @@ def run_study(
         return build_run(study, method, seed, loaded, save_every=save_every, **options).go()
 
     try:
-        for seed in study.seeds:
-            loaded = first if seed == study.seeds[0] else study.load(seed)
-            cuts[seed] = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
-            watcher.cut_made(seed, cuts[seed])
-            runs += run_methods(methods, seed, train, watcher, None if out is None else out / STATE)
+        if processes > 1:
+            cuts[study.seeds[0]] = _describe(first)
+            del first  # every process loads its own
+            runs = _run_side_by_side(study, processes, cuts, watcher, state, save_every)
+        else:
+            for seed in study.seeds:
+                loaded = first if seed == study.seeds[0] else study.load(seed)
+                cuts[seed] = _describe(loaded)
+                watcher.cut_made(seed, cuts[seed])
+                runs += run_methods(methods, seed, train, watcher, state)
+    except ProcessKilled:
+        raise
     except IsthmusError:
         if out is not None:
             _discard_unless_started(out, existed)
@@ -136,19 +154,130 @@ def run_methods(
     """
     runs = []
     for method in methods:
-        finished = None if state is None else state / f"{method.name}-{seed}.run"
-        if finished is not None and finished.exists():
-            runs.append(RunResult.of_dump(store.load(finished)))
-            watcher.run_restored(runs[-1])
+        if (restored := _restore_run(state, method, seed, watcher)) is not None:
+            runs.append(restored)
             continue
         watcher.run_started(method, seed)
-        checkpoint = None if finished is None else finished.with_suffix(".checkpoint")
-        runs.append(train(method, seed, checkpoint=checkpoint, on_round=partial(watcher.round_done, method, seed)))
-        if finished is not None:
-            store.save(finished, runs[-1].dump())
-            finished.with_suffix(".checkpoint").unlink(missing_ok=True)
-        watcher.run_done(runs[-1])
+        on_round = partial(watcher.round_done, method, seed)
+        runs.append(train(method, seed, checkpoint=_checkpoint(state, method, seed), on_round=on_round))
+        _finish_run(state, method, runs[-1], watcher)
     return runs
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study, as plain values from which a process starts it.
+
+    Attributes:
+        study: as JSON.
+        modules: the modules that define what the study names; some may be the user's own.
+        checkpoint: see `Run`, like `save_every`.
+    """
+
+    study: str
+    modules: frozenset[str]
+    method: str
+    seed: int
+    checkpoint: Path | None
+    save_every: float
+
+
+def _run_side_by_side(
+    study: Study,
+    processes: int,
+    cuts: dict[int, CutDescription],
+    watcher: Watcher,
+    state: Path | None,
+    save_every: float,
+) -> list[RunResult]:
+    """Run every method with every seed in processes and return the results; the cuts that they made are added."""
+    methods = {method.name: method for method in study.method_list()}
+    named = [study.data_set(), study.named_partition(), study.named_task(), study.encoder(), *methods.values()]
+    modules = frozenset(type(each).__module__ for each in named) - {"__main__"}  # which every process imports anyway
+    runs, todo = [], []
+    for seed in study.seeds:
+        if seed in cuts:
+            watcher.cut_made(seed, cuts[seed])
+        for name, method in methods.items():
+            if (restored := _restore_run(state, method, seed, watcher)) is not None:
+                runs.append(restored)
+            else:
+                checkpoint = _checkpoint(state, method, seed)
+                todo.append(Job(study.model_dump_json(), modules, name, seed, checkpoint, save_every))
+
+    def hear(job: Job, event: str, *details: Any) -> None:
+        getattr(watcher, event)(methods[job.method], job.seed, *details)
+
+    with Processes(max(1, min(processes, len(todo)))) as pool:
+        for job, done in pool.run(do_job, todo, hear):
+            cut, saved = done.result()
+            if job.seed not in cuts:
+                cuts[job.seed] = cut
+                watcher.cut_made(job.seed, cut)
+            runs.append(RunResult.of_dump(store.unpack(saved)))
+            _finish_run(state, methods[job.method], runs[-1], watcher)
+    for seed in set(study.seeds) - cuts.keys():  # whose runs have all been restored
+        cuts[seed] = _describe(study.load(seed))
+        watcher.cut_made(seed, cuts[seed])
+    return runs
+
+
+def do_job(job: Job, send: Send) -> tuple[CutDescription, bytes]:
+    """Run a job and return what the parties hold, and the result as bytes.
+
+    Tensors in the result would travel through shared memory, which needs an open file for each.
+    """
+    for name in job.modules:
+        importlib.import_module(name)
+    study = Study.of(json.loads(job.study))
+    method = next(each for each in study.method_list() if each.name == job.method)
+    send("run_started")
+    loaded, cut = _load_once(study, job.seed)
+    on_round = partial(send, "round_done")
+    run = build_run(
+        study, method, job.seed, loaded, checkpoint=job.checkpoint, save_every=job.save_every, on_round=on_round
+    )
+    return cut, store.pack(run.go().dump())
+
+
+_loaded: dict[tuple[str, int], tuple[Loaded, CutDescription]] = {}
+"""In a process that does jobs: the parties of the last one. The next job often has the same."""
+
+
+def _load_once(study: Study, seed: int) -> tuple[Loaded, CutDescription]:
+    key = study.model_dump_json(), seed
+    if key not in _loaded:
+        _loaded.clear()  # free the memory first
+        loaded = study.load(seed)
+        _loaded[key] = loaded, _describe(loaded)
+    return _loaded[key]
+
+
+def _describe(loaded: Loaded) -> CutDescription:
+    return describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
+
+
+def _restore_run(state: Path | None, method: Method, seed: int, watcher: Watcher) -> RunResult | None:
+    """Read a run that was finished before the study was resumed."""
+    file = None if state is None else state / f"{method.name}-{seed}.run"
+    if file is None or not file.exists():
+        return None
+    result = RunResult.of_dump(store.load(file))
+    watcher.run_restored(result)
+    return result
+
+
+def _checkpoint(state: Path | None, method: Method, seed: int) -> Path | None:
+    return None if state is None else state / f"{method.name}-{seed}.checkpoint"
+
+
+def _finish_run(state: Path | None, method: Method, result: RunResult, watcher: Watcher) -> None:
+    """Save a finished run in place of its checkpoint."""
+    checkpoint = _checkpoint(state, method, result.seed)
+    if checkpoint is not None:
+        store.save(checkpoint.with_suffix(".run"), result.dump())
+        checkpoint.unlink(missing_ok=True)
+    watcher.run_done(result)
 
 
 def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
@@ -193,7 +322,8 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
 
 def _discard_unless_started(out: Path, existed: bool) -> None:
     """Delete what a study wrote that failed before there was anything to resume."""
-    if [path.name for path in (out / STATE).iterdir()] == ["study"]:
+    parts = {path.name for path in (out / STATE).iterdir() if path.suffix != ".part"}  # of processes that were killed
+    if parts == {"study"}:
         shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
 
 
