@@ -16,6 +16,7 @@ from typing import Any
 from pyarrow import parquet
 
 from isthmus import toml
+from isthmus.deploy.forks import NAME
 
 COMMAND = (sys.executable, "-m", "isthmus")
 
@@ -88,15 +89,17 @@ class Federation:
 
     def job_of(self, party: str) -> list[int]:
         """The process that a job has at this party, or at the server."""
-        module = "runner_process" if party == "server" else "worker_process"
         found = []
         for each in Path("/proc").iterdir():
             if each.name.isdigit():
                 try:
-                    words = (each / "cmdline").read_bytes().decode().split("\0")
+                    name = (each / "comm").read_text().strip()
+                    words = (
+                        (each / "cmdline").read_bytes().decode().split("\0")
+                    )  # those of the process it is forked off
                 except OSError:
                     continue
-                if any(module in word for word in words) and str(self.kits / party) in words:
+                if name == NAME and str(self.kits / party) in words:
                     found.append(int(each.name))
         return found
 

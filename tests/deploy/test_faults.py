@@ -184,8 +184,9 @@ def start_with_liar(federation: Federation, lies: str, folder: Path) -> None:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(textwrap.dedent(lies) + textwrap.dedent(WITH_REMOTE))
     federation.serve()
+    found_first = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     for party in federation.data:
-        federation.join(party, **({"PYTHONPATH": str(folder)} if party == "party-1" else {}))
+        federation.join(party, **({"PYTHONPATH": found_first} if party == "party-1" else {}))
 
 
 def test_answers_that_must_not_be_used_are_dropped_and_named(still: Federation, tmp_path: Path) -> None:

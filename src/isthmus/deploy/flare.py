@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import time
 import zipfile
@@ -23,6 +24,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from threading import Lock, Thread
@@ -35,6 +37,7 @@ try:
     import nvflare.lighter
     from cryptography.x509 import load_pem_x509_certificate
     from nvflare.apis.fl_component import FLComponent
+    from nvflare.apis.fl_constant import FLContextKey
     from nvflare.apis.utils.format_check import name_check
     from nvflare.collab import collab
     from nvflare.collab.api.exceptions import CollabCallError, RunAborted
@@ -48,20 +51,26 @@ try:
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
     from nvflare.lighter.utils import load_yaml
+    from nvflare.private.fed import authenticator
     from nvflare.widgets.info_collector import InfoCollector
 except ImportError as error:
     raise missing_extra("NVIDIA FLARE", "federation", "a federation") from error
 
+import torch
+
 from isthmus.data.ids import read_key
 from isthmus.deploy.coordinator import coordinate
+from isthmus.deploy.forks import Forks
 from isthmus.deploy.launch import JobState
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message, Post
 from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
 from isthmus.protect.sealing import Keyring, generate_keyrings, public_key
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher
+from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -87,8 +96,24 @@ LOADED = (
     "isthmus.deploy.flare.PartyJob",
 )
 """The only classes that a job may load."""
+PRELOADED = (
+    "grpc.experimental",
+    "nvflare.app_common.executors.client_api_executor",
+    "nvflare.app_opt.pt.decomposers",
+    "nvflare.fuel.f3.drivers.aio_grpc_driver",
+    "nvflare.fuel.f3.drivers.aio_http_driver",
+    "nvflare.fuel.f3.drivers.aio_tcp_driver",
+    "nvflare.fuel.f3.drivers.file_driver",
+    "nvflare.fuel.f3.drivers.grpc_driver",
+    "pyarrow.parquet",
+)
+"""What a job loads late, beside methods, tasks and encoders; loaded before jobs are forked."""
 START_SECONDS = 300
 """How long a party's process may take to start."""
+START_ASK_SECONDS = 0.2
+"""How often a party's job asks for a task of FLARE's while the job starts."""
+ASK_SECONDS = 5.0
+"""How often it asks later; there is none."""
 CONNECT_SECONDS = 20.0
 """How long a server may take to answer a new connection."""
 END_SECONDS = 15.0
@@ -241,11 +266,15 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
         ready: called when all checks are done, just before the server starts.
     """
     kit = Kit.read(folder, "server")
+    _fork_jobs("nvflare.private.fed.app.server.runner_process", LOADED[0])
     with store.lock(kit.folder / LOCK, str(kit.folder)):
         address = _listening_address(kit, bind)
         _write_local_files(kit)
         _listen_only_at(address)
         from nvflare.private.fed.app.server import server_train
+        from nvflare.private.fed.server import job_runner
+
+        _look_sooner(job_runner, 0.25)  # whether there is a job to start, or one has ended
 
         ready()
         settings = ["secure_train=true", f"org={ORGANISATION}"]
@@ -259,6 +288,7 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
         ready: called when all checks are done, just before the party connects.
     """
     kit = Kit.read(folder, "party")
+    _fork_jobs("nvflare.private.fed.app.client.worker_process", LOADED[1])
     _check_dates(kit.folder / "startup" / "client.crt")
     shared = None if key is None else read_key(key)
     # two processes with one kit would keep pushing each other out of the federation
@@ -280,6 +310,72 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
         ready()
         settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
         _run_flare(client_train.main, kit, fed_client="fed_client.json", local_rank=0, set=settings)
+
+
+def _fork_jobs(module: str, loaded: str) -> None:
+    """Have the processes of jobs forked from one that has loaded everything; FLARE would start each of them anew.
+
+    Arguments:
+        module: FLARE's program of a job's process.
+        loaded: the class of FLARE's that such a process loads.
+    """
+    if sys.platform != "linux":
+        return
+    from nvflare.app_common.job_launcher import process_launcher
+    from nvflare.private.fed.client import client_app_runner
+    from nvflare.private.fed.client.client_runner import ClientRunner
+    from nvflare.private.fed.server import fed_server
+
+    def load() -> None:
+        for name in (module, loaded.rpartition(".")[0], *PRELOADED):
+            import_module(name)
+        for kind in (Method, Task, Encoder):
+            kind.known()  # loads them all
+
+    def run_job(words: Sequence[str]) -> int:
+        program = import_module(module)
+        sys.argv = [module, *words[words.index(module) + 1 :]]
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # torch was loaded before this was set
+        _look_sooner(fed_server, 0.5)  # whether the run is over
+        _look_sooner(client_app_runner, 0.05)  # whether the party's process can be reached
+        ClientRunner._try_run = _fetch_tasks
+        job = program.parse_arguments()
+        folder = str(Path(job.workspace) / job.job_id)
+        # the program itself waits for what is pending, so no time of grace is needed
+        code = MainProcessMonitor.run(main_func=program.main, run_dir=folder, shutdown_grace_time=0.0, args=job)
+        logging.shutdown()
+        return int(code or 0)
+
+    process_launcher.spawn_process = Forks(run_job, load).start
+
+
+def _look_sooner(module: Any, seconds: float) -> None:
+    """Shorten the pauses of a module of FLARE's, which sleeps for a fixed time wherever it waits for something."""
+    module.time = _ImpatientTime(seconds)
+
+
+class _ImpatientTime:
+    """The module `time`, but nothing sleeps longer than so many seconds at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, self.seconds))
+
+
+def _fetch_tasks(runner: Any) -> None:
+    """Do what the server has for a party until the run ends; FLARE's own loop sees the end only after a pause."""
+    Thread(target=runner._send_job_heartbeat, daemon=True).start()
+    while not runner.run_abort_signal.triggered:
+        with runner.engine.new_context() as context:
+            pause, _ = runner.fetch_and_run_one_task(context)
+        until = time.monotonic() + pause
+        while time.monotonic() < until and not runner.run_abort_signal.triggered:
+            time.sleep(0.05)
 
 
 def _check_dates(path: Path) -> None:
@@ -462,6 +558,8 @@ class CoordinatorJob(FLComponent):
 
     @collab.main
     def main(self) -> None:
+        # parties have done all of FLARE's tasks, so they need not ask for more many times a second
+        collab.fl_ctx.get_prop(FLContextKey.RUNNER).config.task_request_interval = ASK_SECONDS
         workspace = collab.fl_ctx.get_workspace()
         if not RUN.fullmatch(self.run):
             raise IsthmusError(f"run '{self.run}': a run's name has 32 hexadecimal digits")
@@ -536,6 +634,7 @@ class Admin:
         except OSError as error:
             raise IsthmusError(f"no server at {server}: start it there with isthmus federation serve") from error
         try:
+            _look_sooner(authenticator, 0.05)  # whether the connection is up
             with _captured_output():
                 self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECT_SECONDS)
         except Exception as error:  # FLARE's errors have no common class
@@ -663,6 +762,7 @@ def _write_job(folder: Path, study: Mapping[str, Any], run: str, parties: Sequen
     controller = {"server_obj_id": "_server", "sync_task_timeout": START_SECONDS}
     server = {
         "format_version": 2,
+        "server": {"task_request_interval": START_ASK_SECONDS},
         "workflows": [{"id": "controller", "path": LOADED[0], "args": controller}],
         "components": [{"id": "_server", "path": LOADED[2], "args": coordinator}],
     }

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data.folder.columns import Column, Totals
-from isthmus.data.folder.encoding import Encoding
+from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -135,11 +135,11 @@ class SetUpHandler:
 
     def _values(self, request: wire.Payload) -> dict[str, Any]:
         name, column = list(self.columns.items())[int(request["column"])]
-        return {"ids": column.first_totals(name, self.contents.features, self.key)["ids"]}
+        return {"ids": first_totals(name, column, self.contents, self.key)["ids"]}
 
     def _first(self, request: wire.Payload) -> dict[str, Any]:
         return {
-            str(at): column.first_totals(name, self.contents.features, self.key)
+            str(at): first_totals(name, column, self.contents, self.key)
             for at, (name, column) in enumerate(self.columns.items())
             if column.has_totals("first")
         }
@@ -147,7 +147,7 @@ class SetUpHandler:
     def _second(self, request: wire.Payload) -> dict[str, Any]:
         known = totals_from_payload(request.get("known", {}), len(self.columns))
         return {
-            str(at): column.second_totals(name, self.contents.features, known[at])
+            str(at): second_totals(name, column, self.contents, known[at])
             for at, (name, column) in enumerate(self.columns.items())
             if column.has_totals("second")
         }
