@@ -2,7 +2,7 @@
 
 OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py            # the table of ratios
 OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --growth   # and time and memory up to 1000 parties
-OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --write    # both, into results/rounds.json and README.md
+OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --write    # both, into results/rounds.json and docs/speed.md
 OMP_NUM_THREADS=1 python benchmarks/speed/rounds.py --json     # the figures as JSON and nothing else
 """
 
@@ -52,8 +52,8 @@ from isthmus.study.setup import module_for, task_for
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "rounds.json"
-README = HERE / "README.md"
-MARKS = ("<!-- figures: written by rounds.py --write -->", "<!-- end of figures -->")
+PAGE = HERE.parents[1] / "docs" / "speed.md"
+MARKS = ("<!-- figures: written by benchmarks/speed/rounds.py --write -->", "<!-- end of figures of rounds.py -->")
 GROWTH = (10, 30, 100, 300, 1000)
 WARM_UP = 2
 LR, WEIGHT_DECAY = 0.01, 5e-4
@@ -135,10 +135,10 @@ class PlainParty:
         self.count = int(party.train.sum())
 
     def fit(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One epoch from the global weights with a fresh Adam."""
+        """One epoch from the global weights with a fresh AdamW."""
         self.model.load_state_dict(weights)
         self.model.train()
-        optimizer = torch.optim.Adam(self.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
         self.step(optimizer)
         return self.model.state_dict()
 
@@ -194,7 +194,7 @@ class Centralised:
 
     def __init__(self, bench: Bench) -> None:
         self.party = PlainParty(bench.pool.party, bench.plain_model(cached=False), bench.device)
-        self.optimizer = torch.optim.Adam(self.party.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+        self.optimizer = torch.optim.AdamW(self.party.model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
 
     def epoch(self) -> None:
         self.party.model.train()
@@ -228,7 +228,7 @@ class Bench:
         return PlainGCN(self.pool.party.features, self.hidden, self.pool.classes, self.dropout, cached)
 
     def run(self, rounds: int, **options: Any) -> Run:
-        local = LocalTraining(epochs=1, optimizer="adam", lr=LR, weight_decay=WEIGHT_DECAY)
+        local = LocalTraining(epochs=1, optimizer="adamw", lr=LR, weight_decay=WEIGHT_DECAY)
         method = FedAvg(rounds=rounds, local=local, select="last")
         return Run(method, self.parties, self.task, self.module, device=self.device, **options)
 
@@ -404,7 +404,7 @@ def write(figures: dict[str, Any]) -> None:
     told = f"Measured on {figures['date']}: {title_of(figures)}; {figures['machine']}; {named(figures['versions'])}."
     growth = "Growth, each line a process of its own that runs Isthmus alone:"
     rows = [table(figures["rows"], ROWS), growth, table(figures["growth"], GROWTH_ROWS)]
-    keep(figures, RESULTS, README, MARKS, [told, *rows])
+    keep(figures, RESULTS, PAGE, MARKS, [told, *rows])
 
 
 def figures_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -440,12 +440,14 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parties", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--hidden", type=int, nargs="+", default=[64])
-    parser.add_argument("--cut", nargs="+", default=["random", "louvain"], help="ways to cut the graph into parties")
+    parser.add_argument(
+        "--cut", nargs="+", default=["random", "metis", "louvain"], help="ways to cut the graph into parties"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds per turn")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
     parser.add_argument("--growth", action="store_true", help="also measure time and memory from 10 to 1000 parties")
-    parser.add_argument("--write", action="store_true", help="save the figures in results/ and the README")
+    parser.add_argument("--write", action="store_true", help="save the figures in results/ and docs/speed.md")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
