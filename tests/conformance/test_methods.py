@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isthmus.data.party import Level
+from isthmus.federation import pieces
 from isthmus.methods.base import Method
 from isthmus.methods.fedcog import FedCog
 from isthmus.nn.encoders import Encoder
@@ -17,6 +18,13 @@ CASES = [(name, level) for name, kind in Method.known().items() for level in kin
 @pytest.mark.parametrize(("name", "level"), CASES)
 def test_method_conforms(name: str, level: str, check: str) -> None:
     check_method(Method.named(name)(rounds=4), small_parties(level), checks=[check])
+
+
+@pytest.mark.parametrize(("name", "level"), CASES)
+def test_cohorts_of_two_sorted_by_size_conform(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PARTIES", 2)
+    monkeypatch.setattr(pieces, "SORTED_FROM", 1)
+    check_method(Method.named(name)(rounds=2), small_parties(level), checks=["cohort_law"])
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "fedadam", "local"])

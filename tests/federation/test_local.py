@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from scripted import NAMES, bits, number, site_of, small_parties
+from scripted import NAMES, bits, federation_of, number, site_of, small_parties
 
 from helpers import CLASSES, FEATURES, assert_close, make_graph_parties, make_node_parties
 from isthmus.errors import TooFewAnswers
 from isthmus.federation.answers import Answer, Reply
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site, action
-from isthmus.federation.transport import Command
+from isthmus.federation.transport import Command, Each
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Model
@@ -135,18 +134,17 @@ def test_requests_and_answers_are_copies_on_the_wire() -> None:
     assert not Federation(transport).save()["party-0"]["kept"]["w"].any()
 
 
-class InBlocks(Site):
-    """Answers for one party after another, and counts the answers that are in memory when the next is made."""
+class Watched(Site):
+    """Counts the answers that are in memory when it makes the next."""
 
-    def replies(self, command: Command) -> Iterator[Reply]:
-        made: list[weakref.ref[Any]] = []
-        self.held: list[int] = []
-        for party in command.of:
-            self.held.append(sum(each() is not None for each in made))
-            reply = self.handle(replace(command, of=(party,)))
-            made += [weakref.ref(reply), *map(weakref.ref, reply.columns.values())]
-            yield reply
-            del reply
+    made: list[weakref.ref[Any]]
+    held: list[int]
+
+    def attempt(self, name: str, request: Payload | Each, of: Sequence[str]) -> tuple[Reply, Exception | None]:
+        self.held.append(sum(each() is not None for each in self.made))
+        reply, error = super().attempt(name, request, of)
+        self.made += [weakref.ref(reply), *map(weakref.ref, reply.columns.values())]
+        return reply, error
 
 
 @pytest.mark.parametrize("wire", [False, True], ids=["in process", "wire"])
@@ -157,11 +155,13 @@ def test_answers_to_a_total_are_added_up_as_they_come(wire: bool) -> None:
         return Answer({"w": w}, weight=torch.tensor([number(name) for name in names]))
 
     whole = site_of(script)
-    blocks = InBlocks(whole.method, whole.hosted.parties, whole.task, whole.model.module)
-    blocks.actions = whole.actions  # type: ignore[method-assign]
-    found, due = (Federation(LocalTransport([site], wire=wire)) for site in (blocks, whole))
+    Watched.made, Watched.held = [], []
+    alone = [Watched(whole.method, [party], whole.task, whole.model.module) for party in whole.hosted.parties]
+    for site in alone:
+        site.actions = whole.actions  # type: ignore[method-assign]
+    found, due = (Federation(LocalTransport(sites, wire=wire)) for sites in (alone, [whole]))
     assert bits(found.total("say").mean("w")) == bits(due.total("say").mean("w"))
-    assert blocks.held == [0, 0, 0, 0]
+    assert Watched.held == [0, 0, 0, 0]
     assert found.ledger.entries == due.ledger.entries
 
 
@@ -192,3 +192,17 @@ def test_parties_are_those_of_all_sites_in_their_order() -> None:
     parties = make_node_parties((4, 4, 4))
     sites = [site_of(lambda site, request: None, here) for here in (parties[2:], parties[:2])]
     assert LocalTransport(sites).parties == ("party-2", "party-0", "party-1")
+    assert LocalTransport(sites, [party.name for party in parties]).parties == ("party-0", "party-1", "party-2")
+
+
+def test_parties_that_all_fail_at_one_site_are_left_out_while_others_answer() -> None:
+    def script(site: Any, request: Payload) -> Answer:
+        if "party-0" in site.cohort.names or "party-1" in site.cohort.names:
+            raise ValueError("no memory")
+        return Answer({"n": torch.ones(len(site.cohort))})
+
+    found = federation_of(script, split=((0, 1), (2, 3)), quorum=0.5).total("say")
+    assert found.sum("n").item() == 2.0
+    assert set(found.missing) == {"party-0", "party-1"}
+    with pytest.raises(ValueError, match="no memory"):
+        federation_of(script, split=((0,), (1,)), quorum=0.5).total("say")

@@ -87,8 +87,8 @@ def test_a_site_sees_no_request_but_those_of_its_parties() -> None:
 
     federation = federation_of(silent, split=((0, 1), (2, 3)))
     for site in federation.transport.sites:
-        site.answer = lambda name, request, of, answer=site.answer: (  # type: ignore[method-assign]
-            seen.append((tuple(request.payloads), tuple(of))) or answer(name, request, of)
+        site.attempt = lambda name, request, of, attempt=site.attempt: (  # type: ignore[method-assign]
+            seen.append((tuple(request.payloads), tuple(of))) or attempt(name, request, of)
         )
     federation.ask("say", Each({name: {"n": 1} for name in NAMES}), of=NAMES[1:])
     assert seen == [(("party-1",), ("party-1",)), (("party-2", "party-3"), ("party-2", "party-3"))]

@@ -451,12 +451,9 @@ class Cohort:
     @cached_property
     def _near_training(self) -> Tensor:
         """Nodes in a connected component with a training node, or with a node of a training pair."""
-        source, target = self.block.edge_index.cpu().numpy()
-        matrix = coo_matrix((np.ones(source.size, dtype=np.int8), (source, target)), (self.block.nodes,) * 2)
-        component = torch.from_numpy(connected_components(matrix, directed=False)[1]).long().to(self.device)
-        trained = torch.zeros(int(component.max()) + 1, dtype=torch.bool, device=self.device)
-        trained[component[self.rows_of(self.masks["train"].nonzero().squeeze(1)).flatten()]] = True
-        return trained[component]
+        rows_trained = torch.zeros(self.block.nodes, dtype=torch.bool, device=self.device)
+        rows_trained[self.rows_of(self.masks["train"].nonzero().squeeze(1)).flatten()] = True
+        return reached_by(rows_trained, self.block.edge_index)
 
     def _part(self, included: Tensor, active: Sequence[bool]) -> Block:
         """The block of the nodes in the mask `included`, which have no edges to the others."""
@@ -509,6 +506,20 @@ class Cohort:
         assert self.block.batch is not None
         graph = self.block.batch[self.block.edge_index[0]]
         return torch.argsort(graph, stable=True), torch.bincount(graph, minlength=sum(self.items))
+
+
+def reached_by(nodes: Tensor, edge_index: Tensor) -> Tensor:
+    """Mask of all nodes that a path, in whatever direction, joins to the nodes in a mask.
+
+    >>> reached_by(torch.tensor([True, False, False]), torch.tensor([[1], [0]])).tolist()
+    [True, True, False]
+    """
+    source, target = edge_index.cpu().numpy()
+    matrix = coo_matrix((np.ones(source.size, dtype=np.int8), (source, target)), (len(nodes),) * 2)
+    component = torch.from_numpy(connected_components(matrix, directed=False)[1]).long().to(nodes.device)
+    reached = torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
+    reached[component[nodes]] = True
+    return reached[component]
 
 
 def _block(party: Party) -> Block:

@@ -47,10 +47,15 @@ class Mail:
 
 @dataclass(frozen=True)
 class Arrival:
-    """What the ledger records of a reply: bytes and rows by id that each party sent, and the fields in short."""
+    """What the ledger records of a reply: bytes and rows by id that each party sent, and the fields in short.
+
+    Arguments:
+        fields: those of one party, by its position. The ledger has those of the first party, whatever order replies
+            come in.
+    """
 
     sent: Mapping[str, int]
-    fields: str
+    fields: Mapping[int, str]
     rows: Mapping[str, int]
 
 
@@ -121,16 +126,16 @@ class Reply:
         count = len(self.parties)
         stacks = [*self.columns.values(), *self.weights.values()]
         if count and all(map(is_stack, stacks)):
-            return (wire.size(self._outline(0)),) * count
-        return tuple(wire.size(self._outline(at)) for at in range(count))
+            return (wire.size(self.outline(0)),) * count
+        return tuple(wire.size(self.outline(at)) for at in range(count))
 
-    def _outline(self, at: int) -> dict[str, Any]:
+    def outline(self, at: int) -> dict[str, Any]:
         """As `payload`, with shapes instead of data where a slice would have to be assembled."""
         named = {**self.columns, **{f"weight of/{name or 'all'}": column for name, column in self.weights.items()}}
         return wire.unflatten({name: outline(column, at) for name, column in named.items()})
 
     def describe(self) -> str:
-        return wire.describe(self._outline(0)) if self.parties and self.columns else ""
+        return wire.describe(self.outline(0)) if self.parties and self.columns else ""
 
     def keep(self, positions: Sequence[int]) -> Reply:
         """The answers of some of the parties."""
@@ -315,7 +320,7 @@ class PartialTotal:
         self.failures: dict[str, str] = {}
         self.sent: dict[str, int] = {}
         self.rows: dict[str, int] = {}
-        self.description = ""
+        self.described: dict[int, str] = {}
         self.fields: dict[str, TreeSum] = {}
         self.weights: dict[Weighing, TreeSum] = {}
         self.contributors: dict[Weighing, int] = {}
@@ -338,11 +343,11 @@ class PartialTotal:
         if (arrival := reply.arrival) is not None:
             self.sent |= arrival.sent
             self.rows |= arrival.rows
-            self.description = self.description or arrival.fields
+            self.described |= arrival.fields
 
     def reply(self) -> Reply:
         """One reply that stands for all that were added."""
-        arrival = Arrival(self.sent, self.description, self.rows)
+        arrival = Arrival(self.sent, self.described, self.rows)
         return Reply(tuple(self.parties), failures=self.failures, sums=self.partial_sums(), arrival=arrival)
 
     def partial_sums(self) -> PartialSums:

@@ -20,12 +20,15 @@ _IDS = re.compile(r"(?:^|, )ids\[([0-9]{1,12})\]")
 """The field that has a row's ids, as `wire.describe` writes it."""
 
 
-def check_reply(reply: Reply, command: Command, limit: int, *, same_form: bool = True) -> Reply:
+def check_reply(
+    reply: Reply, command: Command, limit: int, positions: Mapping[str, int], *, same_form: bool = True
+) -> Reply:
     """Return the reply without faulty answers, and with what the ledger records of it.
 
     Arguments:
         command: what it replies to.
         limit: largest payload, in bytes.
+        positions: by party its position in the federation.
         same_form: a field of the request that comes back must have the same shape and type.
     """
     if reply.arrival is not None:  # checked where it was made
@@ -39,7 +42,7 @@ def check_reply(reply: Reply, command: Command, limit: int, *, same_form: bool =
     sent = {party: 0 if at in over else sizes[at] for at, party in enumerate(arrived.parties)}
     arrived = leave_out(action, arrived, over)
     arrived = leave_out(action, arrived, changed_fields(arrived, command.payload if same_form else {}))
-    return replace(arrived, arrival=Arrival(sent, _fields(verb, arrived), _rows_sent(arrived)))
+    return replace(arrived, arrival=Arrival(sent, _fields(verb, arrived, positions), _rows_sent(arrived)))
 
 
 def _check_verb(verb: Verb, action: str, reply: Reply) -> None:
@@ -114,7 +117,12 @@ def leave_out(action: str, reply: Reply, faulty: Mapping[int, str]) -> Reply:
     return kept
 
 
-def _fields(verb: Verb, reply: Reply) -> str:
-    if verb != "exchange":
-        return reply.describe()
-    return next((wire.describe(payload) for letters in reply.letters for payload in letters.values()), "")
+def _fields(verb: Verb, reply: Reply, positions: Mapping[str, int]) -> dict[int, str]:
+    """By position the fields, in short, of the first party that has any."""
+    if not reply.columns and not reply.letters:
+        return {}
+    for at in sorted(range(len(reply.parties)), key=lambda at: positions[reply.parties[at]]):
+        payload = next(iter(reply.letters[at].values()), None) if verb == "exchange" else reply.outline(at)
+        if payload and (found := wire.describe(payload)):
+            return {positions[reply.parties[at]]: found}
+    return {}

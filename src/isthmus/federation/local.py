@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from isthmus.federation import wire
 from isthmus.federation.answers import PartialTotal, Reply
@@ -20,15 +19,23 @@ class LocalTransport(Transport):
 
     Arguments:
         sites: each hosts one party or several.
+        parties: all of them in the federation's order; without it, in the order of the sites.
         wire: encode every payload as bytes and decode it again, as between machines; results are the same.
         limit: largest payload, in bytes.
     """
 
-    def __init__(self, sites: Sequence[Site], *, wire: bool = False, limit: int = wire.LIMIT) -> None:
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        parties: Sequence[str] | None = None,
+        *,
+        wire: bool = False,
+        limit: int = wire.LIMIT,
+    ) -> None:
         self.sites = tuple(sites)
         self.wire = wire
         self.limit = limit
-        self.parties = tuple(name for site in self.sites for name in site.hosted.names)
+        self.parties = tuple(parties or (name for site in self.sites for name in site.hosted.names))
         self.positions = positions_of(self.parties)
 
     def send(self, command: Command) -> list[Reply]:
@@ -42,29 +49,31 @@ class LocalTransport(Transport):
             return [site.handle(command) for site in concerned]
         if command.sum_only:
             return [self._sum(command, concerned)]
-        return [reply for site in concerned for reply in self._replies(site, command)]
+        return list(self._replies(command, concerned))
 
     def _sum(self, command: Command, sites: Sequence[Site]) -> Reply:
         """Check and add up replies as they come; a reply is freed before the next one is computed."""
-        total = PartialTotal(self.positions, command.of)
-        for site in sites:
-            replies = self._replies(site, command)
-            while (reply := next(replies, None)) is not None:
-                total.add(check_reply(reply, command, self.limit))
-                del reply
+        total, replies = PartialTotal(self.positions, command.of), self._replies(command, sites)
+        while (reply := next(replies, None)) is not None:
+            total.add(check_reply(reply, command, self.limit, self.positions))
+            del reply
         return total.reply()
 
-    def _replies(self, site: Site, command: Command) -> Iterator[Reply]:
-        asked, request = set(command.of), command.payload
-        here = tuple(name for name in site.hosted.names if name in asked)
-        if isinstance(request, Each):
-            request = Each({name: request.payloads[name] for name in here})
-        if not self.wire:
-            return site.replies(replace(command, of=here, payload=request))
-        request = open_request(pack_request(request, here, self.limit), self.limit)
-        return map(
-            partial(self._through_bytes, command.action), site.replies(replace(command, of=here, payload=request))
-        )
-
-    def _through_bytes(self, action: str, reply: Reply) -> Reply:
-        return PackedReply.of(action, reply, self.limit).open(action, self.limit)
+    def _replies(self, command: Command, sites: Sequence[Site]) -> Iterator[Reply]:
+        """One reply per site. If several parties were asked and none can answer, the first site's error is raised."""
+        asked, request, first, answered = set(command.of), command.payload, None, False
+        for site in sites:
+            here = tuple(name for name in site.hosted.names if name in asked)
+            own = Each({name: request.payloads[name] for name in here}) if isinstance(request, Each) else request
+            if self.wire:
+                own = open_request(pack_request(own, here, self.limit), self.limit)
+            reply, error = site.attempt(command.action, own, here)
+            if len(sites) > 1:
+                site.free()
+            first, answered = first or error, answered or bool(reply.parties)
+            if self.wire:
+                reply = PackedReply.of(command.action, reply, self.limit).open(command.action, self.limit)
+            yield reply
+            del reply
+        if first is not None and not answered and len(asked) > 1:
+            raise first

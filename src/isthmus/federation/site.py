@@ -258,12 +258,18 @@ class Site:
             raise IsthmusError(f"unknown command '{command.do}': run the same version of isthmus everywhere")
         return Reply(())
 
-    def replies(self, command: Command) -> Iterator[Reply]:
-        """Carry out a command; a reply for each block of parties that are worked for together."""
-        yield self.handle(command)
-
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
-        """Have the hosted ones among these parties answer; the reply names those who cannot, with the reason."""
+        """As `attempt`; if several parties were asked and none can answer, the method is wrong: the error is raised."""
+        reply, error = self.attempt(name, request, of)
+        if error is not None and not reply.parties and len(reply.failures) > 1:
+            raise error
+        return reply
+
+    def attempt(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> tuple[Reply, Exception | None]:
+        """Have the hosted ones among these parties answer.
+
+        The reply names those who cannot, with the reason; the first error is returned beside it.
+        """
         asked = set(of)
         positions = tuple(at for at, party in enumerate(self.hosted.names) if party in asked)
         actions = self.actions()
@@ -272,20 +278,20 @@ class Site:
         self._evaluated = []
         return self._attempt(name, actions[name], request, positions)
 
-    def _attempt(self, name: str, function: Any, request: wire.Payload | Each, positions: tuple[int, ...]) -> Reply:
+    def _attempt(
+        self, name: str, function: Any, request: wire.Payload | Each, positions: tuple[int, ...]
+    ) -> tuple[Reply, Exception | None]:
         before = self.kept.copy(), list(self.answered), list(self._evaluated)
         try:
-            return self.perform(function, request, positions)
+            return self.perform(function, request, positions), None
         except Exception as error:
             self.kept, self.answered, self._evaluated = before  # undo what the attempt changed
             self.invalidate()
             if len(positions) == 1:
-                return self._failed(positions[0], name, error)
+                return self._failed(positions[0], name, error), error
             # asking each alone shows who it was
-            replies = [self._attempt(name, function, request, (at,)) for at in positions]
-            if not any(reply.parties for reply in replies):
-                raise
-            return _joined_replies(replies)
+            replies = [self._attempt(name, function, request, (at,))[0] for at in positions]
+            return _joined_replies(replies), error
 
     def perform(self, function: Any, request: wire.Payload | Each, positions: tuple[int, ...]) -> Reply:
         """Run one action for the parties at these positions."""
@@ -304,6 +310,10 @@ class Site:
             log.error("party '%s', action '%s': %s", party, name, error, exc_info=error)
             why = f"{type(error).__name__} (see the log at the party)"
         return Reply((), failures={party: f"action '{name}', {' '.join(why.split())}"})
+
+    def free(self) -> None:
+        """Let go of the weights that the last action trained: another site of this process works next."""
+        self.model.resize(len(self.hosted))
 
     def invalidate(self) -> None:
         """Invalidate everything derived from `kept`."""
@@ -395,7 +405,7 @@ class Prepared(Site):
 def _joined_replies(replies: Sequence[Reply]) -> Reply:
     """Replies of single parties as one; values stay in lists, because parties may differ in shape."""
     answered = [reply for reply in replies if reply.parties]
-    first = answered[0]
+    first = answered[0] if answered else Reply(())
     return Reply(
         tuple(reply.parties[0] for reply in answered),
         {name: [slice_of(reply.columns[name], 0) for reply in answered] for name in first.columns},

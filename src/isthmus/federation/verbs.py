@@ -150,16 +150,16 @@ class Federation:
         known = set(self.parties)
         inboxes: dict[str, dict[str, Any]] = {}
         sizes: dict[tuple[str, str], int] = {}
-        for reply in replies:
-            for sender, letters in zip(reply.parties, reply.letters, strict=True):
-                for addressee, payload in letters.items():
-                    if addressee not in known:
-                        raise PayloadError(
-                            f"party '{sender}', action '{action}': a message to '{addressee}', "
-                            f"which is not in the federation: {did_you_mean(addressee, self.parties)}"
-                        )
-                    inboxes.setdefault(addressee, {})[sender] = payload
-                    sizes[sender, addressee] = wire.size(payload)
+        sent = [each for reply in replies for each in zip(reply.parties, reply.letters, strict=True)]
+        for sender, letters in sorted(sent, key=lambda each: self.positions[each[0]]):
+            for addressee, payload in letters.items():
+                if addressee not in known:
+                    raise PayloadError(
+                        f"party '{sender}', action '{action}': a message to '{addressee}', "
+                        f"which is not in the federation: {did_you_mean(addressee, self.parties)}"
+                    )
+                inboxes.setdefault(addressee, {})[sender] = payload
+                sizes[sender, addressee] = wire.size(payload)
         received = {party: sum(sizes[sender, party] for sender in senders) for party, senders in inboxes.items()}
         rows = {party: sum(map(count_rows, inbox.values())) for party, inbox in inboxes.items()}
         self._book_received(received, rows)
@@ -192,7 +192,8 @@ class Federation:
         return self._states("models")
 
     def _states(self, do: Literal["save", "models"]) -> dict[str, Any]:
-        return {party: state for reply in self._send(do) for party, state in reply.state.items()}
+        found = {party: state for reply in self._send(do) for party, state in reply.state.items()}
+        return dict(sorted(found.items(), key=lambda item: self.positions.get(item[0], 0)))
 
     def _send(self, do: Literal["deliver", "save", "restore", "models"], **what: Any) -> list[Reply]:
         return self.transport.send(Command(do, self.parties, **what))
@@ -261,11 +262,13 @@ class Federation:
         action, asked, verb = command.action, command.of, command.verb
         assert verb is not None
         limit = self.transport.limit
-        replies = [check_reply(each, command, limit, same_form=same_form) for each in self.transport.send(command)]
+        sent_back = self.transport.send(command)
+        replies = [check_reply(each, command, limit, self.positions, same_form=same_form) for each in sent_back]
         arrivals = [reply.arrival for reply in replies if reply.arrival is not None]
         sent = {party: size for arrival in arrivals for party, size in arrival.sent.items()}
         rows = {party: count for arrival in arrivals for party, count in arrival.rows.items()}
-        fields = next((arrival.fields for arrival in arrivals if arrival.fields), "")
+        described = {at: fields for arrival in arrivals for at, fields in arrival.fields.items()}
+        fields = described[min(described)] if described else ""
         missing = _failures(replies)
         self._book(verb, action, request_sizes(command.payload, asked), asked, sent, fields, missing, eyes, rows)
         self._require_answers(action, asked, sum(len(reply.parties) for reply in replies), missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -31,47 +32,54 @@ class Optimizer(Options):
 
 
 class PartyOptimizer:
-    """torch's own optimisers on every party's slice: a mask and a step counter per party.
+    """torch's own optimisers on every party's slice: a party that has no batch in a step does not move.
 
-    A party that has no batch in a step does not move, nor do its moments: torch's functional optimisers take a list
-    of tensors with a step counter each, so every slice is one.
+    Neighbouring parties that move and have taken equally many steps are one tensor; sites sort parties by size, so
+    these are few, whatever the number of parties.
     """
 
     def __init__(self, options: Optimizer, leaves: Sequence[Leaf]) -> None:
         self.options = options
         self.leaves = leaves
         self.moments: list[tuple[Tensor, Tensor]] = []
-        self.counters: list[list[Tensor]] = []
+        self.ends = [[0, *itertools.accumulate(leaf.sizes)] for leaf in leaves]
         for leaf in leaves:
             two = options.optimizer != "sgd"
             first = torch.zeros_like(leaf.tensor) if two or options.momentum else leaf.tensor.new_empty(0)
             self.moments.append((first, torch.zeros_like(leaf.tensor) if two else first))
-            self.counters.append(list(torch.zeros(len(leaf.sizes), device=leaf.tensor.device).unbind()))
-        self.uniform = True
+        self.taken: dict[int, int] = {}
+        self.steps = 0
 
     @torch.no_grad()
     def step(self, active: Sequence[bool]) -> None:
         """One step of the active parties, from the gradients of the leaves, which are let go."""
         tensors: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
-        parting, self.uniform = self.uniform and not all(active), self.uniform and all(active)
-        for leaf, (first, second), counters in zip(self.leaves, self.moments, self.counters, strict=True):
+        runs = self._runs(active)
+        for leaf, moments, ends in zip(self.leaves, self.moments, self.ends, strict=True):
             grad = leaf.tensor.grad if leaf.tensor.grad is not None else torch.zeros_like(leaf.tensor)
-            moving = [False, True] if leaf.shared else list(active)
-            if self.uniform and not leaf.shared:  # all slices move together: one tensor, one counter
-                tensors.append((leaf.tensor, grad, first, second, counters[0]))
-                continue
-            slices = zip(*(leaf.parts(each) for each in (leaf.tensor, grad)), strict=True)
-            seconds = leaf.parts(second) if second.numel() else [second] * len(leaf.sizes)
-            firsts = leaf.parts(first) if first.numel() else [first] * len(leaf.sizes)
-            if parting and not leaf.shared:  # they moved as one before
-                for counter in counters[1:]:
-                    counter.copy_(counters[0])
-            for on, (value, slope), m, v, counter in zip(moving, slices, firsts, seconds, counters, strict=True):
-                if on and value.numel():
-                    tensors.append((value, slope, m, v, counter))
-        _STEPS[self.options.optimizer](self.options, *map(list, zip(*tensors, strict=True)))
+            # the second part of a shared leaf moves in every step
+            for first, last, steps in [(1, 2, self.steps)] if leaf.shared else runs:
+                rows = slice(ends[first], ends[last])
+                value, slope, m, v = (each[rows] for each in (leaf.tensor, grad, *moments))
+                if value.numel():
+                    tensors.append((value, slope, m, v, torch.tensor(float(steps), device=value.device)))
+        if tensors:
+            _STEPS[self.options.optimizer](self.options, *map(list, zip(*tensors, strict=True)))
+        self.steps += 1
         for leaf in self.leaves:
             leaf.tensor.grad = None
+
+    def _runs(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
+        """Neighbouring parties that move now: first, first behind, and the steps that they have taken before."""
+        moving = [self.taken.get(at, 0) if on else -1 for at, on in enumerate(active)]
+        self.taken |= {at: steps + 1 for at, steps in enumerate(moving) if steps >= 0}
+        runs, first = [], 0
+        for steps, run in itertools.groupby(moving):
+            last = first + len(list(run))
+            if steps >= 0:
+                runs.append((first, last, steps))
+            first = last
+        return runs
 
 
 def _adam(o: Optimizer, values: Any, grads: Any, first: Any, second: Any, counters: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from isthmus.data import rows
 from isthmus.data.party import Block, Cohort
 from isthmus.errors import IsthmusError
 from isthmus.federation.site import Site
@@ -176,10 +177,8 @@ def _add(leaves: Sequence[Leaf], pulls: Sequence[Tensor]) -> None:
 def _clip(leaves: Sequence[Leaf], limit: float) -> None:
     """Scale every party's gradient to a norm of at most `limit`, as torch's `clip_grad_norm_` does for one model."""
     grads = [(leaf, leaf.tensor.grad) for leaf in leaves if leaf.tensor.grad is not None]
-    squares = torch.stack(
-        [torch.stack([part.square().sum() for part in leaf.parts(grad)]) for leaf, grad in grads]
-    ).sum(0)
-    scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    squares = [rows.sum_per_party(grad.reshape(len(grad), -1).square().sum(1), leaf.sizes) for leaf, grad in grads]
+    scale = (limit / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     for leaf, grad in grads:
-        for part, factor in zip(leaf.parts(grad), scale, strict=True):
-            part.mul_(factor)
+        factor = scale.repeat_interleave(torch.tensor(leaf.sizes, device=scale.device))
+        grad.mul_(factor.view(-1, *[1] * (grad.dim() - 1)))

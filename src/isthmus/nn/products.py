@@ -1,17 +1,21 @@
 """Products for many parties at once: rows with their party's slice of weights, and propagation over a fixed graph.
 
-Torch and PyG have these only with compiled extras. One `torch.mm` per party into a shared output gives the same bits
-as a party alone. One sparse product serves all parties when each party's columns are shifted to its slice.
+Torch and PyG have these only with compiled extras. Parties with equally many rows that follow each other share one
+`torch.bmm`: with 1,000 parties of 20 rows it takes a third of the time of a `torch.mm` for each. One sparse product
+serves all parties when each party's columns are shifted to its slice.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
 from scipy.sparse import coo_array
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_remaining_self_loops
 
@@ -23,35 +27,58 @@ SCIPY_FROM = 10_000
 """Number of edges from which scipy sorts them faster than torch."""
 
 
+@lru_cache(maxsize=64)
+def runs_of(sizes: tuple[int, ...]) -> tuple[tuple[slice, slice, int], ...]:
+    """Parties that follow each other and have equally many rows: which parties, which rows, rows of each.
+
+    Parties without rows are left out.
+
+    >>> runs_of((2, 2, 0, 1))
+    ((slice(0, 2, None), slice(0, 4, None), 2), (slice(3, 4, None), slice(4, 5, None), 1))
+    """
+    found, party, row = [], 0, 0
+    for size, run in itertools.groupby(sizes):
+        count = len(list(run))
+        if size:
+            found.append((slice(party, party + count), slice(row, row + count * size), size))
+        party, row = party + count, row + count * size
+    return tuple(found)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """A product for each party, `[parties, ...]`; `mm` starts faster than `bmm` for one."""
+    if len(left) == 1:
+        torch.mm(left[0], right[0], out=out[0])
+    else:
+        torch.bmm(left, right, out=out)
+
+
 class GroupedLinear(torch.autograd.Function):
     """`y[rows of p] = x[rows of p] @ weight[p].T`, with the rows ordered by party."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        x = x.contiguous()
         ctx.save_for_backward(x, weight)
         ctx.sizes = sizes
         out = x.new_empty(x.size(0), weight.size(1))
-        for size, part, slice_, into in zip(sizes, x.split(sizes), weight.unbind(0), out.split(sizes), strict=True):
-            if size:
-                torch.mm(part, slice_.t(), out=into)
+        for of, at, size in runs_of(sizes):
+            _multiply(by_party(x[at], size), weight[of].transpose(1, 2), by_party(out[at], size))
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        grad = grad.contiguous()
-        parts = list(zip(ctx.sizes, grad.split(ctx.sizes), strict=True))
+        grad, runs = grad.contiguous(), runs_of(ctx.sizes)
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
             grad_x = torch.empty_like(x)
-            for (size, part), slice_, into in zip(parts, weight.unbind(0), grad_x.split(ctx.sizes), strict=True):
-                if size:
-                    torch.mm(part, slice_, out=into)
+            for of, at, size in runs:
+                _multiply(by_party(grad[at], size), weight[of], by_party(grad_x[at], size))
         if ctx.needs_input_grad[1]:
             grad_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
-            for (size, part), source, into in zip(parts, x.split(ctx.sizes), grad_weight.unbind(0), strict=True):
-                if size:
-                    torch.mm(part.t(), source, out=into)
+            for of, at, size in runs:
+                _multiply(by_party(grad[at], size).transpose(1, 2), by_party(x[at], size), grad_weight[of])
         return grad_x, grad_weight, None
 
 
@@ -65,11 +92,21 @@ class PerRow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return torch.stack([part.sum(0) for part in grad.split(ctx.sizes)]), None
+        total = grad.new_zeros(len(ctx.sizes), *grad.shape[1:])
+        for of, at, size in runs_of(ctx.sizes):
+            torch.sum(by_party(grad[at], size), 1, out=total[of])
+        return total, None
+
+
+def by_party(rows_of_run: Tensor, size: int) -> Tensor:
+    """The rows of parties with equally many rows, `[parties, rows, ...]`."""
+    return rows_of_run.view(-1, size, *rows_of_run.shape[1:])
 
 
 def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """`x[rows of p] @ weight[p].T`; x `[rows, in]`, weight `[parties, out, in]`."""
+    if has_torch_function((x,)):  # the calls inside are of no interest to a mode such as `PartyDropout`, and many
+        return handle_torch_function(grouped_linear, (x,), x, weight, sizes)
     return GroupedLinear.apply(x, weight, sizes)  # type: ignore[no-untyped-call]
 
 

@@ -19,6 +19,7 @@ from isthmus.federation.answers import Answers, PlainTotal, Reply
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
+from isthmus.federation.pieces import pieces
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import Transport
@@ -108,7 +109,7 @@ class Run:
         checkpoint: file to save to between rounds, and to resume from if it exists.
         save_every: least seconds between two checkpoints; 0 saves after every round.
         wire: encode every payload as bytes and decode it again.
-        side_by_side: put the parties into one cohort; otherwise each is a cohort of one.
+        side_by_side: train parties side by side, in cohorts of some hundred; otherwise each is a cohort of one.
         on_round: called after each round with its metrics.
         transport: reaches the parties elsewhere than in this process.
     """
@@ -141,10 +142,13 @@ class Run:
         elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
         parties = [pool_parties(parties)] if method.role == "pooled" and len(parties) > 1 else list(parties)
-        groups = [parties] if side_by_side else [[party] for party in parties]
+        near = bool(getattr(module, "keeps_to_components", False))
+        groups = pieces(parties, near_training=near) if side_by_side else [[party] for party in parties]
         self.here = bool(parties)
         self.transport = transport or LocalTransport(
-            [method.site(group, task, module, seed=seed, device=device) for group in groups], wire=wire
+            [method.site(group, task, module, seed=seed, device=device) for group in groups],
+            [party.name for party in parties],
+            wire=wire,
         )
         self.state = State()
         self.progress: dict[str, Any] = {
@@ -245,7 +249,7 @@ class Run:
     def _by_party(self) -> dict[str, tuple[float, dict[str, float]]]:
         """By party the number of its test items (or labels) and the metrics of these."""
         name_of = "test_party_{}" if self.task.unsupervised else "test_{}"
-        found = {}
+        found: dict[str, tuple[float, dict[str, float]]] = {}
         for tested in self.progress["tested"]:
             reply = Reply(tuple(tested["parties"]), dict(tested["counts"]))
             for at, party in enumerate(reply.parties):
@@ -254,7 +258,7 @@ class Run:
                 finite = {name_of.format(name): value for name, value in metrics.items() if math.isfinite(value)}
                 if finite:
                     found[party] = self.task.count(counts), finite
-        return found
+        return {party: found[party] for party in self.federation.parties if party in found}
 
     def _on_whole(self, models: Models) -> dict[str, dict[str, float]]:
         """Metrics of the shared model on the graph that the parties' overlapping parts form together, or on the graphs
