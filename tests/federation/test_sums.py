@@ -13,9 +13,12 @@ import torch
 from scripted import bits
 from torch import Tensor
 
+from isthmus.data.rows import to_csr
 from isthmus.errors import IsthmusError
 from isthmus.federation import sums
 from isthmus.federation.sums import RowTrees, Tree, TreeSum, positions_of, tree_over
+from isthmus.nn.products import Columns
+from isthmus.nn.stacks import FirstLayer
 
 SETS = {
     "one": [0],
@@ -209,3 +212,25 @@ def test_a_position_or_node_outside_the_sum_is_refused() -> None:
 
 def test_positions_are_indices_among_all_parties() -> None:
     assert positions_of("cab") == {"c": 0, "a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 4, 1, 2]])
+@pytest.mark.parametrize("at_once", [1, 40, 2**19])
+def test_a_first_layer_is_added_as_its_stack(
+    weighted: bool, order: list[int], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums, "AT_ONCE", at_once)
+    sizes = (3, 0, 4, 2, 5)
+    x = drawn(sum(sizes), 7).where(torch.rand(sum(sizes), 7, generator=torch.Generator().manual_seed(1)) < 0.4, 0.0)
+    columns = Columns(to_csr(x), sizes, touched=True)
+    layer = FirstLayer(columns, drawn(columns.index.numel(), 3), drawn(2, 7, 3), (True, False, True, True, True))
+    weights = torch.tensor([0.3, 0.0, 1.7, 2.0, 1e-4]).double() if weighted else None
+    positions = [2 + each for each in order]  # a tree with several pieces
+    found, due = TreeSum(Tree(range(9))), TreeSum(Tree(range(9)))
+    found.add_first_layer(positions, layer, weights)
+    for place, position in enumerate(positions):
+        due.add_one(position, layer.slice(place), None if weights is None else float(weights[place]))
+    assert len(found.nodes()) > 1
+    assert bits(found.total()) == bits(due.total())
+    assert found.total().stride() == due.total().stride()

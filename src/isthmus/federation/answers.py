@@ -407,12 +407,16 @@ class PartialTotal:
             stack = _summand(path, column, weights)
             self._sum_of(path, stack[0], reply.parties[0]).add(at, stack, weights)
             return
+        if isinstance(column, FirstLayer) and by_party:
+            assert weights is None or isinstance(weights, Tensor)
+            self._sum_of(path, column.outline(), reply.parties[0]).add_first_layer(at, column, weights)
+            return
         few: list[tuple[int, Tensor]] = []
         factors: Sequence[Any] = [None] * len(at) if weights is None else weights  # type: ignore[assignment]
         for i, value in enumerate(slices(column)):
             summand = _summand(path, value, weights)
             sums = self._sum_of(path, summand, reply.parties[i])
-            if by_party and not isinstance(column, FirstLayer) and summand.numel() * ROWS <= AT_ONCE:
+            if by_party and summand.numel() * ROWS <= AT_ONCE:
                 few.append((i, summand))
             else:
                 _check_rows(path, summand, factors[i])

@@ -20,7 +20,7 @@ from isthmus.nn.draws import Draws, seed_of
 from isthmus.nn.layerwise import infer
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.stacks import Stack, dense, slice_of
-from isthmus.nn.weights import Weights, initial_weights
+from isthmus.nn.weights import Weights
 from isthmus.tasks.base import Step, Task
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Site:
 
     def load_model(self, sent: Mapping[str, Tensor]) -> None:
         """Load the parties' models: the initial weights, over them those that the server sent, then the own ones."""
-        self.model.load(self._with_kept(OWN, {**initial_weights(self.model.module), **sent}))
+        self.model.load(self._with_kept(OWN, {**self.model.initial, **sent}))
 
     def keep_model(self, names: Collection[str] | None = None) -> None:
         """Keep weights as they are now, those of these names or all, as the parties' own: no server ever gets them.
@@ -222,7 +222,7 @@ class Site:
         kept = self.kept.get(name, {})
         if isinstance(kept, Mapping):  # all parties keep the same weights, or none keeps any
             return {**weights, **kept}
-        like = initial_weights(self.model.module)
+        like = self.model.initial
         stacks: Weights = {}
         for weight in dict.fromkeys(weight for own in kept for weight in own):
             value = weights[weight].to(self.hosted.device)

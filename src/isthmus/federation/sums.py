@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isthmus.errors import IsthmusError
+from isthmus.nn.stacks import FirstLayer
 
 Nodes: TypeAlias = dict[tuple[int, int], Tensor | None]
 """Partial sums by (level, index); None for a node all of whose parties are missing."""
@@ -182,6 +183,20 @@ class TreeSum:
             value = self._added(flat, weights, piece)
             self._join(piece.first, piece.last, value.view(shape) if dims is None else value.view(shape).permute(dims))
 
+    def add_first_layer(self, positions: Sequence[int], layer: FirstLayer, weights: Tensor | None = None) -> None:
+        """As `add` with `layer.stack()`, whose slices are assembled block by block, in a processor's cache."""
+        shared = layer.shared_rows.detach()
+        for piece in self.tree.plan(tuple(positions), len(positions)):
+            parties = torch.arange(len(positions))[piece.rows].to(shared.device)
+            factors = None if weights is None else _factors(weights, shared)[parties]
+            width = max(1, _at_once(shared) // (parties.numel() * shared.size(2)))
+            buffer = self._buffer(shared, parties.numel() * min(width, shared.size(1)) * shared.size(2))
+            out = shared.new_empty(shared.shape[1:])
+            for inputs, block in layer.blocks(parties, factors, width, buffer):
+                add_in_place(block, piece.steps)
+                out[inputs] = block[0]
+            self._join(piece.first, piece.last, out.t())
+
     def add_one(self, position: int, value: Tensor, weight: float | Tensor | None = None) -> None:
         """Add one party's value, times its weight: one number, or one for every row."""
         if isinstance(weight, Tensor):
@@ -243,6 +258,12 @@ class TreeSum:
         self._spare = right
         return left.add_(right)
 
+    def _buffer(self, like: Tensor, numbers: int) -> Tensor:
+        buffer = self._buffers.get(like.dtype)
+        if buffer is None or buffer.numel() < numbers or buffer.device != like.device:
+            buffer = self._buffers[like.dtype] = like.new_empty(numbers)
+        return buffer
+
     def _added(self, flat: Tensor, weights: Tensor | None, piece: Piece) -> Tensor:
         """The weighted sum of some rows `[parties, numbers]`."""
         count, size = piece.last - piece.first, flat.size(1)
@@ -250,9 +271,7 @@ class TreeSum:
         out = flat.new_empty(size)
         blocks = max(1, math.ceil(size * count / _at_once(flat)))
         width = max(1, math.ceil(size / blocks))
-        buffer = self._buffers.get(flat.dtype)
-        if buffer is None or buffer.numel() < count * width or buffer.device != flat.device:
-            buffer = self._buffers[flat.dtype] = flat.new_empty(count * width)
+        buffer = self._buffer(flat, count * width)
         for begin in range(0, size, width):
             part = flat[:, begin : begin + width]
             sums = buffer[: count * part.size(1)].view(count, part.size(1))

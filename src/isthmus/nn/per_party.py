@@ -81,7 +81,8 @@ class PerParty:
             )
         self._features: dict[int, Features] = {}
         self._columns: dict[Any, tuple[Tensor, Columns]] = {}
-        self._shared: Weights | None = initial_weights(self.module)
+        self.initial = initial_weights(self.module)
+        self._shared: Weights | None = self.initial
         self._stacks: dict[str, Stack] = {}
         self._frozen: frozenset[str] = frozenset()
         self._counters = {name: b for name, b in self.module.named_buffers() if not b.is_floating_point()}
@@ -90,7 +91,7 @@ class PerParty:
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Set every weight to one slice for all parties, or to a stack with a leading party dimension."""
-        names = initial_weights(self.module)
+        names = self.initial
         for name, like in names.items():
             if name not in weights:
                 raise IsthmusError(f"weights lack '{name}' of the model")
@@ -128,7 +129,7 @@ class PerParty:
             only: names of the weights to train; the others keep their values, running statistics too, and get no
                 gradient. None trains all.
         """
-        known = initial_weights(self.module)
+        known = self.initial
         for name in only or ():
             if name not in known:
                 raise IsthmusError(f"cannot train '{name}', no weight of the model: {did_you_mean(name, known)}")
@@ -279,7 +280,7 @@ class PerParty:
         """Restart with this many slices, all at the initial weights."""
         self.parties = parties
         self.training = False
-        self._shared, self._stacks = initial_weights(self.module), {}
+        self._shared, self._stacks = self.initial, {}
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -366,7 +367,7 @@ class PerParty:
         trial._probed = True
         noise = torch.Generator().manual_seed(0)
         weights = {}
-        for name, weight in initial_weights(self.module).items():
+        for name, weight in self.initial.items():
             change = torch.rand((2, *weight.shape), generator=noise).to(weight.device, weight.dtype)
             weights[name] = weight + 0.1 * change * (weight.abs().mean() + 0.1)
         for training in (False, True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -293,6 +293,8 @@ class Features:
             self._structures[key] = (columns, shape, order, source, crow)
         columns, shape, order, source, crow = self._structures[key]
         matrix = rows.csr(self.x.crow_indices(), columns, self.values, shape)
+        if not (torch.is_grad_enabled() and h.requires_grad):
+            return matrix @ h
         transpose = rows.csr(crow, source, self.values[order], (shape[1], shape[0]))
         return SparseProduct.apply(matrix, transpose, h)  # type: ignore[no-untyped-call]
 
@@ -324,6 +326,12 @@ class Columns:
             self.of_entries = key
             self.index = torch.arange(width, device=x.device).repeat(len(sizes))
             self.sizes = (width,) * len(sizes)
+
+    @cached_property
+    def by_column(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows of all slices sorted by their column: rows, columns, parties."""
+        order = torch.argsort(self.index, stable=True)
+        return order, self.index[order], rows.party_of_rows(self.sizes, self.index.device)[order]
 
 
 def _row_of_entries(x: Tensor) -> Tensor:

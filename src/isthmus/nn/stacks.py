@@ -46,6 +46,40 @@ class FirstLayer:
             yield buffer.t()
             buffer.index_copy_(0, index, shared[trains].index_select(0, index))
 
+    def blocks(
+        self, parties: Tensor, weights: Tensor | None, width: int, buffer: Tensor
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The slices of these parties, each times its weight, some inputs at a time: `[parties, inputs, out]`.
+
+        Arguments:
+            parties: positions, `[parties]`.
+            weights: one factor per party in `parties`, `[parties]`.
+            width: inputs of a block.
+            buffer: memory of the blocks; a block is valid until the next is asked.
+        """
+        own, shared = self.party_rows.detach(), self.shared_rows.detach()
+        row, column, party = self.columns.by_column
+        place = torch.full((len(self.trains),), -1, device=row.device)
+        place[parties] = torch.arange(parties.numel(), device=row.device)
+        place = place[party]
+        if parties.numel() < len(self.trains):
+            chosen = (place >= 0).nonzero().squeeze(1)
+            row, column, place = row[chosen], column[chosen], place[chosen]
+        trains = torch.tensor(self.trains, dtype=torch.long, device=row.device)[parties]
+        begins = torch.arange(0, shared.size(1) + width, width, device=row.device)
+        entries = torch.searchsorted(column, begins).tolist()
+        for at, begin in enumerate(range(0, shared.size(1), width)):
+            inputs, of = slice(begin, min(begin + width, shared.size(1))), slice(entries[at], entries[at + 1])
+            count = inputs.stop - inputs.start
+            block = buffer[: parties.numel() * count * shared.size(2)].view(parties.numel(), count, shared.size(2))
+            torch.index_select(shared[:, inputs], 0, trains, out=block)
+            values = own.index_select(0, row[of])
+            if weights is not None:
+                block.mul_(weights.view(-1, 1, 1))
+                values.mul_(weights[place[of]].unsqueeze(1))
+            block.view(-1, shared.size(2)).index_copy_(0, place[of] * count + column[of] - begin, values)
+            yield inputs, block
+
     def outline(self) -> Tensor:
         """A tensor with the shape of one slice and without its data."""
         return self.shared_rows.new_empty(1).expand(self.shared_rows.size(2), self.shared_rows.size(1))
