@@ -228,7 +228,7 @@ def test_among_three_parties_a_wrong_masked_sum_ends_the_run(still: Federation, 
     told = {"protect": {"total": "masks"}, "methods": fedavg(10)}
     done = still.run(written(tmp_path / "s.toml", **told), tmp_path / "out", seconds=300)
     assert done.returncode == 2
-    assert "cannot be found among 3 parties without showing what others said" in done.stderr
+    assert "the faulty part of 3 cannot be found without showing others" in done.stderr
 
 
 # ---- the network
