@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,40 @@ def test_unreadable_results_are_an_error_that_names_the_folder(tmp_path: Path, c
 
 
 def test_a_written_table_is_read_back_with_its_columns_alone(tmp_path: Path) -> None:
-    result_files.write_table(tmp_path, HISTORY, iter([ROW]))
+    result_files.write_table(tmp_path, HISTORY, iter([{name: [value] for name, value in ROW.items()}]))
     table = pq.read_table(tmp_path / HISTORY)
     pq.write_table(table.append_column("more", pa.array([1])), tmp_path / HISTORY)
     read = result_files.read_table(tmp_path, HISTORY)
     assert read.to_pylist() == [ROW]
     assert {field.name: str(field.type) for field in read.schema} == {**COLUMNS[HISTORY], "value": "double"}
+
+
+@pytest.mark.parametrize(("sizes", "groups"), [((), []), ((2, 0, 1), [3]), ((3, 3), [3, 3]), ((1, 7, 2), [8, 2])])
+def test_a_table_is_written_in_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], groups: list[int]
+) -> None:
+    monkeypatch.setattr(result_files, "GROUP", 3)
+    rows = [{**ROW, "round": at, "value": at / 2} for at in range(sum(sizes))]
+    left = iter(rows)
+    parts = [list(itertools.islice(left, size)) for size in sizes]
+    result_files.write_table(tmp_path, HISTORY, ({name: [row[name] for row in part] for name in ROW} for part in parts))
+    assert result_files.read_table(tmp_path, HISTORY).to_pylist() == rows
+    file = pq.ParquetFile(tmp_path / HISTORY).metadata
+    assert [file.row_group(at).num_rows for at in range(file.num_row_groups)] == groups
+
+
+def test_a_table_in_one_row_group_has_the_bytes_of_its_rows(tmp_path: Path) -> None:
+    rows = [{**ROW, "metric": name, "value": None if name == "b" else 1.0} for name in "abca"]
+    result_files.write_table(tmp_path, HISTORY, [{name: [row[name] for row in rows] for name in ROW}])
+    schema = result_files.read_table(tmp_path, HISTORY).schema
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "literal")
+    assert (tmp_path / HISTORY).read_bytes() == (tmp_path / "literal").read_bytes()
+
+
+def test_columns_of_different_lengths_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(pa.ArrowInvalid, match="length"):
+        result_files.write_table(tmp_path, HISTORY, [{name: [value] for name, value in ROW.items()} | {"round": []}])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_table_is_empty_where_it_is_optional(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     COORDINATES: _RUN | {"round": "int64", "x": "float64", "y": "float64", "class": "int64"},
 }
 """Columns of each table, with their types. Class -1 of a drawn item: unknown."""
+GROUP = 1 << 18
+"""Rows of a table that are written together: what is in memory of the table at a time."""
 
 
 def graph_folder(folder: Path, method: str, seed: int) -> Path:
@@ -55,12 +57,23 @@ def load_summary(folder: Path, *, any_format: bool = False) -> dict[str, Any]:
     return content
 
 
-def write_table(folder: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table of `COLUMNS`."""
-    from pyarrow import Table, parquet
+def write_table(folder: Path, name: str, parts: Iterable[Mapping[str, Sequence[Any]]]) -> None:
+    """Write a table of `COLUMNS`, a row group after the other.
 
-    table = Table.from_pylist(list(rows), schema=_schema(name))
-    store.write_with(folder / name, partial(parquet.write_table, table))
+    Arguments:
+        parts: by column the values of some rows, then of the rows that follow.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = _schema(name)
+
+    def write_to(path: Path) -> None:
+        with parquet.ParquetWriter(path, schema) as file:
+            for columns in _row_groups(parts):
+                file.write_table(pa.table(columns, schema=schema))
+
+    store.write_with(folder / name, write_to)
 
 
 def read_table(folder: Path, name: str, *, optional: bool = False) -> Any:
@@ -85,6 +98,19 @@ def unreadable(path: Path, reason: object) -> IsthmusError:
     """An error about a file of a result folder."""
     text = " ".join(str(reason).split())[:200]
     return IsthmusError(f"cannot read '{path}': {text}: run the study again, or restore the file")
+
+
+def _row_groups(parts: Iterable[Mapping[str, Sequence[Any]]]) -> Iterator[dict[str, list[Any]]]:
+    """Parts of a table put together to row groups of about `GROUP` rows."""
+    columns: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, values in part.items():
+            columns.setdefault(name, []).extend(values)
+        if columns and len(next(iter(columns.values()))) >= GROUP:
+            yield columns
+            columns = {}
+    if columns:
+        yield columns
 
 
 def _schema(name: str) -> Any:

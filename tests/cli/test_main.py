@@ -413,7 +413,7 @@ def test_disk_that_fills_up_on_the_way_is_one_line_and_can_be_resumed(
     from pyarrow import parquet
 
     with monkeypatch.context() as patch:
-        patch.setattr(parquet, "write_table", full)
+        patch.setattr(parquet.ParquetWriter, "write_table", full)
         done = isthmus("run", *SMALL, "--out", "out")
     run, _, mistake = done.err.partition("\n")
     assert RUN.fullmatch(run)

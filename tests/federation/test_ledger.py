@@ -35,6 +35,27 @@ def test_a_row_says_who_failed_and_why() -> None:
     ]
 
 
+def test_columns_are_those_of_the_rows() -> None:
+    ledger = filled()
+    parts = list(ledger.columns())
+    assert [list(part) for part in parts] == [list(COLUMNS)] * 2
+    assert {name: [value for part in parts for value in part[name]] for name in COLUMNS} == {
+        "round": [1, 1, 2],
+        "call": [0, 0, 1],
+        "verb": ["total", "total", "exchange"],
+        "action": ["train", "train", "send"],
+        "party": ["a", "b", "b"],
+        "eyes": ["server sees the sum", "server sees the sum", "the addressed party"],
+        "fields": ["w[2]", "w[2]", "ids[3]"],
+        "rows": [0, 0, 3],
+        "sent": [80, 0, 24],
+        "received": [72, 72, 16],
+        "protection": ["none"] * 3,
+        "status": ["answered", "failed", "answered"],
+        "note": ["", "action 'train', it rained", ""],
+    }
+
+
 def test_totals_are_the_sums_of_the_rows() -> None:
     ledger = filled()
     assert (ledger.sent, ledger.received) == (104, 160)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Entry, Ledger
-from isthmus.result_files import load_summary
+from isthmus.result_files import COORDINATES, HISTORY, LEDGER, SET_UP, load_summary, read_table
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, _readable, sort_runs, versions
 
@@ -85,6 +85,32 @@ def test_saved_folder_reads_back(tmp_path: Path) -> None:
     assert abs(datetime.fromisoformat(found["created"]) - datetime.now(UTC)) < timedelta(minutes=5)
     weights = load_file(tmp_path / "weights" / "fedavg-0.safetensors")
     assert torch.equal(weights["conv.weight"], results.runs[0].weights["conv.weight"])
+
+
+def test_saved_tables_have_a_row_for_every_value_of_every_run(tmp_path: Path) -> None:
+    drawn, empty = result("a", 3, x=1.0), result("b", 1, x=1.0)
+    drawn.history.append((2, "test_loss", 0.5))
+    drawn.coordinates = {"2": torch.tensor([[0.5, 1.5, -1.0], [2.0, -3.0, 4.0]]), "10": torch.zeros(1, 3)}
+    empty.history.clear()
+    results = Results({"data": {}}, [drawn, empty], set_up=empty.ledger)
+    results.save(tmp_path)
+    history, ledger, set_up, places = (
+        read_table(tmp_path, name).to_pylist() for name in (HISTORY, LEDGER, SET_UP, COORDINATES)
+    )
+    first = {"method": "a", "seed": 3}
+    assert history == [
+        {**first, "round": 1, "metric": "test_accuracy", "value": 0.25},
+        {**first, "round": 2, "metric": "test_loss", "value": 0.5},
+    ]
+    assert places == [
+        {**first, "round": 2, "x": 0.5, "y": 1.5, "class": -1},
+        {**first, "round": 2, "x": 2.0, "y": -3.0, "class": 4},
+        {**first, "round": 10, "x": 0.0, "y": 0.0, "class": 0},
+    ]
+    assert ledger == [
+        {"method": run.method, "seed": run.seed, **row} for run in (drawn, empty) for row in run.ledger.rows()
+    ]
+    assert set_up == [{"method": "set-up", "seed": -1, **row} for row in empty.ledger.rows()]
 
 
 def test_reports_learn_from_the_folder_what_a_method_is_and_what_its_fields_are() -> None:

@@ -38,7 +38,7 @@ class Entry:
 
 
 class Ledger:
-    """The federation adds an entry for every use of a verb; `rows` gives a row of it per party.
+    """The federation adds an entry for every use of a verb; `rows` and `columns` give a row of it per party.
 
     >>> ledger = Ledger()
     >>> ledger.add(Entry(1, 0, "total", "train", "server sees the sum", "weights/b[2]", "none", ("a",), (80,), (72,)))
@@ -54,24 +54,29 @@ class Ledger:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row per action and party, with the columns `COLUMNS`."""
+        for columns in self.columns():
+            for row in zip(*columns.values(), strict=True):
+                yield dict(zip(columns, row, strict=True))
+
+    def columns(self) -> Iterator[dict[str, list[Any]]]:
+        """By column the rows of one entry, then of the next: with many parties much faster than `rows`."""
         for entry in self.entries:
-            for party, sent, received in zip(entry.parties, entry.sent, entry.received, strict=True):
-                note = entry.notes.get(party, "")
-                yield {
-                    "round": entry.round,
-                    "call": entry.call,
-                    "verb": entry.verb,
-                    "action": entry.action,
-                    "party": party,
-                    "eyes": entry.eyes,
-                    "fields": entry.fields,
-                    "rows": entry.rows.get(party, 0),
-                    "sent": sent,
-                    "received": received,
-                    "protection": entry.protection,
-                    "status": "failed" if party in entry.notes else "answered",
-                    "note": note,
-                }
+            count = len(entry.parties)
+            yield {
+                "round": [entry.round] * count,
+                "call": [entry.call] * count,
+                "verb": [entry.verb] * count,
+                "action": [entry.action] * count,
+                "party": list(entry.parties),
+                "eyes": [entry.eyes] * count,
+                "fields": [entry.fields] * count,
+                "rows": [entry.rows.get(party, 0) for party in entry.parties] if entry.rows else [0] * count,
+                "sent": list(entry.sent),
+                "received": list(entry.received),
+                "protection": [entry.protection] * count,
+                "status": ["failed" if party in entry.notes else "answered" for party in entry.parties],
+                "note": [entry.notes.get(party, "") for party in entry.parties],
+            }
 
     @property
     def sent(self) -> int:

@@ -7,11 +7,11 @@ import json
 import math
 import platform
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from safetensors.torch import save
 
@@ -22,6 +22,8 @@ from isthmus.federation import ledger, wire
 from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
 from isthmus.version import VERSION
+
+_Columns: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 @dataclass
@@ -93,30 +95,36 @@ class Results:
         if any(run.coordinates for run in self.runs):
             result_files.write_table(folder, result_files.COORDINATES, self._coordinates())
         if self.set_up is not None:
-            rows = ({"method": "set-up", "seed": -1, **row} for row in self.set_up.rows())
-            result_files.write_table(folder, result_files.SET_UP, rows)
+            result_files.write_table(folder, result_files.SET_UP, _of_run("set-up", -1, self.set_up.columns()))
         store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"format": result_files.FORMAT, "isthmus": VERSION, "created": created, "versions": versions()}
         content = {**head, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
 
-    def _history(self) -> Iterator[dict[str, Any]]:
+    def _history(self) -> Iterator[_Columns]:
         for run in self.runs:
-            for at, metric, value in run.history:
-                yield {"method": run.method, "seed": run.seed, "round": at, "metric": metric, "value": value}
+            if run.history:
+                columns = zip(("round", "metric", "value"), zip(*run.history, strict=True), strict=True)
+                yield from _of_run(run.method, run.seed, [dict(columns)])
 
-    def _coordinates(self) -> Iterator[dict[str, Any]]:
+    def _coordinates(self) -> Iterator[_Columns]:
         for run in self.runs:
             for at, items in run.coordinates.items():
-                for x, y, kind in items.tolist():
-                    row = {"x": x, "y": y, "class": int(kind)}
-                    yield {"method": run.method, "seed": run.seed, "round": int(at), **row}
+                x, y, kind = items.t()
+                columns = {"x": x.tolist(), "y": y.tolist(), "class": kind.long().tolist()}
+                yield from _of_run(run.method, run.seed, [{"round": [int(at)] * len(items), **columns}])
 
-    def _ledger(self) -> Iterator[dict[str, Any]]:
+    def _ledger(self) -> Iterator[_Columns]:
         for run in self.runs:
-            for row in run.ledger.rows():
-                yield {"method": run.method, "seed": run.seed, **row}
+            yield from _of_run(run.method, run.seed, run.ledger.columns())
+
+
+def _of_run(method: str, seed: int, parts: Iterable[_Columns]) -> Iterator[_Columns]:
+    """Columns of a table with the run that their rows are of."""
+    for columns in parts:
+        count = len(columns["round"])
+        yield {"method": [method] * count, "seed": [seed] * count, **columns}
 
 
 def _readable(value: Any, margin: str = "") -> str:
