@@ -19,6 +19,8 @@ from isthmus.version import VERSION
 
 FORMAT = 1
 """Format number of saved values (checkpoints, finished runs). Raise it when older files can no longer be read."""
+_SINGLE = frozenset((bool, int, float, str, type(None)))
+"""Types that are saved as they are. Lists of them may be long, so their values are not visited one by one."""
 
 
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
@@ -96,7 +98,7 @@ def pack(value: Any) -> bytes:
         if isinstance(value, Mapping):
             return {_escaped(key): to_json(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [to_json(inner) for inner in value]
+            return [inner if type(inner) in _SINGLE else to_json(inner) for inner in value]
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise IsthmusError(
@@ -117,7 +119,9 @@ def unpack(data: bytes) -> Any:
             if value.keys() == {"$tensor"}:
                 return tensors[value["$tensor"]]
             return {key.removeprefix("$"): from_json(inner) for key, inner in value.items()}
-        return [from_json(inner) for inner in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [inner if type(inner) in _SINGLE else from_json(inner) for inner in value]
+        return value
 
     return from_json(tree)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -167,6 +167,10 @@ def test_plain_values_are_json() -> None:
         "name": "b", "items": 1, "nodes": 1, "edges": 1, "cross": 0, "shared": 0, "train": 1, "val": 0, "test": 0,
         "unlabelled": 0, "labels": [0, 1],
     }  # fmt: skip
+    literal = {**asdict(found), "crossing": found.crossing}
+    del literal["labels"]
+    literal["parties"] = [{key: value for key, value in each.items() if value != ()} for each in literal.pop("parties")]
+    assert json.dumps(found.to_dict()) == json.dumps(literal)
 
 
 def test_no_party_is_an_error_of_one_line() -> None:

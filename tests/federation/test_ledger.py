@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from isthmus.federation.ledger import COLUMNS, Entry, Ledger
 from isthmus.store import pack, unpack
 
@@ -65,6 +67,7 @@ def test_totals_are_the_sums_of_the_rows() -> None:
 
 def test_a_ledger_comes_back_from_a_checkpoint_as_it_was() -> None:
     ledger, restored = filled(), Ledger()
+    assert ledger.dump() == [asdict(entry) for entry in ledger.entries]
     restored.add(ledger.entries[0])
     restored.restore(unpack(pack({"ledger": ledger.dump()}))["ledger"])
     assert restored.entries == ledger.entries

@@ -7,6 +7,7 @@ import math
 import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -151,10 +152,30 @@ plain = st.recursive(
 )
 
 
+def readable_by_definition(value: Any, margin: str = "") -> str:
+    """A line for a value that has no mapping inside; else a line for each value inside."""
+
+    def holds(outer: Any) -> bool:
+        inside = outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else []
+        return any(isinstance(each, dict) or holds(each) for each in inside)
+
+    if not holds(value):
+        return json.dumps(value)
+    values = {str(key): each for key, each in value.items()} if isinstance(value, dict) else dict(enumerate(value))
+    keys = [f"{json.dumps(key)}: " if isinstance(value, dict) else "" for key in values]
+    lines = [
+        f"{margin}  {key}{readable_by_definition(each, f'{margin}  ')}"
+        for key, each in zip(keys, values.values(), strict=True)
+    ]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([first, ",\n".join(lines), f"{margin}{last}"])
+
+
 @settings(max_examples=50)
 @given(plain)
-def test_readable_json_is_json(value: object) -> None:
+def test_readable_json_is_json_with_a_line_for_each_innermost_group(value: Any) -> None:
     assert json.loads(_readable(value)) == value
+    assert _readable(value) == readable_by_definition(value)
 
 
 def test_versions_name_what_the_figures_depend_on() -> None:

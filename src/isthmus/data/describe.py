@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
@@ -86,10 +86,10 @@ class CutDescription:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: without empty fields, and with the share of crossing edges."""
-        whole = {**asdict(self), "crossing": self.crossing}
+        whole = {**vars(self), "crossing": self.crossing}
         if not self.labels:
             del whole["labels"]
-        parties = [{key: value for key, value in party.items() if value != ()} for party in whole.pop("parties")]
+        parties = [{key: value for key, value in vars(party).items() if value != ()} for party in whole.pop("parties")]
         return {**whole, "parties": parties}
 
 

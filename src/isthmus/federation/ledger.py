@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Verb = Literal["ask", "total", "exchange"]
@@ -90,7 +90,7 @@ class Ledger:
 
     def dump(self) -> list[dict[str, Any]]:
         """The entries as plain data, for a checkpoint."""
-        return [asdict(entry) for entry in self.entries]
+        return [dict(vars(entry)) for entry in self.entries]
 
     def restore(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Go on from the entries of a checkpoint."""

@@ -141,7 +141,11 @@ def _readable(value: Any, margin: str = "") -> str:
 
 def _holds_groups(value: Any) -> bool:
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return any(isinstance(each, Mapping) or _holds_groups(each) for each in inside)
+    return any(
+        isinstance(each, Mapping) or _holds_groups(each)
+        for each in inside
+        if not isinstance(each, str | int | float)  # most values: to call for each would take long
+    )
 
 
 def _weight_files(run: RunResult) -> Iterator[tuple[str, dict[str, Any]]]:
