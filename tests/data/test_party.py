@@ -246,6 +246,32 @@ def test_parties_that_are_not_alike_are_refused():
         check_compatible([node, Party.of_graph("b", tasks)])
 
 
+def test_the_first_party_that_differs_is_named_with_what_differs():
+    def party(name, columns=None, width=FEATURES, tasks=None):
+        graph = make_graph(0, 3)
+        graph.x = torch.zeros(3, width)
+        graph.y = graph.y if tasks is None else torch.zeros(3, tasks)
+        return Party.of_graph(name, graph, structural=columns)
+
+    alike = [party(name, torch.tensor([0, 2])) for name in "abc"]
+    check_compatible(alike)  # equal columns in tensors of their own
+    check_compatible([replace(each, structural=alike[0].structural) for each in alike])
+    for other, reason in (
+        (party("d", torch.tensor([0, 2]), FEATURES + 1),
+         f"party 'd' has {FEATURES + 1} features and party 'a' {FEATURES}: agree on one encoding"),
+        (party("d", torch.tensor([0, 1])),
+         "party 'd' and party 'a' differ in 'structural': give both the same columns that follow from the edges"),
+        (party("d"),
+         "party 'd' and party 'a' differ in 'structural': give both the same columns that follow from the edges"),
+        (party("d", torch.tensor([0, 2]), tasks=2),
+         "party 'd' and party 'a' have labels of different shapes: make them equal"),
+        (replace(alike[0], name="b"), "two parties have the name 'b': rename one"),
+    ):  # fmt: skip
+        with pytest.raises(IsthmusError) as caught:
+            check_compatible([*alike, other, party("e", width=1)] if other.name == "d" else [*alike, other])
+        assert str(caught.value) == reason
+
+
 def two_banks():
     """Bank a holds nodes 10 and 20, bank b nodes 20 and 30; each knows of one transfer from the other's own node."""
     left = Data(x=torch.tensor([[1.0], [2.0]]), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1]))

@@ -96,3 +96,15 @@ def test_blanked_columns_are_zero_and_the_rest_stays(sparse):
     assert torch.equal(rows.to_dense(found), torch.stack([x[:, 0], torch.zeros(4), x[:, 2]], dim=1))
     if sparse:
         assert found.values().numel() == 7  # the first entry is zero
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("x", [torch.arange(35.0).view(5, 7), torch.arange(35).view(7, 5).t()])
+def test_split_copies_are_clones_of_the_parts(x, dim):
+    sizes = [[2, 0, 3], [1, 6]][dim]
+    parts = rows.split_copies(x, sizes, dim)
+    for part, expected in zip(parts, x.split(sizes, dim), strict=True):
+        assert part.dtype == x.dtype
+        assert torch.equal(part, expected)
+        assert part.is_contiguous()
+        assert part.untyped_storage().nbytes() == part.numel() * x.element_size()

@@ -272,7 +272,7 @@ def test_full_disk_at_the_end_keeps_the_runs_for_a_resume(tmp_path: Path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(parquet, "write_table", full)
+        patch.setattr(parquet.ParquetWriter, "write_table", full)
         with pytest.raises(IsthmusError, match=r"cannot write .*No space left on device"):
             run_study(small(), out)
     assert "results.json" not in files(out)

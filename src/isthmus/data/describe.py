@@ -110,14 +110,15 @@ def describe(
     (100, [34, 33, 33])
     """
     check_compatible(parties)
-    items = [party.items for party in parties]
+    held = [party.nodes for party in parties]
+    items = held if parties[0].level == "node" else [party.items for party in parties]
     y = torch.cat([party.graph.y for party in parties])
     of_tasks = y.is_floating_point() or y.dim() > 1
     kind, of_labels, emd = _of_tasks(y, items) if of_tasks else _of_classes(y, items, classes)
-    shared, nodes = _ids(parties)
+    shared, nodes = _ids(parties, held)
     columns = {
         "items": items,
-        "nodes": [party.nodes for party in parties],
+        "nodes": held,
         "edges": [party.edges for party in parties],
         "cross": [0 if party.border is None else len(party.border) for party in parties],
         "shared": shared.tolist(),
@@ -159,11 +160,11 @@ def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
     return ("yes-no", {**columns, "labels": _tuples(yes)}, fmean(distances) if distances else None)
 
 
-def _ids(parties: Sequence[Party]) -> tuple[Tensor, int]:
+def _ids(parties: Sequence[Party], nodes: Sequence[int]) -> tuple[Tensor, int]:
     """The number of each party's nodes that others hold too, `[parties]`, and the number of different nodes."""
     ids = [party.ids for party in parties if party.ids is not None]
-    sizes = [0 if party.ids is None else party.nodes for party in parties]
-    without_ids = sum(party.nodes for party in parties) - sum(sizes)
+    sizes = [0 if party.ids is None else count for party, count in zip(parties, nodes, strict=True)]
+    without_ids = sum(nodes) - sum(sizes)
     if not ids:
         return torch.zeros(len(parties), dtype=torch.long), without_ids
     _, which, holders = torch.unique(torch.cat(ids), return_inverse=True, return_counts=True)

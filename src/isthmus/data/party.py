@@ -534,19 +534,20 @@ def check_compatible(parties: Sequence[Party]) -> None:
     if not parties:
         raise IsthmusError("there are no parties: a federation needs at least one")
     first = parties[0]
-    for party in parties:
-        one, other = f"party '{party.name}'", f"party '{first.name}'"
+    features, shape, columns = first.features, first.graph.y.shape[1:], _listed(first.structural)
+    for party in parties:  # there may be very many
         if party.level != first.level:
-            raise IsthmusError(f"{one} holds {party.level}s and {other} {first.level}s: use one level")
-        if party.features != first.features:
-            raise IsthmusError(
-                f"{one} has {party.features} features and {other} {first.features}: agree on one encoding"
-            )
-        if _listed(party.structural) != _listed(first.structural):
-            what = "give both the same columns that follow from the edges"
-            raise IsthmusError(f"{one} and {other} differ in 'structural': {what}")
-        if party.graph.y.shape[1:] != first.graph.y.shape[1:]:
-            raise IsthmusError(f"{one} and {other} have labels of different shapes: make them equal")
+            what = f"holds {party.level}s and party '{first.name}' {first.level}s: use one level"
+        elif party.features != features:
+            what = f"has {party.features} features and party '{first.name}' {features}: agree on one encoding"
+        elif party.structural is not first.structural and _listed(party.structural) != columns:
+            remedy = "give both the same columns that follow from the edges"
+            what = f"and party '{first.name}' differ in 'structural': {remedy}"
+        elif party.graph.y.shape[1:] != shape:
+            what = f"and party '{first.name}' have labels of different shapes: make them equal"
+        else:
+            continue
+        raise IsthmusError(f"party '{party.name}' {what}")
     names = [party.name for party in parties]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)

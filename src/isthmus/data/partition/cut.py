@@ -40,9 +40,9 @@ def _cut_graph(whole: Party, members: Sequence[Tensor], names: Sequence[str], *,
         items, counts = torch.cat(list(members[start:stop])), [held.numel() for held in members[start:stop]]
         columns = edges.of_parties(start, items, counts, coupled=coupled)
         columns["x"] = rows.split_rows(rows.take(whole.graph.x, items), counts)
-        columns["y"] = _split(whole.graph.y[items], counts)
-        masks = {split: _split(getattr(whole, split)[items], counts) for split in SPLITS}
-        ids = _split(edges.ids[items], counts)
+        columns["y"] = rows.split_copies(whole.graph.y[items], counts)
+        masks = {split: rows.split_copies(getattr(whole, split)[items], counts) for split in SPLITS}
+        ids = rows.split_copies(edges.ids[items], counts)
         border = columns.pop("border", [None] * len(counts))
         for at, count in enumerate(counts):
             graph = Data(**{key: column[at] for key, column in columns.items()}, num_nodes=count)
@@ -116,10 +116,12 @@ class _Edges:
         target = target - firsts[of]
         within = torch.bincount(of[inside], minlength=len(counts)).tolist()
         columns: dict[str, list[Any]] = {
-            "edge_index": _split(torch.stack([source[inside] - firsts[of[inside]], target[inside]]), within, dim=1)
+            "edge_index": rows.split_copies(
+                torch.stack([source[inside] - firsts[of[inside]], target[inside]]), within, dim=1
+            )
         }
         if self.weight is not None:
-            columns["edge_weight"] = _split(self.weight[edge[inside]], within)
+            columns["edge_weight"] = rows.split_copies(self.weight[edge[inside]], within)
         if coupled:
             outside = ~inside
             columns["border"] = self._borders(edge[outside], target[outside], of[outside], len(counts))
@@ -138,8 +140,8 @@ class _Edges:
         ends = itertools.pairwise(itertools.accumulate(per_party.tolist(), initial=0))
         owners = [tuple(named[first:stop]) for first, stop in ends]
         counts = torch.bincount(party, minlength=parties).tolist()
-        weights = [None] * parties if self.weight is None else _split(self.weight[edge], counts)
-        each = (_split(values, counts) for values in (inner, self.ids[outer], owner))
+        weights = [None] * parties if self.weight is None else rows.split_copies(self.weight[edge], counts)
+        each = (rows.split_copies(values, counts) for values in (inner, self.ids[outer], owner))
         return list(map(Border, *each, owners, weights))
 
 
@@ -156,11 +158,6 @@ def _distinct(values: Tensor, stop: int) -> tuple[Tensor, Tensor]:
     present = torch.zeros(stop, dtype=torch.bool)  # a large party has few neighbours, and many edges to each
     present[values] = True
     return present.nonzero().flatten(), (present.cumsum(0) - 1)[values]
-
-
-def _split(values: Tensor, counts: Sequence[int], dim: int = 0) -> list[Tensor]:
-    """The part of each party, in memory of its own."""
-    return [part.clone(memory_format=torch.contiguous_format) for part in values.split(list(counts), dim=dim)]
 
 
 def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -> list[Party]:
