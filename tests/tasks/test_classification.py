@@ -74,3 +74,20 @@ def test_no_items_give_no_metrics():
     assert task.counts(step)["confusion"].shape == (2, 3, 3)
     assert pooled(task, step) == {}
     assert torch.equal(task.loss(step), torch.zeros(2))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 5, 9, 17, 40])
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_metrics_are_bit_for_bit_those_of_whole_matrices(classes, most):
+    source = torch.Generator().manual_seed(classes)
+    for _ in range(20):
+        confusion = torch.randint(most + 1, (classes, classes), generator=source)
+        confusion[torch.rand(classes, classes, generator=source) < 0.8] = 0  # some classes and guesses do not occur
+        confusion[-1, 0] = 1
+        whole = confusion.double()
+        hits, either = whole.diagonal(), whole.sum(0) + whole.sum(1)
+        f1 = 2 * hits / either.clamp(min=1)
+        found = NodeClassification(classes=classes).metrics({"confusion": confusion, "loss": torch.tensor(1.0)})
+        assert found["accuracy"] == float(hits.sum() / whole.sum())
+        assert found["macro_f1"] == float(f1[either > 0].mean())
+        assert found["loss"] == float(torch.tensor(1.0) / confusion.sum())
