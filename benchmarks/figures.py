@@ -19,9 +19,15 @@ from rich.table import Table
 from isthmus.study.results import versions
 
 
-def of_process(script: str, options: Sequence[str]) -> dict[str, Any]:
-    """What a fresh process of the script says of itself, as JSON on its standard output."""
-    done = subprocess.run([sys.executable, script, *options], stdout=subprocess.PIPE, text=True, check=True)
+def of_process(script: str, options: Sequence[str], source: Path | None = None) -> dict[str, Any]:
+    """What a fresh process of the script says of itself, as JSON on its standard output.
+
+    Arguments:
+        source: the folder from which it imports isthmus; without one, the same as this process.
+    """
+    paths = {} if source is None else {"PYTHONPATH": str(source.resolve())}
+    asked = [sys.executable, script, *options]
+    done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **paths})
     return json.loads(done.stdout)
 
 
