@@ -4,12 +4,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Batch, Data
 
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data import rows
 from isthmus.data.partition.cut import cut_into_parties
-from isthmus.data.party import SPLITS, Border, Cohort, Party, check_compatible, pool_parties
+from isthmus.data.party import SPLITS, Block, Border, Cohort, Party, check_compatible, pool_parties
 from isthmus.errors import IsthmusError
 
 FEATURES = 3
@@ -88,6 +89,33 @@ def test_block_slices_are_each_party_s_own_tensors(cohort):
             assert torch.equal(cohort.block.batch[nodes] - item, party.graph.batch)
         node, item, edge = nodes.stop, items.stop, edges.stop
     assert (node, item, edge) == (cohort.block.nodes, cohort.y.size(0), cohort.block.edge_index.size(1))
+
+
+class Allocated(TorchDispatchMode):
+    """Counts the bytes of the memory that is new within the `with`."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for each in found if isinstance(found, list | tuple) else [found]:
+            if isinstance(each, torch.Tensor):
+                self.kept[each.untyped_storage().data_ptr()] = each
+        return found
+
+    @property
+    def bytes(self):
+        return sum(each.untyped_storage().nbytes() for each in self.kept.values())
+
+
+def test_blocks_are_put_together_with_one_copy_of_their_edges():
+    blocks = [Block(torch.rand(50, 1), torch.randint(50, (2, 4000)), (50,)) for _ in range(3)]
+    with Allocated() as allocated:
+        whole = Block.concat(blocks)
+    assert allocated.bytes == whole.edge_index.nbytes + whole.x.nbytes
+    assert [int(part.min()) // 50 for part in whole.edge_index.split(4000, dim=1)] == [0, 1, 2]
 
 
 @given(cohorts())

@@ -302,15 +302,18 @@ class Block:
         """The parties of several blocks in one; where only some have edge weights, those of the others are 1."""
         if len(blocks) == 1:  # its tensors may be mapped: no copy
             return blocks[0]
+        edges = [block.edge_index.size(1) for block in blocks]
+        edge_index = blocks[0].edge_index.new_empty(2, sum(edges))
         nodes = itertools.accumulate((block.nodes for block in blocks), initial=0)
-        edges = [block.edge_index + first for block, first in zip(blocks, nodes, strict=False)]
+        for block, first, own in zip(blocks, nodes, edge_index.split(edges, dim=1), strict=False):
+            torch.add(block.edge_index, first, out=own)
         graphs = itertools.accumulate((sum(block.graphs) for block in blocks), initial=0)
         batch = [block.batch + first for block, first in zip(blocks, graphs, strict=False) if block.batch is not None]
         return cls(
             x=rows.concat([block.x for block in blocks]),
-            edge_index=torch.cat(edges, dim=1),
+            edge_index=edge_index,
             sizes=tuple(size for block in blocks for size in block.sizes),
-            edge_weight=_weights([block.edge_weight for block in blocks], [edge.size(1) for edge in edges]),
+            edge_weight=_weights([block.edge_weight for block in blocks], edges),
             batch=torch.cat(batch) if batch else None,
             graphs=tuple(count for block in blocks for count in block.graphs),
         )
