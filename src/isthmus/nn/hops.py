@@ -111,16 +111,18 @@ class Hop:
 
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor] | None:
-        """Rows among all nodes of the input, and of the output."""
+        """For every node of the part its row in the input, and in the output; others' numbers mean nothing."""
         if self._within is None:
             return None
-        return self.part.rows_within(self._within + 1), self.part.rows_within(self._within)
+        depth = self.part.depth
+        return (depth <= self._within + 1).cumsum(0) - 1, (depth <= self._within).cumsum(0) - 1
 
     def own(self, x: Tensor) -> Tensor:
         """The rows of the layer's input that belong to the nodes of its output."""
-        if self._ends is None or self._ends[0].numel() == self._ends[1].numel():
+        if self._ends is None or self._within is None:
             return x
-        return x.index_select(0, torch.searchsorted(*self._ends))
+        at = self._ends[0][self.part.rows_within(self._within)]
+        return x if at.numel() == x.size(0) else x.index_select(0, at)
 
     def matrix(self, edges: EdgeValues, dtype: torch.dtype, *, weighted: bool = True, **options: Any) -> RowsOfMatrix:
         """These rows of the matrix that `edges` gives for the whole graph, with its edge weights or without."""
@@ -140,13 +142,14 @@ class Hop:
             values = values * factors.right[part.nodes[source]]
         if factors.loop is not None:
             values = values * (source != target)
-            every = torch.arange(part.nodes.numel(), device=values.device) if self._ends is None else self._ends[1]
+            every = torch.arange(part.nodes.numel(), device=values.device)
+            every = every if self._within is None else part.rows_within(self._within)
             source, target = torch.cat([source, every]), torch.cat([target, every])
             values = torch.cat([values, factors.loop[part.nodes[every]]])
         shape = (part.nodes.numel(), part.nodes.numel())
         if self._ends is not None:
-            source, target = torch.searchsorted(self._ends[0], source), torch.searchsorted(self._ends[1], target)
-            shape = (self._ends[1].numel(), self._ends[0].numel())
+            source, target = self._ends[0][source], self._ends[1][target]
+            shape = (int(self._ends[1][-1]) + 1, int(self._ends[0][-1]) + 1)
         return RowsOfMatrix(source, target, values, shape)
 
 
