@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from isthmus.data.coupling import decouple, exposed_nodes, without_inner_neighbours
+from isthmus.data.coupling import decouple, exposed_nodes, ids_across, without_inner_neighbours
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, items_per_party
@@ -50,3 +50,11 @@ def test_degrees_count_the_edges_that_something_comes_over():
     assert decouple(cut, min_neighbours=1).degree.tolist() == [3, 2, 4, 1, 4, 3, 2]  # nodes 0, 1, 5, 6 and 2, 3 and 4
     assert decouple(cut, min_neighbours=2).degree.tolist() == [2, 2, 3, 1, 4, 2, 1]
     assert decouple(cut, min_neighbours=3).degree.tolist() == [2, 2, 1, 1, 2, 2, 1]
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_ids_across_are_those_of_the_slots(least):
+    cut = parties()
+    due = decouple(cut, min_neighbours=least).ids.tolist()
+    assert [node for party in cut for node in ids_across(party, min_neighbours=least).tolist()] == due
+    assert bool(due) == (least < 3)

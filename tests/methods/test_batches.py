@@ -9,18 +9,22 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from helpers import CLASSES, FEATURES, assert_close, make_parties, plain_batches, plain_optimizer
+from isthmus.data.datasets.banks import Banks
 from isthmus.data.neighbours import Neighbours
+from isthmus.data.partition.given import Given
 from isthmus.data.rows import sum_per_party
 from isthmus.errors import IsthmusError
 from isthmus.federation.site import Site, action
 from isthmus.methods.base import Method
 from isthmus.methods.batches import ClusterBatches, read_neighbours
 from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.fedgl import FedGL
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import initial_weights
-from isthmus.study.setup import task_for
+from isthmus.study.loop import Run
+from isthmus.study.setup import module_for, task_for
 from isthmus.testing import check_method, small_parties
 
 SEED = 5
@@ -108,6 +112,36 @@ def test_embeddings_of_sampled_nodes_are_those_of_the_items():
 def test_methods_conform(name, options):
     method = Method.named(name).read({"rounds": 2, "local": {"epochs": 2, **OPTIONS[options]}}, name)
     check_method(method, small_parties("node"), checks=["cohort_law", "same_seed_same_result"])
+
+
+COUPLED = {
+    "fedgcn": {"fan_out": (2,), "batch_size": 3},
+    "fedcog": {"batch_size": 3},
+}
+"""How each of these trains on a part: FedGCN's first layer reads sums, and FedCog's encoder reads no edges any more."""
+
+
+@pytest.mark.parametrize("name", COUPLED)
+@pytest.mark.parametrize("options", ["batches", "clusters"])
+def test_methods_for_coupled_graphs_conform(name, options):
+    own = COUPLED[name] if options == "batches" else OPTIONS[options]
+    method = Method.named(name).read({"rounds": 2, "local": {"epochs": 2, **own}}, name)
+    check_method(method, small_parties("node"), checks=["cohort_law", "same_seed_same_result"])
+
+
+@pytest.mark.parametrize("options", ["sampled-batches", "clusters"])
+def test_fedgl_samples_from_its_pseudo_graph_too(options):
+    banks = Banks(parties=3, nodes=90, overlap=0.6, train=0.3).load(0)
+    ways = {"min_confident": 0.0, "max_changed": 1.0, "threshold": 0.2, "neighbours": 3}
+    method = FedGL.read({"rounds": 3, "local": {"epochs": 2, **OPTIONS[options]}, **ways}, "fedgl")
+    parties = Given().cut(banks, 3, 0)
+    check_method(method, parties, checks=["cohort_law", "same_seed_same_result"])
+    task = task_for(parties, 4)
+    run = Run(method, parties, task, module_for(Encoder.named("gcn")(hidden=8), parties, task, 0), seed=0)
+    run.go()
+    (site,) = run.transport.sites
+    with site.asked():
+        assert site.cohort.block.edge_index.size(1) > sum(party.edges for party in parties)
 
 
 # ---- what a step computes

@@ -7,6 +7,8 @@ import torch
 from coupled_parties import coupled, dense, small, started
 from hypothesis import given, settings
 
+from helpers import assert_close
+from isthmus.errors import IsthmusError
 from isthmus.methods.fedgcn import FedGcn
 from isthmus.nn.encoders import Encoder
 
@@ -50,3 +52,32 @@ def test_fewer_hops_of_fedgcn_use_less():
         rows = run.go().ledger.rows()
         received.append(sum(row["received"] for row in rows if row["action"] == "sum_up: delivery"))
     assert received[0] < received[1]
+
+
+def test_a_party_holds_its_sums_once():
+    _, parties = small()
+    run, _ = started(FedGcn(rounds=1), parties, Encoder.named("gcn")(hidden=4), side_by_side=False)
+    run.go()
+    for site in run.transport.sites:
+        assert not any(site.inbox.values())
+        with site.asked():
+            (prepared,) = site.kept.each("prepared")
+            assert site.cohort.block.x.data_ptr() == prepared["x"].data_ptr()
+
+
+@pytest.mark.parametrize("local", [{"fan_out": [9]}, {"clusters": 1}])
+def test_all_neighbours_and_one_cluster_are_the_whole_graph(local):
+    _, parties = small()
+    weights = []
+    for own in ({}, local):
+        method = FedGcn.read({"rounds": 2, "local": {"epochs": 3, **own}}, "fedgcn")
+        run, _ = started(method, parties, Encoder.named("gcn")(hidden=4, dropout=0.0))
+        weights.append(run.go().weights)
+    assert_close(weights[1], weights[0], within=1e-9)
+
+
+def test_the_first_layer_draws_no_neighbours():
+    _, parties = small()
+    method = FedGcn.read({"rounds": 1, "local": {"fan_out": [9, 9]}}, "fedgcn")
+    with pytest.raises(IsthmusError, match="2 numbers and the model reads 1 hop"):
+        started(method, parties, Encoder.named("gcn")(hidden=4))[0].go()

@@ -87,6 +87,12 @@ def decouple(parties: Sequence[Party], *, join_isolated: bool = False, min_neigh
     )
 
 
+def ids_across(party: Party, *, min_neighbours: int = 1) -> Ints:
+    """Ids of the other parties' nodes that at least so many own nodes are joined to: those of its slots, in order."""
+    across, _, numbers = _across(party)
+    return numbers[np.diff(across.indptr) >= min_neighbours]
+
+
 def without_inner_neighbours(party: Party) -> Ints:
     """Positions of the nodes that have no neighbour in their own party."""
     source, target = party.graph.edge_index.numpy()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from isthmus.data import matrices, rows
-from isthmus.data.coupling import Coupling, decouple
+from isthmus.data.coupling import Coupling, decouple, ids_across
 from isthmus.data.matrices import Ints
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
@@ -193,7 +193,8 @@ class FedCog(Composed):
             """Ids of others' nodes for which a party sums up, by party."""
             if self._propagation is not None:
                 return slot_ids(self.propagation.coupling)
-            return slot_ids(decouple(self.cohort.parties, min_neighbours=self.min_neighbours))
+            few = self.min_neighbours
+            return [torch.from_numpy(ids_across(party, min_neighbours=few)) for party in self.cohort.parties]
 
         def _inner(self) -> list[Tensor]:
             """Ids of own nodes with edges across the border, by party."""

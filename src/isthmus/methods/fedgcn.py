@@ -75,20 +75,24 @@ class FedGcn(FedAvg):
         @action
         def settle(self, request: Payload) -> Answer:
             """From here on the parties train on the sums and on the edges that they know."""
-            self.kept["prepared"] = [
-                {"sum": received["sum"], "degree": received["degree"], "ids": received["ids"]}
-                for received in self.received("sum_up")
-            ]
+            prepared = []
+            for received in self.received("sum_up"):
+                x = received["degree"].pow(-0.5).unsqueeze(1) * received["sum"]
+                prepared.append(
+                    {"x": x.to(received["sum"].dtype), "degree": received["degree"], "ids": received["ids"]}
+                )
+            self.kept["prepared"] = prepared
+            for at in self.positions:  # sums take more memory than the parties' data
+                self.inbox["sum_up"].pop(at, None)
             return Answer({})
 
         def trained_on(self, party: Party, prepared: Any) -> Party:
             ids, degree = prepared["ids"].cpu(), prepared["degree"].cpu()
-            scale = degree.pow(-0.5).unsqueeze(1)
             edges, weight = _edges(party, ids)
-            values = (scale[edges[0]] * scale[edges[1]]).squeeze(1) * weight
-            beyond = ids.numel() - party.nodes
-            graph = Data(x=(scale * prepared["sum"].cpu()).to(values.dtype), edge_index=edges, num_nodes=ids.numel())
-            graph.x, graph.edge_weight = graph.x.to(party.graph.x.dtype), values.to(party.graph.x.dtype)
+            scale = degree.pow(-0.5)
+            values = scale[edges[0]].mul_(scale[edges[1]]).mul_(weight)
+            beyond, x = ids.numel() - party.nodes, prepared["x"].cpu()
+            graph = Data(x=x, edge_index=edges, edge_weight=values.to(x.dtype), num_nodes=ids.numel())
             graph.y, masks = party.graph.y, {split: getattr(party, split) for split in SPLITS}
             if party.level == "node":  # nodes across the border are in no split
                 graph.y = torch.cat([graph.y, graph.y.new_zeros(beyond, *graph.y.shape[1:])])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data import matrices, rows
-from isthmus.data.coupling import Coupling, decouple
+from isthmus.data.coupling import Coupling, decouple, ids_across
 from isthmus.data.party import Party
 from isthmus.federation.answers import Answer
 from isthmus.federation.site import Prepared, Site, action
@@ -37,7 +37,7 @@ class Coupled(Site):
         return self._coupling[1]
 
 
-class NeighbourSums(Coupled, Prepared):
+class NeighbourSums(Prepared):
     """The party side of sum_v c_uv x_v over all neighbours v of a node u, with c_uv = ((1 + d_u) (1 + d_v))^-1/2.
 
     Parties add up by node id, so that none receives another's part of a sum. Degrees d are those in the whole graph,
@@ -57,26 +57,21 @@ class NeighbourSums(Coupled, Prepared):
     @action
     def sum_up(self, request: Payload) -> Answer:
         """What own nodes add to the sums of their neighbours, and the degrees of own nodes."""
-        coupling: Coupling = self.coupling
-        scaled = torch.from_numpy(coupling.degree**-0.5)
-        own_ids, outer_ids = self._ids()
         answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}
-        nodes, slots = np.cumsum([0, *coupling.sizes]), np.cumsum([0, *map(len, outer_ids)])
-        for at, party in enumerate(self.cohort.parties):
-            own, across = slice(*nodes[at : at + 2]), slice(*slots[at : at + 2])
-            x = matrices.from_tensor(rows.to_dense(party.graph.x)) * scaled[own].unsqueeze(1).numpy()
-            sums = [matrix[part][:, own] @ x for matrix, part in ((coupling.inner, own), (coupling.outer, across))]
-            degree = np.concatenate([coupling.degree[own], np.zeros(len(outer_ids[at]))])
-            answer["ids"].append(torch.cat([own_ids[at], outer_ids[at]]))
-            answer["sum"].append(torch.from_numpy(np.concatenate(sums)).to(party.graph.x.dtype))
-            answer["degree"].append(torch.from_numpy(degree))
-            answer["wants"].append(answer["ids"][-1] if self.beyond else own_ids[at])
+        for party, own_ids, outer_ids in zip(self.cohort.parties, *self._ids(), strict=True):
+            graph = decouple([party])  # one at a time: it takes more memory than the party's edges
+            x = matrices.from_tensor(rows.to_dense(party.graph.x)) * (graph.degree**-0.5)[:, None]
+            sums = np.concatenate([graph.inner @ x, graph.outer @ x])
+            answer["ids"].append(torch.cat([own_ids, outer_ids]))
+            answer["sum"].append(torch.from_numpy(sums).to(party.graph.x.dtype))
+            answer["degree"].append(torch.from_numpy(np.concatenate([graph.degree, np.zeros(len(outer_ids))])))
+            answer["wants"].append(answer["ids"][-1] if self.beyond else own_ids)
         return Answer(answer)
 
     def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
         """Ids of own nodes, and of those across the border, by party."""
         own = [_placeholder_ids(party) if party.ids is None else party.ids for party in self.cohort.parties]
-        return own, slot_ids(self.coupling)
+        return own, [torch.from_numpy(ids_across(party)) for party in self.cohort.parties]
 
 
 def slot_ids(coupling: Coupling) -> list[Tensor]:
