@@ -20,6 +20,7 @@ from isthmus.methods.batches import ClusterBatches, read_neighbours
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedgl import FedGL
 from isthmus.methods.training import LocalTraining
+from isthmus.nn import layerwise
 from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import initial_weights
@@ -238,7 +239,36 @@ def test_a_batch_reads_no_more_than_its_items_depend_on():
     assert at.tolist() == [0, 1]
 
 
+def test_fedgl_predicts_layer_by_layer(monkeypatch):
+    def predicted():
+        banks = Banks(parties=3, nodes=90, overlap=0.6).load(0)
+        parties = Given().cut(banks, 3, 0)
+        task = task_for(parties, 4)
+        module = module_for(Encoder.named("gcn")(hidden=8), parties, task, 0)
+        site = FedGL().site(parties, task, module)
+        with site.asked():
+            site.kept["trained"] = site.model.stacks()
+        return site.answer("tell", {}, site.hosted.names).columns["embedding"]
+
+    due, asked = predicted(), []
+    monkeypatch.setattr(layerwise, "ONE_PASS", 0)
+    by_layer = layerwise.layer_by_layer
+    monkeypatch.setattr(layerwise, "layer_by_layer", lambda *args, **how: asked.append(1) or by_layer(*args, **how))
+    for found, one_pass in zip(predicted(), due, strict=True):
+        torch.testing.assert_close(found, one_pass)
+    assert asked
+
+
 # ---- refused
+
+
+def test_an_encoder_without_edges_has_no_fan_out():
+    parties = small_parties("node")
+    task = task_for(parties)
+    method = Method.named("fedcog").read({"local": {"fan_out": (3,)}}, "fedcog")
+    run = Run(method, parties, task, module_for(Encoder.named("sgc")(), parties, task, 0))
+    with pytest.raises(IsthmusError, match="1 numbers and the model reads 0 hops: leave it out"):
+        run.go()
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
+from isthmus.nn.layerwise import infer
 from isthmus.tasks.base import Step, Task
 from isthmus.tasks.classification import NodeClassification
 
@@ -294,8 +295,7 @@ class FedGL(FedAvg):
         def tell(self, request: Payload) -> Answer:
             """Embeddings, and perhaps probabilities, of own nodes by id (line 8)."""
             self.model.load(self.kept["trained"])
-            with torch.no_grad():
-                embedding = self.model(self.cohort.block)
+            embedding = infer(self.model, self.cohort.block)
             probability = embedding.softmax(1)
             confidence, guess = (each.cpu() for each in probability.max(1))
             sizes = list(self.cohort.sizes)

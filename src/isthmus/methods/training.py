@@ -136,8 +136,9 @@ class LocalTraining(Optimizer):
         if self.fan_out:
             hops = site.model.hops
             if hops not in (None, len(self.fan_out)):
+                remedy = "give one per hop" if hops else "leave it out, local.batch_size is enough"
                 raise IsthmusError(
-                    f"local.fan_out has {len(self.fan_out)} numbers and the model reads {hops} hops: give one per hop"
+                    f"local.fan_out has {len(self.fan_out)} numbers and the model reads {hops} hops: {remedy}"
                 )
             return read_neighbours(site, self.fan_out, embed=embed), batches
         if self.batch_size and not read and not graphs and (reach := site.model.reach) is not None:
