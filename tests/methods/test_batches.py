@@ -131,6 +131,13 @@ def test_methods_for_coupled_graphs_conform(name, options):
 
 
 @pytest.mark.parametrize("options", ["sampled-batches", "clusters"])
+def test_fedgc_without_self_training_conforms(options):
+    more = {"self_training": False, "transforming": {"epochs": 3}}
+    method = Method.named("fedgc").read({"rounds": 2, "local": {"epochs": 2, **OPTIONS[options]}, **more}, "fedgc")
+    check_method(method, small_parties("node"), checks=["cohort_law"])
+
+
+@pytest.mark.parametrize("options", ["sampled-batches", "clusters"])
 def test_fedgl_samples_from_its_pseudo_graph_too(options):
     banks = Banks(parties=3, nodes=90, overlap=0.6, train=0.3).load(0)
     ways = {"min_confident": 0.0, "max_changed": 1.0, "threshold": 0.2, "neighbours": 3}
