@@ -114,7 +114,7 @@ class Stages(Watcher):
             "round_s": evaluated - rounds,
             "results_s": done - evaluated,
             "start_mb": self.start_mb,
-            "peak_mb": peak_mb(),
+            "peak_mb": max(self.start_mb, peak_mb()),  # Linux counts in steps of some pages
         }
 
 

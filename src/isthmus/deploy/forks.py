@@ -129,12 +129,19 @@ def _wait_for_requests(link: socket.socket, main: Main, load: Callable[[], None]
                 continue
             if not (line := requests.readline()):
                 os._exit(0)
+            own_session, when_own = os.pipe()
             pid = os.fork()
             if not pid:
                 selector.close()
                 requests.close()
                 link.close()
+                os.setsid()
+                os.close(when_own)
+                os.close(own_session)
                 _become(main, json.loads(line))
+            os.close(when_own)
+            os.read(own_session, 1)  # ends when the fork has closed its end: whoever is told of it may kill its group
+            os.close(own_session)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
             _report(link, {"pid": pid})
 
@@ -147,10 +154,9 @@ def _report(link: socket.socket, report: Mapping[str, Any]) -> None:
 
 
 def _become(main: Main, request: Mapping[str, Any]) -> NoReturn:
-    """Do what a fork is for, in a session of its own, and exit without waiting for threads."""
+    """Do what a fork is for, and exit without waiting for threads."""
     code = 1
     try:
-        os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(request["environment"])
