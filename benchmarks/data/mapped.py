@@ -15,14 +15,9 @@ import argparse
 import datetime
 import json
 import platform
-import re
 import sys
 import tempfile
-import threading
-import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +27,7 @@ import torch
 from pyarrow import parquet
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
+from figures import keep, machine, markdown, named, of_process, peak_mb, print_table, watched
 from isthmus import __version__, toml
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.settings import FILE
@@ -69,24 +64,6 @@ def generate(folder: Path, nodes: int, features: int, edges: int) -> None:
 
 
 # ---- a process that loads and does nothing else
-
-
-@contextmanager
-def watched() -> Iterator[dict[str, float]]:
-    """Seconds of CPU, and the peak of memory that no file backs, sampled every 10 ms."""
-    found, done = {"own_mb": 0.0}, threading.Event()
-
-    def sample() -> None:
-        while not done.wait(0.01):
-            held = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
-            found["own_mb"] = max(found["own_mb"], int(held[1]) / 2**10)
-
-    thread, began, passed = threading.Thread(target=sample), time.process_time(), time.perf_counter()
-    thread.start()
-    yield found
-    found["cpu_s"], found["wall_s"] = time.process_time() - began, time.perf_counter() - passed
-    done.set()
-    thread.join()
 
 
 def say_alone(folder: Path, what: str, into: Path) -> None:
