@@ -175,7 +175,7 @@ def test_saved_value_is_loaded_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "found", "writer"),
     [
-        ({"format": 2, "isthmus": "0.9.0", "value": 1}, "format 2", " (isthmus 0.9.0)"),
+        ({"format": 99, "isthmus": "0.9.0", "value": 1}, "format 99", " (isthmus 0.9.0)"),
         ({"format": 0, "value": 1}, "format 0", ""),
         ({"state": {}}, "no format number", ""),
         ([1], "no format number", ""),

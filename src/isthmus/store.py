@@ -17,7 +17,7 @@ from torch import Tensor
 from isthmus.errors import IsthmusError
 from isthmus.version import VERSION
 
-FORMAT = 1
+FORMAT = 2
 """Format number of saved values (checkpoints, finished runs). Raise it when older files can no longer be read."""
 _SINGLE = frozenset((bool, int, float, str, type(None)))
 """Types that are saved as they are. Lists of them may be long, so their values are not visited one by one."""

@@ -10,6 +10,7 @@ from isthmus.audit import membership
 from isthmus.audit.membership import Membership, Risk, RoundRisk
 from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
+from isthmus.federation import pieces
 from isthmus.methods.base import Method
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedgc import FedGC
@@ -57,6 +58,17 @@ def test_what_is_learned_by_heart_is_found_and_what_is_not_learned_is_not(level)
     assert by_heart.last.worst("tpr") > 0.05
     assert hardly.last.worst("auc") < by_heart.last.worst("auc") - 0.05
     assert hardly.last.worst("likelihood") < by_heart.last.worst("likelihood") - 0.1
+
+
+def test_what_is_found_does_not_depend_on_the_cohorts(parties, monkeypatch):
+    method = FedAvg(rounds=2, local={"epochs": 5, "lr": 0.05})
+    (whole,) = audited(method, parties)
+    monkeypatch.setattr(pieces, "PARTIES", 2)
+    monkeypatch.setattr(pieces, "SORTED_FROM", 1)
+    (split,) = audited(method, parties)
+    for query, risk in whole.last.asked.items():
+        found = split.last.asked[query]
+        assert vars(found) == pytest.approx(vars(risk), abs=1e-3)
 
 
 def test_every_evaluated_round_is_attacked_in_both_ways_of_asking(parties):

@@ -159,6 +159,20 @@ def test_a_cohort_that_fails_whole_raises_what_happened() -> None:
         site_of(script).answer("say", {}, NAMES)
 
 
+def test_mail_that_a_failed_attempt_took_is_there_for_the_next() -> None:
+    def script(site: Site, request: Any) -> Answer:
+        taken = [site.inbox["before"].pop(at)["n"] for at in site.positions]
+        if "party-2" in site.cohort.names:
+            raise ValueError("disk full")
+        return Answer({"n": taken})
+
+    site = site_of(script)
+    site.deliver("before", {name: {"n": number(name)} for name in NAMES})
+    reply = site.answer("say", {}, NAMES)
+    assert reply.columns["n"] == [number(name) for name in NAMES if name != "party-2"]
+    assert list(reply.failures) == ["party-2"]
+
+
 def test_mail_of_those_who_did_not_fail_is_kept() -> None:
     def script(site: Site, request: Any) -> Mail:
         if "party-0" in site.cohort.names:

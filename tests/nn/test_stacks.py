@@ -10,11 +10,11 @@ from isthmus.nn.stacks import FirstLayer, dense, is_stack, length, not_finite, o
 TRAINS = (True, False, True, True)
 
 
-def first_layer(touched=True):
+def first_layer(touched=True, hidden=8):
     """A first layer of four parties that differ, as training leaves it."""
     torch.manual_seed(0)
     cohort = Cohort(make_parties("node", sparse=True))
-    model = PerParty(Gcn(hidden=8).build(FEATURES, CLASSES, "node"), len(cohort))
+    model = PerParty(Gcn(hidden=hidden).build(FEATURES, CLASSES, "node"), len(cohort))
     for leaf in model.start_training(cohort.block, TRAINS, touched_rows=touched):
         with torch.no_grad():
             leaf.tensor += torch.randn(leaf.tensor.shape)
@@ -28,6 +28,7 @@ COLUMNS = {
     "tensor": lambda: torch.randn(4, 3),
     "first layer by touched rows": first_layer,
     "whole first layer": lambda: first_layer(False),
+    "first layer with one output": lambda: first_layer(hidden=1),
     "list of tensors": lambda: [torch.randn(at) for at in range(4)],
 }
 over_columns = pytest.mark.parametrize("kind", COLUMNS)

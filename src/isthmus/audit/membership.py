@@ -206,12 +206,17 @@ class _Attacker:
     def asked(self, run: Run, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Query a released model: log posteriors of the guessed items, `[guessed, classes]`, by query."""
         assert isinstance(run.transport, LocalTransport)
-        (site,) = run.transport.sites
-        hosted = site.hosted
-        plain = Site(run.method, hosted.parties, self.task, run.module, seed=self.seed)
-        found = {"features": plain.predict_all(weights)}
-        own = site.predict_all(weights).split(site.cohort.items)  # of made parties the own items come first
-        found["transformed"] = torch.cat([each[:items] for each, items in zip(own, hosted.items, strict=True)])
+
+        def of_features(site: Site) -> Sequence[Tensor]:
+            plain = Site(run.method, site.hosted.parties, self.task, run.module, seed=self.seed)
+            return plain.predict_all(weights).split(site.hosted.items)
+
+        def of_made(site: Site) -> Sequence[Tensor]:
+            own = site.predict_all(weights).split(site.cohort.items)  # of made parties the own items come first
+            return [each[:items] for each, items in zip(own, site.hosted.items, strict=True)]
+
+        queries = {"features": of_features, "transformed": of_made}
+        found = {name: torch.cat(run.transport.by_party(query)) for name, query in queries.items()}
         if torch.equal(*found.values()):
             del found["transformed"]
         if run.method.role == "pooled":  # the single party has the order of all parties put together

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from isthmus.federation import wire
 from isthmus.federation.answers import PartialTotal, Reply
@@ -12,6 +13,8 @@ from isthmus.federation.packed import PackedReply, open_mail, open_request, pack
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import Command, Each, Transport
+
+Value = TypeVar("Value")
 
 
 class LocalTransport(Transport):
@@ -68,12 +71,20 @@ class LocalTransport(Transport):
             if self.wire:
                 own = open_request(pack_request(own, here, self.limit), self.limit)
             reply, error = site.attempt(command.action, own, here)
-            if len(sites) > 1:
+            if len(self.sites) > 1:
                 site.free()
-            first, answered = first or error, answered or bool(reply.parties)
+            answered = answered or bool(reply.parties)
+            first, error = None if answered else first or error, None  # an error holds the memory of its attempt
             if self.wire:
                 reply = PackedReply.of(command.action, reply, self.limit).open(command.action, self.limit)
             yield reply
             del reply
-        if first is not None and not answered and len(asked) > 1:
+        if first is not None and len(asked) > 1:
             raise first
+
+    def by_party(self, function: Callable[[Site], Sequence[Value]]) -> list[Value]:
+        """What a function gives for the parties of each site, in the federation's order."""
+        found = {
+            party: value for site in self.sites for party, value in zip(site.hosted.names, function(site), strict=True)
+        }
+        return [found[party] for party in self.parties]

@@ -281,11 +281,12 @@ class Site:
     def _attempt(
         self, name: str, function: Any, request: wire.Payload | Each, positions: tuple[int, ...]
     ) -> tuple[Reply, Exception | None]:
-        before = self.kept.copy(), list(self.answered), list(self._evaluated)
+        inbox = {name: dict(box) for name, box in self.inbox.items()}
+        before = self.kept.copy(), list(self.answered), list(self._evaluated), inbox
         try:
             return self.perform(function, request, positions), None
         except Exception as error:
-            self.kept, self.answered, self._evaluated = before  # undo what the attempt changed
+            self.kept, self.answered, self._evaluated, self.inbox = before  # undo what the attempt changed
             self.invalidate()
             if len(positions) == 1:
                 return self._failed(positions[0], name, error), error

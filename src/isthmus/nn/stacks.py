@@ -93,7 +93,7 @@ class FirstLayer:
 
     def stack(self) -> Tensor:
         """All slices, `[parties, out, in]`."""
-        return torch.stack([each.contiguous() for each in self.slices()])
+        return torch.stack([each.clone(memory_format=torch.contiguous_format) for each in self.slices()])
 
 
 Stack: TypeAlias = Tensor | FirstLayer

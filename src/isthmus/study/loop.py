@@ -142,14 +142,8 @@ class Run:
         elif parties and (whole := whole_of(parties)) is not None:
             self.whole = Site(method, [whole], task, module, device=device)
         parties = [pool_parties(parties)] if method.role == "pooled" and len(parties) > 1 else list(parties)
-        near = bool(getattr(module, "keeps_to_components", False))
-        groups = pieces(parties, near_training=near) if side_by_side else [[party] for party in parties]
         self.here = bool(parties)
-        self.transport = transport or LocalTransport(
-            [method.site(group, task, module, seed=seed, device=device) for group in groups],
-            [party.name for party in parties],
-            wire=wire,
-        )
+        self.transport = transport or self._transport(parties, wire=wire, side_by_side=side_by_side)
         self.state = State()
         self.progress: dict[str, Any] = {
             "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
@@ -164,6 +158,15 @@ class Run:
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
             watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
+        )
+
+    def _transport(self, parties: Sequence[Party], *, wire: bool, side_by_side: bool) -> LocalTransport:
+        near = bool(getattr(self.module, "keeps_to_components", False))
+        groups = pieces(parties, near_training=near) if side_by_side else [[party] for party in parties]
+        return LocalTransport(
+            [self.method.site(each, self.task, self.module, seed=self.seed, device=self.device) for each in groups],
+            [party.name for party in parties],
+            wire=wire,
         )
 
     def go(self) -> RunResult:

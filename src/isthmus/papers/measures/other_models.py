@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 from torch_geometric.data import Data
 
+from isthmus.data.party import Party
 from isthmus.federation.answers import PlainTotal
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
 from isthmus.methods.shared.condensing import Condensing
 from isthmus.nn.encoders import Encoder
@@ -33,13 +36,16 @@ class OnOtherModels(Measure):
         assert isinstance(task, Classification)
         assert isinstance(method, Condensing)
         assert isinstance(run.transport, LocalTransport)
-        (site,) = run.transport.sites
-        site.predict_all(result.weights)  # fills the caches of what the parties train on
-        metrics = {}
+
+        def trained_on(site: Site) -> Sequence[Party]:
+            site.predict_all(result.weights)  # makes what the parties train on
+            return site.cohort.parties
+
+        parties, metrics = run.transport.by_party(trained_on), {}
         for name in self.models:
-            other = module_for(Encoder.named(name)(hidden=256), site.cohort.parties, task, seed)
+            other = module_for(Encoder.named(name)(hidden=256), parties, task, seed)
             weights = method.trained(other, Data(**result.graph), task.classes, seed)
-            at_parties = method.site(site.cohort.parties, task, other, seed=seed)
+            at_parties = method.site(parties, task, other, seed=seed)
             names = at_parties.hosted.names
             counts = PlainTotal([at_parties.answer("evaluate", {"weights": weights}, names)], positions_of(names))
             metrics[name] = task.metrics(counts.sum("test"))["accuracy"]
