@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
@@ -14,11 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from isthmus import __version__
 from isthmus.study.results import versions
 
 
@@ -67,6 +70,16 @@ def watched() -> Iterator[dict[str, float]]:
 
 def machine() -> str:
     return f"{os.cpu_count()} cores {platform.machine().replace('_', '-')}"
+
+
+def origin(*packages: ModuleType) -> dict[str, Any]:
+    """What figures are of: versions of Isthmus, these packages and Python, the date and the machine."""
+    of_packages = {package.__name__: package.__version__ for package in packages}
+    return {
+        "versions": {"isthmus": __version__, **of_packages, "python": platform.python_version()},
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+    }
 
 
 def named(versions: dict[str, str]) -> str:

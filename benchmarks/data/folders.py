@@ -12,9 +12,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import json
-import platform
 import sys
 import tempfile
 import time
@@ -28,8 +26,8 @@ import torch
 from pyarrow import parquet
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
-from isthmus import __version__, toml
+from figures import keep, markdown, named, of_process, origin, peak_mb, print_table
+from isthmus import toml
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.settings import FILE
@@ -181,15 +179,7 @@ def figures_of(nodes: int, edges: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="isthmus-folders-") as root:
         rows = measure(Path(root), nodes, edges)
     return {
-        "versions": {
-            "isthmus": __version__,
-            "pyarrow": pa.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **origin(pa, torch, np),
         "seed": SEED,
         "lines": edges,
         "limits": LIMITS,

@@ -12,9 +12,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import json
-import platform
 import statistics
 import sys
 import time
@@ -26,8 +24,7 @@ import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
-from isthmus import __version__
+from figures import keep, markdown, named, of_process, origin, peak_mb, print_table
 from isthmus.data.pool import DataSet
 
 HERE = Path(__file__).parent
@@ -88,14 +85,7 @@ def measure(name: str, nodes: int, repeats: int) -> dict[str, Any]:
 
 def figures_of(options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "versions": {
-            "isthmus": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **origin(torch, np),
         "threads": torch.get_num_threads(),
         "seed": SEED,
         "repeats": options.repeats,

@@ -12,9 +12,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import json
-import platform
 import sys
 import tempfile
 import warnings
@@ -27,8 +25,8 @@ import torch
 from pyarrow import parquet
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table, watched
-from isthmus import __version__, toml
+from figures import keep, markdown, named, of_process, origin, peak_mb, print_table, watched
+from isthmus import toml
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, NODES
@@ -119,15 +117,7 @@ def figures_of(nodes: int, features: int, edges: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="isthmus-mapped-") as root:
         rows = measure(Path(root), nodes, features, edges)
     return {
-        "versions": {
-            "isthmus": __version__,
-            "pyarrow": pa.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **origin(pa, torch, np),
         "nodes": nodes,
         "features": features,
         "edges": edges,

@@ -15,9 +15,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import json
-import platform
 import statistics
 import sys
 import tempfile
@@ -36,8 +34,7 @@ from environments import PEERS, NotInstalled, Peer, build, installed_version
 from rounds import LR, Bench, Plain, check_same
 from side import Side
 
-from figures import keep, machine, markdown, named, print_table
-from isthmus import __version__
+from figures import keep, markdown, named, origin, print_table
 from isthmus.data import rows
 from isthmus.data.datasets.citations import Cora
 from isthmus.data.partition import Partition
@@ -221,16 +218,10 @@ def figures_of(options: argparse.Namespace) -> dict[str, Any]:
             peers[peer.key] = peer, python
         else:
             missing[peer.name] = "it installs, but nobody has written how to drive its rounds"
+    found = origin(torch, torch_geometric)
     return {
-        "versions": {
-            "isthmus": __version__,
-            **versions,
-            "torch": torch.__version__,
-            "torch_geometric": torch_geometric.__version__,
-            "python": platform.python_version(),
-        },
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **found,
+        "versions": found["versions"] | versions,
         "threads": torch.get_num_threads(),
         "missing": missing,
         "learn": options.learn,

@@ -51,7 +51,7 @@ PEERS = (
 )  # fmt: skip
 
 
-class NotInstalled(Exception):  # noqa: N818
+class NotInstalled(Exception):  # noqa: N818 - says what is the case
     """pip could not install a peer; the text says why, in one line."""
 
 

@@ -13,9 +13,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import json
-import platform
 import statistics
 import sys
 import tempfile
@@ -28,8 +26,7 @@ import torch
 import torch_geometric
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table, watched
-from isthmus import __version__
+from figures import keep, markdown, named, of_process, origin, peak_mb, print_table, watched
 from isthmus.data.datasets.shops import Shops
 from isthmus.methods.base import Method, Model
 from isthmus.nn.encoders import Encoder
@@ -160,16 +157,8 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "versions": {
-            "isthmus": __version__,
-            "torch": torch.__version__,
-            "torch_geometric": torch_geometric.__version__,
-            "python": platform.python_version(),
-        },
-        "date": datetime.date.today().isoformat(),
-        "machine": machine() + (f", {options.note}" if options.note else ""),
-    }
+    found = origin(torch, torch_geometric)
+    return found | {"machine": found["machine"] + (f", {options.note}" if options.note else "")}
 
 
 def figures_of(options: argparse.Namespace) -> dict[str, Any]:

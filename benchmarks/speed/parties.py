@@ -12,10 +12,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import itertools
 import json
-import platform
 import statistics
 import sys
 import time
@@ -26,8 +24,7 @@ from typing import Any
 import torch
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
-from isthmus import __version__
+from figures import keep, markdown, named, of_process, origin, peak_mb, print_table
 from isthmus.study.config import Study
 from isthmus.study.run import build_run
 
@@ -138,12 +135,11 @@ def main() -> None:
     if options.alone:
         say_alone(int(options.alone[0]), options.alone[1], options.rounds)
         return
-    versions = {"isthmus": __version__, "torch": torch.__version__, "python": platform.python_version()}
     rows = [measure(parties, options.rounds, options.repeats) for parties in options.parties]
-    date = datetime.date.today().isoformat()
-    figures = {"versions": versions, "date": date, "machine": machine(), "rounds": options.rounds, "rows": rows}
+    figures = {**origin(torch), "rounds": options.rounds, "rows": rows}
     if options.write:
-        told = f"Measured on {date}: {title_of(figures)}, seed 0; {figures['machine']}; {named(versions)}."
+        told = f"Measured on {figures['date']}: {title_of(figures)}, seed 0; {figures['machine']}; "
+        told += f"{named(figures['versions'])}."
         keep(figures, RESULTS, README, MARKS, [told, markdown(HEAD, cells(rows))])
     if options.json:
         print(json.dumps(figures, indent=2))

@@ -13,10 +13,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import itertools
 import json
-import platform
 import statistics
 import sys
 import time
@@ -34,8 +32,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
-from isthmus import __version__
+from figures import keep, markdown, named, of_process, origin, peak_mb, print_table
 from isthmus.data import rows
 from isthmus.data.datasets.citations import Cora
 from isthmus.data.datasets.public import node_pool
@@ -411,14 +408,7 @@ def figures_of(options: argparse.Namespace) -> dict[str, Any]:
     pool, data = load_pool()
     device = torch.device(options.device)
     found: dict[str, Any] = {
-        "versions": {
-            "isthmus": __version__,
-            "torch": torch.__version__,
-            "torch_geometric": torch_geometric.__version__,
-            "python": platform.python_version(),
-        },
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **origin(torch, torch_geometric),
         "data": data,
         "threads": torch.get_num_threads(),
         "device": options.device,

@@ -13,9 +13,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
 import argparse
-import datetime
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -32,8 +30,7 @@ import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
-from figures import keep, machine, markdown, named, of_process, peak_mb, print_table
-from isthmus import __version__
+from figures import keep, markdown, named, of_process, origin, peak_mb, print_table
 from isthmus.data.datasets.banks import Banks
 from isthmus.data.partition.given import Given
 from isthmus.study.config import Study
@@ -196,14 +193,7 @@ def figures_of(parties: list[int], repeats: int, before: Path | None) -> dict[st
     ):
         rows = [row for count in parties for row in measure(count, repeats, before)]
     return {
-        "versions": {
-            "isthmus": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **origin(torch, np),
         "load": round(os.getloadavg()[2], 1),
         "nodes": NODES,
         "hidden": HIDDEN,
