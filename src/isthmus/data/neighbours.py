@@ -64,7 +64,7 @@ class Neighbours:
 
     @property
     def target(self) -> Tensor:
-        """Target of every edge, `[edges]`; made anew each time."""
+        """Target of every edge, `[edges]`. Computed at every call, not kept."""
         return torch.arange(self.nodes, device=self.device, dtype=torch.int32).repeat_interleave(self.degree)
 
     def around(

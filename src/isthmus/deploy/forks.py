@@ -140,7 +140,7 @@ def _wait_for_requests(link: socket.socket, main: Main, load: Callable[[], None]
                 os.close(own_session)
                 _become(main, json.loads(line))
             os.close(when_own)
-            os.read(own_session, 1)  # ends when the fork has closed its end: whoever is told of it may kill its group
+            os.read(own_session, 1)  # waits until the fork leads a group of its own, which its owner may kill
             os.close(own_session)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
             _report(link, {"pid": pid})

@@ -126,16 +126,17 @@ class Reply:
         count = len(self.parties)
         stacks = [*self.columns.values(), *self.weights.values()]
         if count and all(map(is_stack, stacks)):
-            return (wire.size(self.outline(0)),) * count
-        return tuple(wire.size(self.outline(at)) for at in range(count))
+            return (wire.size(self._outline(0)),) * count
+        return tuple(wire.size(self._outline(at)) for at in range(count))
 
-    def outline(self, at: int) -> dict[str, Any]:
+    def _outline(self, at: int) -> dict[str, Any]:
         """As `payload`, with shapes instead of data where a slice would have to be assembled."""
         named = {**self.columns, **{f"weight of/{name or 'all'}": column for name, column in self.weights.items()}}
         return wire.unflatten({name: outline(column, at) for name, column in named.items()})
 
-    def describe(self) -> str:
-        return wire.describe(self.outline(0)) if self.parties and self.columns else ""
+    def describe(self, at: int = 0) -> str:
+        """The fields of the answer of the party at this position, in short."""
+        return wire.describe(self._outline(at)) if self.parties and self.columns else ""
 
     def keep(self, positions: Sequence[int]) -> Reply:
         """The answers of some of the parties."""

@@ -122,7 +122,7 @@ def _fields(verb: Verb, reply: Reply, positions: Mapping[str, int]) -> dict[int,
     if not reply.columns and not reply.letters:
         return {}
     for at in sorted(range(len(reply.parties)), key=lambda at: positions[reply.parties[at]]):
-        payload = next(iter(reply.letters[at].values()), None) if verb == "exchange" else reply.outline(at)
-        if payload and (found := wire.describe(payload)):
+        letter = next(iter(reply.letters[at].values()), None) if verb == "exchange" else None
+        if found := wire.describe(letter) if letter else reply.describe(at):
             return {positions[reply.parties[at]]: found}
     return {}

@@ -40,10 +40,6 @@ class Leaf:
     sizes: tuple[int, ...]
     shared: bool = False
 
-    def parts(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """A view of each party's part of a tensor shaped like the leaf."""
-        return tuple(tensor.split(self.sizes))
-
 
 class PerParty:
     """A model for a cohort: shared weights (one slice for all) or a stack of them (one slice per party).
