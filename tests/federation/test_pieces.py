@@ -57,24 +57,25 @@ def test_pieces_are_the_largest_aligned_blocks(count: int, most_parties: int, mo
     assert aligned(nodes, most_parties, most_nodes) == literal(nodes, most_parties, most_nodes)
 
 
-def test_rows_read_in_training_are_those_that_a_path_joins_to_a_training_node() -> None:
+def test_rows_read_in_training_are_those_within_reach_of_a_training_node() -> None:
     parties = [drop_edges(party) for party in make_node_parties(SIZES)]
     due = []
     for party in parties:
-        graph = networkx.Graph(party.graph.edge_index.t().tolist())
+        graph = networkx.DiGraph(party.graph.edge_index.flip(0).t().tolist())
         graph.add_nodes_from(range(party.nodes))
-        trained = set(party.train.nonzero().flatten().tolist())
-        due.append(sum(len(part) for part in networkx.connected_components(graph) if part & trained))
-    assert training_rows(parties, near_training=True) == due
+        trained = party.train.nonzero().flatten().tolist()
+        reached = (networkx.single_source_shortest_path_length(graph, node, cutoff=2) for node in trained)
+        due.append(len({node for found in reached for node in found}))
+    assert training_rows(parties, reach=2) == due
     assert due != list(SIZES)
-    assert training_rows(parties, near_training=False) == list(SIZES)
+    assert training_rows(parties, reach=None) == list(SIZES)
 
 
 def test_rows_read_in_training_on_graphs_are_those_of_training_graphs() -> None:
     parties = make_graph_parties()
     cohort = Cohort(tuple(parties))
     chosen = cohort.masks["train"].nonzero().squeeze(1)
-    assert training_rows(parties, near_training=True) == list(cohort.graphs_of(chosen).sizes)
+    assert training_rows(parties, reach=2) == list(cohort.graphs_of(chosen).sizes)
 
 
 METHODS: dict[str, Method] = {

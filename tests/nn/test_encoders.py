@@ -126,7 +126,8 @@ def test_a_cohort_has_the_embeddings_and_their_gradients_that_its_parties_have_a
         alone = embedded(per_party(module, 1), [party], own)
         for found, due in zip(split, alone[:2], strict=True):
             torch.testing.assert_close(found[at], due, rtol=1e-5, atol=1e-5)
-        assert_close({n: g[at] for n, g in together[2].items()}, {n: g[0] for n, g in alone[2].items()})
+        grads, due = ({n: g[of] for n, g in each[2].items()} for each, of in ((together, at), (alone, 0)))
+        assert_close(grads, due, within=1e-4)  # sums of numbers up to 100 that cancel out
     assert {n for n, g in together[2].items() if g.any()} <= set(body_weights(module))
 
 

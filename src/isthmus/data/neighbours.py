@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -128,6 +128,7 @@ class Subgraph:
         edges: positions of these edges in the whole graph, `[edges]`.
         fan_out: most edges into a node by hop; None for all.
         sizes: number of nodes of each party.
+        kept: what others derive from it and cache here; None if it is read once, so that nothing is worth keeping.
     """
 
     whole: Neighbours
@@ -137,6 +138,7 @@ class Subgraph:
     edges: Tensor
     fan_out: tuple[int | None, ...]
     sizes: tuple[int, ...]
+    kept: dict[Any, Any] | None = field(default=None, repr=False)
 
     @property
     def edge_weight(self) -> Tensor | None:
@@ -150,6 +152,14 @@ class Subgraph:
         """
         drawn = torch.bincount(self.edge_index[1], minlength=self.nodes.numel())
         return (self.whole.degree[self.nodes] / drawn.clamp(min=1))[self.edge_index[1]]
+
+    def derived(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives; kept under this key if the subgraph is read again and again."""
+        if self.kept is None:
+            return make()
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
     def rows_within(self, hops: int) -> Tensor:
         """Positions of the nodes at most this many hops from the seeds, ascending."""

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
@@ -327,6 +324,11 @@ class Block:
         """The edges by target."""
         return Neighbours(self.edge_index, self.nodes, self.edge_weight)
 
+    def restricted(self, part: Subgraph, *, trims: bool) -> Block:
+        """A part of the block, perhaps for layers that leave out the rows that its seeds do not need."""
+        x = self.x if part.nodes.numel() == self.nodes else rows.take(self.x, part.nodes)
+        return Block(x, part.edge_index, part.sizes, part.edge_weight, part=part, trims=trims)
+
     def for_party(self, at: int) -> Block:
         """The part of the party at position `at`, as a block."""
         start = sum(self.sizes[:at])
@@ -396,6 +398,7 @@ class Cohort:
         self._parts: dict[tuple[int, ...], Cohort] = {}
         self._last: tuple[Tensor, Block] | None = None
         self._blocks: dict[tuple[bool, ...], Block] = {}
+        self._around_training: dict[tuple[int, bool], tuple[Block, Tensor | None]] = {}
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -419,44 +422,48 @@ class Cohort:
             self._parts[key] = Cohort(tuple(self.parties[at] for at in key), self.device)
         return self._parts[key]
 
-    def block_of(self, active: Sequence[bool], *, near_training: bool = False) -> Block:
-        """The block without the nodes of inactive parties; every party keeps its position.
-
-        Arguments:
-            near_training: for parties with one graph, also leave out nodes that no path joins to a training node;
-                `rows_of` gives the rows of the others.
-        """
-        if all(active) and not near_training:
+    def block_of(self, active: Sequence[bool]) -> Block:
+        """The block without the nodes of inactive parties; every party keeps its position."""
+        if all(active):
             return self.block
-        key = (*active, near_training)
+        key = tuple(active)
         if key not in self._blocks:
             while len(self._blocks) >= 4:
                 self._blocks.pop(next(iter(self._blocks)))
-            self._blocks[key] = self._part(self._included(active, near_training), active)
+            self._blocks[key] = self._part(self._nodes_of(active), active)
         return self._blocks[key]
 
-    def rows_of(self, items: Tensor, active: Sequence[bool] | None = None, *, near_training: bool = False) -> Tensor:
-        """The rows of `block_of(...)` that hold these items of the active parties (default: all).
+    def rows_of(self, items: Tensor, active: Sequence[bool] | None = None) -> Tensor:
+        """The rows of `block_of(active)` that hold these items of the active parties (default: all).
 
         Returns:
             `[items]` for nodes; `[items, 2]` for the two nodes of pairs.
         """
         at = items if self.pair_rows is None else self.pair_rows[items]
-        if (active is None or all(active)) and not near_training:
-            return at
-        return self._included(active or [True] * len(self), near_training).cumsum(0)[at] - 1
+        return at if active is None or all(active) else self._nodes_of(active).cumsum(0)[at] - 1
 
-    def _included(self, active: Sequence[bool], near_training: bool) -> Tensor:
+    def _nodes_of(self, active: Sequence[bool]) -> Tensor:
         sizes = torch.tensor(self.sizes, device=self.device)
-        included = torch.tensor(list(active), device=self.device).repeat_interleave(sizes)
-        return included & self._near_training if near_training and self.level != "graph" else included
+        return torch.tensor(list(active), device=self.device).repeat_interleave(sizes)
 
-    @cached_property
-    def _near_training(self) -> Tensor:
-        """Nodes in a connected component with a training node, or with a node of a training pair."""
-        rows_trained = torch.zeros(self.block.nodes, dtype=torch.bool, device=self.device)
-        rows_trained[self.rows_of(self.masks["train"].nonzero().squeeze(1)).flatten()] = True
-        return reached_by(rows_trained, self.block.edge_index)
+    def around_training(self, hops: int, *, trims: bool) -> tuple[Block, Tensor | None]:
+        """What a model that reads so many hops of edges reads for all training items, and their rows in its output.
+
+        None for the rows says that the output has a row per item, in order.
+
+        It is kept, with what layers derive from it: without batches every step reads the same.
+
+        Arguments:
+            trims: layers leave out the rows that no training item needs.
+        """
+        key = hops, trims
+        if key not in self._around_training:
+            seeds = self.rows_of(self.masks["train"].nonzero().squeeze(1))
+            part = self.block.neighbours.around(seeds.flatten(), (None,) * hops, self.sizes)
+            block = self.block.restricted(replace(part, kept={}), trims=trims)
+            at = part.rows_of(seeds, among_seeds=trims)
+            self._around_training[key] = block, None if trims and self.level == "node" else at
+        return self._around_training[key]
 
     def _part(self, included: Tensor, active: Sequence[bool]) -> Block:
         """The block of the nodes in the mask `included`, which have no edges to the others."""
@@ -509,20 +516,6 @@ class Cohort:
         assert self.block.batch is not None
         graph = self.block.batch[self.block.edge_index[0]]
         return torch.argsort(graph, stable=True), torch.bincount(graph, minlength=sum(self.items))
-
-
-def reached_by(nodes: Tensor, edge_index: Tensor) -> Tensor:
-    """Mask of all nodes that a path, in whatever direction, joins to the nodes in a mask.
-
-    >>> reached_by(torch.tensor([True, False, False]), torch.tensor([[1], [0]])).tolist()
-    [True, True, False]
-    """
-    source, target = edge_index.cpu().numpy()
-    matrix = coo_matrix((np.ones(source.size, dtype=np.int8), (source, target)), (len(nodes),) * 2)
-    component = torch.from_numpy(connected_components(matrix, directed=False)[1]).long().to(nodes.device)
-    reached = torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
-    reached[component[nodes]] = True
-    return reached[component]
 
 
 def _block(party: Party) -> Block:

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from isthmus.data.party import Party, reached_by
-from isthmus.data.rows import party_of_rows
+from isthmus.data.party import Cohort, Party
 
 PARTIES = 512
 """Most parties of a piece: 10,000 parties with 20 nodes each train twice as fast as in one cohort, in half the memory.
@@ -23,19 +20,19 @@ NODES = 2**16
 """Most nodes of a piece, unless a single party has more: the rows of a layer then still fit into some megabytes."""
 
 
-def pieces(parties: Sequence[Party], *, near_training: bool) -> list[list[Party]]:
+def pieces(parties: Sequence[Party], *, reach: int | None) -> list[list[Party]]:
     """Split parties into the cohorts that train side by side; large ones are sorted by the rows of each training step.
 
     Parties of equal size that follow each other share one matrix product.
 
     Arguments:
-        near_training: models read only rows that a path joins to a training node (`PerParty.keeps_to_components`).
+        reach: how many hops of edges an output row depends on (`PerParty.reach`); None: on all.
     """
     found = []
     for piece in aligned([party.nodes for party in parties], PARTIES, NODES):
         of = [parties[at] for at in piece]
         if len(of) >= SORTED_FROM:
-            rows = training_rows(of, near_training=near_training)
+            rows = training_rows(of, reach=reach)
             of = [of[at] for at in sorted(range(len(of)), key=rows.__getitem__)]
         found.append(of)
     return found
@@ -68,18 +65,10 @@ def aligned(nodes: Sequence[int], most_parties: int, most_nodes: int) -> list[ra
     return found
 
 
-def training_rows(parties: Sequence[Party], *, near_training: bool) -> list[int]:
+def training_rows(parties: Sequence[Party], *, reach: int | None) -> list[int]:
     """How many rows each party's model reads in a step on all its training items."""
-    nodes = torch.tensor([party.nodes for party in parties])
-    first = (nodes.cumsum(0) - nodes).tolist()
-    party = party_of_rows(nodes.tolist(), nodes.device)
-    level = parties[0].level
-    if level == "graph":
-        read = torch.cat([each.train[each.graph.batch] for each in parties])
-    elif level == "node" and near_training:
-        edges = torch.cat([each.graph.edge_index + at for each, at in zip(parties, first, strict=True)], dim=1)
-        read = reached_by(torch.cat([each.train for each in parties]), edges)
-    else:
-        return nodes.tolist()
-    found: list[int] = torch.bincount(party[read], minlength=len(parties)).tolist()
-    return found
+    if parties[0].level == "graph":
+        return [int(party.train[party.graph.batch].sum()) for party in parties]
+    if parties[0].level == "pair" or reach is None:
+        return [party.nodes for party in parties]
+    return list(Cohort(tuple(parties)).around_training(reach, trims=False)[0].sizes)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from isthmus.data import rows
-from isthmus.data.neighbours import Subgraph
 from isthmus.data.partition.structure import metis_parts
 from isthmus.data.party import Block, Party
 from isthmus.federation.site import Site
@@ -34,15 +33,9 @@ def read_neighbours(site: Site, fan_out: Sequence[int | None], *, embed: bool) -
     def read(chosen: Tensor, epoch: int, at: int) -> tuple[Block, Tensor]:
         seeds, draws = cohort.rows_of(chosen), site.draws("neighbours", epoch, at)
         part = cohort.block.neighbours.around(seeds.flatten(), fan_out, cohort.sizes, partial(_uniform, draws))
-        return block_of(cohort.block, part, trims=trims), part.rows_of(seeds, among_seeds=trims)
+        return cohort.block.restricted(part, trims=trims), part.rows_of(seeds, among_seeds=trims)
 
     return read
-
-
-def block_of(whole: Block, part: Subgraph, *, trims: bool) -> Block:
-    """A part of a block as a block."""
-    x = rows.take(whole.x, part.nodes)
-    return Block(x, part.edge_index, part.sizes, part.edge_weight, part=part, trims=trims)
 
 
 def _uniform(draws: Draws, hop: int, sizes: Sequence[int], width: int) -> Tensor:

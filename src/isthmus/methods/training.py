@@ -89,10 +89,7 @@ class LocalTraining(Optimizer):
             return torch.zeros(len(cohort), dtype=torch.long)
         read, batches = self._reader(site, read, embed)
         touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None
-        # nodes that no path joins to a training node change nothing: most of a graph that was cut at random
-        near = self.batch_size == 0 and model.keeps_to_components
-        # without batches every step reads the same
-        whole = None if self.batch_size or read else _read(cohort, next(self._batches(site, 0)), trains, near)
+        whole = None if self.batch_size or read else _whole(site, trains, embed)
         leaves = model.start_training(
             whole[0] if whole and touched else cohort.block, trains, touched_rows=touched, only=only
         )
@@ -102,7 +99,7 @@ class LocalTraining(Optimizer):
             for at, chosen in enumerate(batches(epoch)):
                 sizes = tuple(torch.bincount(cohort.party[chosen], minlength=len(cohort)).tolist())
                 active = [size > 0 for size in sizes]
-                block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active, near)
+                block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active)
                 result = model(block, site.draws("dropout", epoch, at), embed=embed)
                 output, embedding = result if embed else (result, None)
                 if at_rows is not None:
@@ -160,11 +157,22 @@ class LocalTraining(Optimizer):
         yield from items[by_step].split(torch.bincount(step_of).tolist())
 
 
-def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool], near: bool) -> tuple[Block, Tensor]:
+def _whole(site: Site, trains: Sequence[bool], embed: bool) -> tuple[Block, Tensor | None]:
+    """What the model reads in every step on all training items, and at which rows of its output they stand.
+
+    Nodes on which no item's output depends are left out: most of a graph with few training nodes.
+    """
+    cohort, model = site.cohort, site.model
+    if cohort.level == "graph" or model.reach is None:
+        return _read(cohort, cohort.masks["train"].nonzero().squeeze(1), trains)
+    return cohort.around_training(model.reach, trims=model.trims and not embed)
+
+
+def _read(cohort: Cohort, chosen: Tensor, active: Sequence[bool]) -> tuple[Block, Tensor]:
     """What the model reads in a step on these items, and at which rows of its output they stand."""
     if cohort.level == "graph":
         return cohort.graphs_of(chosen), torch.arange(chosen.numel(), device=chosen.device)
-    return cohort.block_of(active, near_training=near), cohort.rows_of(chosen, active, near_training=near)
+    return cohort.block_of(active), cohort.rows_of(chosen, active)
 
 
 def _add(leaves: Sequence[Leaf], pulls: Sequence[Tensor]) -> None:

@@ -63,7 +63,7 @@ class Encoder(Registered):
 
 
 class MessagePassing(nn.Module):
-    """A model along edges. Without batch normalisation a row depends only on rows of its own component.
+    """A model along edges.
 
     Attributes:
         hops: how many hops of edges its layers read; None if it is not known.
@@ -77,10 +77,6 @@ class MessagePassing(nn.Module):
         return False
 
     @property
-    def keeps_to_components(self) -> bool:
-        return not any(isinstance(module, nn.BatchNorm1d) for module in self.modules())
-
-    @property
     def takes_hops(self) -> bool:
         """Whether layers can propagate by rows of a larger graph's matrices (see `isthmus.nn.hops`)."""
         return all(propagates_by_matrix(layer) for layer in self.modules() if isinstance(layer, gnn.MessagePassing))
@@ -88,7 +84,7 @@ class MessagePassing(nn.Module):
     @property
     def reach(self) -> int | None:
         """How many hops of edges must be present for an output row to be as in the whole graph; None: all."""
-        return self.hops if self.keeps_to_components else None
+        return None if any(isinstance(module, nn.BatchNorm1d) for module in self.modules()) else self.hops
 
 
 class Readout(nn.Module):

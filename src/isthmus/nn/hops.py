@@ -21,7 +21,16 @@ from torch import Tensor
 from isthmus.data import matrices, rows
 from isthmus.data.neighbours import Neighbours, NodeRange, Subgraph
 from isthmus.data.party import Block
-from isthmus.nn.products import EdgeValues, Propagations, has_sparse, mean_edges, normalised_edges, plain_edges
+from isthmus.nn.products import (
+    EdgeValues,
+    Propagation,
+    Propagations,
+    has_sparse,
+    mean_edges,
+    normalised_edges,
+    plain_edges,
+    sparse_product,
+)
 
 
 @dataclass(frozen=True)
@@ -119,13 +128,31 @@ class Hop:
 
     def own(self, x: Tensor) -> Tensor:
         """The rows of the layer's input that belong to the nodes of its output."""
-        if self._ends is None or self._within is None:
+        if self._within is None:
             return x
-        at = self._ends[0][self.part.rows_within(self._within)]
+        at = self.part.derived(("own", self._within), self._own)
         return x if at.numel() == x.size(0) else x.index_select(0, at)
 
-    def matrix(self, edges: EdgeValues, dtype: torch.dtype, *, weighted: bool = True, **options: Any) -> RowsOfMatrix:
+    def _own(self) -> Tensor:
+        assert self._ends is not None
+        assert self._within is not None
+        return self._ends[0][self.part.rows_within(self._within)]
+
+    def matrix(
+        self, edges: EdgeValues, dtype: torch.dtype, *, weighted: bool = True, **options: Any
+    ) -> RowsOfMatrix | Propagation:
         """These rows of the matrix that `edges` gives for the whole graph, with its edge weights or without."""
+
+        def make() -> RowsOfMatrix | Propagation:
+            found = self._matrix(edges, dtype, weighted=weighted, **options)
+            return found if self.part.kept is None else found.both_ways()
+
+        found: RowsOfMatrix | Propagation = self.part.derived(
+            (self._within, edges, dtype, weighted, *sorted(options.items())), make
+        )
+        return found
+
+    def _matrix(self, edges: EdgeValues, dtype: torch.dtype, *, weighted: bool, **options: Any) -> RowsOfMatrix:
         part = self.part
         weight = part.whole.weight if weighted else None
         factors = factors_of(part.whole, edges, dtype, weighted=weight is not None, **options)
@@ -163,7 +190,11 @@ class Hops(Hop):
     @property
     def layouts(self) -> tuple[tuple[int, ...], ...]:
         """Number of rows of each party within each number of hops."""
-        return tuple(self.part.sizes_within(hops) for hops in range(len(self.part.fan_out))) if self.trims else ()
+        found: tuple[tuple[int, ...], ...] = self.part.derived("layouts", self._layouts) if self.trims else ()
+        return found
+
+    def _layouts(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self.part.sizes_within(hops) for hops in range(len(self.part.fan_out)))
 
     def layer(self, at: int, layers: int) -> Hop:
         """The edges of the layer at this place of a chain of layers, each of which reaches one hop."""
@@ -210,9 +241,10 @@ class SliceOfMatrix:
 
     def __init__(self, matrix: Tensor, diagonal: Tensor | None, at: slice) -> None:
         self.matrix, self.diagonal, self.at = matrix, diagonal, at
+        self.shape, self.entries = tuple(matrix.shape), matrix.values().numel()
 
     def __matmul__(self, h: Tensor) -> Tensor:
-        product = self.matrix @ h
+        product = sparse_product(self.matrix, h)
         return product if self.diagonal is None else product + self.diagonal.unsqueeze(1) * h[self.at]
 
 
@@ -234,7 +266,7 @@ def own_rows(x: Tensor, edges: Any) -> Tensor:
 
 
 class HopPropagations(Propagations):
-    """Propagation matrices of graphs, and of hops, which are not kept: every step has others."""
+    """Propagation matrices of graphs and of hops; those of a hop are kept with its part of the graph, or not."""
 
     def __call__(
         self, edges: EdgeValues, edge_index: Any, edge_weight: Tensor | None, nodes: int, **options: Any
@@ -249,6 +281,12 @@ class RowsOfMatrix:
 
     def __init__(self, source: Tensor, target: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
         self.source, self.target, self.values, self.shape = source, target, values, shape
+        self.entries = values.numel()
+
+    def both_ways(self) -> Propagation:
+        """The same for many products."""
+        into, nodes = self.shape
+        return Propagation(torch.stack([self.source, self.target]), self.values, nodes, into)
 
     def __matmul__(self, h: Tensor) -> Tensor:
         return _Product.apply(self, h)  # type: ignore[no-untyped-call]
@@ -279,4 +317,4 @@ def _multiply(row: Tensor, column: Tensor, values: Tensor, shape: tuple[int, ...
         return torch.sparse_coo_tensor(torch.stack([row, column]), values, shape) @ h
     matrix = coo_array((values.numpy(), (row.int().numpy(), column.int().numpy())), shape=shape)
     matrix.has_canonical_format = True  # scipy would sort every row to add up repeated edges, five times the work
-    return matrices.to_tensor(matrix.tocsr()) @ h
+    return sparse_product(matrices.to_tensor(matrix.tocsr()), h)

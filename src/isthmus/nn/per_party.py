@@ -217,11 +217,6 @@ class PerParty:
         hops: int | None = getattr(self.module, "hops", None)
         return hops
 
-    @property
-    def keeps_to_components(self) -> bool:
-        """Whether the module says that an output row depends only on rows of its own connected component."""
-        return bool(getattr(self.module, "keeps_to_components", False))
-
     # ---- forward
 
     def __call__(self, block: Block, draws: Draws | None = None, *, embed: bool = False) -> Any:

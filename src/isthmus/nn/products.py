@@ -1,14 +1,15 @@
 """Products for many parties at once: rows with their party's slice of weights, and propagation over a fixed graph.
 
-Torch and PyG have these only with compiled extras. Parties with equally many rows that follow each other share one
-`torch.bmm`: with 1,000 parties of 20 rows it takes a third of the time of a `torch.mm` for each. One sparse product
-serves all parties when each party's columns are shifted to its slice.
+Torch and PyG have these only with compiled extras. Parties that follow each other and have about equally many rows
+share one `torch.bmm`: with 1,000 parties of 20 rows it takes a third of the time of a `torch.mm` for each. One sparse
+product serves all parties when each party's columns are shifted to its slice.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
@@ -25,24 +26,77 @@ EdgeValues: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 """Gives a propagation matrix's edges and their values: `normalised_edges`, `plain_edges` or `mean_edges`."""
 SCIPY_FROM = 10_000
 """Number of edges from which scipy sorts them faster than torch."""
+PRODUCT = 60_000
+"""Multiplications that take as long as the call of a product."""
+SUMMED = 15_000
+"""Numbers that are summed in the time of a call."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Parties that follow each other and are computed in one call, as if each had equally many rows.
+
+    Arguments:
+        parties: their slice.
+        rows: the slice of their rows.
+        size: most rows of one of them.
+        places: for every row its place if each party had `size` rows; None: each has.
+    """
+
+    parties: slice
+    rows: slice
+    size: int
+    places: Tensor | None = None
+
+    def split(self, of_rows: Tensor) -> Tensor:
+        """Rows of all parties: those of this band, `[parties, size, ...]`, with zeros where a party has fewer."""
+        own = of_rows[self.rows]
+        if self.places is not None:
+            count = self.parties.stop - self.parties.start
+            own = own.new_zeros(count * self.size, *own.shape[1:]).index_copy_(0, self.places, own)
+        return own.view(-1, self.size, *own.shape[1:])
+
+    def multiply(self, left: Tensor, right: Tensor, out: Tensor) -> None:
+        """A product for each party, `[parties, size, ...]`, into its rows of `out`."""
+        own = out[self.rows]
+        if self.places is None:
+            _multiply(left, right, own.view(-1, self.size, own.size(1)))
+        else:
+            torch.index_select(torch.bmm(left, right).view(-1, own.size(1)), 0, self.places, out=own)
 
 
 @lru_cache(maxsize=64)
-def runs_of(sizes: tuple[int, ...]) -> tuple[tuple[slice, slice, int], ...]:
-    """Parties that follow each other and have equally many rows: which parties, which rows, rows of each.
+def bands_of(sizes: tuple[int, ...], spare: int, device: torch.device) -> tuple[Band, ...]:
+    """Split parties into bands; those without rows are in none, or count for nothing.
 
-    Parties without rows are left out.
+    Parties with equally many rows share a band. So do neighbours with other numbers of rows, if filling up to the most
+    adds at most `spare` rows, which take as long as a call of their own.
 
-    >>> runs_of((2, 2, 0, 1))
-    ((slice(0, 2, None), slice(0, 4, None), 2), (slice(3, 4, None), slice(4, 5, None), 1))
+    >>> [band.parties for band in bands_of((2, 2, 3, 9), 2, torch.device("cpu"))]
+    [slice(0, 3, None), slice(3, 4, None)]
     """
-    found, party, row = [], 0, 0
+    found: list[tuple[slice, slice, int]] = []
+    party, row = 0, 0
     for size, run in itertools.groupby(sizes):
         count = len(list(run))
-        if size:
-            found.append((slice(party, party + count), slice(row, row + count * size), size))
-        party, row = party + count, row + count * size
-    return tuple(found)
+        parties, of, fits = slice(party, party + count), slice(row, row + count * size), False
+        if found and found[-1][0].stop == party:
+            before, rows_before, most = found[-1]
+            larger = max(most, size)
+            filled = (parties.stop - before.start) * larger - (before.stop - before.start) * most
+            if fits := filled - count * size <= spare:
+                found[-1] = slice(before.start, parties.stop), slice(rows_before.start, of.stop), larger
+        if size and not fits:
+            found.append((parties, of, size))
+        party, row = parties.stop, of.stop
+    return tuple(Band(*each, _places_of(sizes[each[0]], each[2], device)) for each in found)
+
+
+def _places_of(sizes: tuple[int, ...], size: int, device: torch.device) -> Tensor | None:
+    if all(each == size for each in sizes):
+        return None
+    starts = torch.arange(len(sizes)) * size
+    return rows.concat_ranges(starts, torch.tensor(sizes)).to(device)
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -60,25 +114,26 @@ class GroupedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x, weight)
-        ctx.sizes = sizes
+        ctx.bands = bands_of(sizes, PRODUCT // weight[0].numel(), x.device)
         out = x.new_empty(x.size(0), weight.size(1))
-        for of, at, size in runs_of(sizes):
-            _multiply(by_party(x[at], size), weight[of].transpose(1, 2), by_party(out[at], size))
+        for band in ctx.bands:
+            band.multiply(band.split(x), weight[band.parties].transpose(1, 2), out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        grad, runs = grad.contiguous(), runs_of(ctx.sizes)
-        grad_x = grad_weight = None
+        grad, grad_x, grad_weight = grad.contiguous(), None, None
         if ctx.needs_input_grad[0]:
             grad_x = torch.empty_like(x)
-            for of, at, size in runs:
-                _multiply(by_party(grad[at], size), weight[of], by_party(grad_x[at], size))
         if ctx.needs_input_grad[1]:
             grad_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
-            for of, at, size in runs:
-                _multiply(by_party(grad[at], size).transpose(1, 2), by_party(x[at], size), grad_weight[of])
+        for band in ctx.bands:
+            slope = band.split(grad)
+            if grad_x is not None:
+                band.multiply(slope, weight[band.parties], grad_x)
+            if grad_weight is not None:
+                _multiply(slope.transpose(1, 2), band.split(x), grad_weight[band.parties])
         return grad_x, grad_weight, None
 
 
@@ -88,19 +143,21 @@ class PerRow(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stack: Tensor, sizes: tuple[int, ...]) -> Tensor:
         ctx.sizes = sizes
-        return stack.repeat_interleave(torch.tensor(sizes, device=stack.device), dim=0)
+        return stack.index_select(0, _party_of_rows(sizes, stack.device))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         total = grad.new_zeros(len(ctx.sizes), *grad.shape[1:])
-        for of, at, size in runs_of(ctx.sizes):
-            torch.sum(by_party(grad[at], size), 1, out=total[of])
+        for band in bands_of(ctx.sizes, SUMMED // max(1, total[0].numel()), grad.device):
+            own = grad[band.rows]
+            if band.places is None:
+                torch.sum(band.split(grad), 1, out=total[band.parties])
+            else:
+                total.index_add_(0, _party_of_rows(ctx.sizes, grad.device)[band.rows], own)
         return total, None
 
 
-def by_party(rows_of_run: Tensor, size: int) -> Tensor:
-    """The rows of parties with equally many rows, `[parties, rows, ...]`."""
-    return rows_of_run.view(-1, size, *rows_of_run.shape[1:])
+_party_of_rows = lru_cache(maxsize=64)(rows.party_of_rows)
 
 
 def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -125,20 +182,25 @@ class Propagation:
 
     It stores CSR and its transpose, so that backward needs no conversion. Devices without sparse products (mps) go edge
     by edge.
+
+    Arguments:
+        nodes: rows of what it is multiplied with.
+        into: rows of the product; as many if left out.
     """
 
-    def __init__(self, edge_index: Tensor, values: Tensor, nodes: int) -> None:
+    def __init__(self, edge_index: Tensor, values: Tensor, nodes: int, into: int | None = None) -> None:
         source, target = edge_index
+        self.shape, self.entries = (nodes if into is None else into, nodes), values.numel()
         self._edges = source, target, values
         self._sparse = has_sparse(edge_index.device)
         if self._sparse:
-            self._forward, self._backward = _both_ways(source, target, values, nodes)
+            self._forward, self._backward = _both_ways(source, target, values, self.shape)
 
     def __matmul__(self, h: Tensor) -> Tensor:
         if self._sparse:
             return SparseProduct.apply(self._forward, self._backward, h)  # type: ignore[no-untyped-call]
         source, target, values = self._edges
-        return torch.zeros_like(h).index_add(0, target, values.unsqueeze(1) * h[source])
+        return h.new_zeros(self.shape[0], h.size(1)).index_add(0, target, values.unsqueeze(1) * h[source])
 
 
 class SparseProduct(torch.autograd.Function):
@@ -147,11 +209,16 @@ class SparseProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, transpose: Tensor, h: Tensor) -> Tensor:
         ctx.transpose = transpose
-        return matrix @ h
+        return sparse_product(matrix, h)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, ctx.transpose @ grad.contiguous()
+        return None, None, sparse_product(ctx.transpose, grad.contiguous())
+
+
+def sparse_product(matrix: Tensor, h: Tensor) -> Tensor:
+    """`matrix @ h` for CSR. torch's `@` fills a result with zeros and copies it first: a third more time."""
+    return h.new_empty(matrix.size(0), h.size(1)).addmm_(matrix, h, beta=0)
 
 
 class Propagations:
@@ -294,7 +361,7 @@ class Features:
         columns, shape, order, source, crow = self._structures[key]
         matrix = rows.csr(self.x.crow_indices(), columns, self.values, shape)
         if not (torch.is_grad_enabled() and h.requires_grad):
-            return matrix @ h
+            return sparse_product(matrix, h)
         transpose = rows.csr(crow, source, self.values[order], (shape[1], shape[0]))
         return SparseProduct.apply(matrix, transpose, h)  # type: ignore[no-untyped-call]
 
@@ -344,12 +411,12 @@ def _crow(index: Tensor, length: int) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def _both_ways(source: Tensor, target: Tensor, values: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+def _both_ways(source: Tensor, target: Tensor, values: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The propagation matrix and its transpose."""
     if values.device.type != "cpu" or values.numel() < SCIPY_FROM:
-        return _csr(target, source, values, (nodes, nodes)), _csr(source, target, values, (nodes, nodes))
+        return _csr(target, source, values, shape), _csr(source, target, values, shape[::-1])
     # scipy counts where torch sorts: 3 ms rather than 11 for 200,000 edges
-    matrix = coo_array((values.numpy(), (target.numpy(), source.numpy())), shape=(nodes, nodes)).tocsr()
+    matrix = coo_array((values.numpy(), (target.numpy(), source.numpy())), shape=shape).tocsr()
     return matrices.to_tensor(matrix), matrices.to_tensor(matrix.T.tocsr())
 
 

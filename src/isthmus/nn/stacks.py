@@ -66,17 +66,23 @@ class FirstLayer:
             chosen = (place >= 0).nonzero().squeeze(1)
             row, column, place = row[chosen], column[chosen], place[chosen]
         trains = torch.tensor(self.trains, dtype=torch.long, device=row.device)[parties]
+        alike = int(trains[0]) if bool((trains == trains[0]).all()) else None
+        weights = None if weights is None else weights.view(-1, 1, 1)
         begins = torch.arange(0, shared.size(1) + width, width, device=row.device)
         entries = torch.searchsorted(column, begins).tolist()
         for at, begin in enumerate(range(0, shared.size(1), width)):
             inputs, of = slice(begin, min(begin + width, shared.size(1))), slice(entries[at], entries[at + 1])
             count = inputs.stop - inputs.start
             block = buffer[: parties.numel() * count * shared.size(2)].view(parties.numel(), count, shared.size(2))
-            torch.index_select(shared[:, inputs], 0, trains, out=block)
             values = own.index_select(0, row[of])
             if weights is not None:
-                block.mul_(weights.view(-1, 1, 1))
-                values.mul_(weights[place[of]].unsqueeze(1))
+                values.mul_(weights[place[of], 0])
+            if weights is not None and alike is not None:
+                torch.mul(shared[alike, inputs], weights, out=block)
+            else:
+                torch.index_select(shared[:, inputs], 0, trains, out=block)
+                if weights is not None:
+                    block.mul_(weights)
             block.view(-1, shared.size(2)).index_copy_(0, place[of] * count + column[of] - begin, values)
             yield inputs, block
 

@@ -101,7 +101,7 @@ def propagates_by_matrix(layer: nn.Module) -> bool:
 
 
 def propagation(
-    layer: Any, bank: Bank, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, **options: Any
+    layer: Any, bank: Bank, h: Any, edge_index: Tensor, edge_weight: Tensor | None = None, **options: Any
 ) -> Propagation:
     """The matrix by which a layer propagates: normalised, or the edge weights as they are."""
     if not getattr(layer, "normalize", True):
@@ -109,17 +109,21 @@ def propagation(
     return bank.propagations(normalised_edges, edge_index, edge_weight, h.size(0), dtype=h.dtype, **options)
 
 
+def propagates_first(hop: Any, width: int, out: int) -> bool:
+    """Whether M (x W) or (M x) W takes fewer products. On 42,000 nodes the right order takes 101 s rather than 133."""
+    into, rows_of_x = hop.shape
+    return hop.entries * width + into * width * out < hop.entries * out + rows_of_x * width * out
+
+
 @twin(gnn.GCNConv)
 def _gcn(layer: Any, bank: Bank, prefix: str, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-    # propagate the narrower matrix: on 42,000 nodes this takes 101 s rather than 133; a hop has fewer rows after it
-    narrow = isinstance(x, Tensor) and (not isinstance(edge_index, Tensor) or x.size(1) < layer.out_channels)
-    h: Tensor = x if narrow else layer.lin(x)
     if not layer.normalize and edge_weight is not None and edge_weight.requires_grad:
-        h = layer.propagate(edge_index, x=h, edge_weight=edge_weight)
+        h = layer.propagate(edge_index, x=layer.lin(x), edge_weight=edge_weight)
     else:
         options = {"improved": layer.improved, "self_loops": layer.add_self_loops}
-        h = propagation(layer, bank, h, edge_index, edge_weight, **options) @ h
-    h = layer.lin(h) if narrow else h
+        hop = propagation(layer, bank, x, edge_index, edge_weight, **options)
+        first = isinstance(x, Tensor) and propagates_first(hop, x.size(1), layer.out_channels)
+        h = layer.lin(hop @ x) if first else hop @ layer.lin(x)
     return h if layer.bias is None else h + bank.per_row(f"{prefix}bias", h.size(0))
 
 

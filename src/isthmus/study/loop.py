@@ -161,8 +161,8 @@ class Run:
         )
 
     def _transport(self, parties: Sequence[Party], *, wire: bool, side_by_side: bool) -> LocalTransport:
-        near = bool(getattr(self.module, "keeps_to_components", False))
-        groups = pieces(parties, near_training=near) if side_by_side else [[party] for party in parties]
+        reach = getattr(self.module, "reach", None)
+        groups = pieces(parties, reach=reach) if side_by_side else [[party] for party in parties]
         return LocalTransport(
             [self.method.site(each, self.task, self.module, seed=self.seed, device=self.device) for each in groups],
             [party.name for party in parties],
