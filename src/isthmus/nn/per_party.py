@@ -292,7 +292,8 @@ class PerParty:
         if hops is not None:
             bank.layouts += hops.layouts
         assert self._twin is not None
-        self._twin.train(self.training)
+        if self._twin.training != self.training:
+            self._twin.train(self.training)
         sparse = rows.is_sparse(block.x) and self.first_layer is not None
         x = self._features_of(block.x) if sparse else rows.to_dense(block.x)
         try:
