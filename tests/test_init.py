@@ -31,13 +31,9 @@ def in_new_process(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_import_is_fast_and_loads_no_heavy_package() -> None:
-    code = (
-        "import sys, time, json; start = time.perf_counter(); import isthmus; took = time.perf_counter() - start;"
-        "print(json.dumps([took, sorted({name.split('.')[0] for name in sys.modules})]))"
-    )
-    took, modules = in_new_process(code)
-    assert took < 2.5
+def test_import_loads_no_heavy_package() -> None:
+    code = "import sys, json, isthmus; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    modules = in_new_process(code)
     assert EXTRAS.isdisjoint(modules)
     assert {"torch", "torch_geometric", "pydantic", "pyarrow"}.isdisjoint(modules)
 
