@@ -16,6 +16,10 @@ from torch.optim.sgd import sgd
 from isthmus.nn.per_party import Leaf
 from isthmus.options import Options
 
+LANES = 64
+"""A multiple of the numbers that a processor's instruction takes at once. torch rounds those that are left over in
+another way, so a party's weights would depend on which others it is computed with."""
+
 
 class Optimizer(Options):
     """An optimiser and its options."""
@@ -45,8 +49,9 @@ class PartyOptimizer:
         self.ends = [[0, *itertools.accumulate(leaf.sizes)] for leaf in leaves]
         for leaf in leaves:
             two = options.optimizer != "sgd"
-            first = torch.zeros_like(leaf.tensor) if two or options.momentum else leaf.tensor.new_empty(0)
-            self.moments.append((first, torch.zeros_like(leaf.tensor) if two else first))
+            none = leaf.tensor.new_empty(0)
+            first = torch.zeros_like(leaf.tensor) if two or options.momentum else none
+            self.moments.append((first, torch.zeros_like(leaf.tensor) if two else none))
         self.taken: dict[int, int] = {}
         self.steps = 0
 
@@ -54,6 +59,7 @@ class PartyOptimizer:
     def step(self, active: Sequence[bool]) -> None:
         """One step of the active parties, from the gradients of the leaves, which are let go."""
         tensors: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
+        copied: list[tuple[Tensor, Tensor]] = []
         runs = self._runs(active)
         for leaf, moments, ends in zip(self.leaves, self.moments, self.ends, strict=True):
             grad = leaf.tensor.grad if leaf.tensor.grad is not None else torch.zeros_like(leaf.tensor)
@@ -61,10 +67,17 @@ class PartyOptimizer:
             for first, last, steps in [(1, 2, self.steps)] if leaf.shared else runs:
                 rows = slice(ends[first], ends[last])
                 value, slope, m, v = (each[rows] for each in (leaf.tensor, grad, *moments))
+                counter = torch.tensor(float(steps), device=value.device)
+                if value.numel() % LANES:
+                    filled = [_filled(each) for each in (value, slope, m, v)]
+                    copied += zip((value, m, v), (filled[0], *filled[2:]), strict=True)
+                    value, slope, m, v = filled
                 if value.numel():
-                    tensors.append((value, slope, m, v, torch.tensor(float(steps), device=value.device)))
+                    tensors.append((value, slope, m, v, counter))
         if tensors:
             _STEPS[self.options.optimizer](self.options, *map(list, zip(*tensors, strict=True)))
+        for own, new in copied:
+            own.copy_(new[: own.numel()].view_as(own))
         self.steps += 1
         for leaf in self.leaves:
             leaf.tensor.grad = None
@@ -80,6 +93,11 @@ class PartyOptimizer:
                 runs.append((first, last, steps))
             first = last
         return runs
+
+
+def _filled(values: Tensor) -> Tensor:
+    """The values one after another, and zeros up to a multiple of `LANES`."""
+    return torch.cat([values.flatten(), values.new_zeros(-values.numel() % LANES)])
 
 
 def _adam(o: Optimizer, values: Any, grads: Any, first: Any, second: Any, counters: Any) -> None:

@@ -241,7 +241,6 @@ class SliceOfMatrix:
 
     def __init__(self, matrix: Tensor, diagonal: Tensor | None, at: slice) -> None:
         self.matrix, self.diagonal, self.at = matrix, diagonal, at
-        self.shape, self.entries = tuple(matrix.shape), matrix.values().numel()
 
     def __matmul__(self, h: Tensor) -> Tensor:
         product = sparse_product(self.matrix, h)
@@ -265,6 +264,11 @@ def own_rows(x: Tensor, edges: Any) -> Tensor:
     return edges.own(x) if isinstance(edges, Hop | RangeHop) else x
 
 
+def shrinks(edges: Any) -> bool:
+    """Whether a layer's output has far fewer rows than its input, as in a batch, so that it propagates first."""
+    return isinstance(edges, RangeHop) or (isinstance(edges, Hop) and edges.part.kept is None)
+
+
 class HopPropagations(Propagations):
     """Propagation matrices of graphs and of hops; those of a hop are kept with its part of the graph, or not."""
 
@@ -281,7 +285,6 @@ class RowsOfMatrix:
 
     def __init__(self, source: Tensor, target: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
         self.source, self.target, self.values, self.shape = source, target, values, shape
-        self.entries = values.numel()
 
     def both_ways(self) -> Propagation:
         """The same for many products."""

@@ -1,8 +1,9 @@
 """Products for many parties at once: rows with their party's slice of weights, and propagation over a fixed graph.
 
-Torch and PyG have these only with compiled extras. Parties that follow each other and have about equally many rows
-share one `torch.bmm`: with 1,000 parties of 20 rows it takes a third of the time of a `torch.mm` for each. One sparse
-product serves all parties when each party's columns are shifted to its slice.
+Torch and PyG have these only with compiled extras. Parties that follow each other and are filled up to equally many
+rows share one `torch.bmm`: with 1,000 parties of 20 rows it takes a third of the time of a `torch.mm` for each. One
+sparse product serves all parties when each party's columns are shifted to its slice. A party's numbers have the same
+bits whichever other parties are computed with it.
 """
 
 from __future__ import annotations
@@ -26,20 +27,18 @@ EdgeValues: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 """Gives a propagation matrix's edges and their values: `normalised_edges`, `plain_edges` or `mean_edges`."""
 SCIPY_FROM = 10_000
 """Number of edges from which scipy sorts them faster than torch."""
-PRODUCT = 60_000
-"""Multiplications that take as long as the call of a product."""
-SUMMED = 15_000
-"""Numbers that are summed in the time of a call."""
+EXACT_ABOVE = 128
+"""Rows of a party above which filling up would cost more than a call of its own."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """Parties that follow each other and are computed in one call, as if each had equally many rows.
+    """Parties that follow each other and are computed in one call, as if each had `size` rows.
 
     Arguments:
         parties: their slice.
         rows: the slice of their rows.
-        size: most rows of one of them.
+        size: rows of each, filled up with zeros.
         places: for every row its place if each party had `size` rows; None: each has.
     """
 
@@ -49,7 +48,7 @@ class Band:
     places: Tensor | None = None
 
     def split(self, of_rows: Tensor) -> Tensor:
-        """Rows of all parties: those of this band, `[parties, size, ...]`, with zeros where a party has fewer."""
+        """Rows of all parties: those of this band, `[parties, size, ...]`, filled up with zeros."""
         own = of_rows[self.rows]
         if self.places is not None:
             count = self.parties.stop - self.parties.start
@@ -60,51 +59,46 @@ class Band:
         """A product for each party, `[parties, size, ...]`, into its rows of `out`."""
         own = out[self.rows]
         if self.places is None:
-            _multiply(left, right, own.view(-1, self.size, own.size(1)))
+            torch.bmm(left, right, out=own.view(-1, self.size, own.size(1)))
         else:
             torch.index_select(torch.bmm(left, right).view(-1, own.size(1)), 0, self.places, out=own)
 
 
 @lru_cache(maxsize=64)
-def bands_of(sizes: tuple[int, ...], spare: int, device: torch.device) -> tuple[Band, ...]:
-    """Split parties into bands; those without rows are in none, or count for nothing.
+def bands_of(sizes: tuple[int, ...], device: torch.device) -> tuple[Band, ...]:
+    """Split parties into bands of equal `filled` size; those without rows are in none.
 
-    Parties with equally many rows share a band. So do neighbours with other numbers of rows, if filling up to the most
-    adds at most `spare` rows, which take as long as a call of their own.
-
-    >>> [band.parties for band in bands_of((2, 2, 3, 9), 2, torch.device("cpu"))]
-    [slice(0, 3, None), slice(3, 4, None)]
+    >>> [(band.parties, band.size) for band in bands_of((2, 3, 0, 9), torch.device("cpu"))]
+    [(slice(0, 2, None), 8), (slice(3, 4, None), 16)]
     """
-    found: list[tuple[slice, slice, int]] = []
-    party, row = 0, 0
-    for size, run in itertools.groupby(sizes):
-        count = len(list(run))
-        parties, of, fits = slice(party, party + count), slice(row, row + count * size), False
-        if found and found[-1][0].stop == party:
-            before, rows_before, most = found[-1]
-            larger = max(most, size)
-            filled = (parties.stop - before.start) * larger - (before.stop - before.start) * most
-            if fits := filled - count * size <= spare:
-                found[-1] = slice(before.start, parties.stop), slice(rows_before.start, of.stop), larger
-        if size and not fits:
-            found.append((parties, of, size))
+    found, party, row = [], 0, 0
+    for size, run in itertools.groupby(sizes, filled):
+        own = tuple(run)
+        parties, of = slice(party, party + len(own)), slice(row, row + sum(own))
+        if size:
+            found.append(Band(parties, of, size, _places_of(own, size, device)))
         party, row = parties.stop, of.stop
-    return tuple(Band(*each, _places_of(sizes[each[0]], each[2], device)) for each in found)
+    return tuple(found)
+
+
+def filled(size: int) -> int:
+    """To how many rows a party with so many is filled up.
+
+    This follows from the party alone, so its products have the same bits in every cohort.
+
+    >>> [filled(size) for size in (0, 1, 8, 9, 60, 65, 128, 129)]
+    [0, 8, 8, 16, 64, 80, 128, 129]
+    """
+    if size > EXACT_ABOVE:
+        return size
+    step = 8 if size <= 64 else 16
+    return -(-size // step) * step
 
 
 def _places_of(sizes: tuple[int, ...], size: int, device: torch.device) -> Tensor | None:
     if all(each == size for each in sizes):
         return None
-    starts = torch.arange(len(sizes)) * size
-    return rows.concat_ranges(starts, torch.tensor(sizes)).to(device)
-
-
-def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """A product for each party, `[parties, ...]`; `mm` starts faster than `bmm` for one."""
-    if len(left) == 1:
-        torch.mm(left[0], right[0], out=out[0])
-    else:
-        torch.bmm(left, right, out=out)
+    return rows.concat_ranges(torch.arange(len(sizes)) * size, torch.tensor(sizes)).to(device)
 
 
 class GroupedLinear(torch.autograd.Function):
@@ -114,7 +108,7 @@ class GroupedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x, weight)
-        ctx.bands = bands_of(sizes, PRODUCT // weight[0].numel(), x.device)
+        ctx.bands = bands_of(sizes, x.device)
         out = x.new_empty(x.size(0), weight.size(1))
         for band in ctx.bands:
             band.multiply(band.split(x), weight[band.parties].transpose(1, 2), out)
@@ -133,7 +127,7 @@ class GroupedLinear(torch.autograd.Function):
             if grad_x is not None:
                 band.multiply(slope, weight[band.parties], grad_x)
             if grad_weight is not None:
-                _multiply(slope.transpose(1, 2), band.split(x), grad_weight[band.parties])
+                torch.bmm(slope.transpose(1, 2), band.split(x), out=grad_weight[band.parties])
         return grad_x, grad_weight, None
 
 
@@ -148,13 +142,7 @@ class PerRow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         total = grad.new_zeros(len(ctx.sizes), *grad.shape[1:])
-        for band in bands_of(ctx.sizes, SUMMED // max(1, total[0].numel()), grad.device):
-            own = grad[band.rows]
-            if band.places is None:
-                torch.sum(band.split(grad), 1, out=total[band.parties])
-            else:
-                total.index_add_(0, _party_of_rows(ctx.sizes, grad.device)[band.rows], own)
-        return total, None
+        return total.index_add_(0, _party_of_rows(ctx.sizes, grad.device), grad), None
 
 
 _party_of_rows = lru_cache(maxsize=64)(rows.party_of_rows)
@@ -190,7 +178,7 @@ class Propagation:
 
     def __init__(self, edge_index: Tensor, values: Tensor, nodes: int, into: int | None = None) -> None:
         source, target = edge_index
-        self.shape, self.entries = (nodes if into is None else into, nodes), values.numel()
+        self.shape = (nodes if into is None else into, nodes)
         self._edges = source, target, values
         self._sparse = has_sparse(edge_index.device)
         if self._sparse:
