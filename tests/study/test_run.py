@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import multiprocessing
 import os
@@ -387,21 +388,43 @@ def test_jobs_and_hosts_exclude_each_other() -> None:
         run_study(TWO, hosts=object(), jobs=2)  # type: ignore[arg-type]
 
 
+DEADLY = """
+import os, signal
+from pathlib import Path
+from isthmus.methods.fedavg import FedAvg
+
+class Deadly(FedAvg):
+    name = "deadly"
+
+    def server(self, *arguments):
+        for state in super().server(*arguments):
+            if state.round == 4 and not (mark := Path(__file__).with_name("mark")).exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield state
+"""
+
+
 @pytest.mark.slow
-def test_processes_give_the_same_bits_and_a_killed_one_resumes(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
+def test_processes_give_the_same_bits_and_a_killed_one_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("deadly")
+    study = small(
+        training={"rounds": 12}, methods=[{"name": "fedavg", "fraction": 0.5}, {"name": "deadly"}, {"name": "local"}]
+    )
     out = tmp_path / "out"
-
-    class Killer(Watcher):
-        def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-            if (method.name, at) == ("local", 4):
-                os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-
     with pytest.raises(ProcessKilled, match="a process was killed"):
-        run_study(LONG, out, jobs=2, watcher=Killer(), save_every=0.0)
+        run_study(study, out, jobs=2, save_every=0.0)
     assert not multiprocessing.active_children()
-    assert (out / STATE / "study").exists()
-    run_study(LONG, out, jobs=2, resume=True)
-    assert outline(out) == uninterrupted
+    assert f"{STATE}/deadly-0.checkpoint" in files(out)
+    rounds = []
+    watcher = Watcher()
+    watcher.round_done = lambda method, seed, at, metrics: rounds.append((method.name, at))  # type: ignore[method-assign]
+    run_study(study, out, jobs=2, resume=True, watcher=watcher)
+    assert min(at for name, at in rounds if name == "deadly") == 4
+    run_study(study, tmp_path / "whole")
+    assert outline(out) == outline(tmp_path / "whole")
 
 
 # ---- what is there is not overwritten
