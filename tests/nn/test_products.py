@@ -48,6 +48,29 @@ def test_grouped_linear_has_the_gradients_of_the_products(transposed):
     assert torch.autograd.gradcheck(lambda a, b: grouped_linear(a, b, SIZES), (x, weight))
 
 
+@pytest.mark.parametrize("inputs", [1, 5, 16, 33, 64])
+@pytest.mark.parametrize("outputs", [1, 2, 7, 16, 47])
+def test_grouped_linear_gives_a_party_the_same_bits_in_every_cohort(inputs, outputs):
+    generator = torch.Generator().manual_seed(inputs * outputs)
+    rows_of = [0, 1, 7, 8, 20, 33, 64, 65, 90, 112, 119, 120, 121, 128, 200]
+    for count in (2, 9, 30):
+        sizes = tuple(rows_of[at] for at in torch.randint(len(rows_of), (count,), generator=generator).tolist())
+        x = torch.randn(sum(sizes), inputs, generator=generator, requires_grad=True)
+        weight = torch.randn(count, outputs, inputs, generator=generator, requires_grad=True)
+        slope = torch.randn(sum(sizes), outputs, generator=generator)
+        found = grouped_linear(x, weight, sizes)
+        slopes = torch.autograd.grad(found, (x, weight), slope)
+        parts = [each.split(sizes) for each in (x.detach(), slope, found, slopes[0])]
+        for at, (own, own_slope, due, due_x) in enumerate(zip(*parts, strict=True)):
+            if sizes[at]:
+                own, one = own.clone().requires_grad_(), weight.detach()[at : at + 1].clone().requires_grad_()
+                alone = grouped_linear(own, one, sizes[at : at + 1])
+                of_x, of_weight = torch.autograd.grad(alone, (own, one), own_slope.clone())
+                assert torch.equal(alone, due)
+                assert torch.equal(of_x, due_x)
+                assert torch.equal(of_weight[0], slopes[1][at])
+
+
 def test_grouped_linear_takes_a_gradient_that_is_not_contiguous():
     x, weight = noise(sum(SIZES), 4), noise(len(SIZES), 6, 4, seed=1).requires_grad_()
     out = grouped_linear(x, weight, SIZES)

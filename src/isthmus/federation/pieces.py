@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isthmus.data.party import Cohort, Party
-from isthmus.nn.products import filled
 
 PARTIES = 512
 """Most parties of a piece: 10,000 parties with 20 nodes each train twice as fast as in one cohort, in half the memory.
@@ -24,7 +23,7 @@ NODES = 2**16
 def pieces(parties: Sequence[Party], *, reach: int | None) -> list[list[Party]]:
     """Split parties into the cohorts that train side by side; large ones are sorted by the rows of each training step.
 
-    Neighbours whose rows are filled up to equally many share one matrix product.
+    Parties of about equal size that follow each other share one matrix product.
 
     Arguments:
         reach: how many hops of edges an output row depends on (`PerParty.reach`); None: on all.
@@ -33,8 +32,8 @@ def pieces(parties: Sequence[Party], *, reach: int | None) -> list[list[Party]]:
     for piece in aligned([party.nodes for party in parties], PARTIES, NODES):
         of = [parties[at] for at in piece]
         if len(of) >= SORTED_FROM:
-            keys = [(*map(filled, rows), rows) for rows in training_rows(of, reach=reach)]
-            of = [of[at] for at in sorted(range(len(of)), key=keys.__getitem__)]
+            rows = training_rows(of, reach=reach)
+            of = [of[at] for at in sorted(range(len(of)), key=rows.__getitem__)]
         found.append(of)
     return found
 
@@ -67,10 +66,11 @@ def aligned(nodes: Sequence[int], most_parties: int, most_nodes: int) -> list[ra
 
 
 def training_rows(parties: Sequence[Party], *, reach: int | None) -> list[tuple[int, ...]]:
-    """How many rows each party's model has in a step on all its training items: in its last layer, and in its first."""
+    """How many rows each party's model has in a step on all its training items: at one hop from them, and in all."""
     if parties[0].level == "graph":
-        return [(int(party.train.sum()), int(party.train[party.graph.batch].sum())) for party in parties]
+        return [(int(party.train[party.graph.batch].sum()),) for party in parties]
     if parties[0].level == "pair" or reach is None:
         return [(party.nodes,) for party in parties]
     cohort = Cohort(tuple(parties))
-    return list(zip(cohort.counts("train").tolist(), cohort.around_training(reach, trims=False)[0].sizes, strict=True))
+    hops = [min(1, reach), reach]
+    return list(zip(*(cohort.around_training(each, trims=False)[0].sizes for each in hops), strict=True))

@@ -264,9 +264,11 @@ def own_rows(x: Tensor, edges: Any) -> Tensor:
     return edges.own(x) if isinstance(edges, Hop | RangeHop) else x
 
 
-def shrinks(edges: Any) -> bool:
-    """Whether a layer's output has far fewer rows than its input, as in a batch, so that it propagates first."""
-    return isinstance(edges, RangeHop) or (isinstance(edges, Hop) and edges.part.kept is None)
+def propagates_first(edges: Any, width: int, out: int) -> bool:
+    """Whether (M x) W takes fewer products than M (x W), as far as that can be told without looking at all parties."""
+    if isinstance(edges, RangeHop) or (isinstance(edges, Hop) and edges.part.kept is None):
+        return True  # the output has far fewer rows than the input, as in a batch
+    return width < out or (width == out and isinstance(edges, Hop))
 
 
 class HopPropagations(Propagations):

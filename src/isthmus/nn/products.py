@@ -1,9 +1,9 @@
 """Products for many parties at once: rows with their party's slice of weights, and propagation over a fixed graph.
 
-Torch and PyG have these only with compiled extras. Parties that follow each other and are filled up to equally many
-rows share one `torch.bmm`: with 1,000 parties of 20 rows it takes a third of the time of a `torch.mm` for each. One
-sparse product serves all parties when each party's columns are shifted to its slice. A party's numbers have the same
-bits whichever other parties are computed with it.
+Torch and PyG have these only with compiled extras. Parties that follow each other and have about equally many rows
+share one `torch.bmm`: with 1,000 parties of 20 rows it takes a third of the time of a `torch.mm` for each. One sparse
+product serves all parties when each party's columns are shifted to its slice. A party's numbers have the same bits
+whichever other parties are computed with it: that is why rows are filled up as they are.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from scipy.sparse import coo_array
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.overrides import handle_torch_function, has_torch_function
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_remaining_self_loops
@@ -27,8 +28,16 @@ EdgeValues: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 """Gives a propagation matrix's edges and their values: `normalised_edges`, `plain_edges` or `mean_edges`."""
 SCIPY_FROM = 10_000
 """Number of edges from which scipy sorts them faster than torch."""
-EXACT_ABOVE = 128
-"""Rows of a party above which filling up would cost more than a call of its own."""
+PRODUCT = 60_000
+"""Multiplications that take as long as the call of a product."""
+EXACT_ABOVE = 120
+"""Rows of a party above which a product rounds in another way if it is filled up."""
+LEAST = 400
+"""Multiplications from which torch hands a product to a library, which rounds in another way than its own loops."""
+ALIGNED = 16
+"""Numbers that a processor's cache has in a line."""
+STEP = 8
+"""What rows are filled up to a multiple of: below `EXACT_ABOVE` the library then rounds a row always alike."""
 
 
 @dataclass(frozen=True)
@@ -57,42 +66,59 @@ class Band:
 
     def multiply(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         """A product for each party, `[parties, size, ...]`, into its rows of `out`."""
-        own = out[self.rows]
+        own, columns = out[self.rows], right.size(2)
+        if self.places is None and columns > 1:
+            torch.bmm(left, right, out=own.view(-1, self.size, columns))
+            return
+        product = torch.bmm(left, pad(right, (0, 1)))[..., :1] if columns == 1 else torch.bmm(left, right)
+        product = product.reshape(-1, columns)
         if self.places is None:
-            torch.bmm(left, right, out=own.view(-1, self.size, own.size(1)))
+            own.copy_(product)
         else:
-            torch.index_select(torch.bmm(left, right).view(-1, own.size(1)), 0, self.places, out=own)
+            torch.index_select(product, 0, self.places, out=own)
 
 
 @lru_cache(maxsize=64)
-def bands_of(sizes: tuple[int, ...], device: torch.device) -> tuple[Band, ...]:
-    """Split parties into bands of equal `filled` size; those without rows are in none.
+def bands_of(sizes: tuple[int, ...], numbers: int, device: torch.device) -> tuple[Band, ...]:
+    """Split parties into bands; those without rows are in none, or count for nothing.
 
-    >>> [(band.parties, band.size) for band in bands_of((2, 3, 0, 9), torch.device("cpu"))]
-    [(slice(0, 2, None), 8), (slice(3, 4, None), 16)]
+    Neighbours share a band if filling up to the most rows of one of them adds no more products than a call takes. How
+    far a party is filled up leaves its numbers' bits alone, so these are the same in every cohort.
+
+    Arguments:
+        numbers: in the weights of a party, for each of which a row takes a product.
+
+    >>> [(band.parties, band.size) for band in bands_of((2, 3, 9, 130, 131), 10_000, torch.device("cpu"))]
+    [(slice(0, 2, None), 8), (slice(2, 3, None), 16), (slice(3, 4, None), 130), (slice(4, 5, None), 131)]
+    >>> [(band.parties, band.size) for band in bands_of((2, 3, 0, 9), 16, torch.device("cpu"))]
+    [(slice(0, 4, None), 32)]
     """
-    found, party, row = [], 0, 0
+    found: list[tuple[slice, slice, int]] = []
+    party, row, spare, least = 0, 0, PRODUCT // numbers, filled(-(-LEAST // numbers))
     for size, run in itertools.groupby(sizes, filled):
         own = tuple(run)
         parties, of = slice(party, party + len(own)), slice(row, row + sum(own))
-        if size:
-            found.append(Band(parties, of, size, _places_of(own, size, device)))
         party, row = parties.stop, of.stop
-    return tuple(found)
+        size = max(size, least) if size else 0
+        if found and found[-1][0].stop == parties.start:
+            before, rows_before, most = found[-1]
+            larger = max(most, size)
+            added = len(own) * (larger - size) + (before.stop - before.start) * (larger - most)
+            if size == most or (added <= spare and (larger <= EXACT_ABOVE or not size)):
+                found[-1] = slice(before.start, parties.stop), slice(rows_before.start, of.stop), larger
+                continue
+        if size:
+            found.append((parties, of, size))
+    return tuple(Band(*each, _places_of(sizes[each[0]], each[2], device)) for each in found)
 
 
 def filled(size: int) -> int:
-    """To how many rows a party with so many is filled up.
+    """To how many rows a party with so many is filled up, at least.
 
-    This follows from the party alone, so its products have the same bits in every cohort.
-
-    >>> [filled(size) for size in (0, 1, 8, 9, 60, 65, 128, 129)]
-    [0, 8, 8, 16, 64, 80, 128, 129]
+    >>> [filled(size) for size in (0, 1, 8, 9, 60, 120, 121)]
+    [0, 8, 8, 16, 64, 120, 121]
     """
-    if size > EXACT_ABOVE:
-        return size
-    step = 8 if size <= 64 else 16
-    return -(-size // step) * step
+    return size if size > EXACT_ABOVE else -(-size // STEP) * STEP
 
 
 def _places_of(sizes: tuple[int, ...], size: int, device: torch.device) -> Tensor | None:
@@ -108,7 +134,7 @@ class GroupedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x, weight)
-        ctx.bands = bands_of(sizes, x.device)
+        ctx.bands = bands_of(sizes, weight[0].numel(), x.device)
         out = x.new_empty(x.size(0), weight.size(1))
         for band in ctx.bands:
             band.multiply(band.split(x), weight[band.parties].transpose(1, 2), out)
@@ -152,6 +178,8 @@ def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """`x[rows of p] @ weight[p].T`; x `[rows, in]`, weight `[parties, out, in]`."""
     if has_torch_function((x,)):  # the calls inside are of no interest to a mode such as `PartyDropout`, and many
         return handle_torch_function(grouped_linear, (x,), x, weight, sizes)
+    if more := -x.size(1) % ALIGNED:  # the library rounds in another way where a party's numbers begin elsewhere
+        x, weight = pad(x, (0, more)), pad(weight, (0, more))
     return GroupedLinear.apply(x, weight, sizes)  # type: ignore[no-untyped-call]
 
 
