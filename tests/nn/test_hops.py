@@ -114,3 +114,11 @@ def test_layers_that_propagate_by_a_matrix_leave_out_rows():
 
     assert kinds("trims") == {"gcn", "sage", "sage-weighted", "gin", "gin-weighted", "graphconv"}
     assert kinds("takes_hops") - kinds("trims") == {"mlp", "sgc", "tag", "appnp", "gprgnn", "lightgcn"}
+
+
+def test_models_that_read_very_far_read_the_whole_graph():
+    model = per_party(Encoder.named("sgc")(hops=300).build(FEATURES, CLASSES, "node"), 1)
+    assert model.reach is None
+    parties = make_node_parties()[:1]
+    around = Cohort(parties).block.neighbours.around(torch.tensor([0]), (None,) * 300, (parties[0].nodes,))
+    assert int(around.depth.max()) < 300

@@ -20,10 +20,13 @@ from helpers import (
 )
 from isthmus.data.party import Block, Cohort
 from isthmus.errors import IsthmusError
+from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining, PartyOptimizer
 from isthmus.nn.encoders import Gcn
 from isthmus.nn.per_party import PerParty, per_party
 from isthmus.nn.weights import initial_weights
+from isthmus.study.loop import Run
+from isthmus.study.setup import task_for
 
 over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 
@@ -391,3 +394,36 @@ def test_a_block_of_other_parties_is_refused():
     model = per_party(build("gcn"), 2)
     with pytest.raises(IsthmusError, match="the block has 3 parties, the model 2"):
         model(Block(torch.ones(3, FEATURES), torch.zeros(2, 0, dtype=torch.long), sizes=(1, 1, 1)))
+
+
+# ---- what a module says that it reads
+
+
+class Reaches(nn.Module):
+    def __init__(self, reach, conv=gnn.SAGEConv):
+        super().__init__()
+        self.reach = reach
+        self.first, self.second = conv(FEATURES, HIDDEN), conv(HIDDEN, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+@pytest.mark.parametrize(("conv", "least"), [(gnn.SAGEConv, 2), (gnn.GCNConv, 3), (gnn.GATv2Conv, 2)])
+def test_a_module_that_reads_further_than_it_says_is_refused(conv, least):
+    cohort = Cohort(tuple(make_parties("node")))
+    for reach in (None, least, least + 1, 10**9):
+        model = per_party(Reaches(reach, conv), len(cohort))
+        model.load(model.initial)
+        model(cohort.block)
+    assert model.reach is None
+    for reach in range(least):
+        with pytest.raises(IsthmusError, match=f"model Reaches reads further than reach = {reach} hops: give a larger"):
+            per_party(Reaches(reach, conv), len(cohort))(cohort.block)
+
+
+@pytest.mark.parametrize("reach", [-1, 2.0, "2", True])
+def test_a_reach_that_is_no_number_of_hops_is_refused(reach):
+    parties = make_parties("node")
+    with pytest.raises(IsthmusError, match=r"model Reaches says reach = .*: give a number of hops, or None"):
+        Run(FedAvg(rounds=1), parties, task_for(parties), Reaches(reach))

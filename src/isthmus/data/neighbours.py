@@ -78,7 +78,7 @@ class Neighbours:
             sizes: number of nodes of each party, whose nodes follow each other.
             uniform: where draws come from; not needed if all edges are taken.
         """
-        depth = torch.full((self.nodes,), -1, dtype=torch.int8, device=self.device)
+        depth = torch.full((self.nodes,), -1, dtype=torch.int16, device=self.device)
         depth[seeds] = 0
         ends = torch.tensor(sizes, device=self.device).cumsum(0)
         frontier, edges, targets = (depth == 0).nonzero().squeeze(1), [], []

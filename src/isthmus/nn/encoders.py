@@ -360,7 +360,7 @@ class Cheb(Encoder):
     """Chebyshev spectral convolutions (Defferrard et al. 2016)."""
 
     name: ClassVar[str] = "cheb"
-    hops: int = Field(2, ge=1)
+    hops: int = Field(1, ge=1)
     """Order of the polynomials."""
 
     def body(self, features: int, out: int) -> nn.Module:
@@ -376,7 +376,7 @@ class ChebFixed(nn.Module):
 
     def __init__(self, i: int, o: int, hops: int) -> None:
         super().__init__()
-        self.conv = gnn.ChebConv(i, o, hops)
+        self.conv = gnn.ChebConv(i, o, hops + 1)  # it counts terms
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.conv(x, edge_index, edge_weight, lambda_max=x.new_tensor(2.0))

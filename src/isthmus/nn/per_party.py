@@ -23,6 +23,9 @@ from isthmus.nn.stacks import FirstLayer, Stack, dense
 from isthmus.nn.twins import Bank, twin_of, without_caches
 from isthmus.nn.weights import Weights, body_weights, head_of, initial_weights, statistics
 
+FARTHEST = 100
+"""Most hops for which the nodes around the training items are looked for: farther away nearly all of a graph lies."""
+
 
 @dataclass
 class Leaf:
@@ -207,9 +210,8 @@ class PerParty:
 
     @property
     def reach(self) -> int | None:
-        """How many hops of edges an output row depends on, if the module says so."""
-        reach: int | None = getattr(self.module, "reach", None)
-        return None if getattr(self.module, "takes_hops", False) and not self.side_by_side else reach
+        """How many hops of edges an output row depends on, if the module says so and they are not too many to count."""
+        return None if getattr(self.module, "takes_hops", False) and not self.side_by_side else reach_of(self.module)
 
     @property
     def hops(self) -> int | None:
@@ -345,8 +347,42 @@ class PerParty:
         return {name: value for name, value in offered.items() if name in self._arguments}
 
     def _probe(self, block: Block) -> None:
-        """Compare both ways once, with different weights for two parties: some rows of those with most edges."""
+        """Compare once what the module does side by side, and on the hops that it says to read, with what it does."""
         self._probed = True
+        self._probe_sides(block)
+        if block.batch is None and self.reach is not None:
+            self._probe_reach(block, self.reach)
+
+    def _probe_reach(self, block: Block, reach: int) -> None:
+        """Compare the first node of a path of nodes with itself where the path ends after as many hops."""
+        count = reach + 3
+        along = torch.arange(count - 1)
+        edges = torch.cat([torch.stack([along, along + 1]), torch.stack([along + 1, along])], dim=1)
+        noise = torch.Generator().manual_seed(0)
+        x = torch.rand(count, block.x.size(1), generator=noise).to(torch.get_default_dtype())
+        weight = None if block.edge_weight is None else torch.rand(edges.size(1), generator=noise).to(x.dtype)
+        on = self.device
+        whole = Block(x.to(on), edges.to(on), (count,), None if weight is None else weight.to(on))
+        part = whole.neighbours.around(edges[0, :1].to(on), (None,) * reach, (count,))
+        trial = PerParty(self.module, 1, self.device)
+        trial._probed, trial.side_by_side = True, self.side_by_side
+        outputs = []
+        for read in (whole, whole.restricted(part, trims=False)):
+            trial.load(_varied(self.initial, 1))
+            try:
+                with torch.no_grad():
+                    output = trial(read)
+            except Exception:
+                return  # the first real pass will say why
+            outputs.append((output[0] if isinstance(output, tuple) else output)[0])
+        if not _close(*outputs):
+            raise IsthmusError(
+                f"model {type(self.module).__name__} reads further than reach = {reach} hops: give a larger number, "
+                "one more than its layers where they normalise by degrees, or none"
+            )
+
+    def _probe_sides(self, block: Block) -> None:
+        """Compare both ways, with different weights for two parties: some rows of those with most edges."""
         parts = [block.for_party(at) for at, size in enumerate(block.sizes) if size]
         if not self.side_by_side or not parts:
             return
@@ -357,11 +393,7 @@ class PerParty:
             pair = replace(pair, edge_weight=pair.edge_weight.abs())
         trial = PerParty(self.module, 2, self.device)
         trial._probed = True
-        noise = torch.Generator().manual_seed(0)
-        weights = {}
-        for name, weight in self.initial.items():
-            change = torch.rand((2, *weight.shape), generator=noise).to(weight.device, weight.dtype)
-            weights[name] = weight + 0.1 * change * (weight.abs().mean() + 0.1)
+        weights = _varied(self.initial, 2)
         for training in (False, True):
             outputs: list[Any] = []
             for run in (trial._together, trial._one_by_one):
@@ -391,6 +423,25 @@ class PerParty:
             self._columns.clear()
             self._columns[key] = block.x, Columns(block.x, block.sizes, touched)
         return self._columns[key][1]
+
+
+def reach_of(module: nn.Module) -> int | None:
+    """How many hops of edges an output row depends on, as the module says; None if it does not, or more than any graph
+    is worth cutting for."""
+    reach = getattr(module, "reach", None)
+    if reach is not None and (type(reach) is not int or reach < 0):
+        raise IsthmusError(f"model {type(module).__name__} says reach = {reach!r}: give a number of hops, or None")
+    return None if reach is None or reach > FARTHEST else reach
+
+
+def _varied(weights: Weights, parties: int) -> Weights:
+    """These weights with some noise, other for every party."""
+    noise = torch.Generator().manual_seed(0)
+    varied = {}
+    for name, weight in weights.items():
+        change = torch.rand((parties, *weight.shape), generator=noise).to(weight.device, weight.dtype)
+        varied[name] = weight + 0.1 * change * (weight.abs().mean() + 0.1)
+    return varied
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

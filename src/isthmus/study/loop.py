@@ -25,6 +25,7 @@ from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import Transport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
+from isthmus.nn.per_party import reach_of
 from isthmus.study.setup import check_fit, extended, whole_of
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
@@ -161,8 +162,7 @@ class Run:
         )
 
     def _transport(self, parties: Sequence[Party], *, wire: bool, side_by_side: bool) -> LocalTransport:
-        reach = getattr(self.module, "reach", None)
-        groups = pieces(parties, reach=reach) if side_by_side else [[party] for party in parties]
+        groups = pieces(parties, reach=reach_of(self.module)) if side_by_side else [[party] for party in parties]
         return LocalTransport(
             [self.method.site(each, self.task, self.module, seed=self.seed, device=self.device) for each in groups],
             [party.name for party in parties],
