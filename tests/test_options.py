@@ -66,6 +66,7 @@ def read(**values: Any) -> Example:
     [
         ({"ronds": 3}, "example: unknown option 'ronds': did you mean 'rounds'?"),
         ({"inner": {"epoch": 3}}, "example: unknown option 'inner.epoch': did you mean 'epochs'?"),
+        ({"epochs": 3}, "example: unknown option 'epochs': did you mean 'inner.epochs'?"),
         ({"rounds": 0}, "example: option 'rounds' is 0: input should be greater than or equal to 1"),
         ({"rounds": "many"}, "example: option 'rounds' is 'many': input should be a valid integer"),
         ({"rounds": None}, "example: option 'rounds' is None: input should be a valid integer"),

@@ -146,10 +146,16 @@ def _message(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
             kinds = (field.annotation, *get_args(field.annotation)) if field else ()
             owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
         known = getattr(owner, "model_fields", {})
-        return f"{where}: unknown option '{key}': {did_you_mean(path[-1], known)}"
+        inside = [name for name, field in known.items() if path[-1] in getattr(field.annotation, "model_fields", {})]
+        meant = f"did you mean '{inside[0]}.{path[-1]}'?" if inside else did_you_mean(path[-1], known)
+        return f"{where}: unknown option '{key}': {meant}"
     if error["type"] == "missing":
         return f"{where}: option '{key}' is required"
-    why = error["msg"].removeprefix("Value error, ")
+    why = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+    if error["type"] == "value_error" and isinstance(
+        error["input"], Mapping | BaseModel
+    ):  # of several options together
+        return f"{where}: {f'option {key!r}: ' if key else ''}{why}"
     return f"{where}: option '{key}' is {_shortened(error['input'])}: {why[0].lower()}{why[1:]}"
 
 

@@ -274,16 +274,16 @@ def test_an_encoder_without_edges_has_no_fan_out():
     task = task_for(parties)
     method = Method.named("fedcog").read({"local": {"fan_out": (3,)}}, "fedcog")
     run = Run(method, parties, task, module_for(Encoder.named("sgc")(), parties, task, 0))
-    with pytest.raises(IsthmusError, match="1 numbers and the model reads 0 hops: leave it out"):
+    with pytest.raises(IsthmusError, match=r"\[3\] and the model reads 0 hops: leave it out"):
         run.go()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fan_out": (3, 0)}, "fan_out has a number below 1"),
-        ({"clusters": 3, "batch_size": 2}, "clusters are batches of their own"),
-        ({"clusters": 3, "fan_out": (2,)}, "clusters are batches of their own"),
+        ({"fan_out": (3, 0)}, "local: fan_out has a number that is not between 1 and 2147483647"),
+        ({"clusters": 3, "batch_size": 2}, "clusters are for tasks on nodes and replace batches"),
+        ({"clusters": 3, "fan_out": (2,)}, "clusters are for tasks on nodes and replace batches"),
         ({"clusters": 3, "clusters_per_step": 4}, "clusters_per_step is 4, but clusters is 3"),
     ],
 )
@@ -295,7 +295,7 @@ def test_options_that_contradict_each_other_are_refused(options, message):
 @pytest.mark.parametrize(
     ("level", "options", "message"),
     [
-        ("node", {"fan_out": (3, 2, 1)}, "3 numbers and the model reads 2 hops"),
+        ("node", {"fan_out": (3, 2, 1)}, r"\[3, 2, 1\] and the model reads 2 hops"),
         ("graph", {"fan_out": (3, 2)}, "local.fan_out is for one large graph per party"),
         ("graph", {"clusters": 2}, "local.clusters is for one large graph per party"),
         ("pair", {"clusters": 2}, "local.clusters is for tasks on nodes"),

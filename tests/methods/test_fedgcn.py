@@ -79,5 +79,5 @@ def test_all_neighbours_and_one_cluster_are_the_whole_graph(local):
 def test_the_first_layer_draws_no_neighbours():
     _, parties = small()
     method = FedGcn.read({"rounds": 1, "local": {"fan_out": [9, 9]}}, "fedgcn")
-    with pytest.raises(IsthmusError, match="2 numbers and the model reads 1 hop"):
+    with pytest.raises(IsthmusError, match=r"\[9, 9\] and the model reads 1 hop"):
         started(method, parties, Encoder.named("gcn")(hidden=4))[0].go()

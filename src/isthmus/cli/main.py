@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -333,6 +334,7 @@ def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
 def main() -> None:
     """Run the command line: an error is one line on standard error and exit code 2; `--debug` shows its traceback."""
     ignore_library_warnings()
+    signal.signal(signal.SIGINT, _interrupt)
     debug = "--debug" in sys.argv
     if debug:  # at any position
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
@@ -347,6 +349,12 @@ def main() -> None:
         typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
         raise SystemExit(2) from None
     raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _interrupt(*_: object) -> None:
+    """Stop in good order; a second interrupt ends the process at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
 
 
 def _run_app() -> Any:

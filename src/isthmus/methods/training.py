@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Self, TypeAlias
 
 import torch
@@ -16,8 +16,11 @@ from isthmus.errors import IsthmusError
 from isthmus.federation.site import Site
 from isthmus.methods.batches import ClusterBatches, Read, read_neighbours
 from isthmus.methods.optimizer import Optimizer, PartyOptimizer
-from isthmus.nn.per_party import Leaf
+from isthmus.nn.per_party import FARTHEST, Leaf
 from isthmus.tasks.base import Step
+
+MOST = 2**31 - 1
+"""Largest number of items or neighbours that an option takes."""
 
 Loss: TypeAlias = Callable[[Step], Tensor]
 Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
@@ -29,13 +32,13 @@ class LocalTraining(Optimizer):
 
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
-    batch_size: int = Field(0, ge=0)
+    batch_size: int = Field(0, ge=0, le=MOST)
     """Training items per step; 0 takes all at once. A step on nodes or pairs reads what their outputs depend on: all
     neighbours as many hops away as the model has layers, or the whole graph for a model that does not say how many."""
-    fan_out: tuple[int, ...] = ()
-    """Most neighbours that a step draws for a node: a number for each hop from the training nodes outwards, so one for
-    each layer of the model. Empty: all neighbours."""
-    clusters: int = Field(0, ge=0)
+    fan_out: tuple[int, ...] = Field((), max_length=FARTHEST)
+    """Most neighbours that a step draws for a node: a number for each hop that the model reads, from the training nodes
+    outwards. Empty: all neighbours."""
+    clusters: int = Field(0, ge=0, le=MOST)
     """Clusters into which METIS cuts a party's graph; a step then reads some of them in place of a batch of items.
     0: no clusters."""
     clusters_per_step: int = Field(1, ge=1)
@@ -45,10 +48,10 @@ class LocalTraining(Optimizer):
 
     @model_validator(mode="after")
     def _one_kind_of_batches(self) -> Self:
-        if any(most < 1 for most in self.fan_out):
-            raise ValueError("fan_out has a number below 1: draw at least one neighbour per layer")
+        if not all(1 <= most <= MOST for most in self.fan_out):
+            raise ValueError(f"fan_out has a number that is not between 1 and {MOST}")
         if self.clusters and (self.batch_size or self.fan_out):
-            raise ValueError("clusters are batches of their own: leave batch_size and fan_out out, or clusters")
+            raise ValueError("clusters are for tasks on nodes and replace batches: set batch_size = 0 and no fan_out")
         if self.clusters_per_step > max(1, self.clusters):
             raise ValueError(f"clusters_per_step is {self.clusters_per_step}, but clusters is {self.clusters}")
         return self
@@ -134,9 +137,7 @@ class LocalTraining(Optimizer):
             hops = site.model.hops
             if hops not in (None, len(self.fan_out)):
                 remedy = "give one per hop" if hops else "leave it out, local.batch_size is enough"
-                raise IsthmusError(
-                    f"local.fan_out has {len(self.fan_out)} numbers and the model reads {hops} hops: {remedy}"
-                )
+                raise IsthmusError(f"local.fan_out is {list(self.fan_out)} and the model reads {hops} hops: {remedy}")
             return read_neighbours(site, self.fan_out, embed=embed), batches
         if self.batch_size and not read and not graphs and (reach := site.model.reach) is not None:
             return read_neighbours(site, (None,) * reach, embed=embed), batches
@@ -187,7 +188,8 @@ def _clip(leaves: Sequence[Leaf], limit: float) -> None:
     """Scale every party's gradient to a norm of at most `limit`, as torch's `clip_grad_norm_` does for one model."""
     grads = [(leaf, leaf.tensor.grad) for leaf in leaves if leaf.tensor.grad is not None]
     squares = [rows.sum_per_party(grad.reshape(len(grad), -1).square().sum(1), leaf.sizes) for leaf, grad in grads]
-    scale = (limit / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    total = reduce(torch.add, squares)  # one by one: `torch.sum` rounds each party by its position
+    scale = (limit / (total.sqrt() + 1e-6)).clamp(max=1.0)
     for leaf, grad in grads:
         factor = scale.repeat_interleave(torch.tensor(leaf.sizes, device=scale.device))
         grad.mul_(factor.view(-1, *[1] * (grad.dim() - 1)))

@@ -192,7 +192,7 @@ def test_names_declared_as_categories_are_a_note():
         ),
         (
             [[1.0, NAN], [1.0, 2.0], [INF, 1.0], [None, 1.0], [1.0, 1e39]],
-            ["rows 1, 3, 4, 5: column 'c' has NaN, infinite or missing numbers: correct them"],
+            ["rows 1, 3, 4, 5: column 'c' has NaN, infinite (in 32 bits) or missing numbers: correct them"],
         ),
         ([["a"]], ["column 'c' holds values of type list<item: string>: it must hold lists of numbers"]),
         ([1.0], ["column 'c' holds values of type double: it must hold lists of numbers"]),
@@ -254,7 +254,7 @@ def test_slice_of_a_table_is_encoded_alone():
         (
             [[0, 1], [0], [0], [0]],
             [[NAN, 2.0], [INF], [None], [0.0]],
-            ["rows 1, 2, 3: column 'c.value' has NaN, infinite or missing numbers: correct them"],
+            ["rows 1, 2, 3: column 'c.value' has NaN, infinite (in 32 bits) or missing numbers: correct them"],
         ),
         (
             [[0.0]],
@@ -269,7 +269,7 @@ def test_slice_of_a_table_is_encoded_alone():
             [
                 "row 2: 'c.at' and 'c.value' differ in length or are missing: correct them",
                 "row 1: column 'c.at' has a position outside 0 to 4, or a position twice",
-                "row 1: column 'c.value' has NaN, infinite or missing numbers: correct them",
+                "row 1: column 'c.value' has NaN, infinite (in 32 bits) or missing numbers: correct them",
             ],
         ),
     ],

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from isthmus.data.folder import table
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
@@ -585,3 +586,11 @@ def test_missing_rdkit_is_a_problem(tmp_path, monkeypatch):
     assert report(molecules("smiles,label\nC,1\n"), tmp_path) == [
         "molecules.csv: reading SMILES needs rdkit: install it with pip install 'isthmus[molecules]'"
     ]
+
+
+@pytest.mark.parametrize("file", [NODES, EDGES])
+def test_a_missing_file_of_a_large_folder_is_a_problem(tmp_path, monkeypatch, file):
+    monkeypatch.setattr(table, "LARGE", 1)
+    folder = graph_draft().write(tmp_path)
+    (folder / file).unlink()
+    assert lines(check_folder(folder)[1]) == [f"{file}: the file does not exist"]

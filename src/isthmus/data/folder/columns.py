@@ -214,7 +214,9 @@ class Vector(Column):
         what = f"column '{column}' does not have {self.width} numbers, as party.toml declares"
         yield from at_rows(file, what, (lengths >= 0) & (lengths != self.width))
         wrong = _has_bad_number(to_floats(pc.list_flatten(values)), lengths)
-        yield from at_rows(file, f"column '{column}' has NaN, infinite or missing numbers: correct them", wrong)
+        yield from at_rows(
+            file, f"column '{column}' has NaN, infinite (in 32 bits) or missing numbers: correct them", wrong
+        )
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         values = to_array(table.column(column))
@@ -249,7 +251,7 @@ class Bag(Column):
             what = f"column '{column}.at' has a position outside 0 to {self.width - 1}, or a position twice"
             yield from at_rows(file, what, outside | _has_repeats(row, position, len(at)))
             wrong = _has_bad_number(to_floats(pc.list_flatten(value)), list_lengths(value))
-            what = f"column '{column}.value' has NaN, infinite or missing numbers: correct them"
+            what = f"column '{column}.value' has NaN, infinite (in 32 bits) or missing numbers: correct them"
             yield from at_rows(file, what, wrong)
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:

@@ -108,8 +108,8 @@ def hash_files(folder: Path, key: bytes | None) -> str:
 
     A file's place is no part of it: a folder that is renamed keeps its hash. A copy has another one.
     """
-    stats = [(folder / name).stat() for name in (NODES, EDGES)]
-    files = [[each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns] for each in stats]
+    stats = [(folder / name).stat() if (folder / name).exists() else None for name in (NODES, EDGES)]
+    files = [each and [each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns] for each in stats]
     return digest(files, (folder / FILE).read_bytes(), key or b"", str(torch.get_default_dtype()))
 
 
