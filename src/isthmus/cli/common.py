@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +16,46 @@ from isthmus.errors import IsthmusError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from isthmus.deploy.cluster import Cluster
     from isthmus.study.config import Study
 
+HERE = "here"
+"""What `--ray` stands for without a value: a cluster that is started on this machine."""
+ADDRESS = re.compile(rf"{HERE}|auto|(ray://)?[\w.\-]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+")
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Spread the work over a Ray cluster: started here, that of this machine (auto), or HOST:PORT.",
+    ),
+]
+
+
+def give_ray_a_value(words: Sequence[str]) -> list[str]:
+    """The words of a command, with a value behind a `--ray` that has none: Typer has no options that may lack one.
+
+    >>> give_ray_a_value(["run", "--ray", "study.toml", "--ray", "10.0.0.7:6379", "--ray"])
+    ['run', '--ray', 'here', 'study.toml', '--ray', '10.0.0.7:6379', '--ray', 'here']
+    """
+    found: list[str] = []
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        found += ["--ray", HERE] if word == "--ray" and not ADDRESS.fullmatch(after) else [word]
+    return found
+
+
+@contextmanager
+def connected(ray: str | None) -> Iterator[Cluster | None]:
+    """Connect to the Ray cluster that `--ray` names, if any."""
+    if ray is None:
+        yield None
+        return
+    from isthmus.deploy.cluster import Cluster
+
+    with Cluster(None if ray == HERE else ray) as cluster:
+        yield cluster
 
 
 def console(*, error: bool = False) -> Console:

@@ -15,9 +15,8 @@ import typer
 
 from isthmus.cli import listing
 from isthmus.cli.audit import audit_command, audits_command
-from isthmus.cli.common import Json, console, read_study, use_one_thread
+from isthmus.cli.common import Json, Ray, connected, console, give_ray_a_value, read_study, use_one_thread
 from isthmus.cli.federation import app as federation_commands
-from isthmus.cli.host import app as host_commands
 from isthmus.cli.listing import print_kind
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
@@ -25,7 +24,6 @@ from isthmus.errors import IsthmusError, ignore_library_warnings
 from isthmus.version import VERSION
 
 if TYPE_CHECKING:
-    from isthmus.deploy.hosts import Hosts
     from isthmus.study.config import Study
     from isthmus.study.run import Watcher
 
@@ -39,7 +37,6 @@ app = typer.Typer(
 
 app.add_typer(party_commands, name="party")
 app.add_typer(federation_commands, name="federation")
-app.add_typer(host_commands, name="host")
 app.add_typer(papers_commands, name="papers")
 
 Name = Annotated[str | None, typer.Argument(help="Show this one with its options.")]
@@ -84,8 +81,7 @@ def run_command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over and delete the results in the folder.")] = False,
     jobs: Annotated[int, typer.Option(min=0, help="Number of runs side by side, in processes; 0: one per core.")] = 1,
-    hosts: Annotated[str | None, typer.Option(help="Spread the parties over these machines: HOST:PORT,...")] = None,
-    key: Annotated[Path | None, typer.Option(help="Key file of these machines (see isthmus host key).")] = None,
+    ray: Ray = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve a live report on this machine while the study runs.")
     ] = False,
@@ -99,16 +95,10 @@ def run_command(
         study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
         hidden=hidden, rounds=rounds, seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
     )  # fmt: skip
-    if (hosts is None) != (key is None):
-        raise IsthmusError("--hosts and --key go together: give the machines and their key file")
-    if hosts is not None and jobs != 1:
-        raise IsthmusError("--jobs and --hosts exclude each other, because a host has one run at a time: leave out one")
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
     with _watchers(whole, port if watch else None, tensorboard, mlflow) as watchers:
-        _run(
-            whole, out, resume=resume, force=force, as_json=as_json, jobs=jobs, hosts=hosts, key=key, watchers=watchers
-        )
+        _run(whole, out, resume=resume, force=force, as_json=as_json, jobs=jobs, ray=ray, watchers=watchers)
 
 
 @app.command("describe")
@@ -263,8 +253,7 @@ def _run(
     force: bool,
     as_json: bool,
     jobs: int = 1,
-    hosts: str | None = None,
-    key: Path | None = None,
+    ray: str | None = None,
     watchers: Sequence[Watcher] = (),
 ) -> None:
     from isthmus.progress.terminal import TerminalProgress, show_results
@@ -274,9 +263,9 @@ def _run(
     if resume and out is None:
         raise IsthmusError("--resume needs --out: give the folder of the study to continue")
     try:
-        with _connected(hosts, key) as machines, TerminalProgress(console(error=True)) as terminal:
+        with connected(ray) as cluster, TerminalProgress(console(error=True)) as terminal:
             watcher = Watchers(terminal, *watchers)
-            results = run_study(study, out, resume=resume, force=force, watcher=watcher, hosts=machines, jobs=jobs)
+            results = run_study(study, out, resume=resume, force=force, watcher=watcher, cluster=cluster, jobs=jobs)
     except KeyboardInterrupt:
         typer.echo(f"isthmus: stopped{'; continue with --resume' if out else ''}", err=True)
         raise typer.Exit(130) from None
@@ -286,19 +275,6 @@ def _run(
     show_results(results, console())
     if out is not None:
         typer.echo(f"results in {out}")
-
-
-@contextmanager
-def _connected(hosts: str | None, key: Path | None) -> Iterator[Hosts | None]:
-    """Connect to the machines that the parties are spread over, if any."""
-    if hosts is None or key is None:
-        yield None
-        return
-    from isthmus.deploy.hosts import Hosts
-    from isthmus.deploy.tls import TlsPost
-
-    with TlsPost([each.strip() for each in hosts.split(",")], key) as post:
-        yield Hosts(post)
 
 
 @contextmanager
@@ -338,6 +314,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if debug:  # at any position
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
+    sys.argv[1:] = give_ray_a_value(sys.argv[1:])
     try:
         code = _run_app()
     except Exception as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json, console
+from isthmus.cli.common import Json, Ray, connected, console
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def run_command(
         list[str] | None, typer.Option(help="Some values of an axis: data=cora,acm; may be repeated.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Number of processes; 0, the default, is one per core.")] = 0,
+    ray: Ray = None,
     as_json: Json = False,
 ) -> None:
     """Run a table, cell by cell, and show it; every run is saved at once."""
@@ -88,8 +89,10 @@ def run_command(
         runner = Runner(table, results, state, max_seeds=seeds, only=cells, save=save, on_progress=bar.update)
         if force:
             runner.discard()
+        cluster = stack.enter_context(connected(ray))
+        number = count_processes(jobs) if cluster is None else cluster.jobs(jobs)
         try:
-            failed = runner.run(count_processes(jobs))
+            failed = runner.run(number, None if cluster is None else cluster.pool(jobs))
         except KeyboardInterrupt:
             typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
             raise typer.Exit(130) from None

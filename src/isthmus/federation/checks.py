@@ -20,16 +20,13 @@ _IDS = re.compile(r"(?:^|, )ids\[([0-9]{1,12})\]")
 """The field that has a row's ids, as `wire.describe` writes it."""
 
 
-def check_reply(
-    reply: Reply, command: Command, limit: int, positions: Mapping[str, int], *, same_form: bool = True
-) -> Reply:
+def check_reply(reply: Reply, command: Command, limit: int, positions: Mapping[str, int]) -> Reply:
     """Return the reply without faulty answers, and with what the ledger records of it.
 
     Arguments:
         command: what it replies to.
         limit: largest payload, in bytes.
         positions: by party its position in the federation.
-        same_form: a field of the request that comes back must have the same shape and type.
     """
     if reply.arrival is not None:  # checked where it was made
         return reply
@@ -41,7 +38,7 @@ def check_reply(
     over = _too_large(arrived, sizes, limit)
     sent = {party: 0 if at in over else sizes[at] for at, party in enumerate(arrived.parties)}
     arrived = leave_out(action, arrived, over)
-    arrived = leave_out(action, arrived, changed_fields(arrived, command.payload if same_form else {}))
+    arrived = leave_out(action, arrived, changed_fields(arrived, command.payload if command.same_form else {}))
     return replace(arrived, arrival=Arrival(sent, _fields(verb, arrived, positions), _rows_sent(arrived)))
 
 

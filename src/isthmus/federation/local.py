@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ class LocalTransport(Transport):
     Arguments:
         sites: each hosts one party or several.
         parties: all of them in the federation's order; without it, in the order of the sites.
+        positions: by party its position among all of the federation, if this transport reaches only some.
         wire: encode every payload as bytes and decode it again, as between machines; results are the same.
         limit: largest payload, in bytes.
     """
@@ -32,6 +33,7 @@ class LocalTransport(Transport):
         sites: Sequence[Site],
         parties: Sequence[str] | None = None,
         *,
+        positions: Mapping[str, int] | None = None,
         wire: bool = False,
         limit: int = wire.LIMIT,
     ) -> None:
@@ -39,7 +41,7 @@ class LocalTransport(Transport):
         self.wire = wire
         self.limit = limit
         self.parties = tuple(parties or (name for site in self.sites for name in site.hosted.names))
-        self.positions = positions_of(self.parties)
+        self.positions = positions_of(self.parties) if positions is None else positions
 
     def send(self, command: Command) -> list[Reply]:
         if command.do == "deliver" and self.wire:
@@ -56,7 +58,8 @@ class LocalTransport(Transport):
 
     def _sum(self, command: Command, sites: Sequence[Site]) -> Reply:
         """Check and add up replies as they come; a reply is freed before the next one is computed."""
-        total, replies = PartialTotal(self.positions, command.of), self._replies(command, sites)
+        total = PartialTotal(self.positions, command.among or command.of)
+        replies = self._replies(command, sites)
         while (reply := next(replies, None)) is not None:
             total.add(check_reply(reply, command, self.limit, self.positions))
             del reply

@@ -20,16 +20,17 @@ NODES = 2**16
 """Most nodes of a piece, unless a single party has more: the rows of a layer then still fit into some megabytes."""
 
 
-def pieces(parties: Sequence[Party], *, reach: int | None) -> list[list[Party]]:
+def pieces(parties: Sequence[Party], *, reach: int | None, first: int = 0) -> list[list[Party]]:
     """Split parties into the cohorts that train side by side; large ones are sorted by the rows of each training step.
 
     Parties of about equal size that follow each other share one matrix product.
 
     Arguments:
         reach: how many hops of edges an output row depends on (`PerParty.reach`); None: on all.
+        first: position of the first party, if others come before.
     """
     found = []
-    for piece in aligned([party.nodes for party in parties], PARTIES, NODES):
+    for piece in aligned([party.nodes for party in parties], PARTIES, NODES, first):
         of = [parties[at] for at in piece]
         if len(of) >= SORTED_FROM:
             rows = training_rows(of, reach=reach)
@@ -38,30 +39,35 @@ def pieces(parties: Sequence[Party], *, reach: int | None) -> list[list[Party]]:
     return found
 
 
-def aligned(nodes: Sequence[int], most_parties: int, most_nodes: int) -> list[range]:
-    """The largest blocks of positions [k 2^l, (k + 1) 2^l) within the limits, in order.
+def aligned(nodes: Sequence[int], most_parties: int, most_nodes: int, first: int = 0) -> list[range]:
+    """The largest blocks of positions [k 2^l, (k + 1) 2^l) within the limits, in order, as ranges of `nodes`.
+
+    Arguments:
+        first: position of the first party, if others come before.
 
     >>> aligned((1,) * 7, most_parties=4, most_nodes=99)
     [range(0, 4), range(4, 7)]
     >>> aligned((1, 1, 1, 9, 1, 1), most_parties=4, most_nodes=8)
     [range(0, 2), range(2, 3), range(3, 4), range(4, 6)]
+    >>> aligned((1,) * 5, most_parties=4, most_nodes=99, first=3)
+    [range(0, 1), range(1, 5)]
     """
     before = [0]
     for count in nodes:
         before.append(before[-1] + count)
     found: list[range] = []
 
-    def split(start: int, width: int) -> None:
-        stop = min(start + width, len(nodes))
+    def split(block: int, width: int) -> None:
+        start, stop = max(0, block - first), min(block + width - first, len(nodes))
         if start >= stop:
             return
         if width == 1 or (stop - start <= most_parties and before[stop] - before[start] <= most_nodes):
             found.append(range(start, stop))
         else:
-            split(start, width // 2)
-            split(start + width // 2, width // 2)
+            split(block, width // 2)
+            split(block + width // 2, width // 2)
 
-    split(0, 1 << max(0, len(nodes) - 1).bit_length())
+    split(0, 1 << max(0, first + len(nodes) - 1).bit_length())
     return found
 
 

@@ -1,4 +1,4 @@
-"""Limits of time and size for parties on machines of their own, and for hosts: the table `[federation]` of a study."""
+"""Limits of time and size for parties on machines of their own: the table `[federation]` of a study."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from isthmus.options import Options
 
 
 class Rules(Options):
-    """Limits of time and size for parties, or hosts, on machines of their own."""
+    """Limits of time and size for parties on machines of their own."""
 
     seconds: float = Field(600.0, gt=0)
-    """Seconds that parties, or hosts, have for one action; a slower party is absent until it answers a greeting."""
+    """Seconds that parties have for one action; a slower party is absent until it answers a greeting."""
     norm: float = Field(1000.0, gt=1)
     """Largest norm of an answer (trained weights), as a multiple of the request's norm; larger ones are dropped."""
     tries: int = Field(5, ge=1)

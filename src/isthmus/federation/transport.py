@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total
 from isthmus.federation.ledger import Verb
@@ -23,6 +24,10 @@ Request = wire.Payload | Each | None
 To = Literal["server", "parties"]
 
 
+class PartiesLost(IsthmusError):  # noqa: N818 - reads as what happened
+    """Parties went away with the process that hosted them. They can start again (`Transport.restart`)."""
+
+
 @dataclass(frozen=True)
 class Command:
     """What sites are to do.
@@ -31,9 +36,11 @@ class Command:
         do: answer an action; take what other parties, or a total, deliver to them; save or restore their state; or
             hand every party the model that it evaluated last (replies carry it where the sites are on this machine).
         of: the parties concerned.
+        among: all parties concerned, if these are only some of them: others are reached in another way.
         action, verb: of an answer; of a delivery the action that it belongs to.
         payload: the request of an answer, the mail by party, or the state to restore.
         sum_only: of the answers only the plain sum is wanted, so a transport may add them up as they come.
+        same_form: fields of the request that come back must have the same shapes and types.
     """
 
     do: Literal["answer", "deliver", "save", "restore", "models"]
@@ -42,6 +49,8 @@ class Command:
     verb: Verb | None = None
     payload: Any = None
     sum_only: bool = False
+    same_form: bool = True
+    among: tuple[str, ...] = ()
 
 
 class Transport(ABC):
@@ -52,16 +61,22 @@ class Transport(ABC):
         limit: the largest payload, in bytes.
         sums: makes totals whose summands the server cannot see; None: the server's process adds up plain summands.
         protections: by verb, what protects its payloads.
+        recovers: parties that are lost can be started again.
     """
 
     parties: tuple[str, ...]
     limit: int = wire.LIMIT
     sums: Sums | None = None
     protections: Mapping[Verb, str] = {}
+    recovers: bool = False
 
     @abstractmethod
     def send(self, command: Command) -> list[Reply]:
         """Carry out a command; a party that cannot is in a reply's `failures`, a saved state in its `state`."""
+
+    def restart(self) -> None:
+        """Start all parties again, as they were before the run; only where `recovers` says so."""
+        raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 - most transports have nothing to do
         """The run is over: sites may drop what they saved for it."""

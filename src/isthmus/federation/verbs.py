@@ -126,8 +126,8 @@ class Federation:
             wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self._needed(asked))
             return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
         sum_only = to == "server" and rows is None and action not in self.watch
-        command = Command("answer", asked, action, "total", request, sum_only)
-        replies = self._call(command, eyes, same_form=to == "server")
+        command = Command("answer", asked, action, "total", request, sum_only, same_form=to == "server")
+        replies = self._call(command, eyes)
         wants = _values(replies, "wants") if rows is not None else {}
         for reply in replies if rows is not None else ():
             reply.columns.pop("wants", None)
@@ -257,13 +257,13 @@ class Federation:
         self._send("deliver", payload=parcels, action=action)
         return Receipt({("total", party): size for party, size in sizes.items()}, missing)
 
-    def _call(self, command: Command, eyes: Eyes, same_form: bool = True) -> list[Reply]:
+    def _call(self, command: Command, eyes: Eyes) -> list[Reply]:
         """Call an action; return the replies without faulty answers, and add the call to the ledger."""
         action, asked, verb = command.action, command.of, command.verb
         assert verb is not None
         limit = self.transport.limit
         sent_back = self.transport.send(command)
-        replies = [check_reply(each, command, limit, self.positions, same_form=same_form) for each in sent_back]
+        replies = [check_reply(each, command, limit, self.positions) for each in sent_back]
         arrivals = [reply.arrival for reply in replies if reply.arrival is not None]
         sent = {party: size for arrival in arrivals for party, size in arrival.sent.items()}
         rows = {party: count for arrival in arrivals for party, count in arrival.rows.items()}

@@ -20,7 +20,7 @@ from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
 from isthmus.papers.plan import Cell, Table, nested
 from isthmus.papers.results import TableResults
-from isthmus.study.processes import Processes, Send
+from isthmus.study.processes import Pool, Processes, Send
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Runner:
             cell.name: [run["seconds"] for run in runs] for cell in self.cells if (runs := self.results.runs(cell))
         }
 
-    def run(self, processes: int) -> list[str]:
-        """Run everything, in so many processes; return a line for each failed run."""
-        with Processes(processes) as pool:
+    def run(self, processes: int, pool: Pool | None = None) -> list[str]:
+        """Run everything, in so many processes, or those of a pool; return a line for each failed run."""
+        with pool or Processes(processes) as pool:
             failed = self._all(pool, list(self._trials()), processes)
             failed += self._all(pool, list(self._runs()), processes)
         for folder in (self.state, self.state.parent):
@@ -136,7 +136,7 @@ class Runner:
         mark = zlib.crc32(f"{cell.name} {trial}".encode())
         return Job(cell, seed, trial, options, metrics, how, self.state / f"{cell.digest}-{mark}-{seed}.checkpoint")
 
-    def _all(self, pool: Processes, jobs: Sequence[Job], processes: int) -> list[str]:
+    def _all(self, pool: Pool, jobs: Sequence[Job], processes: int) -> list[str]:
         """Run these jobs, and save each result at once."""
         failed: list[str] = []
         left = list(jobs)

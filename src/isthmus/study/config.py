@@ -89,9 +89,9 @@ class Study(Options):
     wire: bool = False
     """Encode every payload to bytes and back, as between machines; results are the same."""
     federation: Rules = Rules()
-    """Time and size limits of a federation or of hosts; unused in one process."""
+    """Time and size limits of a federation; unused in a study."""
     protect: Protect = Protect()
-    """What a federation's server cannot read; unused in one process."""
+    """What a federation's server cannot read; unused in a study."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
@@ -174,6 +174,11 @@ class Study(Options):
         if parties[0].level == "pair":
             return Loaded(parties, 2, partition, pool.note, task)
         return Loaded(parties, pool.classes, partition, pool.note, task, pool.labels)
+
+    def modules(self) -> frozenset[str]:
+        """The modules that define what the study names, which another process imports; some may be the user's own."""
+        named = [self.data_set(), self.named_partition(), self.named_task(), self.encoder(), *self.method_list()]
+        return frozenset(type(each).__module__ for each in named) - {"__main__"}  # which every process imports anyway
 
     def torch_device(self) -> torch.device:
         return device_named(self.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from isthmus.federation.models import Models
 from isthmus.federation.pieces import pieces
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
-from isthmus.federation.transport import Transport
+from isthmus.federation.transport import PartiesLost, Transport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
@@ -30,6 +31,10 @@ from isthmus.study.setup import check_fit, extended, whole_of
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 
+log = logging.getLogger(__name__)
+
+LOSSES = 3
+"""How often in a row parties may be lost before a round ends."""
 SAVING = 0.1
 """Largest share of a run's time that goes into checkpoints: those of many parties are large."""
 
@@ -144,14 +149,15 @@ class Run:
             self.whole = Site(method, [whole], task, module, device=device)
         parties = [pool_parties(parties)] if method.role == "pooled" and len(parties) > 1 else list(parties)
         self.here = bool(parties)
-        self.transport = transport or self._transport(parties, wire=wire, side_by_side=side_by_side)
-        self.state = State()
-        self.progress: dict[str, Any] = {
-            "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
-            "tested": [], "groups": {},
-        }  # fmt: skip
+        if transport is None:
+            sites = sites_of(method, parties, task, module, seed=seed, device=device, side_by_side=side_by_side)
+            transport = LocalTransport(sites, [party.name for party in parties], wire=wire)
+        self.transport = transport
+        self.state, self.progress = State(), _progress()
         self.history: History = []
         self._tested: list[dict[str, Any]] = []
+        self._told = 0
+        self._snapshot: bytes | None = None
         self.federation = Federation(
             self.transport,
             seed=seed,
@@ -161,29 +167,51 @@ class Run:
             watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
         )
 
-    def _transport(self, parties: Sequence[Party], *, wire: bool, side_by_side: bool) -> LocalTransport:
-        groups = pieces(parties, reach=reach_of(self.module)) if side_by_side else [[party] for party in parties]
-        return LocalTransport(
-            [self.method.site(each, self.task, self.module, seed=self.seed, device=self.device) for each in groups],
-            [party.name for party in parties],
-            wire=wire,
-        )
-
     def go(self) -> RunResult:
-        """Run to the end, from the checkpoint if it exists."""
+        """Run to the end, from the checkpoint if it exists. Lost parties start again, if they can, and so do rounds."""
         if self.checkpoint is not None and self.checkpoint.exists():
             self._restore(store.load(self.checkpoint))
+        losses = 0
+        while True:
+            reached = int(self.state.round)
+            try:
+                return self._go()
+            except PartiesLost as error:
+                losses = 1 if int(self.state.round) > reached + 1 else losses + 1
+                if not self.transport.recovers or losses > LOSSES:
+                    raise
+                log.warning("round %d: %s; going on from the last snapshot", int(self.state.round), error)
+                self._begin_again()
+
+    def _go(self) -> RunResult:
         began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
         pause = self.save_every
         for _ in self._rounds():
             now = time.perf_counter()
             self.progress["seconds"] = now - began
-            if self.checkpoint is not None and now - saved_at >= pause:
-                store.save(self.checkpoint, self._save())
+            if (self.checkpoint is not None or self.transport.recovers) and now - saved_at >= pause:
+                self._take_snapshot()
                 saved_at = time.perf_counter()
                 if self.save_every:
                     pause = max(self.save_every, (1 / SAVING - 1) * (saved_at - now))
         return self._result(time.perf_counter() - began)
+
+    def _take_snapshot(self) -> None:
+        """Save the run: to the checkpoint, or in memory if it only serves to start lost parties again."""
+        if self.checkpoint is not None:
+            store.save(self.checkpoint, self._save())
+        else:
+            self._snapshot = store.pack(self._save())
+
+    def _begin_again(self) -> None:
+        """Start all parties again and go back to the last snapshot, or to the beginning."""
+        self.transport.restart()
+        self.state, self.progress, self.history = State(), _progress(), []
+        self.federation.ledger = Ledger()
+        if self.checkpoint is not None and self.checkpoint.exists():
+            self._restore(store.load(self.checkpoint))
+        elif self._snapshot is not None:
+            self._restore(store.unpack(self._snapshot))
 
     def _rounds(self) -> Any:
         if self._is_over():
@@ -228,7 +256,8 @@ class Run:
             self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
-        if self.on_round is not None:
+        if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
+            self._told = int(state.round)
             self.on_round(state.round, metrics)
 
     def _watch(self, replies: Sequence[Reply]) -> None:
@@ -322,6 +351,36 @@ class Run:
         self.history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
         self.federation.ledger.restore(saved["ledger"])
         self.federation.restore(saved["sites"])
+
+
+def _progress() -> dict[str, Any]:
+    """How far a run is that has not begun."""
+    return {
+        "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
+        "tested": [], "groups": {},
+    }  # fmt: skip
+
+
+def sites_of(
+    method: Method,
+    parties: Sequence[Party],
+    task: Task,
+    module: nn.Module,
+    *,
+    seed: int,
+    device: torch.device | None = None,
+    side_by_side: bool = True,
+    first: int = 0,
+) -> list[Site]:
+    """The sites that host parties in one process.
+
+    Arguments:
+        module: what the method trains.
+        side_by_side: parties share sites, some hundred each; otherwise each has its own.
+        first: position of the first party in the federation.
+    """
+    groups = pieces(parties, reach=reach_of(module), first=first) if side_by_side else [[party] for party in parties]
+    return [method.site(each, task, module, seed=seed, device=device) for each in groups]
 
 
 def over_parties(tested: Mapping[str, tuple[float, Mapping[str, float]]]) -> dict[str, dict[str, Any]]:

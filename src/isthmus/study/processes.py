@@ -16,7 +16,7 @@ from multiprocessing import connection
 from multiprocessing.queues import SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from isthmus.errors import IsthmusError, ignore_library_warnings
 
@@ -41,6 +41,26 @@ def count_processes(jobs: int) -> int:
         raise IsthmusError(f"jobs is {jobs}: give 1 or more, or 0 for one per core")
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return jobs or available or 1
+
+
+class Pool(Protocol):
+    """Does jobs side by side, within a `with`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def run(
+        self, work: Callable[[J, Send], R], jobs: Sequence[J], on_event: Callable[..., None] = ...
+    ) -> Iterator[tuple[J, Future[R]]]:
+        """Do the work of every job, and yield each job when it has ended, with its result or its error.
+
+        Arguments:
+            work: a function of a module; called in another process with the job and a `Send`.
+            on_event: called here with the job and the details that the work has sent.
+        """
 
 
 class Processes:
@@ -72,12 +92,7 @@ class Processes:
     def run(
         self, work: Callable[[J, Send], R], jobs: Sequence[J], on_event: Callable[..., None] = lambda *event: None
     ) -> Iterator[tuple[J, Future[R]]]:
-        """Do the work of every job, and yield each job when it has ended, with its result or its error.
-
-        Arguments:
-            work: a function of a module; called in another process with the job and a `Send`.
-            on_event: called here with the job and the details that the work has sent.
-        """
+        """See `Pool.run`."""
         with _interrupts_blocked():
             left = {self._executor.submit(_work, work, at, job): job for at, job in enumerate(jobs)}
         while left:

@@ -22,7 +22,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Loaded, Study, check_distinct, merge
 from isthmus.study.loop import OnRound, Run, RunResult
-from isthmus.study.processes import Processes, ProcessKilled, Send, count_processes
+from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.setup import check_labelled, module_for, task_of
 from isthmus.tasks.base import Task
@@ -64,9 +64,13 @@ class Watchers(Watcher):
 
 
 class Machines(Protocol):
-    """Machines that the parties of a study are spread over."""
+    """Machines of one owner, such as `deploy.cluster.Cluster`."""
 
-    def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> Transport: ...
+    def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> Transport:
+        """Start a run with its parties spread over the machines, and return the transport to them."""
+
+    def pool(self, number: int) -> Pool:
+        """For so many runs side by side, each on one core; 0 for as many as there are cores."""
 
 
 def run_study(
@@ -77,7 +81,7 @@ def run_study(
     force: bool = False,
     watcher: Watcher | None = None,
     save_every: float = 2.0,
-    hosts: Machines | None = None,
+    cluster: Machines | None = None,
     jobs: int = 1,
 ) -> Results:
     """Run all of a study.
@@ -87,13 +91,11 @@ def run_study(
         resume: continue the study in `out`; results equal those of an uninterrupted run bit for bit.
         force: start over although `out` holds results.
         save_every: least seconds between checkpoints; 0 saves after every round.
-        hosts: machines to spread the parties over; without them, all parties are in this process.
-        jobs: number of runs side by side, each in a process with one thread; 0 for one per core. A script must call
-            this below `if __name__ == "__main__":`, because every process imports the script.
+        cluster: machines to spread the parties of a run over; without them, all parties are in this process.
+        jobs: number of runs side by side, each in a process with one thread, here or in the cluster; 0 for one per
+            core. A script must call this below `if __name__ == "__main__":`, because every process imports the script.
     """
-    processes = count_processes(jobs)
-    if hosts is not None and processes > 1:
-        raise IsthmusError("jobs and hosts exclude each other, because a host has one run at a time: leave out one")
+    count_processes(jobs)  # refuses negative ones
     watcher = watcher or Watcher()
     out = None if out is None else Path(out)
     methods = study.method_list()
@@ -108,15 +110,19 @@ def run_study(
     cuts: dict[int, CutDescription] = {}
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
-        if hosts is not None and method.role != "pooled":  # a pooled method has one party, nothing to spread
-            options["transport"] = hosts.transport(study, method, seed, loaded)
-        return build_run(study, method, seed, loaded, save_every=save_every, **options).go()
+        if cluster is not None and method.role != "pooled":  # a pooled method has one party, nothing to spread
+            options["transport"] = cluster.transport(study, method, seed, loaded)
+        run = build_run(study, method, seed, loaded, save_every=save_every, **options)
+        try:
+            return run.go()
+        finally:
+            run.transport.close()
 
     try:
-        if processes > 1:
+        if jobs != 1 and (cluster is not None or count_processes(jobs) > 1):
             cuts[study.seeds[0]] = _describe(first)
             del first  # every process loads its own
-            runs = _run_side_by_side(study, processes, cuts, watcher, state, save_every)
+            runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every)
         else:
             for seed in study.seeds:
                 loaded = first if seed == study.seeds[0] else study.load(seed)
@@ -184,7 +190,8 @@ class Job:
 
 def _run_side_by_side(
     study: Study,
-    processes: int,
+    number: int,
+    cluster: Machines | None,
     cuts: dict[int, CutDescription],
     watcher: Watcher,
     state: Path | None,
@@ -192,8 +199,6 @@ def _run_side_by_side(
 ) -> list[RunResult]:
     """Run every method with every seed in processes and return the results; the cuts that they made are added."""
     methods = {method.name: method for method in study.method_list()}
-    named = [study.data_set(), study.named_partition(), study.named_task(), study.encoder(), *methods.values()]
-    modules = frozenset(type(each).__module__ for each in named) - {"__main__"}  # which every process imports anyway
     runs, todo = [], []
     for seed in study.seeds:
         if seed in cuts:
@@ -203,12 +208,13 @@ def _run_side_by_side(
                 runs.append(restored)
             else:
                 checkpoint = _checkpoint(state, method, seed)
-                todo.append(Job(study.model_dump_json(), modules, name, seed, checkpoint, save_every))
+                todo.append(Job(study.model_dump_json(), study.modules(), name, seed, checkpoint, save_every))
 
     def hear(job: Job, event: str, *details: Any) -> None:
         getattr(watcher, event)(methods[job.method], job.seed, *details)
 
-    with Processes(max(1, min(processes, len(todo)))) as pool:
+    here = max(1, min(count_processes(number), len(todo)))
+    with Processes(here) if cluster is None else cluster.pool(number) as pool:
         for job, done in pool.run(do_job, todo, hear):
             cut, saved = done.result()
             if job.seed not in cuts:

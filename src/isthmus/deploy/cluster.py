@@ -1,0 +1,471 @@
+"""Studies on a Ray cluster: the parties are spread over workers, or whole runs are done side by side.
+
+A worker is a Ray actor with one core. It hosts a range of the parties as sites of its own process and answers commands
+as `LocalTransport` does. Its parties' answers to a total come back as sums of whole subtrees (`federation.sums`), so a
+run has the same bits with any number of workers. Messages between parties go from worker to worker through Ray's object
+store. The machines of a cluster have one owner and hide nothing from each other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from isthmus.data.party import Party
+from isthmus.errors import IsthmusError, ignore_library_warnings, missing_extra
+from isthmus.federation import wire
+from isthmus.federation.answers import Reply
+from isthmus.federation.checks import check_reply
+from isthmus.federation.local import LocalTransport
+from isthmus.federation.sums import positions_of
+from isthmus.federation.transport import Command, Each, PartiesLost, Transport
+from isthmus.methods.base import Method
+from isthmus.nn.stacks import Column, dense, is_stack
+from isthmus.study.config import Loaded, Study
+from isthmus.study.loop import sites_of
+from isthmus.study.processes import PAUSE, ProcessKilled, Send
+from isthmus.study.setup import extended, module_for
+from isthmus.tasks.base import Task
+from isthmus.version import VERSION
+
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported: without a token nobody gets in
+try:
+    import ray
+    from ray import exceptions as failures
+except ImportError as error:
+    raise missing_extra("ray", "ray", "a cluster") from error
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+PLACED_IN = 60.0
+"""Seconds that a cluster has to start all workers; an autoscaler may need to start machines first."""
+EVEN = 16
+"""A border between two workers' parties lies at a multiple of a power of two: a range is at most this part of it longer
+or shorter than an even one, and consists of few subtrees."""
+LARGE = 100_000
+"""Bytes from which a payload is put into the object store once, for all workers."""
+
+
+class Cluster:
+    """Ray workers that studies run on, within a `with`.
+
+    Arguments:
+        address: of a cluster that runs, HOST:PORT, or "auto" for that of this machine; None starts one here, which ends
+            with the `with`.
+        workers: most workers of a run; 0: one per core.
+    """
+
+    def __init__(self, address: str | None = None, *, workers: int = 0) -> None:
+        self.address, self.workers = address, workers
+
+    def __enter__(self) -> Self:
+        _send_tensors_as_arrays()
+        options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            options |= {"address": "local", "include_dashboard": False, "num_cpus": self.workers or None}
+        else:
+            options["address"] = self.address
+        try:
+            ray.init(**options)
+        except Exception as error:  # Ray raises many kinds for a cluster that is not there, or lets nobody in
+            raise IsthmusError(_why_not_connected(self.address, error)) from error
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        ray.shutdown()
+
+    def cores(self) -> int:
+        """How many workers the cluster has room for."""
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        if not cores:
+            raise IsthmusError("the cluster has no core: start Ray with at least one, as in ray start --num-cpus 4")
+        return min(cores, self.workers or cores)
+
+    def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> ClusterTransport:
+        """Start a run on workers and return the transport to its parties."""
+        plan = Plan(study.model_dump_json(), study.modules(), method.name, seed, loaded.task)
+        return ClusterTransport(self, plan, loaded.parties, device=study.device)
+
+    def jobs(self, number: int) -> int:
+        """How many jobs are done side by side if so many are asked for; 0 asks for one per core."""
+        return min(number or self.cores(), self.cores())
+
+    def pool(self, number: int) -> ClusterPool:
+        """Does so many jobs side by side; see `jobs`."""
+        return ClusterPool(self.jobs(number))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a worker must know of a run beside its parties.
+
+    Arguments:
+        study: as JSON.
+        modules: that define what the study names.
+    """
+
+    study: str
+    modules: frozenset[str]
+    method: str
+    seed: int
+    task: Task
+
+
+class ClusterTransport(Transport):
+    """Calls the workers of one run.
+
+    Arguments:
+        parties: all of them; the workers get theirs.
+        device: of the study.
+    """
+
+    recovers = True
+
+    def __init__(self, cluster: Cluster, plan: Plan, parties: Sequence[Party], *, device: str = "cpu") -> None:
+        self.cluster, self.plan, self.device = cluster, plan, device
+        self._held = tuple(parties)
+        self.parties = tuple(party.name for party in parties)
+        self.workers: list[Any] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Start workers, in place of those that there are."""
+        self.close()
+        shares = split_evenly([party.nodes for party in self._held], self.cluster.cores())
+        self.names = [tuple(self.parties[at] for at in share) for share in shares]
+        self._worker_of = {party: at for at, names in enumerate(self.names) for party in names}
+        self._parcels: dict[str, list[dict[int, Any]]] = {}
+        options = {"num_cpus": 1, "num_gpus": int(self.device.startswith("cuda")), "scheduling_strategy": "SPREAD"}
+        self.workers = [ray.remote(**options)(Worker).remote(self.parties) for _ in shares]
+        try:
+            for found in self._get([worker.versions.remote() for worker in self.workers], within=PLACED_IN):
+                _check_versions(found)
+            begun = [
+                worker.begin.remote(self.plan, [self._held[at] for at in share], self.names)
+                for worker, share in zip(self.workers, shares, strict=True)
+            ]
+            self._get(begun)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for worker in self.workers:
+            ray.kill(worker)
+        self.workers = []
+
+    def send(self, command: Command) -> list[Reply]:
+        asked = None if len(command.of) == len(self.parties) else set(command.of)
+        payload = command.payload
+        by_party = command.do in ("deliver", "restore")
+        if not by_party and not isinstance(payload, Each) and wire_size(payload) >= LARGE:
+            payload = ray.put(payload)
+        parcels = self._parcels.pop(command.action, []) if command.do == "deliver" else []
+        calls = {}
+        for at, (worker, names) in enumerate(zip(self.workers, self.names, strict=True)):
+            here = names if asked is None else tuple(party for party in names if party in asked)
+            if not here and command.do != "deliver":  # which every worker gets: it replaces the one before
+                continue
+            own = payload
+            if isinstance(payload, Each):
+                own = Each({party: payload.payloads[party] for party in here})
+            elif by_party:
+                own = None if parcels else {party: payload[party] for party in names if party in payload}
+            among = () if asked is None else command.of
+            lean = replace(command, of=() if len(here) == len(names) else here, payload=None, among=among)
+            calls[at] = worker.handle.remote(lean, own, *(each[at] for each in parcels if at in each))
+        found = dict(zip(calls, self._get(list(calls.values())), strict=True))
+        if command.verb == "exchange" and command.do == "answer":
+            self._parcels[command.action] = [posted for _, posted in found.values()]
+        return [reply for replies, _ in found.values() for reply in replies]
+
+    def _get(self, references: Sequence[Any], within: float | None = None) -> list[Any]:
+        """What the workers return, or one line on why not."""
+        try:
+            found: list[Any] = ray.get(list(references), timeout=within)
+        except failures.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, IsthmusError):
+                raise cause from None
+            if isinstance(cause, failures.RayError):
+                raise PartiesLost(_why_lost(cause)) from error
+            raise
+        except failures.GetTimeoutError as error:
+            raise IsthmusError(
+                f"the cluster did not start {len(self.workers)} workers within {PLACED_IN:g} s: "
+                f"{_free()}; end other work there, or add machines"
+            ) from error
+        except failures.ObjectStoreFullError as error:
+            raise IsthmusError(
+                "Ray's object store is full: use more machines, or start Ray with a larger --object-store-memory"
+            ) from error
+        except failures.RayError as error:
+            if missing := re.search(r"No module named '([^']+)'", str(error)):
+                raise IsthmusError(
+                    f"a worker has no package '{missing[1]}': install the same packages on every machine of the cluster"
+                ) from error
+            raise PartiesLost(_why_lost(error)) from error
+        return found
+
+
+class Worker:
+    """Hosts some parties of a run, in a process of a Ray cluster.
+
+    Arguments:
+        parties: all of them, in the federation's order.
+    """
+
+    def __init__(self, parties: Sequence[str]) -> None:
+        ignore_library_warnings()
+        torch.set_num_threads(1)  # small kernels are fastest so, and Ray counts a worker as one core
+        _send_tensors_as_arrays()
+        self.positions = positions_of(parties)
+        self._letters: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def versions(self) -> dict[str, str]:
+        """What must be the same at all machines."""
+        return _versions()
+
+    def begin(self, plan: Plan, parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
+        """Begin a run.
+
+        Arguments:
+            parties: those that this worker holds.
+            names: of the parties of every worker.
+        """
+        for name in plan.modules:
+            importlib.import_module(name)
+        study = Study.of(json.loads(plan.study))
+        method = next(each for each in study.method_list() if each.name == plan.method)
+        module = extended(method, module_for(study.encoder(), parties, plan.task, plan.seed), plan.seed)
+        self.names = tuple(party.name for party in parties)
+        self._worker_of = {party: at for at, own in enumerate(names) for party in own}
+        self.here = self._worker_of[self.names[0]]
+        sites = sites_of(
+            method, parties, plan.task, module, seed=plan.seed, device=study.torch_device(),
+            first=self.positions[self.names[0]],
+        )  # fmt: skip
+        self.transport = LocalTransport(sites, self.names, wire=study.wire, positions=self.positions)
+
+    def handle(self, command: Command, payload: Any, *parcels: Any) -> tuple[list[Reply], dict[int, Any]]:
+        """Carry out a command for the parties of this worker; return replies, and mail for other workers by worker.
+
+        Arguments:
+            command: without parties if it is for all that are here, and `among` if it is for all that there are.
+            payload: of the command.
+            parcels: mail that other workers' parties sent to those here.
+        """
+        among = command.among or tuple(self.positions)
+        command = replace(command, of=command.of or self.names, payload=payload, among=among)
+        if command.do == "deliver" and payload is None:
+            command = replace(command, payload=self._collect(command.action, parcels))
+        replies = self.transport.send(command)
+        if command.do != "answer":
+            return replies, {}
+        limit = self.transport.limit
+        checked = [check_reply(each, command, limit, self.positions) for each in replies]
+        posted = self._post(command.action, checked) if command.verb == "exchange" else {}
+        return [replace(each, columns=_dense(each.columns), weights=_dense(each.weights)) for each in checked], posted
+
+    def _post(self, action: str, replies: Sequence[Reply]) -> dict[int, Any]:
+        """Keep the letters of replies to parties here, put those to others into the store, and leave only outlines."""
+        sent: dict[int, dict[str, dict[str, Any]]] = {}
+        for reply in replies:
+            outlines = []
+            for sender, letters in zip(reply.parties, reply.letters, strict=True):
+                for addressee, letter in letters.items():
+                    if addressee in self._worker_of:  # else the driver says that nobody has this name
+                        sent.setdefault(self._worker_of[addressee], {}).setdefault(addressee, {})[sender] = letter
+                outlines.append({name: _outline(letter) for name, letter in letters.items()})
+            reply.letters = outlines
+        self._letters[action] = sent.pop(self.here, {})
+        return {at: ray.put(mail) for at, mail in sent.items()}
+
+    def _collect(self, action: str, parcels: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+        """All letters to parties here, by addressee; of each the senders in the federation's order."""
+        found: dict[str, dict[str, Any]] = {}
+        for parcel in (self._letters.pop(action, {}), *parcels):
+            for addressee, came in parcel.items():
+                found.setdefault(addressee, {}).update(came)
+        return {to: dict(sorted(came.items(), key=lambda each: self.positions[each[0]])) for to, came in found.items()}
+
+
+def split_evenly(nodes: Sequence[int], workers: int) -> list[range]:
+    """Split parties into consecutive ranges with about equally many nodes; fewer if there are fewer parties.
+
+    >>> split_evenly([1] * 60, 2)
+    [range(0, 30), range(30, 60)]
+    >>> split_evenly([9, 1, 1, 1], 3)
+    [range(0, 1), range(1, 3), range(3, 4)]
+    """
+    count = len(nodes)
+    workers = min(workers, count)
+    step = 1 << max(0, (count // (EVEN * workers)).bit_length() - 1)
+    before, borders = [0, *accumulate(nodes)], [0]
+    for worker in range(1, workers):
+        due = before[-1] * worker / workers
+        at = min(range(count + 1), key=lambda position: abs(before[position] - due))
+        at = round(at / step) * step
+        borders.append(min(max(at, borders[-1] + 1), count - (workers - worker)))
+    return [range(begin, end) for begin, end in zip(borders, [*borders[1:], count], strict=True)]
+
+
+def wire_size(payload: Any) -> int:
+    """About how many bytes the tensors of a payload have."""
+    if isinstance(payload, Tensor):
+        return payload.numel() * payload.element_size()
+    return sum(map(wire_size, payload.values())) if isinstance(payload, Mapping) else 0
+
+
+def _outline(letter: Any) -> wire.Sealed:
+    """A letter without its data: what the driver needs to know of one that it does not carry."""
+    return wire.Sealed(b"", wire.size(letter), wire.describe(letter))
+
+
+def _dense(columns: Mapping[str, Column]) -> dict[str, Column]:
+    return {name: dense(each) if is_stack(each) else each for name, each in columns.items()}
+
+
+class ClusterPool:
+    """Does jobs as Ray tasks of one core each: what `Processes` is on one machine.
+
+    Arguments:
+        number: of jobs side by side.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._left: dict[Any, int] = {}
+        self._events: Any = None
+
+    def __enter__(self) -> Self:
+        self._events = ray.remote(num_cpus=0)(Events).remote()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for task in self._left:
+            ray.cancel(task, force=True)
+        ray.kill(self._events)
+
+    def run(
+        self, work: Callable[[J, Send], R], jobs: Sequence[J], on_event: Callable[..., None] = lambda *event: None
+    ) -> Iterator[tuple[J, Future[R]]]:
+        """See `Pool.run`."""
+        start: Any = ray.remote(num_cpus=1, max_retries=-1, scheduling_strategy="SPREAD")(_do_job)
+        waiting = list(enumerate(jobs))[::-1]
+        while waiting or self._left:
+            while waiting and len(self._left) < self.number:
+                at, job = waiting.pop()
+                self._left[start.remote(work, at, job, self._events)] = at
+            done, _ = ray.wait(list(self._left), timeout=PAUSE)
+            for at, details in ray.get(self._events.take.remote()):
+                on_event(jobs[at], *details)
+            for task in done:
+                yield jobs[self._left.pop(task)], _finished(task)
+
+
+class Events:
+    """Keeps what jobs send until the driver takes it."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, tuple[Any, ...]]] = []
+
+    def put(self, at: int, details: tuple[Any, ...]) -> None:
+        self._kept.append((at, details))
+
+    def take(self) -> list[tuple[int, tuple[Any, ...]]]:
+        kept, self._kept = self._kept, []
+        return kept
+
+
+def _do_job(work: Callable[[J, Send], R], at: int, job: J, events: Any) -> R:
+    ignore_library_warnings()
+    torch.set_num_threads(1)
+    return work(job, lambda *details: ray.get(events.put.remote(at, details)))
+
+
+def _finished(task: Any) -> Future[Any]:
+    """What a task returned, or its error."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(ray.get(task))
+    except failures.RayTaskError as error:
+        future.set_exception(error.cause)
+    except failures.RayError as error:
+        future.set_exception(ProcessKilled(_why_lost(error)))
+    return future
+
+
+# ---- tensors in Ray's store
+
+
+def _send_tensors_as_arrays() -> None:
+    """Let this process send tensors as arrays, whose data Ray writes into the store without a copy of its own."""
+    ray.util.register_serializer(Tensor, serializer=_to_array, deserializer=_from_array)
+
+
+def _to_array(tensor: Tensor) -> tuple[Any, ...]:
+    if tensor.layout == torch.sparse_csr:
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values(), tuple(tensor.shape)
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape)
+
+
+def _from_array(parts: tuple[Any, ...]) -> Tensor:
+    """A tensor of its own: what is in the store must not be written to."""
+    if len(parts) == 4:
+        return torch.sparse_csr_tensor(*parts[:3], size=parts[3])
+    data, dtype, shape = parts
+    return torch.from_numpy(data.copy()).view(dtype).view(shape)
+
+
+# ---- what can go wrong
+
+
+def _versions() -> dict[str, str]:
+    return {"isthmus": VERSION, "torch": torch.__version__}
+
+
+def _check_versions(found: Mapping[str, str]) -> None:
+    for package, own in _versions().items():
+        if found.get(package) != own:
+            raise IsthmusError(
+                f"a worker has {package} {found.get(package)}, this machine has {own}: "
+                "install the same version on every machine of the cluster"
+            )
+
+
+def _why_not_connected(address: str | None, error: Exception) -> str:
+    why = " ".join(str(error).split())
+    if address is None:
+        return f"Ray does not start here: {why[:300]}"
+    if "auth" in why.lower() or "token" in why.lower():
+        return (
+            f"the cluster at '{address}' does not let us in: copy its token to this machine, as ~/.ray/auth_token "
+            "or in RAY_AUTH_TOKEN"
+        )
+    return f"no cluster answers at '{address}': is ray start running there, and is its port open? ({why[:200]})"
+
+
+def _why_lost(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, failures.OutOfMemoryError) or "memory" in text.lower():
+        return "a worker was ended because memory ran out: use more machines, or fewer workers on each"
+    return f"a worker is lost: {text[:300]}"
+
+
+def _free() -> str:
+    free = ray.available_resources()
+    return f"{free.get('CPU', 0):g} of {ray.cluster_resources().get('CPU', 0):g} cores are free"
