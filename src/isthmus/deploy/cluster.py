@@ -13,10 +13,13 @@ import json
 import logging
 import os
 import re
+import secrets
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
@@ -39,7 +42,6 @@ from isthmus.study.setup import extended, module_for
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported: without a token nobody gets in
 try:
     import ray
     from ray import exceptions as failures
@@ -54,6 +56,10 @@ PLACED_IN = 60.0
 EVEN = 16
 """A border between two workers' parties lies at a multiple of a power of two: a range is at most this part of it longer
 or shorter than an even one, and consists of few subtrees."""
+OWN_TOKEN = Path("~/.ray/auth_token")
+"""Where Ray looks for a token that the environment does not name."""
+KNOCKS_FOR = 5.0
+"""Seconds that the machine of a cluster has to take a connection."""
 LARGE = 100_000
 """Bytes from which a payload is put into the object store once, for all workers."""
 
@@ -68,15 +74,21 @@ class Cluster:
     """
 
     def __init__(self, address: str | None = None, *, workers: int = 0) -> None:
-        self.address, self.workers = address, workers
+        self.address, self.most = address, workers
+        self.workers: list[Any] = []
+        self._held: Loaded | None = None
+        self._names: list[tuple[str, ...]] = []
 
     def __enter__(self) -> Self:
         _send_tensors_as_arrays()
         options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
         if self.address is None:
-            options |= {"address": "local", "include_dashboard": False, "num_cpus": self.workers or None}
+            _guard()
+            options |= {"address": "local", "include_dashboard": False, "num_cpus": self.most or None}
         else:
+            _knock(self.address)
             options["address"] = self.address
+        logging.getLogger("ray").setLevel(logging.ERROR)
         try:
             ray.init(**options)
         except Exception as error:  # Ray raises many kinds for a cluster that is not there, or lets nobody in
@@ -91,12 +103,49 @@ class Cluster:
         cores = int(ray.cluster_resources().get("CPU", 0))
         if not cores:
             raise IsthmusError("the cluster has no core: start Ray with at least one, as in ray start --num-cpus 4")
-        return min(cores, self.workers or cores)
+        return min(cores, self.most or cores)
 
     def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> ClusterTransport:
         """Start a run on workers and return the transport to its parties."""
         plan = Plan(study.model_dump_json(), study.modules(), method.name, seed, loaded.task)
-        return ClusterTransport(self, plan, loaded.parties, device=study.device)
+        return ClusterTransport(self, plan, loaded, on_gpu=study.device.startswith("cuda"))
+
+    def workers_with(self, loaded: Loaded, *, on_gpu: bool = False) -> tuple[list[Any], list[tuple[str, ...]]]:
+        """Workers that hold these parties, each a range of them, and the names of each worker's parties.
+
+        They serve one run after another; each worker is sent its parties once for all methods.
+        """
+        if self._held is not loaded:
+            shares = split_evenly([party.nodes for party in loaded.parties], self.cores())
+            self._start(len(shares), on_gpu)
+            self._names = [tuple(loaded.parties[at].name for at in share) for share in shares]
+            held = [
+                worker.hold.remote([loaded.parties[at] for at in share], self._names)
+                for worker, share in zip(self.workers, shares, strict=True)
+            ]
+            get(held)
+            self._held = loaded
+        return self.workers, self._names
+
+    def _start(self, number: int, on_gpu: bool) -> None:
+        """Start so many workers, unless they are there."""
+        if len(self.workers) == number:
+            return
+        self.end_workers()
+        options = {"num_cpus": 1, "num_gpus": int(on_gpu), "scheduling_strategy": "SPREAD"}
+        self.workers = [ray.remote(**options)(Worker).remote() for _ in range(number)]
+        try:
+            for found in get([worker.versions.remote() for worker in self.workers], within=PLACED_IN):
+                _check_versions(found)
+        except BaseException:
+            self.end_workers()
+            raise
+
+    def end_workers(self) -> None:
+        """End all workers, with what they hold."""
+        for worker in self.workers:
+            ray.kill(worker)
+        self.workers, self._held = [], None
 
     def jobs(self, number: int) -> int:
         """How many jobs are done side by side if so many are asked for; 0 asks for one per core."""
@@ -104,6 +153,7 @@ class Cluster:
 
     def pool(self, number: int) -> ClusterPool:
         """Does so many jobs side by side; see `jobs`."""
+        self.end_workers()  # the jobs need their cores
         return ClusterPool(self.jobs(number))
 
 
@@ -127,44 +177,25 @@ class ClusterTransport(Transport):
     """Calls the workers of one run.
 
     Arguments:
-        parties: all of them; the workers get theirs.
-        device: of the study.
+        loaded: the parties of the run.
+        on_gpu: every worker needs a GPU.
     """
 
     recovers = True
 
-    def __init__(self, cluster: Cluster, plan: Plan, parties: Sequence[Party], *, device: str = "cpu") -> None:
-        self.cluster, self.plan, self.device = cluster, plan, device
-        self._held = tuple(parties)
-        self.parties = tuple(party.name for party in parties)
-        self.workers: list[Any] = []
-        self.restart()
+    def __init__(self, cluster: Cluster, plan: Plan, loaded: Loaded, *, on_gpu: bool = False) -> None:
+        self.cluster, self.plan, self.loaded, self.on_gpu = cluster, plan, loaded, on_gpu
+        self.parties = tuple(party.name for party in loaded.parties)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.workers, self._names = self.cluster.workers_with(self.loaded, on_gpu=self.on_gpu)
+        self._parcels: dict[str, list[dict[int, Any]]] = {}
+        get([worker.begin.remote(self.plan) for worker in self.workers])
 
     def restart(self) -> None:
-        """Start workers, in place of those that there are."""
-        self.close()
-        shares = split_evenly([party.nodes for party in self._held], self.cluster.cores())
-        self.names = [tuple(self.parties[at] for at in share) for share in shares]
-        self._worker_of = {party: at for at, names in enumerate(self.names) for party in names}
-        self._parcels: dict[str, list[dict[int, Any]]] = {}
-        options = {"num_cpus": 1, "num_gpus": int(self.device.startswith("cuda")), "scheduling_strategy": "SPREAD"}
-        self.workers = [ray.remote(**options)(Worker).remote(self.parties) for _ in shares]
-        try:
-            for found in self._get([worker.versions.remote() for worker in self.workers], within=PLACED_IN):
-                _check_versions(found)
-            begun = [
-                worker.begin.remote(self.plan, [self._held[at] for at in share], self.names)
-                for worker, share in zip(self.workers, shares, strict=True)
-            ]
-            self._get(begun)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        for worker in self.workers:
-            ray.kill(worker)
-        self.workers = []
+        self.cluster.end_workers()
+        self._begin()
 
     def send(self, command: Command) -> list[Reply]:
         asked = None if len(command.of) == len(self.parties) else set(command.of)
@@ -174,7 +205,7 @@ class ClusterTransport(Transport):
             payload = ray.put(payload)
         parcels = self._parcels.pop(command.action, []) if command.do == "deliver" else []
         calls = {}
-        for at, (worker, names) in enumerate(zip(self.workers, self.names, strict=True)):
+        for at, (worker, names) in enumerate(zip(self.workers, self._names, strict=True)):
             here = names if asked is None else tuple(party for party in names if party in asked)
             if not here and command.do != "deliver":  # which every worker gets: it replaces the one before
                 continue
@@ -186,78 +217,52 @@ class ClusterTransport(Transport):
             among = () if asked is None else command.of
             lean = replace(command, of=() if len(here) == len(names) else here, payload=None, among=among)
             calls[at] = worker.handle.remote(lean, own, *(each[at] for each in parcels if at in each))
-        found = dict(zip(calls, self._get(list(calls.values())), strict=True))
+        found = dict(zip(calls, get(list(calls.values())), strict=True))
         if command.verb == "exchange" and command.do == "answer":
             self._parcels[command.action] = [posted for _, posted in found.values()]
         return [reply for replies, _ in found.values() for reply in replies]
 
-    def _get(self, references: Sequence[Any], within: float | None = None) -> list[Any]:
-        """What the workers return, or one line on why not."""
-        try:
-            found: list[Any] = ray.get(list(references), timeout=within)
-        except failures.RayTaskError as error:
-            cause = error.cause
-            if isinstance(cause, IsthmusError):
-                raise cause from None
-            if isinstance(cause, failures.RayError):
-                raise PartiesLost(_why_lost(cause)) from error
-            raise
-        except failures.GetTimeoutError as error:
-            raise IsthmusError(
-                f"the cluster did not start {len(self.workers)} workers within {PLACED_IN:g} s: "
-                f"{_free()}; end other work there, or add machines"
-            ) from error
-        except failures.ObjectStoreFullError as error:
-            raise IsthmusError(
-                "Ray's object store is full: use more machines, or start Ray with a larger --object-store-memory"
-            ) from error
-        except failures.RayError as error:
-            if missing := re.search(r"No module named '([^']+)'", str(error)):
-                raise IsthmusError(
-                    f"a worker has no package '{missing[1]}': install the same packages on every machine of the cluster"
-                ) from error
-            raise PartiesLost(_why_lost(error)) from error
-        return found
-
 
 class Worker:
-    """Hosts some parties of a run, in a process of a Ray cluster.
+    """Hosts some parties of a run, in a process of a Ray cluster."""
 
-    Arguments:
-        parties: all of them, in the federation's order.
-    """
-
-    def __init__(self, parties: Sequence[str]) -> None:
+    def __init__(self) -> None:
         ignore_library_warnings()
         torch.set_num_threads(1)  # small kernels are fastest so, and Ray counts a worker as one core
         _send_tensors_as_arrays()
-        self.positions = positions_of(parties)
-        self._letters: dict[str, dict[str, dict[str, Any]]] = {}
 
     def versions(self) -> dict[str, str]:
-        """What must be the same at all machines."""
+        """What must be the same on all machines."""
         return _versions()
 
-    def begin(self, plan: Plan, parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
-        """Begin a run.
+    def pid(self) -> int:
+        """The number of this process, for whoever wants to look at it, or to end it."""
+        return os.getpid()
+
+    def hold(self, parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
+        """Hold parties for the runs that follow.
 
         Arguments:
-            parties: those that this worker holds.
-            names: of the parties of every worker.
+            parties: those that this worker hosts.
+            names: of the parties of every worker, in the federation's order.
         """
+        self.parties, self.names = parties, tuple(party.name for party in parties)
+        self.positions = positions_of([party for own in names for party in own])
+        self._worker_of = {party: at for at, own in enumerate(names) for party in own}
+
+    def begin(self, plan: Plan) -> None:
+        """Begin a run."""
         for name in plan.modules:
             importlib.import_module(name)
         study = Study.of(json.loads(plan.study))
         method = next(each for each in study.method_list() if each.name == plan.method)
-        module = extended(method, module_for(study.encoder(), parties, plan.task, plan.seed), plan.seed)
-        self.names = tuple(party.name for party in parties)
-        self._worker_of = {party: at for at, own in enumerate(names) for party in own}
-        self.here = self._worker_of[self.names[0]]
+        module = extended(method, module_for(study.encoder(), self.parties, plan.task, plan.seed), plan.seed)
         sites = sites_of(
-            method, parties, plan.task, module, seed=plan.seed, device=study.torch_device(),
+            method, self.parties, plan.task, module, seed=plan.seed, device=study.torch_device(),
             first=self.positions[self.names[0]],
         )  # fmt: skip
         self.transport = LocalTransport(sites, self.names, wire=study.wire, positions=self.positions)
+        self._letters: dict[str, dict[str, dict[str, Any]]] = {}
 
     def handle(self, command: Command, payload: Any, *parcels: Any) -> tuple[list[Reply], dict[int, Any]]:
         """Carry out a command for the parties of this worker; return replies, and mail for other workers by worker.
@@ -290,7 +295,7 @@ class Worker:
                         sent.setdefault(self._worker_of[addressee], {}).setdefault(addressee, {})[sender] = letter
                 outlines.append({name: _outline(letter) for name, letter in letters.items()})
             reply.letters = outlines
-        self._letters[action] = sent.pop(self.here, {})
+        self._letters[action] = sent.pop(self._worker_of[self.names[0]], {})
         return {at: ray.put(mail) for at, mail in sent.items()}
 
     def _collect(self, action: str, parcels: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -434,6 +439,35 @@ def _from_array(parts: tuple[Any, ...]) -> Tensor:
 # ---- what can go wrong
 
 
+def get(references: Sequence[Any], within: float | None = None) -> list[Any]:
+    """What the workers return, or one line on why not."""
+    try:
+        found: list[Any] = ray.get(list(references), timeout=within)
+    except failures.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, IsthmusError):
+            raise cause from None
+        if isinstance(cause, failures.RayError):
+            raise PartiesLost(_why_lost(cause)) from error
+        raise
+    except failures.GetTimeoutError as error:
+        raise IsthmusError(
+            f"the cluster did not start {len(references)} workers within {PLACED_IN:g} s: "
+            f"{_free()}; end other work there, or add machines"
+        ) from error
+    except failures.ObjectStoreFullError as error:
+        raise IsthmusError(
+            "Ray's object store is full: use more machines, or start Ray with a larger --object-store-memory"
+        ) from error
+    except failures.RayError as error:
+        if missing := re.search(r"No module named '([^']+)'", str(error)):
+            raise IsthmusError(
+                f"a worker has no package '{missing[1]}': install the same packages on every machine of the cluster"
+            ) from error
+        raise PartiesLost(_why_lost(error)) from error
+    return found
+
+
 def _versions() -> dict[str, str]:
     return {"isthmus": VERSION, "torch": torch.__version__}
 
@@ -445,6 +479,28 @@ def _check_versions(found: Mapping[str, str]) -> None:
                 f"a worker has {package} {found.get(package)}, this machine has {own}: "
                 "install the same version on every machine of the cluster"
             )
+
+
+def _guard() -> None:
+    """Let nobody in without a token: whoever reaches a cluster can run code on it. Ray asks for one unless told not to.
+
+    If this machine has none, the cluster gets one that only this process and those that it starts know.
+    """
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
+        raise IsthmusError(f"RAY_AUTH_MODE is '{mode}', so anybody could run code here: unset it")
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() and not OWN_TOKEN.expanduser().exists():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _knock(address: str) -> None:
+    """See whether anything listens there; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCKS_FOR).close()
+    except OSError as error:
+        raise IsthmusError(_why_not_connected(address, error)) from error
 
 
 def _why_not_connected(address: str | None, error: Exception) -> str:
@@ -461,7 +517,7 @@ def _why_not_connected(address: str | None, error: Exception) -> str:
 
 def _why_lost(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if isinstance(error, failures.OutOfMemoryError) or "memory" in text.lower():
+    if isinstance(error, failures.OutOfMemoryError) or "low on memory" in text:
         return "a worker was ended because memory ran out: use more machines, or fewer workers on each"
     return f"a worker is lost: {text[:300]}"
 

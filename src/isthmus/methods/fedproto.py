@@ -75,5 +75,7 @@ class FedProto(Method):
 
         def predict(self, request: Any) -> Tensor:
             self.load_evaluated({})
-            near = -torch.cdist(self.embed()[1], request["prototypes"]).square()
+            # by matrix products, which torch would take for many rows, a row's distances depend on how many there are
+            apart = torch.cdist(self.embed()[1], request["prototypes"], compute_mode="donot_use_mm_for_euclid_dist")
+            near = -apart.square()
             return near.where(request["opened"], near.min(1, keepdim=True).values - 1)  # never a class without one

@@ -1,0 +1,137 @@
+"""Studies on real Ray clusters: on this machine, and on several nodes over loopback. Processes of them are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.deploy.test_cluster import assert_same, files
+
+from isthmus.deploy import cluster as module
+from isthmus.deploy.cluster import Cluster
+from isthmus.errors import IsthmusError
+from isthmus.methods.base import Method
+from isthmus.study.config import Study
+from isthmus.study.run import Watcher, run_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+STUDY = """
+parties = 6
+unlabelled = "idle"
+data = { name = "banks", nodes = 300 }
+methods = [{ name = "fedper", rounds = 5 }]
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    (tmp_path / "study.toml").write_text(STUDY)
+    return Study.of(tomllib.loads(STUDY))
+
+
+@pytest.fixture
+def three_nodes() -> Iterator[Any]:
+    """A cluster of three nodes with a core each."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(2):
+        nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    yield nodes
+    nodes.shutdown()
+
+
+class At(Watcher):
+    """Does something once, after a round."""
+
+    def __init__(self, at: int, do: Any) -> None:
+        self.at, self.do = at, do
+
+    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+        if at == self.at and self.do is not None:
+            do, self.do = self.do, None
+            do()
+
+
+def test_a_study_on_this_machine_is_that_of_one_process(study: Study, tmp_path: Path) -> None:
+    """And a worker that is killed in it starts again."""
+    run_study(study, tmp_path / "here")
+    with Cluster(workers=2) as cluster:
+
+        def kill() -> None:
+            os.kill(module.ray.get(cluster.workers[1].pid.remote()), signal.SIGKILL)
+
+        run_study(study, tmp_path / "there", cluster=cluster, save_every=0.0, watcher=At(3, kill))
+        run_study(study, tmp_path / "side", cluster=cluster, jobs=2)
+    assert files(tmp_path / "here") == files(tmp_path / "there") == files(tmp_path / "side")
+
+
+def test_a_node_that_is_killed_leaves_its_parties_to_the_others(study: Study, three_nodes: Any) -> None:
+    with Cluster(three_nodes.address) as cluster:
+        node = next(iter(three_nodes.worker_nodes))
+        kill = lambda: three_nodes.remove_node(node, allow_graceful=False)  # noqa: E731
+        found = run_study(study, cluster=cluster, save_every=0.0, watcher=At(3, kill))
+        assert len(cluster.workers) == 2
+    for one, other in zip(found.runs, run_study(study).runs, strict=True):
+        assert_same(one, other)
+
+
+def test_a_study_whose_driver_is_killed_goes_on_anywhere(study: Study, tmp_path: Path) -> None:
+    text = STUDY.replace("rounds = 5", "rounds = 1500")
+    (tmp_path / "study.toml").write_text(text)
+    words = [sys.executable, "-m", "isthmus", "run", "study.toml", "--out", "out"]
+    driver = subprocess.Popen([*words, "--ray"], cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not any((tmp_path / "out" / ".state").glob("*.checkpoint")):
+        assert driver.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    driver.kill()
+    driver.wait()
+    whole = Study.of(tomllib.loads(text))
+    with Cluster(workers=2) as cluster:
+        run_study(whole, tmp_path / "out", cluster=cluster, resume=True)
+    run_study(whole, tmp_path / "whole")
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "auto"])
+def test_a_cluster_that_is_not_there_is_one_line(address: str) -> None:
+    with pytest.raises(IsthmusError, match=rf"^no cluster answers at '{address}'"), Cluster(address):
+        pass
+
+
+def test_whoever_has_another_token_is_not_let_in(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ours, theirs = ({**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": each * 64} for each in "ab")
+    ray = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--num-cpus=1", f"--port={port}", "--block"]
+    log = (tmp_path / "log").open("w")
+    head = subprocess.Popen([*ray, "--include-dashboard=false"], env=ours, stdout=log, stderr=log)
+    code = f"from isthmus.deploy.cluster import Cluster\nwith Cluster('127.0.0.1:{port}') as it: print(it.cores())"
+    try:
+        until = time.monotonic() + 60
+        while "Ray runtime started" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        said = [
+            subprocess.run([sys.executable, "-c", code], env=each, capture_output=True, text=True, check=False)
+            for each in (ours, theirs)
+        ]
+    finally:
+        head.terminate()
+        head.wait()
+    assert (said[0].returncode, said[0].stdout) == (0, "1\n")
+    assert said[1].returncode != 0
+    assert "does not let us in: copy its token to this machine" in said[1].stderr
