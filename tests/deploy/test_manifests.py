@@ -1,6 +1,7 @@
 """The files in deploy/ are well formed, let containers do no more than they must, and call what is there.
 
 Linters look at each file, rules of our own at what no linter knows; every one of them is shown a file with that fault.
+`test_cluster_files.py` does the same for the files of Ray clusters.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ from isthmus import __version__
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+CLUSTER = ("slurm", "kubernetes/ray", "kubernetes/study")
+"""Folders of files for Ray clusters."""
 PAGE = "deploy/README.md"
 FILES = sorted(
     path.relative_to(DEPLOY).as_posix()
     for path in DEPLOY.rglob("*")
     if path.is_file() and path.name != "README.md" and "try" not in path.parts
+    if not path.relative_to(DEPLOY).as_posix().startswith(CLUSTER)
 )
 ROLES = ("server", "party")
 PORT = 8002
@@ -370,14 +374,15 @@ def test_study_to_try_is_that_of_the_docs() -> None:
     assert text_of("try/fraud.toml") == study.text
 
 
-def test_everything_in_the_image_is_pinned() -> None:
+@pytest.mark.parametrize(("extra", "package"), [("federation", "nvflare"), ("ray", "ray")])
+def test_everything_in_the_image_is_pinned(extra: str, package: str) -> None:
     """The image is built with `constraints.txt`, so what is missing there would be any version."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
     assert {Requirement(each).name for each in build} <= pinned
-    assert needed("isthmus", "federation") - {"isthmus"} <= pinned
-    assert "nvflare" in needed("isthmus", "federation")
+    assert needed("isthmus", extra) - {"isthmus"} <= pinned
+    assert package in needed("isthmus", extra)
 
 
 def needed(name: str, extra: str = "") -> set[str]:
