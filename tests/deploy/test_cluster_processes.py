@@ -80,7 +80,12 @@ def test_a_study_on_this_machine_is_that_of_one_process(study: Study, tmp_path: 
 def test_a_node_that_is_killed_leaves_its_parties_to_the_others(study: Study, three_nodes: Any) -> None:
     with Cluster(three_nodes.address) as cluster:
         node = next(iter(three_nodes.worker_nodes))
-        kill = lambda: three_nodes.remove_node(node, allow_graceful=False)  # noqa: E731
+
+        def kill() -> None:
+            three_nodes.remove_node(node, allow_graceful=False)
+            while sum(each["Alive"] for each in module.ray.nodes()) > 2:
+                time.sleep(0.1)
+
         found = run_study(study, cluster=cluster, save_every=0.0, watcher=At(3, kill))
         assert len(cluster.workers) == 2
     for one, other in zip(found.runs, run_study(study).runs, strict=True):

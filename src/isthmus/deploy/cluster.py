@@ -504,15 +504,17 @@ def _knock(address: str) -> None:
 
 
 def _why_not_connected(address: str | None, error: Exception) -> str:
-    why = " ".join(str(error).split())
+    why = " ".join(str(error).split())[:300]
     if address is None:
-        return f"Ray does not start here: {why[:300]}"
-    if "auth" in why.lower() or "token" in why.lower():
-        return (
-            f"the cluster at '{address}' does not let us in: copy its token to this machine, as ~/.ray/auth_token "
-            "or in RAY_AUTH_TOKEN"
-        )
-    return f"no cluster answers at '{address}': is ray start running there, and is its port open? ({why[:200]})"
+        return f"Ray does not start here: {why}"
+    if isinstance(error, RuntimeError) and "ersion" in why:  # of Ray, or of Python
+        return f"the cluster at '{address}' has other versions: {why}"
+    if address == "auto" or (isinstance(error, OSError) and type(error) is not ConnectionError):
+        return f"no cluster answers at '{address}': is ray start running there, and is its port open? ({why})"
+    return (
+        f"the cluster at '{address}' does not let us in: copy its token to this machine, as ~/.ray/auth_token or in "
+        f"RAY_AUTH_TOKEN, and use TLS if it does ({why})"
+    )
 
 
 def _why_lost(error: Exception) -> str:
