@@ -81,6 +81,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         _send_tensors_as_arrays()
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report how it is used to its makers
         options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
         if self.address is None:
             _guard()
