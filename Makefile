@@ -14,7 +14,7 @@ test: $(VENV)/.installed-dev lint types  ## everything: lint, types, tests
 test-slow: $(VENV)/.installed-dev  ## killed and resumed runs, notebooks, pages of methods: some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'slow and not processes'
 
-test-federation: $(VENV)/.installed-dev  ## federations, hosts and tables of real processes: some half an hour
+test-federation: $(VENV)/.installed-dev  ## federations and tables of real processes: some half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m processes tests
 
 lint: $(VENV)/.installed-dev

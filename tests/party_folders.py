@@ -14,11 +14,13 @@ from pyarrow import parquet
 from torch import Tensor
 
 from isthmus import toml
+from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.problems import Problem
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import SPLITS, Party
+from isthmus.data.pool import Pool
 
 WORDS = 5
 COLUMNS = {
@@ -129,6 +131,14 @@ def read(draft: Draft, folder: Path, key: bytes | None = None) -> Contents:
     contents, problems = check_folder(draft.write(folder), key)
     assert contents is not None, [str(each) for each in problems]
     return contents
+
+
+def load_folders(root: Path, key: bytes | None = None, *, seed: int = 0, **options: Any) -> Pool:
+    """Load all folders at a path as a study does; a key goes into a file beside them."""
+    if key is not None:
+        (root.parent / "some.key").write_bytes(key)
+        options["key"] = str(root.parent / "some.key")
+    return PartyFolders(path=str(root), **options).load(seed)
 
 
 def report(draft: Draft, folder: Path) -> list[str]:

@@ -69,6 +69,9 @@ class RayHere:
     def shutdown(self) -> None:
         self.actors.clear()
 
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "0f" * 28)
+
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": float(self.cores)} if self.cores else {}
 

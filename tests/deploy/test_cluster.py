@@ -96,7 +96,7 @@ def test_several_methods_and_seeds_into_the_same_folder(here: RayHere, tmp_path:
     watcher.round_done = lambda method, seed, at, metrics: told.append((method.name, seed, at))  # type: ignore[method-assign]
     with Cluster() as cluster:
         run_study(study, tmp_path / "there", cluster=cluster, jobs=jobs, watcher=watcher)
-        assert len(here.actors) == (3 if jobs == 1 else 1)  # workers serve all runs; side by side there are events only
+        assert len(here.actors) == (3 if jobs == 1 else 2)  # workers serve all runs; jobs have what cuts, and events
     run_study(study, tmp_path / "here")
     assert files(tmp_path / "there") == files(tmp_path / "here")
     assert len(told) == len(set(told)) == sum(run.rounds for run in run_study(study).runs)
@@ -231,3 +231,9 @@ def test_ranges_are_about_even(nodes: list[int], workers: int, due: list[int]) -
     shares = split_evenly(nodes, workers)
     assert [at for share in shares for at in share] == list(range(len(nodes)))
     assert [len(share) for share in shares] == due
+
+
+@pytest.mark.parametrize("address", ["", "a", "host:port", "host:70000", ":6379", "ray://10.0.0.7:10001", "host:²"])
+def test_what_is_no_address_is_refused(here: RayHere, address: str) -> None:
+    with pytest.raises(IsthmusError, match="is no address of a cluster: give HOST:PORT, or auto"):
+        Cluster(address).__enter__()

@@ -25,7 +25,7 @@ OTHERS = ["CHANGELOG.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.
 COMMAND = re.compile(r"^(?: {4})?(isthmus .*)$|`(isthmus [^`]+)`", re.MULTILINE)
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
-SLOW = ("isthmus demo", "isthmus federation", "isthmus report runs/fraud", "isthmus host", "isthmus run many.toml")
+SLOW = ("isthmus demo", "isthmus federation", "isthmus report runs/fraud", "isthmus run many.toml")
 """Commands that cannot be cut down, or wait for each other; tests of their own run them."""
 PUBLIC = ("cora", "citeseer", "pubmed", "enzymes", "proteins", "dhfr", "nci1")
 

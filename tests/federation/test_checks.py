@@ -18,13 +18,13 @@ FINE = {"w": torch.ones(2)}
 AT = {"a": 0, "b": 1, "c": 2, "d": 3}
 
 
-def command(verb: str = "total") -> Command:
-    return Command("answer", ("a", "b", "c", "d"), "say", verb, REQUEST)  # type: ignore[arg-type]
+def command(verb: str = "total", *, same_form: bool = True) -> Command:
+    return Command("answer", ("a", "b", "c", "d"), "say", verb, REQUEST, same_form=same_form)  # type: ignore[arg-type]
 
 
 def test_the_fields_booked_are_those_of_the_first_party_in_the_federation() -> None:
     reply = Reply.of(("c", "a", "d"), Answer({"w": [torch.ones(3), torch.ones(2), torch.ones(4)]}))
-    found = check_reply(reply, command(), 1000, AT, same_form=False)
+    found = check_reply(reply, command(same_form=False), 1000, AT)
     assert found.arrival is not None
     assert found.arrival.fields == {0: "w[2]"}
 
@@ -47,7 +47,7 @@ def test_a_reply_is_checked_once() -> None:
 
 def test_fields_may_change_where_the_request_is_no_model() -> None:
     reply = Reply.of("a", Answer({"w": torch.ones(1, 3)}))
-    assert check_reply(reply, command(), 1000, AT, same_form=False).parties == ("a",)
+    assert check_reply(reply, command(same_form=False), 1000, AT).parties == ("a",)
 
 
 def test_rows_by_id_are_counted_in_answers_and_messages() -> None:

@@ -9,40 +9,42 @@ import pytest
 import torch
 from at_parties import transport_of
 from scripted import NAMES, bits, number, site_of, small_parties
-from tests.federation.hosts import InBytes
+from tests.deploy.federated_studies import study_of
+from tests.deploy.ray_here import RayHere
 
-from isthmus.deploy.hosted import HostSide, HostTransport
-from isthmus.deploy.remote import Message
+from helpers import CLASSES
+from isthmus.data.partition import Partition
+from isthmus.deploy import cluster
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answer, Mail
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each, Transport
 from isthmus.federation.verbs import Federation
+from isthmus.study.config import Loaded
 
 Script = Callable[[Site, Any], Any]
-SPLIT = {"a": NAMES[:1], "b": NAMES[1:]}
 
 
-class Host(HostSide):
-    def __init__(self, script: Script) -> None:
-        super().__init__()
-        self.script = script
-
-    def begin(self, plan: Message) -> Site:
-        return site_of(self.script, [party for party in small_parties() if party.name in plan["parties"]])
+@pytest.fixture(autouse=True)
+def ray_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ray", RayHere(cores=2))
 
 
-def to_hosts(script: Script) -> Transport:
-    begin: dict[str, Message] = {host: {"parties": list(parties)} for host, parties in SPLIT.items()}
-    return HostTransport(InBytes(list(SPLIT), lambda: Host(script)), SPLIT, begin, 5.0)
+def to_workers(script: Script) -> Transport:
+    """Two workers with two parties each, whose sites follow the script instead of the study's method."""
+    study = study_of("fedavg")
+    loaded = Loaded(list(small_parties()), CLASSES, Partition.named("random")())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "sites_of", lambda method, parties, *_, **__: [site_of(script, parties)])
+        return cluster.Cluster().transport(study, study.method_list()[0], 0, loaded)
 
 
 TRANSPORTS: dict[str, Callable[[Script], Transport]] = {
     "cohort": lambda script: LocalTransport([site_of(script)]),
     "alone": lambda script: LocalTransport([site_of(script, [party]) for party in small_parties()]),
     "bytes": lambda script: LocalTransport([site_of(script)], wire=True),
-    "hosts": to_hosts,
+    "workers": to_workers,
     "parties": lambda script: transport_of(lambda here: site_of(script, here))[0],
 }
 everywhere = pytest.mark.parametrize("make", TRANSPORTS.values(), ids=TRANSPORTS.keys())

@@ -383,11 +383,6 @@ def test_an_error_in_a_job_is_that_of_the_run(tmp_path: Path, here: None) -> Non
     assert messages[0] == messages[1]
 
 
-def test_jobs_and_hosts_exclude_each_other() -> None:
-    with pytest.raises(IsthmusError, match="jobs and hosts exclude each other"):
-        run_study(TWO, hosts=object(), jobs=2)  # type: ignore[arg-type]
-
-
 DEADLY = """
 import os, signal
 from pathlib import Path

@@ -41,7 +41,7 @@ def give_ray_a_value(words: Sequence[str]) -> list[str]:
     ['run', '--ray', 'here', 'study.toml', '--ray', '10.0.0.7:6379', '--ray', 'here']
     """
     found: list[str] = []
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip(words, [*words, ""][1:], strict=True):
         found += ["--ray", HERE] if word == "--ray" and not ADDRESS.fullmatch(after) else [word]
     return found
 

@@ -244,6 +244,23 @@ class Party:
         labelled = drop_unlabelled(masks, batch.y)
         return cls(name, batch, "graph", border=None, pairs=None, structural=structural, **labelled)
 
+    def outline(self) -> Party:
+        """The party's labels, splits, ids and sizes; its features, edges and border are zeros that take no memory."""
+        graph = Data(
+            x=_zeros(self.nodes, self.features), edge_index=_zeros(2, self.edges, dtype=torch.long), y=self.graph.y
+        )
+        graph.num_nodes = self.nodes
+        if self.level == "graph":
+            graph.num_graphs = self.items
+        border = None
+        if self.border is not None:
+            nowhere = _zeros(len(self.border), dtype=torch.long)
+            border = Border(nowhere, nowhere, nowhere, self.border.owners)
+        masks = {split: getattr(self, split) for split in SPLITS}
+        return Party.unchecked(
+            self.name, graph, self.level, ids=self.ids, border=border, structural=self.structural, **masks
+        )
+
     @property
     def nodes(self) -> int:
         return int(self.graph.num_nodes or 0)
@@ -696,3 +713,8 @@ def _weights(weights: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor 
     if all(weight is None for weight in weights):
         return None
     return torch.cat([torch.ones(n) if weight is None else weight for weight, n in zip(weights, counts, strict=True)])
+
+
+def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Zeros that take no memory."""
+    return torch.zeros((), dtype=dtype).expand(shape)

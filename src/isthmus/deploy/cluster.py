@@ -11,13 +11,16 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -25,6 +28,8 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from isthmus.data.datasets.apart import moderate, say
+from isthmus.data.datasets.public import data_root
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, ignore_library_warnings, missing_extra
 from isthmus.federation import wire
@@ -35,6 +40,7 @@ from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import Command, Each, PartiesLost, Transport
 from isthmus.methods.base import Method
 from isthmus.nn.stacks import Column, dense, is_stack
+from isthmus.study import config
 from isthmus.study.config import Loaded, Study
 from isthmus.study.loop import sites_of
 from isthmus.study.processes import PAUSE, ProcessKilled, Send
@@ -45,6 +51,7 @@ from isthmus.version import VERSION
 try:
     import ray
     from ray import exceptions as failures
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
     raise missing_extra("ray", "ray", "a cluster") from error
 
@@ -60,6 +67,8 @@ OWN_TOKEN = Path("~/.ray/auth_token")
 """Where Ray looks for a token that the environment does not name."""
 KNOCKS_FOR = 5.0
 """Seconds that the machine of a cluster has to take a connection."""
+CUTS = 4
+"""Sets of parties that are kept for jobs: the next job often has the same."""
 LARGE = 100_000
 """Bytes from which a payload is put into the object store once, for all workers."""
 
@@ -106,30 +115,54 @@ class Cluster:
             raise IsthmusError("the cluster has no core: start Ray with at least one, as in ray start --num-cpus 4")
         return min(cores, self.most or cores)
 
+    def load(self, study: Study, seed: int) -> Loaded:
+        """The parties of a run; of data that come as parties only outlines, as each worker loads its own."""
+        if (data := study.party_data()) is None:
+            return study.load(seed)
+        shares = split_evenly(data.party_sizes(), self.cores())
+        self._start(len(shares), on_gpu=_on_gpu(study))
+        plan, here, draw = study.model_dump_json(), Surroundings.here(), study.draw_of(seed)
+        get([
+            worker.open.remote(plan, study.modules(), here, share, draw)
+            for worker, share in zip(self.workers, shares, strict=True)
+        ])  # fmt: skip
+
+        def tell(told: Any) -> list[Any]:
+            told = ray.put(told)
+            return [each for said in get([worker.tell.remote(told) for worker in self.workers]) for each in said]
+
+        loaded = study.checked(study.loaded_apart(moderate(data.moderator(), tell)), seed)
+        self._hold([None] * len(shares), loaded, shares)
+        return loaded
+
     def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> ClusterTransport:
         """Start a run on workers and return the transport to its parties."""
         plan = Plan(study.model_dump_json(), study.modules(), method.name, seed, loaded.task)
-        return ClusterTransport(self, plan, loaded, on_gpu=study.device.startswith("cuda"))
+        return ClusterTransport(self, plan, loaded, partial(self.workers_with, study, seed, loaded))
 
-    def workers_with(self, loaded: Loaded, *, on_gpu: bool = False) -> tuple[list[Any], list[tuple[str, ...]]]:
+    def workers_with(self, study: Study, seed: int, loaded: Loaded) -> tuple[list[Any], list[tuple[str, ...]]]:
         """Workers that hold these parties, each a range of them, and the names of each worker's parties.
 
         They serve one run after another; each worker is sent its parties once for all methods.
         """
-        if self._held is not loaded:
-            shares = split_evenly([party.nodes for party in loaded.parties], self.cores())
-            self._start(len(shares), on_gpu)
-            self._names = [tuple(loaded.parties[at].name for at in share) for share in shares]
-            held = [
-                worker.hold.remote([loaded.parties[at] for at in share], self._names)
-                for worker, share in zip(self.workers, shares, strict=True)
-            ]
-            get(held)
+        if self._held is not loaded and loaded.apart:
+            self.load(study, seed)
             self._held = loaded
+        elif self._held is not loaded:
+            shares = split_evenly([party.nodes for party in loaded.parties], self.cores())
+            self._start(len(shares), on_gpu=_on_gpu(study))
+            self._hold([[loaded.parties[at] for at in share] for share in shares], loaded, shares)
         return self.workers, self._names
 
-    def _start(self, number: int, on_gpu: bool) -> None:
-        """Start so many workers, unless they are there."""
+    def _hold(self, parties: Sequence[list[Party] | None], loaded: Loaded, shares: Sequence[range]) -> None:
+        """Let each worker hold its parties, or those that it has loaded."""
+        self._names = [tuple(loaded.parties[at].name for at in share) for share in shares]
+        get([worker.hold.remote(own, self._names) for worker, own in zip(self.workers, parties, strict=True)])
+        self._held = loaded
+
+    def _start(self, number: int, *, on_gpu: bool) -> None:
+        """Start so many workers, unless they are there. They hold nothing that counts any more."""
+        self._held = None
         if len(self.workers) == number:
             return
         self.end_workers()
@@ -179,18 +212,24 @@ class ClusterTransport(Transport):
 
     Arguments:
         loaded: the parties of the run.
-        on_gpu: every worker needs a GPU.
+        workers_with: starts workers, or finds those that run, which hold these parties.
     """
 
     recovers = True
 
-    def __init__(self, cluster: Cluster, plan: Plan, loaded: Loaded, *, on_gpu: bool = False) -> None:
-        self.cluster, self.plan, self.loaded, self.on_gpu = cluster, plan, loaded, on_gpu
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        loaded: Loaded,
+        workers_with: Callable[[], tuple[list[Any], list[tuple[str, ...]]]],
+    ) -> None:
+        self.cluster, self.plan, self.workers_with = cluster, plan, workers_with
         self.parties = tuple(party.name for party in loaded.parties)
         self._begin()
 
     def _begin(self) -> None:
-        self.workers, self._names = self.cluster.workers_with(self.loaded, on_gpu=self.on_gpu)
+        self.workers, self._names = self.workers_with()
         self._parcels: dict[str, list[dict[int, Any]]] = {}
         get([worker.begin.remote(self.plan) for worker in self.workers])
 
@@ -240,22 +279,42 @@ class Worker:
         """The number of this process, for whoever wants to look at it, or to end it."""
         return os.getpid()
 
-    def hold(self, parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
+    def open(
+        self, study: str, modules: frozenset[str], surroundings: Surroundings, chosen: Sequence[int], draw: int
+    ) -> None:
+        """Begin to load the parties at these positions; see `isthmus.data.datasets.apart`."""
+        surroundings.adopt()
+        self.study, self.surroundings = _study(study, modules), surroundings
+        with surroundings.named():
+            data = self.study.party_data()
+        assert data is not None
+        self.loader = data.loader(chosen, draw)
+
+    def tell(self, told: Any) -> list[Any]:
+        """Tell the loader something and return what it says: at the end, outlines of the parties, which stay here."""
+        with self.surroundings.named():
+            said = say(self.loader, told)
+        if isinstance(said[0], Party):
+            self.parties = self.study.as_cut(said)
+            return [party.outline() for party in self.parties]
+        return said
+
+    def hold(self, parties: Sequence[Party] | None, names: Sequence[Sequence[str]]) -> None:
         """Hold parties for the runs that follow.
 
         Arguments:
-            parties: those that this worker hosts.
+            parties: those that this worker hosts; without them, those that it has loaded.
             names: of the parties of every worker, in the federation's order.
         """
-        self.parties, self.names = parties, tuple(party.name for party in parties)
+        if parties is not None:
+            self.parties = list(parties)
+        self.names = tuple(party.name for party in self.parties)
         self.positions = positions_of([party for own in names for party in own])
         self._worker_of = {party: at for at, own in enumerate(names) for party in own}
 
     def begin(self, plan: Plan) -> None:
         """Begin a run."""
-        for name in plan.modules:
-            importlib.import_module(name)
-        study = Study.of(json.loads(plan.study))
+        study = _study(plan.study, plan.modules)
         method = next(each for each in study.method_list() if each.name == plan.method)
         module = extended(method, module_for(study.encoder(), self.parties, plan.task, plan.seed), plan.seed)
         sites = sites_of(
@@ -308,13 +367,59 @@ class Worker:
         return {to: dict(sorted(came.items(), key=lambda each: self.positions[each[0]])) for to, came in found.items()}
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a path in a study is relative to.
+
+    Arguments:
+        folder: the working folder.
+        data: `ISTHMUS_DATA`.
+        machine: whose they are.
+    """
+
+    folder: str
+    data: str
+    machine: str
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        return cls(os.getcwd(), str(data_root()), socket.gethostname())
+
+    def adopt(self) -> None:
+        """Stand there too, as far as this machine has it; data of its own come first."""
+        with suppress(OSError):
+            os.chdir(self.folder)
+        os.environ.setdefault("ISTHMUS_DATA", self.data)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Say in errors which machine they are of, if it is another one."""
+        try:
+            yield
+        except IsthmusError as error:
+            if (here := socket.gethostname()) == self.machine:
+                raise
+            raise IsthmusError(f"on machine {here}: {error}; every machine needs these files at this path") from error
+
+
+def _study(study: str, modules: frozenset[str]) -> Study:
+    """A study from JSON; modules that define what it names are imported first."""
+    for name in modules:
+        importlib.import_module(name)
+    return Study.of(json.loads(study))
+
+
+def _on_gpu(study: Study) -> bool:
+    return study.device.startswith("cuda")
+
+
 def split_evenly(nodes: Sequence[int], workers: int) -> list[range]:
     """Split parties into consecutive ranges with about equally many nodes; fewer if there are fewer parties.
 
     >>> split_evenly([1] * 60, 2)
     [range(0, 30), range(30, 60)]
     >>> split_evenly([9, 1, 1, 1], 3)
-    [range(0, 1), range(1, 3), range(3, 4)]
+    [range(0, 1), range(1, 2), range(2, 4)]
     """
     count = len(nodes)
     workers = min(workers, count)
@@ -355,26 +460,31 @@ class ClusterPool:
         self.number = number
         self._left: dict[Any, int] = {}
         self._events: Any = None
+        self._cutter: Any = None
 
     def __enter__(self) -> Self:
         self._events = ray.remote(num_cpus=0)(Events).remote()
+        at = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._cutter = ray.remote(num_cpus=0, scheduling_strategy=at)(Cutter).remote(Surroundings.here())
         return self
 
     def __exit__(self, *reason: object) -> None:
         for task in self._left:
             ray.cancel(task, force=True)
         ray.kill(self._events)
+        ray.kill(self._cutter)
 
     def run(
         self, work: Callable[[J, Send], R], jobs: Sequence[J], on_event: Callable[..., None] = lambda *event: None
     ) -> Iterator[tuple[J, Future[R]]]:
         """See `Pool.run`."""
+        here = Surroundings.here()
         start: Any = ray.remote(num_cpus=1, max_retries=-1, scheduling_strategy="SPREAD")(_do_job)
         waiting = list(enumerate(jobs))[::-1]
         while waiting or self._left:
             while waiting and len(self._left) < self.number:
                 at, job = waiting.pop()
-                self._left[start.remote(work, at, job, self._events)] = at
+                self._left[start.remote(work, at, job, here, self._events, self._cutter)] = at
             done, _ = ray.wait(list(self._left), timeout=PAUSE)
             for at, details in ray.get(self._events.take.remote()):
                 on_event(jobs[at], *details)
@@ -396,10 +506,47 @@ class Events:
         return kept
 
 
-def _do_job(work: Callable[[J, Send], R], at: int, job: J, events: Any) -> R:
+class Cutter:
+    """Cuts data for jobs, on the machine of the driver: the others need not have the data.
+
+    Arguments:
+        surroundings: of the driver.
+    """
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        ignore_library_warnings()
+        _send_tensors_as_arrays()
+        os.environ["ISTHMUS_DATA"] = surroundings.data
+        surroundings.adopt()
+        self._cuts: dict[tuple[str, int], Any] = {}
+
+    def cut(self, study: str, modules: frozenset[str], seed: int) -> list[Any]:
+        """Where the parties of a run are in the store; those of the last few are kept there."""
+        plan = _study(study, modules)
+        key = plan.model_dump_json(include={"data", "partition", "parties", "task"}), plan.draw_of(seed)
+        if key not in self._cuts:
+            while len(self._cuts) >= CUTS:
+                del self._cuts[next(iter(self._cuts))]
+            self._cuts[key] = ray.put(plan.cut_here(seed))
+        return [self._cuts[key]]
+
+
+def _do_job(work: Callable[[J, Send], R], at: int, job: J, surroundings: Surroundings, events: Any, cutter: Any) -> R:
     ignore_library_warnings()
+    surroundings.adopt()
     torch.set_num_threads(1)
-    return work(job, lambda *details: ray.get(events.put.remote(at, details)))
+    _send_tensors_as_arrays()
+
+    def cut(study: Study, seed: int) -> Loaded:
+        (where,) = get([cutter.cut.remote(study.model_dump_json(), study.modules(), seed)])
+        found: Loaded = get(where)[0]
+        return found
+
+    config.cut_elsewhere = cut
+    try:
+        return work(job, lambda *details: ray.get(events.put.remote(at, details)))
+    finally:
+        config.cut_elsewhere = None
 
 
 def _finished(task: Any) -> Future[Any]:
@@ -425,8 +572,11 @@ def _send_tensors_as_arrays() -> None:
 def _to_array(tensor: Tensor) -> tuple[Any, ...]:
     if tensor.layout == torch.sparse_csr:
         return tensor.crow_indices(), tensor.col_indices(), tensor.values(), tuple(tensor.shape)
+    shape = tuple(tensor.shape)
+    if tensor.numel() and not any(tensor.stride()):  # one number, repeated
+        tensor = tensor[(slice(0, 1),) * tensor.dim()]
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape)
+    return flat.view(torch.uint8).numpy(), tensor.dtype, shape
 
 
 def _from_array(parts: tuple[Any, ...]) -> Tensor:
@@ -434,7 +584,8 @@ def _from_array(parts: tuple[Any, ...]) -> Tensor:
     if len(parts) == 4:
         return torch.sparse_csr_tensor(*parts[:3], size=parts[3])
     data, dtype, shape = parts
-    return torch.from_numpy(data.copy()).view(dtype).view(shape)
+    flat = torch.from_numpy(data.copy()).view(dtype)
+    return flat.view(shape) if flat.numel() == math.prod(shape) else flat.expand(shape)
 
 
 # ---- what can go wrong
@@ -495,9 +646,11 @@ def _guard() -> None:
 
 def _knock(address: str) -> None:
     """See whether anything listens there; Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host:
+    if address == "auto":
         return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
+        raise IsthmusError(f"'{address}' is no address of a cluster: give HOST:PORT, or auto for that of this machine")
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCKS_FOR).close()
     except OSError as error:

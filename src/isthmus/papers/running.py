@@ -92,12 +92,15 @@ class Runner:
 
     def run(self, processes: int, pool: Pool | None = None) -> list[str]:
         """Run everything, in so many processes, or those of a pool; return a line for each failed run."""
-        with pool or Processes(processes) as pool:
-            failed = self._all(pool, list(self._trials()), processes)
-            failed += self._all(pool, list(self._runs()), processes)
-        for folder in (self.state, self.state.parent):
-            with suppress(OSError):  # missing, or with checkpoints of failed runs
-                folder.rmdir()
+        self.state.mkdir(parents=True, exist_ok=True)
+        try:
+            with pool or Processes(processes) as pool:
+                failed = self._all(pool, list(self._trials()), processes)
+                failed += self._all(pool, list(self._runs()), processes)
+        finally:
+            for folder in (self.state, self.state.parent):
+                with suppress(OSError):  # with checkpoints of runs that failed, or were stopped
+                    folder.rmdir()
         return failed
 
     def discard(self) -> None:
@@ -175,7 +178,8 @@ class Runner:
 def run_job(job: Job, send: Send) -> dict[str, Any]:
     """Run a job, from its checkpoint if there is one, and return its entry in the results."""
     began = time.perf_counter()
-    measured = job.measure.run(job.cell.study_for(job.seed, nested(job.options)), job.seed, job.checkpoint)
+    checkpoint = job.checkpoint if job.checkpoint.parent.is_dir() else None  # another machine may lack the folder
+    measured = job.measure.run(job.cell.study_for(job.seed, nested(job.options)), job.seed, checkpoint)
     missing = [metric for metric in job.metrics.values() if metric not in measured.metrics]
     if len(missing) == len(job.metrics):
         raise IsthmusError(f"no metric '{missing[0]}': {did_you_mean(missing[0], measured.metrics)}")

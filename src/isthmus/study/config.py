@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from pydantic import Field, NonNegativeInt
 
 from isthmus.data.cache import cache_root
+from isthmus.data.datasets.apart import PartyData
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
@@ -39,6 +40,7 @@ class Loaded:
         note: what the data set says about its data.
         named_task: the task that the study names, if it names one.
         labels: names of the classes, if they have names.
+        apart: other machines hold the parties; these are only their outlines.
     """
 
     parties: list[Party]
@@ -47,11 +49,16 @@ class Loaded:
     note: str = ""
     named_task: Task | None = None
     labels: tuple[str, ...] = ()
+    apart: bool = False
 
     @cached_property
     def task(self) -> Task:
         """The named task, or else the task that the labels ask for."""
         return task_of(self.named_task, self.parties, self.classes)
+
+
+cut_elsewhere: Callable[[Study, int], Loaded] | None = None
+"""In a process that does jobs for another machine: asks that machine for the parties of a run, which are cut there."""
 
 
 class Study(Options):
@@ -149,7 +156,10 @@ class Study(Options):
 
     def load(self, seed: int) -> Loaded:
         """Return the parties of a run with this seed, after checks that they fit the methods."""
-        loaded = self.cut_data(seed)
+        return self.checked(self.cut_data(seed), seed)
+
+    def checked(self, loaded: Loaded, seed: int) -> Loaded:
+        """The parties of a run with this seed, which must fit the methods."""
         if self.unlabelled == "error":
             check_labelled(loaded.parties)
         module = module_for(self.encoder(), loaded.parties, loaded.task, seed)
@@ -159,7 +169,11 @@ class Study(Options):
 
     def cut_data(self, seed: int) -> Loaded:
         """Return the parties of a run with this seed, without checks."""
-        draw = seed if self.data_seed is None else self.data_seed
+        return self.cut_here(seed) if cut_elsewhere is None else cut_elsewhere(self, seed)
+
+    def cut_here(self, seed: int) -> Loaded:
+        """Cut them in this process, whatever `cut_elsewhere` says."""
+        draw = self.draw_of(seed)
         data_set = self.data_set()
         pool = data_set.load(draw)
         partition = (
@@ -174,6 +188,29 @@ class Study(Options):
         if parties[0].level == "pair":
             return Loaded(parties, 2, partition, pool.note, task)
         return Loaded(parties, pool.classes, partition, pool.note, task, pool.labels)
+
+    def draw_of(self, seed: int) -> int:
+        """The seed of the data's draws in a run with this seed."""
+        return seed if self.data_seed is None else self.data_seed
+
+    def party_data(self) -> PartyData | None:
+        """The data set, if several machines can load the parties, each some of them."""
+        data, partition, task = self.data_set(), self.named_partition() or Given(), self.named_task()
+        if not isinstance(data, PartyData) or not isinstance(partition, Given) or (task and task.level == "pair"):
+            return None  # what is cut, or drawn from all parties, must be in one place first
+        return data if self.parties in (None, len(data.party_sizes())) else None
+
+    def as_cut(self, parties: Sequence[Party]) -> list[Party]:
+        """Some of the parties that `party_data` loads as this study uses them."""
+        partition, task = self.named_partition() or Given(), self.named_task()
+        cut = partition.cut(Pool(None, 1, parties=tuple(parties)), len(parties), 0)
+        return cut if task is None else task.set_masks(cut)
+
+    def loaded_apart(self, pool: Pool) -> Loaded:
+        """What is known here of parties on other machines, from the pool of their outlines."""
+        partition = self.named_partition() or Given()
+        parties = list(pool.parties or ())
+        return Loaded(parties, pool.classes, partition, pool.note, self.named_task(), pool.labels, apart=True)
 
     def modules(self) -> frozenset[str]:
         """The modules that define what the study names, which another process imports; some may be the user's own."""

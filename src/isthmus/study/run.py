@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,13 @@ from isthmus.study.config import Loaded, Study, check_distinct, merge
 from isthmus.study.loop import OnRound, Run, RunResult
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.setup import check_labelled, module_for, task_of
+from isthmus.study.setup import check_labelled, module_for, needs_whole, task_of
 from isthmus.tasks.base import Task
 
 STATE = ".state"
 """Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
+MARK = "study"
+"""File in it that says which study it belongs to."""
 
 
 class Watcher:
@@ -66,6 +69,9 @@ class Watchers(Watcher):
 class Machines(Protocol):
     """Machines of one owner, such as `deploy.cluster.Cluster`."""
 
+    def load(self, study: Study, seed: int) -> Loaded:
+        """The parties of a run, or the outlines of those that the machines have loaded."""
+
     def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> Transport:
         """Start a run with its parties spread over the machines, and return the transport to them."""
 
@@ -99,7 +105,9 @@ def run_study(
     watcher = watcher or Watcher()
     out = None if out is None else Path(out)
     methods = study.method_list()
-    first = study.load(study.seeds[0])  # shows wrong input before anything is written
+    side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
+    load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
+    first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
     existed = out is not None and out.exists()
     if out is not None:
@@ -119,13 +127,13 @@ def run_study(
             run.transport.close()
 
     try:
-        if jobs != 1 and (cluster is not None or count_processes(jobs) > 1):
+        if side_by_side:
             cuts[study.seeds[0]] = _describe(first)
             del first  # every process loads its own
             runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every)
         else:
             for seed in study.seeds:
-                loaded = first if seed == study.seeds[0] else study.load(seed)
+                loaded = first if seed == study.seeds[0] else load(seed)
                 cuts[seed] = _describe(loaded)
                 watcher.cut_made(seed, cuts[seed])
                 runs += run_methods(methods, seed, train, watcher, state)
@@ -146,7 +154,10 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
     """Return the run of one method of a study with one seed; `options` are those of `Run`."""
     module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
     device = study.torch_device()
-    return Run(method, loaded.parties, loaded.task, module, seed=seed, device=device, wire=study.wire, **options)
+    parties = loaded.parties
+    if loaded.apart and (method.role == "pooled" or needs_whole(parties, loaded.task)):
+        parties = study.load(seed).parties
+    return Run(method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, **options)
 
 
 def run_methods(
@@ -178,6 +189,7 @@ class Job:
         study: as JSON.
         modules: the modules that define what the study names; some may be the user's own.
         checkpoint: see `Run`, like `save_every`.
+        mark: what stands in the checkpoint's folder; a machine that does not find it there keeps no checkpoint.
     """
 
     study: str
@@ -185,7 +197,17 @@ class Job:
     method: str
     seed: int
     checkpoint: Path | None
+    mark: bytes
     save_every: float
+
+    def own_checkpoint(self) -> Path | None:
+        """The checkpoint, if this machine sees its folder."""
+        if self.checkpoint is None:
+            return None
+        with suppress(OSError):
+            if (self.checkpoint.parent / MARK).read_bytes() == self.mark:
+                return self.checkpoint
+        return None
 
 
 def _run_side_by_side(
@@ -200,6 +222,7 @@ def _run_side_by_side(
     """Run every method with every seed in processes and return the results; the cuts that they made are added."""
     methods = {method.name: method for method in study.method_list()}
     runs, todo = [], []
+    mark = b"" if state is None else (state / MARK).read_bytes()
     for seed in study.seeds:
         if seed in cuts:
             watcher.cut_made(seed, cuts[seed])
@@ -208,7 +231,7 @@ def _run_side_by_side(
                 runs.append(restored)
             else:
                 checkpoint = _checkpoint(state, method, seed)
-                todo.append(Job(study.model_dump_json(), study.modules(), name, seed, checkpoint, save_every))
+                todo.append(Job(study.model_dump_json(), study.modules(), name, seed, checkpoint, mark, save_every))
 
     def hear(job: Job, event: str, *details: Any) -> None:
         getattr(watcher, event)(methods[job.method], job.seed, *details)
@@ -241,7 +264,7 @@ def do_job(job: Job, send: Send) -> tuple[CutDescription, bytes]:
     loaded, cut = _load_once(study, job.seed)
     on_round = partial(send, "round_done")
     run = build_run(
-        study, method, job.seed, loaded, checkpoint=job.checkpoint, save_every=job.save_every, on_round=on_round
+        study, method, job.seed, loaded, checkpoint=job.own_checkpoint(), save_every=job.save_every, on_round=on_round
     )
     return cut, store.pack(run.go().dump())
 
@@ -288,7 +311,7 @@ def _finish_run(state: Path | None, method: Method, result: RunResult, watcher: 
 
 def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
     """Check that the result folder may be written, and save which study it belongs to."""
-    mark = out / STATE / "study"
+    mark = out / STATE / MARK
     if resume:
         if (out / "results.json").exists() and not mark.exists():
             raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use --force to run it again")
@@ -329,7 +352,7 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
 def _discard_unless_started(out: Path, existed: bool) -> None:
     """Delete what a study wrote that failed before there was anything to resume."""
     parts = {path.name for path in (out / STATE).iterdir() if path.suffix != ".part"}  # of processes that were killed
-    if parts == {"study"}:
+    if parts == {MARK}:
         shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
 
 

@@ -17,6 +17,11 @@ from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import MultiTask, Task
 
 
+def needs_whole(parties: Sequence[Party], task: Task) -> bool:
+    """Whether a study evaluates a model on all parties' data put together, too."""
+    return task.unsupervised or (parties[0].level == "node" and bool(shared_nodes(parties)))
+
+
 def whole_of(parties: Sequence[Party]) -> Party | None:
     """What parties that share nodes are put together to; none where they share none.
 

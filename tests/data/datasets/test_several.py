@@ -1,22 +1,20 @@
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import real, write_tu
-from torch_geometric.data import Data
 
 import isthmus
 from isthmus.data import rows
 from isthmus.data.datasets.motifs import Motifs
 from isthmus.data.datasets.several import (
+    Card,
     Several,
-    concat_features,
+    column_starts,
     label_kind,
-    offset_labels,
-    structural_columns,
+    number_labels,
     unique_names,
+    widen,
 )
 from isthmus.data.datasets.tu import Tu
 from isthmus.data.partition.given import Given
@@ -172,15 +170,17 @@ WIDTHS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.booleans())
 def test_columns_stand_side_by_side_sparse_or_not(shapes):
     parts = [torch.rand(height, width) + 0.1 for height, width, _ in shapes]
     given_parts = [part.to_sparse_csr() if sparse else part for part, (*_, sparse) in zip(parts, shapes, strict=True)]
-    found = concat_features(given_parts, [str(at) for at in range(len(parts))])
+    cards = [Card("graph", "classes", 2, part.size(1), False, str(at)) for at, part in enumerate(parts)]
+    starts, width, _ = column_starts(cards)
+    sparse = any(sparse for *_, sparse in shapes)
+    found = [widen(x, starts[str(at)], width, sparse=sparse) for at, x in enumerate(given_parts)]
     assert torch.equal(rows.to_dense(rows.concat(found)), torch.block_diag(*parts))
     assert len({rows.is_sparse(x) for x in found}) == 1
 
 
 def test_labels_follow_one_another():
-    classes = offset_labels([torch.tensor([1, 0]), torch.tensor([0, 2])], [2, 4])
-    assert [y.tolist() for y in classes] == [[1, 0], [2, 4]]
-    tasks = offset_labels([torch.tensor([1.0]), torch.tensor([[0.0, 1.0]])], [1, 2])
+    assert number_labels(torch.tensor([1, 0]), 2, 6).tolist() == [3, 2]
+    tasks = [number_labels(torch.tensor([1.0]), 0, 3), number_labels(torch.tensor([[0.0, 1.0]]), 1, 3)]
     assert [y.nan_to_num(9).tolist() for y in tasks] == [[[1, 9, 9]], [[9, 0, 1]]]
 
 
@@ -190,10 +190,8 @@ def test_kinds_of_labels_are_told_apart():
 
 
 def test_structural_columns_stand_where_their_set_has_them():
-    known = []
-    for width, columns in ((2, [1]), (3, None), (2, [0])):
-        graph = Data(x=torch.ones(1, width), y=torch.tensor([0]), batch=torch.tensor([0]))
-        graph.edge_index = torch.empty(2, 0, dtype=torch.long)
-        structural = None if columns is None else torch.tensor(columns)
-        known.append(replace(Party.of_batch("a", graph), structural=structural))
-    assert structural_columns(known, ["set 0", "set 1", "set 2"]).tolist() == [1, 5]
+    known = [
+        Card("graph", "classes", 2, width, False, f"set {at}", None if columns is None else torch.tensor(columns))
+        for at, (width, columns) in enumerate(((2, [1]), (3, None), (2, [0])))
+    ]
+    assert column_starts(known)[2].tolist() == [1, 5]

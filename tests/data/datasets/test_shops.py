@@ -32,8 +32,9 @@ def test_same_seed_same_shops(tmp_path, monkeypatch):
 def test_shops_are_made_once(monkeypatch):
     first = load().parties
     monkeypatch.setattr(Shops, "_write", None)
+    monkeypatch.setattr(Shops, "_write_shop", lambda *_, **__: pytest.fail("is written again"))
     assert_same_parties(load().parties, first)
-    assert len(list((cache_root() / "mapped").iterdir())) == 1
+    assert len(list((cache_root() / "mapped").iterdir())) == 1 + 4
 
 
 @pytest.mark.parametrize("cross", [0.0, 0.2])

@@ -9,14 +9,14 @@ import torch
 from isthmus.data.cache import cache_root
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder import edges, encoding, reading, table
-from isthmus.data.folder.loading import build_parties, check_folders, read_folders
+from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.table import EDGES, NODES
 from isthmus.data.party import Cohort
 from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.run import run_study
-from party_folders import assert_same_parties, graph_draft, lines, report, same, two_drafts
+from party_folders import assert_same_parties, graph_draft, lines, load_folders, report, same, two_drafts
 
 KEY = b"k" * 32
 DENSE = ("age", "kind", "near")
@@ -53,8 +53,8 @@ def test_mapped_parties_are_those_in_memory(tmp_path, map_all, columns, directed
         only(draft, columns).with_settings(directed=directed).write(tmp_path / "all" / draft.settings["name"])
 
     def load():
-        contents, note = read_folders(tmp_path / "all", key)
-        return build_parties(contents, seed=0, train=0.6, val=0.2, key=key), note
+        pool = load_folders(tmp_path / "all", key)
+        return pool.parties, pool.note
 
     due, note = load()
     assert not (tmp_path / "cache").exists()

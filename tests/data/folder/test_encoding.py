@@ -8,17 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.data.folder.columns import Category, Number, Vector
-from isthmus.data.folder.encoding import Encoding, _structural, add_totals
+from isthmus.data.folder.encoding import Encoding, _structural, add_totals, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.settings import PartyFile
 from isthmus.data.folder.table import Table
 from isthmus.data.ids import hash_ids
 from isthmus.data.rows import is_sparse, to_dense
 from isthmus.errors import IsthmusError
+from isthmus.federation.answers import PlainTotal, Reply
+from isthmus.federation.sums import positions_of
 from party_folders import COLUMNS, graph_draft, read
 
 KEY = b"k" * 32
 SCALED = {"a": {"kind": "number"}, "b": {"kind": "number", "missing": "mean"}, "c": {"kind": "category"}}
+
+
+def fit(parties, key=None):
+    """The encoding that these parties agree on."""
+    columns, totals = parties[0].settings.feature_columns(), {}
+    for name, column in columns.items():
+        first = add_totals([first_totals(name, column, party, key) for party in parties])
+        totals[name] = first | add_totals([second_totals(name, column, party, first) for party in parties])
+    return Encoding(columns, totals)
 
 
 def contents(columns, **values) -> Contents:
@@ -68,7 +79,7 @@ def test_encoding_from_totals_equals_encoding_of_pooled_rows(data):
     due = encode_pooled(rows, key)
     for who, parties in ((owner, 3), ([0] * len(rows), 1), (list(range(len(rows))), len(rows))):
         held = split_rows(rows, who, parties)
-        encoding = Encoding.fit(held, key)
+        encoding = fit(held, key)
         found = merge_rows([encoding.encode(each, key)[0] for each in held], who)
         torch.testing.assert_close(found, due, rtol=1e-6, atol=1e-6)
 
@@ -97,26 +108,26 @@ def test_encoding_has_categories_that_only_one_party_has():
     """A number at one party and the same text at another are one value."""
     one = contents({"c": {"kind": "category"}}, c=["17", "a", None])
     two = contents({"c": {"kind": "category"}}, c=pa.array([4, 17]))
-    encoding = Encoding.fit([one, two], KEY)
+    encoding = fit([one, two], KEY)
     x, z = encoding.encode(one, KEY)[0], encoding.encode(two, KEY)[0]
     assert x.shape == (3, 3)
     assert z.shape == (2, 3)
     assert torch.equal(x[0], z[1])
     assert torch.cat([x, z]).sum(0).sort().values.tolist() == [1, 1, 2]
-    assert torch.equal(Encoding.fit([two, one], KEY).encode(one, KEY)[0], x)
+    assert torch.equal(fit([two, one], KEY).encode(one, KEY)[0], x)
 
 
 def test_another_key_changes_only_the_order_of_categories():
     party = contents({"c": {"kind": "category"}}, c=list("abcdefgh"))
-    one = Encoding.fit([party], KEY).encode(party, KEY)[0]
-    two = Encoding.fit([party], b"other" * 8).encode(party, b"other" * 8)[0]
+    one = fit([party], KEY).encode(party, KEY)[0]
+    two = fit([party], b"other" * 8).encode(party, b"other" * 8)[0]
     assert not torch.equal(one, two)
     assert torch.equal(one.sum(0), two.sum(0))
 
 
 def test_declared_encodings_need_no_totals():
     columns = {"a": {"kind": "number", "scale": "none"}, "c": {"kind": "category", "values": ["x"]}}
-    encoding = Encoding.fit([contents(columns, a=[1.0], c=["x"])])
+    encoding = fit([contents(columns, a=[1.0], c=["x"])])
     assert encoding.totals == {"a": {}, "c": {}}
     assert encoding.encode(contents(columns, a=[5.0], c=[None]))[0].tolist() == [[5.0, 0.0]]
 
@@ -128,14 +139,14 @@ def test_features_have_the_order_of_the_columns(tmp_path):
         ),
         tmp_path,
     )
-    x = Encoding.fit([party]).encode(party)[0]
+    x = fit([party]).encode(party)[0]
     assert x[:, :2].tolist() == [[at / 2, -1.0 - at] for at in range(8)]
     assert x.shape == (8, 3)
 
 
 def test_a_sparse_column_makes_all_features_sparse(tmp_path):
     party = read(graph_draft(), tmp_path)
-    x = Encoding.fit([party]).encode(party)[0]
+    x = fit([party]).encode(party)[0]
     assert is_sparse(x)
     assert x.shape == (8, 1 + 2 + 2 + 5)
     age = np.array([3 * at % 7 for at in range(8)], dtype=np.float64)
@@ -181,3 +192,14 @@ def test_undeclared_category_is_structural_as_a_whole_or_not_at_all():
     assert _structural("x", Category(values=["a", "b"], structural=[1]), 2).tolist() == [False, True]
     with pytest.raises(IsthmusError, match="set structural = true or false"):
         _structural("x", Category(structural=[1]), 3)
+
+
+@pytest.mark.parametrize("parties", [1, 2, 3, 5, 8, 13])
+def test_totals_have_the_bits_that_a_federation_gets(parties):
+    """Added one after the other, these numbers have others."""
+    numbers = [
+        torch.tensor(1.0 + 1e16 * (at % 4 == 0) - 1e16 * (at % 4 == 2), dtype=torch.float64) for at in range(parties)
+    ]
+    replies = [Reply.of_one(str(at), {"sum": number}) for at, number in enumerate(numbers)]
+    due = PlainTotal(replies, positions_of([str(at) for at in range(parties)])).sum("sum")
+    assert torch.equal(add_totals([{"sum": number} for number in numbers])["sum"], due)

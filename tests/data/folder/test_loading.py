@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.data.folder.loading import build_parties, check_folders, find_folders, read_folders
+from isthmus.data.folder.loading import check_folders, find_folders, read_folders
 from isthmus.data.folder.settings import FILE
 from isthmus.data.folder.table import EDGES, NODES
 from isthmus.data.ids import uniform
 from isthmus.data.party import SPLITS
 from isthmus.errors import IsthmusError
-from party_folders import Draft, collection_draft, graph_draft, lines, two_drafts
+from party_folders import Draft, collection_draft, graph_draft, lines, load_folders, two_drafts
 
 KEY = b"k" * 32
 
@@ -30,7 +30,7 @@ def reports(root: Path, key=None) -> dict[str, list[str]]:
 
 
 def load(root: Path, seed=0, train=0.6, val=0.2, key=None):
-    return build_parties(read_folders(root, key)[0], seed=seed, train=train, val=val, key=key)
+    return list(load_folders(root, key, seed=seed, train=train, val=val).parties)
 
 
 # ---- which folders

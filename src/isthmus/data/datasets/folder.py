@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from isthmus.data.folder.loading import build_parties, read_folders
+from isthmus.data.datasets.apart import Loader, Moderator, PartyData
+from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
+from isthmus.data.folder.loading import accept, build_party, find_folders
+from isthmus.data.folder.reading import check_folder, outline
 from isthmus.data.ids import read_key
-from isthmus.data.pool import DataSet, Pool, Share
+from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
 
 
-class PartyFolders(DataSet):
+class PartyFolders(PartyData):
     """Parties from their own files: one party folder, or a folder of party folders."""
 
     name: ClassVar[str] = "folder"
@@ -25,13 +29,47 @@ class PartyFolders(DataSet):
     val: Share = 0.2
     """Share of the labelled items to validate on, for parties whose files have no split; the rest is for testing."""
 
-    def load(self, seed: int) -> Pool:
+    def party_sizes(self) -> Sequence[int]:
+        return [_bytes(folder) for folder in find_folders(_expanded(self.path))]
+
+    def loader(self, chosen: Sequence[int], seed: int) -> Loader:
+        """Read folders, count what the encoding depends on in two steps, and encode the features.
+
+        The split depends only on the seed and an item's id, so an item that two parties hold is in the same split.
+        """
         key = None if self.key is None else read_key(_expanded(self.key))
-        contents, note = read_folders(_expanded(self.path), key)
-        parties = build_parties(contents, seed=seed, train=self.train, val=self.val, key=key)
+        folders = find_folders(_expanded(self.path))
+        checked = [(folders[at], *check_folder(folders[at], key)) for at in chosen]
+        yield [(folder, outline(contents), problems) for folder, contents, problems in checked]
+        read = [contents for _, contents, _ in checked if contents is not None]
+        columns = read[0].settings.feature_columns()
+        first = yield [{name: first_totals(name, each, own, key) for name, each in columns.items()} for own in read]
+        second = yield [
+            {name: second_totals(name, each, own, first[name]) for name, each in columns.items()} for own in read
+        ]
+        encoding = Encoding(columns, {name: {**first[name], **second[name]} for name in columns})
+        return [build_party(each, encoding, seed=seed, train=self.train, val=self.val, key=key) for each in read]
+
+    def moderator(self) -> Moderator:
+        introduced = yield None
+        contents, note = accept(_expanded(self.path), introduced)
         settings = contents[0].settings
+        columns = settings.feature_columns()
+        firsts = yield None
+        first = {name: add_totals([own[name] for own in firsts]) for name in columns}
+        seconds = yield first
+        parties = yield {name: add_totals([own[name] for own in seconds]) for name in columns}
         labels = tuple(settings.labels or settings.tasks or ())
         return Pool(None, settings.outputs, parties=tuple(parties), note=note, labels=labels)
+
+
+def _bytes(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    except OSError as error:
+        raise IsthmusError(
+            f"cannot read {folder}: {error.strerror or error}; give a folder that can be read"
+        ) from error
 
 
 def _expanded(path: str) -> Path:

@@ -1,7 +1,9 @@
-"""Generated shops: a graph of any size, written party after party into mapped files."""
+"""Generated shops: a graph of any size, each party in mapped files of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -12,11 +14,12 @@ from torch_geometric.data import Data
 
 from isthmus.data.cache import digest
 from isthmus.data.datasets import generated
+from isthmus.data.datasets.apart import Loader, Moderator, PartyData
 from isthmus.data.datasets.generated import PairSampler
 from isthmus.data.mapped import Arrays, cached
 from isthmus.data.matrices import Floats, Ints
 from isthmus.data.party import SPLITS, Border, Party
-from isthmus.data.pool import DataSet, Pool, Share, numpy_generator, split_by_share
+from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
 
 DRAWN = 1 << 20
 """Pairs that are drawn together."""
@@ -24,12 +27,17 @@ ATTEMPTS = 20
 """How often repeated pairs are drawn again, until at most one of a thousand is missing."""
 
 
-class Shops(DataSet):
+class Shops(PartyData):
     """Products of several shops, joined where they are bought together; the class is a product's category.
 
-    Like `banks`, but for graphs that memory need not hold: each shop's products and pairs are drawn in turn, then the
-    pairs across shops, and all go to memory-mapped files in the cache. Few products are in most pairs.
-    Features alone say little about the category; those of products bought together say more.
+    Like `banks`, but for graphs that memory need not hold, in memory-mapped files in the cache: first what products
+    there are and the pairs across shops, then for each shop the features of its products and its own pairs. Few
+    products are in most pairs. Features alone say little about the category; those of products bought together say
+    more.
+
+    >>> pool = Shops(parties=3, nodes=60, degree=4).load(seed=0)
+    >>> [party.name for party in pool.parties], pool.party.nodes
+    (['shop-0', 'shop-1', 'shop-2'], 60)
     """
 
     name: ClassVar[str] = "shops"
@@ -59,60 +67,78 @@ class Shops(DataSet):
     val: Share = 0.05
     """Share of each shop's products to validate on; the rest is for testing."""
 
-    def load(self, seed: int) -> Pool:
-        """The shops as parties.
-
-        >>> pool = Shops(parties=3, nodes=60, degree=4).load(seed=0)
-        >>> [party.name for party in pool.parties], pool.party.nodes
-        (['shop-0', 'shop-1', 'shop-2'], 60)
-        """
+    def party_sizes(self) -> Sequence[int]:
         if self.nodes < self.parties:
             raise self.error(f"{self.nodes} nodes are too few for {self.parties} parties: ask for more nodes")
-        found = cached(f"shops-{digest(self.model_dump(), seed)}", lambda arrays: self._write(arrays, seed))
+        return [1] * self.parties
+
+    def loader(self, chosen: Sequence[int], seed: int) -> Loader:
+        yield from ()  # there is nothing to settle
+        key = digest(self.model_dump(), seed)
+        found = cached(f"shops-{key}", lambda arrays: self._write(arrays, seed))
         assert found is not None
-        arrays, sizes = found
-        first = np.cumsum([0, *sizes]).tolist()
-        y, split = arrays["y"], arrays["split"]
-        parties = [self._party(at, slice(*first[at : at + 2]), arrays, y, split) for at in range(self.parties)]
+        shared, (sizes, crossing) = found
+        first, begin = np.cumsum([0, *sizes]).tolist(), np.cumsum([0, *crossing]).tolist()
+        parties = []
+        for at in chosen:
+            own, across = slice(*first[at : at + 2]), slice(*begin[at : at + 2])
+            y, activity = shared["y"][own], shared["activity"][own]
+            write = partial(self._write_shop, at=at, y=y, activity=activity, seed=seed)
+            shop = cached(f"shop-{key}-{at}", write)
+            assert shop is not None
+            parties.append(self._party(at, own, across, shop[0], shared))
+        return parties
+
+    def moderator(self) -> Moderator:
+        parties = yield None
         return Pool(None, self.classes, parties=tuple(parties), note="Generated products and pairs; no real ones.")
 
-    def _party(self, at: int, own: slice, arrays: dict[str, Tensor], y: Tensor, split: Tensor) -> Party:
-        graph = Data(
-            x=arrays[f"{at}-x"].view(-1, self.features), edge_index=arrays[f"{at}-edges"].view(2, -1), y=y[own]
-        )
+    def _party(self, at: int, own: slice, across: slice, shop: dict[str, Tensor], shared: dict[str, Tensor]) -> Party:
+        graph = Data(x=shop["x"].view(-1, self.features), edge_index=shop["edges"].view(2, -1), y=shared["y"][own])
         owners = tuple(f"shop-{other}" for other in range(self.parties) if other != at)
-        border = Border(arrays[f"{at}-inner"], arrays[f"{at}-outer"], arrays[f"{at}-owner"], owners)
-        masks = {name: split[own] == value for value, name in enumerate(SPLITS)}
+        inner, outer, owner = (shared[name][across] for name in ("inner", "outer", "owner"))
+        border = Border(inner, outer, owner, owners)
+        masks = {name: shared["split"][own] == value for value, name in enumerate(SPLITS)}
         ids = torch.arange(own.start, own.stop)
         return Party(f"shop-{at}", graph, "node", ids=ids, border=border, pairs=None, **masks)
 
-    def _write(self, arrays: Arrays, seed: int) -> list[int]:
-        """Write all parties and return their numbers of nodes. Nodes are numbered party after party."""
+    def _write(self, arrays: Arrays, seed: int) -> tuple[list[int], list[int]]:
+        """Write what depends on all shops, and return the numbers of nodes and of edges across, by shop.
+
+        Nodes are numbered party after party.
+        """
         generator = numpy_generator(seed, "shops")
         owner = np.sort(generated.draw_owners(self.nodes, self.parties, generator))
-        sizes: list[int] = np.bincount(owner).tolist()
+        sizes = np.bincount(owner)
         y = generated.draw_kinds(owner, self.parties, self.classes, self.skew, generator)
         activity = generated.draw_activities(self.nodes, self.tail, generator)
         masks = split_by_share(torch.from_numpy(owner), self.train, self.val, numpy_generator(seed, "split"))
         arrays.series("y", np.int64).append(y)
+        arrays.series("activity", np.float64).append(activity)
         arrays.series("split", np.int8).append(sum(at * masks[name].numpy() for at, name in enumerate(SPLITS)))
-        means = generated.draw_means(self.classes, self.features, generator)
-        wanted = self.nodes * self.degree / 2
-        across = round(wanted * self.cross) if self.parties > 1 else 0
-        first = 0
-        for at, size in enumerate(sizes):
-            own = slice(first, first + size)
-            x = arrays.series(f"{at}-x", np.float32)
-            for rows in generated.noisy(means, y[own], self.noise, generator):
-                x.append(rows)
-            within = np.zeros(size, dtype=np.int64)
-            pairs = self._pairs(within, y[own], activity[own], round((wanted - across) * size / self.nodes), generator)
-            edges = arrays.series(f"{at}-edges", np.int64)
-            for ends in (pairs[0], pairs[1], pairs[1], pairs[0]):
-                edges.append(ends)
-            first += size
-        self._write_border(arrays, self._pairs(owner, y, activity, across, generator), owner, np.cumsum([0, *sizes]))
-        return sizes
+        pairs = self._pairs(owner, y, activity, self._wanted()[1], generator)
+        return sizes.tolist(), self._write_border(arrays, pairs, owner, np.cumsum([0, *sizes]))
+
+    def _write_shop(self, arrays: Arrays, at: int, y: Tensor, activity: Tensor, seed: int) -> int:
+        """Write the features and the pairs of one shop."""
+        means = generated.draw_means(self.classes, self.features, numpy_generator(seed, "shops, means"))
+        generator = numpy_generator(seed, f"shop {at}")
+        x = arrays.series("x", np.float32)
+        for block in generated.noisy(means, y.numpy(), self.noise, generator):
+            x.append(block)
+        within = np.zeros(y.numel(), dtype=np.int64)
+        wanted = round(self._wanted()[0] * y.numel() / self.nodes)
+        pairs = self._pairs(within, y.numpy(), activity.numpy(), wanted, generator)
+        edges = arrays.series("edges", np.int64)
+        for ends in (pairs[0], pairs[1], pairs[1], pairs[0]):
+            edges.append(ends)
+        return y.numel()
+
+    def _wanted(self) -> tuple[float, int]:
+        """How many pairs there are within shops, and across."""
+        pairs = self.nodes * self.degree / 2
+        across = round(pairs * self.cross) if self.parties > 1 else 0
+        return pairs - across, across
 
     def _pairs(self, owner: Ints, y: Ints, activity: Floats, wanted: int, generator: np.random.Generator) -> Ints:
         """Different pairs across parties, or within one if it has all nodes: `[2, pairs]`, the lower end first."""
@@ -130,13 +156,15 @@ class Shops(DataSet):
             keys = np.unique(np.concatenate(new))
         return np.stack(np.divmod(keys, y.size))
 
-    def _write_border(self, arrays: Arrays, pairs: Ints, owner: Ints, first: Ints) -> None:
-        """Write the pairs across parties, for each of the two."""
+    def _write_border(self, arrays: Arrays, pairs: Ints, owner: Ints, first: Ints) -> list[int]:
+        """Write the pairs across parties, for each of the two, and return how many each party has."""
         inner, outer = np.concatenate([pairs, pairs[::-1]], axis=1)
         order = np.argsort(owner[inner], kind="stable")
-        ends = np.cumsum(np.bincount(owner[inner], minlength=self.parties))
-        for at, mine in enumerate(np.split(order, ends[:-1])):
+        counts: list[int] = np.bincount(owner[inner], minlength=self.parties).tolist()
+        written = {name: arrays.series(name, np.int64) for name in ("inner", "outer", "owner")}
+        for at, mine in enumerate(np.split(order, np.cumsum(counts)[:-1])):
             other = owner[outer[mine]]
-            arrays.series(f"{at}-inner", np.int64).append(inner[mine] - first[at])
-            arrays.series(f"{at}-outer", np.int64).append(outer[mine])
-            arrays.series(f"{at}-owner", np.int64).append(other - (other > at))  # counted without the party itself
+            written["inner"].append(inner[mine] - first[at])
+            written["outer"].append(outer[mine])
+            written["owner"].append(other - (other > at))  # counted without the party itself
+        return counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -31,20 +31,6 @@ class Encoding:
 
     columns: dict[str, Column]
     totals: dict[str, Totals] = field(default_factory=dict)
-
-    @classmethod
-    def fit(cls, parties: Sequence[Contents], key: bytes | None = None) -> Encoding:
-        """Return the encoding for these parties.
-
-        Each party computes sums over its own rows in two steps: first for means, then for deviations from the means.
-        """
-        columns = parties[0].settings.feature_columns()
-        totals = {}
-        for name, column in columns.items():
-            first = add_totals(first_totals(name, column, party, key) for party in parties)
-            second = add_totals(second_totals(name, column, party, first) for party in parties)
-            totals[name] = {**first, **second}
-        return cls(columns, totals)
 
     def encode(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
         """Return a party's features and, in ascending order, the positions of those that are computed from the edges.
@@ -149,8 +135,10 @@ def _structural(name: str, column: Column, width: int) -> Tensor:
     return torch.isin(torch.arange(width), torch.tensor(column.structural, dtype=torch.long))
 
 
-def add_totals(totals: Iterable[Totals]) -> Totals:
+def add_totals(totals: Sequence[Totals]) -> Totals:
     """Add up the totals of several parties; totals with `ids` are added row by row, for every id that occurs.
+
+    Numbers are added as in a federation, two by two (see `federation.sums`), so that both get the same bits.
 
     >>> first = {"ids": torch.tensor([3, 9]), "counts": torch.tensor([1, 2])}
     >>> both = add_totals([first, {"ids": torch.tensor([9]), "counts": torch.tensor([5])}])
@@ -163,4 +151,10 @@ def add_totals(totals: Iterable[Totals]) -> Totals:
         keyed = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name != "ids"}
         sums = {name: value.new_zeros(ids.numel()).index_add(0, position, value) for name, value in keyed.items()}
         return {"ids": ids, **sums}
-    return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
+    while len(parts) > 1:
+        parts = [_add(*parts[at : at + 2]) for at in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _add(one: Totals, *other: Totals) -> Totals:
+    return {name: sum((each[name] for each in other), value) for name, value in one.items()}

@@ -48,7 +48,12 @@ def read_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], 
 
     A severe problem is an error.
     """
-    contents, problems = check_folders(path, key)
+    return accept(path, [(folder, *check_folder(folder, key)) for folder in find_folders(path)])
+
+
+def accept(path: Path, checked: Sequence[tuple[Path, Contents | None, list[Problem]]]) -> tuple[list[Contents], str]:
+    """As `read_folders`, of folders that are checked each for itself."""
+    contents, problems = _check_together(checked)
     severe = [(folder, problem) for folder, each in problems.items() for problem in each if problem.severe]
     if severe:
         folder, first = severe[0]
@@ -63,29 +68,25 @@ def read_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], 
 
 def check_folders(path: Path, key: bytes | None = None) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
     """Return the contents of all usable party folders at a path, and the problems of each, also with the others."""
-    checked = {folder: check_folder(folder, key) for folder in find_folders(path)}
-    usable = {folder: contents for folder, (contents, _) in checked.items() if contents is not None}
+    return _check_together([(folder, *check_folder(folder, key)) for folder in find_folders(path)])
+
+
+def _check_together(
+    checked: Sequence[tuple[Path, Contents | None, list[Problem]]],
+) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
+    usable = {folder: contents for folder, contents, _ in checked if contents is not None}
     more = _problems_between(usable)
-    return usable, {folder: [*problems, *more.get(folder, [])] for folder, (_, problems) in checked.items()}
-
-
-def build_parties(
-    contents: Sequence[Contents], *, seed: int, train: float, val: float, key: bytes | None = None
-) -> list[Party]:
-    """Return the parties, with their features in one encoding.
-
-    Arguments:
-        train, val: shares of the labelled items, for parties whose files have no split; the rest is for testing. The
-            split depends only on the seed and the item's id, so an item that two parties hold is in the same split.
-    """
-    encoding = Encoding.fit(contents, key)
-    return [build_party(each, encoding, seed=seed, train=train, val=val, key=key) for each in contents]
+    return usable, {folder: [*problems, *more.get(folder, [])] for folder, _, problems in checked}
 
 
 def build_party(
     contents: Contents, encoding: Encoding, *, seed: int, train: float, val: float, key: bytes | None = None
 ) -> Party:
-    """Return one party; see `build_parties`."""
+    """Return one party.
+
+    Arguments:
+        train, val: shares of the labelled items, where the files have no split; the rest is for testing.
+    """
     x, structural = encoding.encode(contents, key)
     splits = _splits(contents, seed, train, val)
     graph = Data(x=x, edge_index=contents.edge_index, edge_weight=contents.edge_weight, y=contents.y)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,13 @@ class Contents:
         counts += [f"{int(self.labelled.sum()):,} labelled"]
         counts += [f"{int(mask.sum()):,} in {split}" for split, mask in (self.splits or {}).items()]
         return ", ".join(counts)
+
+
+def outline(contents: Contents | None) -> Contents | None:
+    """The contents without features and edges, which is enough to compare parties with each other."""
+    if contents is None:
+        return None
+    return replace(contents, features=None, x=None, edge_index=contents.edge_index[:, :0], edge_weight=None, batch=None)
 
 
 def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | None, list[Problem]]:
