@@ -37,6 +37,8 @@ NODES = 20
 WORKERS = (0, 1, 2, 3)
 """0 stands for one process without Ray."""
 WARM_UP = 2
+FEW, MANY, MANY_ROUNDS = 100, 100_000, 3
+"""Below the first, four times as many rounds; from the second on, fewer of them, and one turn."""
 MESSAGES = 300
 """Parties of which nearly each has a message for each other one."""
 
@@ -166,7 +168,12 @@ def measure(parties: int, method: str, rounds: int, repeats: int) -> list[dict[s
     rows = []
     for workers in known:
         over = statistics.median(turn[workers]["ms"] - turn[0]["ms"] for turn in turns)
-        row = {"parties": parties, "workers": workers, "ms": middle(workers, "ms"), "over_ms": over if workers else None}
+        row = {
+            "parties": parties,
+            "workers": workers,
+            "ms": middle(workers, "ms"),
+            "over_ms": over if workers else None,
+        }
         row |= {"ratio": statistics.median(turn[workers]["ms"] / turn[0]["ms"] for turn in turns) if workers else None}
         row |= {name: middle(workers, name) for name in ("first_s", "ship_s", "kb", "driver_mb", "worker_mb")}
         rows.append({name: value if value is None else round(value, 3) for name, value in row.items()})
@@ -223,13 +230,15 @@ def main() -> None:
         return
     import ray
 
-    rows = [
-        row for parties in options.parties for row in measure(parties, "fedavg", options.rounds, options.repeats)
-    ]
+    rows = []
+    for parties in options.parties:
+        few, many = parties < FEW, parties >= MANY
+        rounds = 4 * options.rounds if few else MANY_ROUNDS if many else options.rounds
+        rows += measure(parties, "fedavg", rounds, 1 if many else options.repeats)
     letters = measure(MESSAGES, "fedcog", 3, options.repeats)
     figures = {**origin(torch, ray), "rounds": options.rounds, "rows": rows, "letters": letters}
     titles = (
-        f"FedAvg, generated banks with {NODES} nodes per party, GCN 64, {options.rounds} rounds",
+        f"FedAvg, generated banks with {NODES} nodes per party, GCN 64; medians of {options.repeats} turns, of 100,000 parties one",
         f"FedCog, {MESSAGES} such parties, SGC: the first round has the set-up, in which parties send each other "
         "diffused features",
     )

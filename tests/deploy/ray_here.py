@@ -10,6 +10,16 @@ from typing import Any
 
 from ray import exceptions
 
+from isthmus.deploy import cluster as module
+
+
+def stand_in(patch: Any, **options: Any) -> RayHere:
+    """Put Ray in this process in place of Ray."""
+    ray = RayHere(**options)
+    patch.setattr(module, "ray", ray)
+    patch.setattr(module, "gc", SimpleNamespace(unfreeze=lambda: None, collect=lambda: None, freeze=lambda: None))
+    return ray
+
 
 @dataclass(frozen=True, eq=False)
 class Stored:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from ray import exceptions as failures
 from tests.deploy.federated_studies import study_of
-from tests.deploy.ray_here import Actor, RayHere
+from tests.deploy.ray_here import Actor, RayHere, Stored, stand_in
 
 from isthmus.deploy import cluster as module
 from isthmus.deploy.cluster import Cluster, split_evenly
@@ -25,9 +26,7 @@ EXACT = ("fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> RayHere:
-    ray = RayHere()
-    monkeypatch.setattr(module, "ray", ray)
-    return ray
+    return stand_in(monkeypatch)
 
 
 def assert_same(one: RunResult, other: RunResult, *, to_the_bit: bool = True) -> None:
@@ -237,3 +236,29 @@ def test_ranges_are_about_even(nodes: list[int], workers: int, due: list[int]) -
 def test_what_is_no_address_is_refused(here: RayHere, address: str) -> None:
     with pytest.raises(IsthmusError, match="is no address of a cluster: give HOST:PORT, or auto"):
         Cluster(address).__enter__()
+
+
+LOST = "The actor died. ModuleNotFoundError: No module named 'torch_geometric'"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (failures.RayTaskError("begin", "a traceback", IsthmusError("say this")), "say this"),
+        (failures.RuntimeEnvSetupError(LOST), "a worker has no package 'torch_geometric': install the same packages"),
+        (failures.GetTimeoutError("time is over"), "did not start 1 workers within 60 s: 3 of 3 cores are free"),
+        (failures.ObjectStoreFullError("full"), "Ray's object store is full: use more machines"),
+        (failures.OutOfMemoryError("killed"), "a worker was ended because memory ran out: use more machines"),
+        (failures.RayTaskError("handle", "", failures.ObjectLostError("ab", None, "")), "a worker is lost: "),
+    ],
+    ids=["its own error", "package", "cores", "store", "memory", "lost"],
+)
+def test_what_a_worker_reports_is_one_line(here: RayHere, error: Exception, line: str) -> None:
+    with pytest.raises(IsthmusError, match=line) as caught:
+        module.get([Stored(error=error)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_the_code_keeps_its_traceback(here: RayHere) -> None:
+    with pytest.raises(failures.RayTaskError, match="a traceback"):
+        module.get([Stored(error=failures.RayTaskError("handle", "a traceback", KeyError("x")))])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.deploy.federated_studies import study_of
-from tests.deploy.ray_here import Actor, RayHere
+from tests.deploy.ray_here import Actor, RayHere, stand_in
 from tests.deploy.test_cluster import assert_same, files, killing
 
 from isthmus.data.datasets import folder as folders
@@ -35,9 +35,7 @@ SETS = {
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RayHere:
     monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
-    ray = RayHere(cores=2)
-    monkeypatch.setattr(module, "ray", ray)
-    return ray
+    return stand_in(monkeypatch, cores=2)
 
 
 def five_folders(root: Path) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.deploy.test_cluster import assert_same, files
+from tests.deploy.test_cluster_data import five_folders
 
 from isthmus.deploy import cluster as module
 from isthmus.deploy.cluster import Cluster
@@ -74,6 +75,19 @@ def test_a_study_on_this_machine_is_that_of_one_process(study: Study, tmp_path: 
 
         run_study(study, tmp_path / "there", cluster=cluster, save_every=0.0, watcher=At(3, kill))
         run_study(study, tmp_path / "side", cluster=cluster, jobs=2)
+    assert files(tmp_path / "here") == files(tmp_path / "there") == files(tmp_path / "side")
+
+
+def test_folders_are_loaded_by_workers_from_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    five_folders(tmp_path / "banks")
+    monkeypatch.chdir(tmp_path)
+    study = Study.of(
+        {"data": {"name": "folder", "path": "banks"}, "methods": [{"name": "fedavg", "rounds": 3}], "seeds": [0, 1]}
+    )
+    run_study(study, "here")
+    with Cluster(workers=2) as cluster:
+        run_study(study, "there", cluster=cluster)
+        run_study(study, "side", cluster=cluster, jobs=2)
     assert files(tmp_path / "here") == files(tmp_path / "there") == files(tmp_path / "side")
 
 

@@ -10,7 +10,7 @@ import torch
 from at_parties import transport_of
 from scripted import NAMES, bits, number, site_of, small_parties
 from tests.deploy.federated_studies import study_of
-from tests.deploy.ray_here import RayHere
+from tests.deploy.ray_here import stand_in
 
 from helpers import CLASSES
 from isthmus.data.partition import Partition
@@ -28,7 +28,7 @@ Script = Callable[[Site, Any], Any]
 
 @pytest.fixture(autouse=True)
 def ray_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "ray", RayHere(cores=2))
+    stand_in(monkeypatch, cores=2)
 
 
 def to_workers(script: Script) -> Transport:

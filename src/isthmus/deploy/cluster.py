@@ -8,6 +8,7 @@ store. The machines of a cluster have one owner and hide nothing from each other
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import logging
@@ -31,6 +32,7 @@ from torch import Tensor
 from isthmus.data.datasets.apart import moderate, say
 from isthmus.data.datasets.public import data_root
 from isthmus.data.party import Party
+from isthmus.deploy.parcels import Parcel, open_parties, pack_parties
 from isthmus.errors import IsthmusError, ignore_library_warnings, missing_extra
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
@@ -151,10 +153,10 @@ class Cluster:
         elif self._held is not loaded:
             shares = split_evenly([party.nodes for party in loaded.parties], self.cores())
             self._start(len(shares), on_gpu=_on_gpu(study))
-            self._hold([[loaded.parties[at] for at in share] for share in shares], loaded, shares)
+            self._hold([pack_parties([loaded.parties[at] for at in share]) for share in shares], loaded, shares)
         return self.workers, self._names
 
-    def _hold(self, parties: Sequence[list[Party] | None], loaded: Loaded, shares: Sequence[range]) -> None:
+    def _hold(self, parties: Sequence[Parcel | None], loaded: Loaded, shares: Sequence[range]) -> None:
         """Let each worker hold its parties, or those that it has loaded."""
         self._names = [tuple(loaded.parties[at].name for at in share) for share in shares]
         get([worker.hold.remote(own, self._names) for worker, own in zip(self.workers, parties, strict=True)])
@@ -299,7 +301,7 @@ class Worker:
             return [party.outline() for party in self.parties]
         return said
 
-    def hold(self, parties: Sequence[Party] | None, names: Sequence[Sequence[str]]) -> None:
+    def hold(self, parties: Parcel | None, names: Sequence[Sequence[str]]) -> None:
         """Hold parties for the runs that follow.
 
         Arguments:
@@ -307,10 +309,13 @@ class Worker:
             names: of the parties of every worker, in the federation's order.
         """
         if parties is not None:
-            self.parties = list(parties)
+            self.parties = open_parties(parties)
         self.names = tuple(party.name for party in self.parties)
         self.positions = positions_of([party for own in names for party in own])
         self._worker_of = {party: at for at, own in enumerate(names) for party in own}
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # looking for garbage among all these, and among what libraries made, takes a quarter of a second
 
     def begin(self, plan: Plan) -> None:
         """Begin a run."""
@@ -356,13 +361,13 @@ class Worker:
                 outlines.append({name: _outline(letter) for name, letter in letters.items()})
             reply.letters = outlines
         self._letters[action] = sent.pop(self._worker_of[self.names[0]], {})
-        return {at: ray.put(mail) for at, mail in sent.items()}
+        return {at: ray.put(Parcel.of(mail)) for at, mail in sent.items()}
 
-    def _collect(self, action: str, parcels: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    def _collect(self, action: str, parcels: Sequence[Parcel]) -> dict[str, Any]:
         """All letters to parties here, by addressee; of each the senders in the federation's order."""
         found: dict[str, dict[str, Any]] = {}
-        for parcel in (self._letters.pop(action, {}), *parcels):
-            for addressee, came in parcel.items():
+        for mail in (self._letters.pop(action, {}), *(parcel.open() for parcel in parcels)):
+            for addressee, came in mail.items():
                 found.setdefault(addressee, {}).update(came)
         return {to: dict(sorted(came.items(), key=lambda each: self.positions[each[0]])) for to, came in found.items()}
 
@@ -574,7 +579,7 @@ def _to_array(tensor: Tensor) -> tuple[Any, ...]:
         return tensor.crow_indices(), tensor.col_indices(), tensor.values(), tuple(tensor.shape)
     shape = tuple(tensor.shape)
     if tensor.numel() and not any(tensor.stride()):  # one number, repeated
-        tensor = tensor[(slice(0, 1),) * tensor.dim()]
+        tensor = tensor[(0,) * tensor.dim()].clone().reshape(1)
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy(), tensor.dtype, shape
 
@@ -584,6 +589,8 @@ def _from_array(parts: tuple[Any, ...]) -> Tensor:
     if len(parts) == 4:
         return torch.sparse_csr_tensor(*parts[:3], size=parts[3])
     data, dtype, shape = parts
+    if not data.size:
+        return torch.empty(shape, dtype=dtype)
     flat = torch.from_numpy(data.copy()).view(dtype)
     return flat.view(shape) if flat.numel() == math.prod(shape) else flat.expand(shape)
 

@@ -164,8 +164,21 @@ def size(payload: Payload | Sealed) -> int:
     """Return the length of `encode(payload)` without encoding the data."""
     if isinstance(payload, Sealed):
         return payload.inside
-    signature = tuple((name, t.dtype, tuple(t.shape)) for name, t in _tensors(payload, copy=False))
-    return len(_header(signature)[0]) + sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in signature)
+    signature, data = [], 0
+    for at, (name, value) in enumerate(flatten(payload)):  # as `_tensors`, without making tensors
+        _check_kind(name, value)
+        if isinstance(value, Tensor):
+            kind, dtype, shape = "tensor", value.dtype, tuple(value.shape)
+            data += value.nbytes
+        elif isinstance(value, str):
+            kind, dtype, shape = "text", torch.uint8, (len(value.encode()) + 1,)
+            data += shape[0]
+        else:
+            kind, dtype = _SCALARS[type(value)]
+            shape = ()
+            data += dtype.itemsize
+        signature.append((f"{at}:{kind}:{name}", dtype, shape))
+    return len(_header(tuple(signature))[0]) + data
 
 
 def describe(payload: Payload | Sealed) -> str:
@@ -178,12 +191,12 @@ def describe(payload: Payload | Sealed) -> str:
     return ", ".join(parts)
 
 
-def _tensors(payload: Payload, copy: bool = True) -> Iterator[tuple[str, Tensor]]:
+def _tensors(payload: Payload) -> Iterator[tuple[str, Tensor]]:
     # safetensors sorts by name; a number in front keeps the order in which the fields were given
     for at, (name, value) in enumerate(flatten(payload)):
         _check_kind(name, value)
         if isinstance(value, Tensor):
-            yield f"{at}:tensor:{name}", value.detach().cpu().resolve_neg().contiguous() if copy else value
+            yield f"{at}:tensor:{name}", value.detach().cpu().resolve_neg().contiguous()
         elif isinstance(value, str):
             yield f"{at}:text:{name}", torch.frombuffer(bytearray(value.encode() + b"\0"), dtype=torch.uint8)
         else:
