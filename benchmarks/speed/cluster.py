@@ -167,14 +167,9 @@ def measure(parties: int, method: str, rounds: int, repeats: int) -> list[dict[s
 
     rows = []
     for workers in known:
-        over = statistics.median(turn[workers]["ms"] - turn[0]["ms"] for turn in turns)
-        row = {
-            "parties": parties,
-            "workers": workers,
-            "ms": middle(workers, "ms"),
-            "over_ms": over if workers else None,
-        }
-        row |= {"ratio": statistics.median(turn[workers]["ms"] / turn[0]["ms"] for turn in turns) if workers else None}
+        row: dict[str, Any] = {"parties": parties, "workers": workers, "ms": middle(workers, "ms")}
+        row["over_ms"] = statistics.median(turn[workers]["ms"] - turn[0]["ms"] for turn in turns) if workers else None
+        row["ratio"] = statistics.median(turn[workers]["ms"] / turn[0]["ms"] for turn in turns) if workers else None
         row |= {name: middle(workers, name) for name in ("first_s", "ship_s", "kb", "driver_mb", "worker_mb")}
         rows.append({name: value if value is None else round(value, 3) for name, value in row.items()})
     return rows
@@ -238,7 +233,8 @@ def main() -> None:
     letters = measure(MESSAGES, "fedcog", 3, options.repeats)
     figures = {**origin(torch, ray), "rounds": options.rounds, "rows": rows, "letters": letters}
     titles = (
-        f"FedAvg, generated banks with {NODES} nodes per party, GCN 64; medians of {options.repeats} turns, of 100,000 parties one",
+        f"FedAvg, generated banks with {NODES} nodes per party, GCN 64; medians of {options.repeats} turns, "
+        "of 100,000 parties one",
         f"FedCog, {MESSAGES} such parties, SGC: the first round has the set-up, in which parties send each other "
         "diffused features",
     )
