@@ -238,6 +238,20 @@ def test_what_is_no_address_is_refused(here: RayHere, address: str) -> None:
         Cluster(address).__enter__()
 
 
+@pytest.mark.parametrize("known", ["127.0.0.1:9", None], ids=["one that has ended", "none"])
+def test_no_cluster_on_this_machine_is_one_line(
+    here: RayHere, known: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(address: str, folder: None) -> str:
+        if known is None:
+            raise ConnectionError("Could not find any running Ray instance.")
+        return known
+
+    monkeypatch.setattr(module, "find_here", find)
+    with pytest.raises(IsthmusError, match="^no cluster answers at 'auto': is ray start running there"):
+        Cluster("auto").__enter__()
+
+
 LOST = "The actor died. ModuleNotFoundError: No module named 'torch_geometric'"
 
 

@@ -50,9 +50,11 @@ from isthmus.study.setup import extended, module_for
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
+os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # else Ray tries a quarter of an hour to find one that ended
 try:
     import ray
     from ray import exceptions as failures
+    from ray._private.services import get_ray_address_from_environment as find_here
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
     raise missing_extra("ray", "ray", "a cluster") from error
@@ -98,8 +100,7 @@ class Cluster:
             _guard()
             options |= {"address": "local", "include_dashboard": False, "num_cpus": self.most or None}
         else:
-            _knock(self.address)
-            options["address"] = self.address
+            options["address"] = _knock(self.address)
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
             ray.init(**options)
@@ -651,17 +652,22 @@ def _guard() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def _knock(address: str) -> None:
-    """See whether anything listens there; Ray itself would try for minutes."""
+def _knock(address: str) -> str:
+    """See whether anything listens there, and return the address; Ray itself would try for minutes."""
+    found = address
     if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
+        try:
+            found = str(find_here("auto", None))
+        except ConnectionError as error:
+            raise IsthmusError(_why_not_connected(address, error)) from error
+    host, _, port = found.rpartition(":")
     if not host or "/" in host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
         raise IsthmusError(f"'{address}' is no address of a cluster: give HOST:PORT, or auto for that of this machine")
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCKS_FOR).close()
     except OSError as error:
         raise IsthmusError(_why_not_connected(address, error)) from error
+    return found
 
 
 def _why_not_connected(address: str | None, error: Exception) -> str:
