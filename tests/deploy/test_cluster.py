@@ -248,7 +248,7 @@ def test_no_cluster_on_this_machine_is_one_line(
         return known
 
     monkeypatch.setattr(module, "find_here", find)
-    with pytest.raises(IsthmusError, match="^no cluster answers at 'auto': is ray start running there"):
+    with pytest.raises(IsthmusError, match=r"^no cluster answers at 'auto': is ray start running there"):
         Cluster("auto").__enter__()
 
 
