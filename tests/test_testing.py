@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
@@ -26,7 +26,7 @@ class Mine(FedAvg):
     name = ""
 
     class AtParty(FedAvg.AtParty):
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             self.model.load(request["weights"])
             self.method.local.fit(self, self.loss)
@@ -110,7 +110,7 @@ class HidesNaN(Mine):
 
 class HidesErrors(Mine):
     class AtParty(Mine.AtParty):
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             try:
                 return super().train(request)

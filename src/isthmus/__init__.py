@@ -34,7 +34,7 @@ _MODULES = {
     "Learning": "isthmus.methods.base",
     "LocalTraining": "isthmus.methods.training",
     "Site": "isthmus.federation.site",
-    "action": "isthmus.federation.site",
+    "action": "isthmus.federation.actions",
     "Answer": "isthmus.federation.answers",
     "Mail": "isthmus.federation.answers",
     "Federation": "isthmus.federation.verbs",
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from isthmus.data.party import Party as Party
     from isthmus.data.pool import DataSet as DataSet
     from isthmus.errors import IsthmusError as IsthmusError
+    from isthmus.federation.actions import action as action
     from isthmus.federation.answers import Answer as Answer
     from isthmus.federation.answers import Mail as Mail
     from isthmus.federation.models import Group as Group
     from isthmus.federation.models import Models as Models
     from isthmus.federation.site import Site as Site
-    from isthmus.federation.site import action as action
     from isthmus.federation.transport import Each as Each
     from isthmus.federation.verbs import Federation as Federation
     from isthmus.methods.base import Averaging as Averaging

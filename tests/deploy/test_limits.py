@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from isthmus.data.folder.limits import Limits
-from isthmus.deploy.limits import SET_UP, limit_problems
-from isthmus.deploy.setup import SetUpHandler
+from isthmus.deploy.limits import limit_problems
+from isthmus.deploy.setup import SET_UP, SetUpHandler
 
 
 def test_limits_may_name_actions_of_any_method_and_of_the_set_up() -> None:
-    names = ["introduce", "train", "total:train", "propagate", "exchange:propagate"]
+    names = ["introduce", "train", "propagate"]
     assert limit_problems(Limits()) == []
     assert limit_problems(Limits(actions=names, methods=["fedavg"], totals=["masks", "none"])) == []
 
@@ -22,8 +22,8 @@ def test_limits_may_name_actions_of_any_method_and_of_the_set_up() -> None:
     [
         ({"methods": ["fedavg", "fedvag"]}, "limits.methods: unknown name 'fedvag': did you mean 'fedavg'?"),
         ({"totals": ["mask"]}, "limits.totals: unknown name 'mask': did you mean 'masks'?"),
-        ({"actions": ["evalute"]}, "limits.actions: unknown action 'evalute': did you mean 'evaluate'?"),
-        ({"actions": ["tell:train"]}, "limits.actions: unknown action 'tell:train': did you mean 'train'?"),
+        ({"actions": ["evalute"]}, "limits.actions: unknown name 'evalute': did you mean 'evaluate'?"),
+        ({"actions": ["total:train"]}, "limits.actions: unknown name 'total:train': did you mean 'train'?"),
     ],
 )
 def test_unknown_name_is_a_problem_of_party_toml(limits: dict[str, Any], text: str) -> None:

@@ -118,11 +118,3 @@ def test_a_party_may_ask_for_protected_totals(tmp_path: Path) -> None:
         federated(study, tmp_path)
     masked = study.model_copy(update={"protect": Protect.read({"total": "masks"}, "protect")})
     assert federated(masked, tmp_path).runs[0].rounds == 3
-
-
-def test_a_party_may_allow_an_action_for_totals_alone(tmp_path: Path) -> None:
-    study = at_folders(study_of("fedavg", training={"rounds": 2, "quorum": 0.5}), tmp_path / "data")
-    with_limits(tmp_path / "data", 'actions = ["introduce", "encode", "total:train", "ask:evaluate"]')
-    run = federated(study, tmp_path).runs[0]
-    failed = {row["action"] for row in run.ledger.rows() if row["status"] == "failed"}
-    assert failed == {"evaluate"}

@@ -171,7 +171,7 @@ def test_messages_to_others_leave_by_exchange_alone(tmp_path: Path) -> None:
     def lying(to: str, message: Message) -> Message | str | None:
         return members[to].handle({**message, "verb": "total"}) if message.get("verb") == "exchange" else None
 
-    with pytest.raises(IsthmusError, match="is not answered by 'total'"):
+    with pytest.raises(IsthmusError, match="'propagate' is answered by exchange, not by total"):
         coordinate(study, ByHand(members, lying), "s", tmp_path / "server")
 
 

@@ -12,9 +12,10 @@ from torch_geometric import nn as gnn
 from helpers import CLASSES, FEATURES, make_node_parties
 from isthmus.data.party import Party
 from isthmus.federation import wire
+from isthmus.federation.actions import Binding, action
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.tasks.classification import NodeClassification
@@ -36,9 +37,18 @@ class Scripted(Method):
     class AtParty(Site):
         method: Scripted
 
-        @action
+        def binding(self, name: str) -> Binding:
+            return AnyCall(()) if name == "say" else super().binding(name)
+
+        @action("ask", "total", "exchange")
         def say(self, request: wire.Payload) -> Any:
             return self.method.script(self, request)
+
+
+class AnyCall(Binding):
+    """Permits every call."""
+
+    def permit(self, action: str, verb: str, to: str) -> None: ...
 
 
 def small_parties() -> tuple[Party, ...]:

@@ -12,9 +12,10 @@ from scripted import NAMES, bits, federation_of, number, site_of, small_parties
 
 from helpers import CLASSES, FEATURES, assert_close, make_graph_parties, make_node_parties
 from isthmus.errors import TooFewAnswers
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Reply
 from isthmus.federation.local import LocalTransport
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
@@ -81,7 +82,7 @@ class Poisoned(FedAvg):
     """party-1 answers NaN in round 2."""
 
     class AtParty(FedAvg.AtParty):
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             answer = super().train(request)
             if "party-1" not in self.cohort.names or self.answered[self.hosted.names.index("party-1")] != 3:

@@ -11,8 +11,9 @@ from scripted import NAMES, Scripted, bits, number, site_of, small_parties
 
 from helpers import CLASSES
 from isthmus.errors import IsthmusError, PartyFailed, PayloadError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.stacks import dense
 from isthmus.store import pack, unpack
@@ -22,7 +23,7 @@ from isthmus.store import pack, unpack
 
 def test_actions_are_the_marked_ones_and_those_of_the_base() -> None:
     class More(Scripted.AtParty):
-        @action
+        @action("ask")
         def more(self, request: Any) -> None: ...
 
         def helper(self) -> None: ...

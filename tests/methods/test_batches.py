@@ -14,7 +14,8 @@ from isthmus.data.neighbours import Neighbours
 from isthmus.data.partition.given import Given
 from isthmus.data.rows import sum_per_party
 from isthmus.errors import IsthmusError
-from isthmus.federation.site import Site, action
+from isthmus.federation.actions import action
+from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.methods.batches import ClusterBatches, read_neighbours
 from isthmus.methods.fedavg import FedAvg
@@ -52,7 +53,7 @@ class TrainingSite(Site):
     def loss(self, step):
         return self.task.loss(step) + sum_per_party(step.embedding.square().mean(1), step.sizes)
 
-    @action
+    @action("total")
     def train(self, request):
         self.model.load(request["weights"])
         loss = self.loss if self.embed else self.task.loss

@@ -13,8 +13,8 @@ from isthmus.data.datasets.banks import Banks
 from isthmus.data.partition.given import Given
 from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Total
-from isthmus.federation.site import action
 from isthmus.methods.base import State
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedgl import CLOSED, NONE, FedGL
@@ -342,7 +342,7 @@ def test_pseudo_labelled_nodes_count_for_nothing_in_a_mean_by_training_items():
 def test_a_party_that_failed_in_the_set_up_is_not_asked_again(side_by_side, monkeypatch):
     known = FedGL.AtParty.known
 
-    @action
+    @action("ask")
     def fail(site, request):
         if "party-1" in site.cohort.names:
             raise PartyFailed("party-1", "no disk")

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError, PartyFailed
-from isthmus.federation.site import action
+from isthmus.federation.actions import action
 from isthmus.methods.fgcl import FGCL, _differ, _drawn
 from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Encoder
@@ -159,7 +159,7 @@ def test_what_takes_no_part_counts_with_the_old_weights(double_precision, monkey
     parties = [doubled(party) for party in make_graph_parties()]
     train, trained = FGCL.AtParty.train, []
 
-    @action
+    @action("total")
     def watch(site, request):
         answer = train(site, request)
         trained.append(answer.fields["weights"])
@@ -280,7 +280,7 @@ def test_once_views_are_released_nothing_reads_the_edges(options):
 def test_a_round_without_anybody_who_released_is_passed_over(monkeypatch):
     protect = FGCL.AtParty.protect
 
-    @action
+    @action("ask")
     def fail(site, request):
         if set(site.cohort.names) & {"party-0", "party-1"}:
             raise PartyFailed(site.cohort.names[0], "no disk")
@@ -293,7 +293,7 @@ def test_a_round_without_anybody_who_released_is_passed_over(monkeypatch):
 def test_a_party_that_released_nothing_is_not_trained_on(monkeypatch):
     protect = FGCL.AtParty.protect
 
-    @action
+    @action("ask")
     def fail(site, request):
         if "party-1" in site.cohort.names:
             raise PartyFailed("party-1", "no disk")

@@ -6,7 +6,8 @@ from optimisers import OPTIMISERS
 from torch import nn
 
 from helpers import CLASSES, FEATURES, STEADY, assert_close, make_parties, plain_fit
-from isthmus.federation.site import Site, action
+from isthmus.federation.actions import action
+from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder, Gcn, Gin, Mlp
@@ -35,7 +36,7 @@ def build(encoder, level):
 
 
 class CountingSite(Site):
-    @action
+    @action("total")
     def train(self, request):
         self.model.load(request["weights"])
         self.steps = self.method.local.fit(self, self.task.loss)

@@ -19,10 +19,11 @@ from helpers import make_node_parties
 from isthmus import store
 from isthmus.data.party import pool_parties
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers, Total
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
@@ -55,7 +56,7 @@ class Scripted(Method):
     class AtParty(Site):
         method: Scripted
 
-        @action
+        @action("total")
         def evaluate(self, request: Payload) -> Answer:
             at = request["round"] - 1
             return Answer({"val": counts(self.method.val, at), "test": counts(self.method.test, at)})
@@ -231,7 +232,7 @@ class ScriptedErrors(Scripted):
     """Says in every round what its options tell it: the squared error of one item."""
 
     class AtParty(Scripted.AtParty):
-        @action
+        @action("total")
         def evaluate(self, request: Payload) -> Answer:
             squared = torch.tensor([float(self.method.val[request["round"] - 1])])
             sums = {"entries": torch.ones(1, dtype=torch.long), "squared": squared, "absolute": squared.sqrt()}

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
+from isthmus.federation.actions import Binding
 from isthmus.federation.answers import Reply, Total
 from isthmus.federation.checks import changed_fields
 from isthmus.federation.ledger import Verb
@@ -87,6 +88,8 @@ class InProcessPost(Post):
 
 class ActionHandler(Protocol):
     """Answers actions at a party: a method's `Site`, or `Introduction` during set-up."""
+
+    def binding(self, name: str) -> Binding: ...
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply: ...
 
@@ -154,8 +157,7 @@ class RemoteTransport(Transport):
 
     def send(self, command: Command) -> list[Reply]:
         if command.do == "answer":
-            assert command.verb is not None
-            return self._call(command.verb, command.action, command.payload, command.of)
+            return self._call(command)
         if command.do == "deliver":
             self._deliver(command)
         elif command.do == "save":  # every party saves its state on its own machine, under this mark
@@ -170,11 +172,13 @@ class RemoteTransport(Transport):
             raise IsthmusError(f"unknown command '{command.do}': run the same version of isthmus everywhere")
         return []
 
-    def _call(self, verb: Verb, action: str, request: wire.Payload | Each, of: Sequence[str]) -> list[Reply]:
+    def _call(self, command: Command) -> list[Reply]:
         self._readmit()
-        asked = [party for party in of if party not in self.absent]
+        action, verb, request = command.action, command.verb, command.payload
+        assert verb is not None
+        asked = [party for party in command.of if party not in self.absent]
         packed = pack_request(request, asked, self.limit)
-        head = {"do": "call", "verb": verb, "action": action, "under": len(asked)}
+        head = {"do": "call", "verb": verb, "action": action, "under": len(asked), "to": command.to}
         messages = {
             party: {**head, "request": {party: packed[party]} if isinstance(packed, dict) else packed}
             for party in asked
@@ -182,7 +186,7 @@ class RemoteTransport(Transport):
         replies = [self._reply(verb, party, action, reply) for party, reply in self._replies_to(messages).items()]
         if verb == "total":
             replies = [self._in_bounds(action, reply, request) for reply in _of_commonest_form(action, replies)]
-        unasked = self.unreachable([party for party in of if party not in asked])
+        unasked = self.unreachable([party for party in command.of if party not in asked])
         absent = {party: f"action '{action}', absent: {why}" for party, why in unasked.items()}
         return [*replies, Reply((), failures=absent)] if absent else replies
 
@@ -612,14 +616,20 @@ class PartySide(ABC):
         return {"answered": 0, **({} if self.channel is None else {"session": self.channel.session})}
 
     def _answer(self, handler: ActionHandler, message: Message) -> Message:
-        action, request = str(message["action"]), open_request(message["request"], self.limit)
+        action, verb, shield = str(message["action"]), str(message["verb"]), message.get("shield")
+        binding = handler.binding(action)
+        binding.permit(action, verb, str(message.get("to", "server") if shield is None else shield["to"]))
+        hidden = shield is not None if verb == "total" else self.protect.exchange == "sealed" and verb == "exchange"
+        binding.permit_disclosure(action, verb, int(message["under"]), protected=hidden)
+        request = open_request(message["request"], self.limit)
         if message["verb"] == "total" and self.guard is not None and "shield" not in message:
             raise IsthmusError(f"refused: totals of this run are protected, action '{action}' is not")
         reply = handler.answer(action, request, (self.name,))
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         if "shield" in message:
-            return {**self._close_part(action, reply, request, message), "answered": self._count_answered()}
+            closed = self._close_part(action, reply, request, message, binding.least)
+            return {**closed, "answered": self._count_answered()}
         packed = PackedReply.of(action, reply, self.limit)
         letters = [self._seal(action, each, own) for each, own in zip(packed.letters, reply.letters, strict=False)]
         return {
@@ -630,7 +640,9 @@ class PartySide(ABC):
             "answered": self._count_answered(),
         }
 
-    def _close_part(self, action: str, reply: Reply, request: wire.Payload | Each, message: Message) -> Message:
+    def _close_part(
+        self, action: str, reply: Reply, request: wire.Payload | Each, message: Message, least: int
+    ) -> Message:
         """Close a part of a protected sum, after the checks that nobody can make on a closed one."""
         if self.guard is None:
             raise IsthmusError(f"refused: totals of this run are not protected, action '{action}' is")
@@ -640,7 +652,7 @@ class PartySide(ABC):
             why = norm_problem(_fields_of(reply), request, self.norm)
         if why:
             raise IsthmusError(why.removeprefix(f"action '{action}', "))
-        return self.guard.close_answer(reply, message, self.limit)
+        return self.guard.close_answer(reply, message, self.limit, least)
 
     def _answer_step(self, message: Message) -> Message:
         if self.guard is None:

@@ -20,11 +20,17 @@ from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
+from isthmus.federation.actions import Binding
 from isthmus.federation.answers import Answer, Reply
+from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
 from isthmus.tasks.base import Task
 
+SET_UP: dict[str, Verb] = {
+    "introduce": "ask", "values": "ask", "first": "total", "second": "total", "encode": "ask",
+}  # fmt: skip
+"""The actions of the set-up, and the verb that each answers."""
 KINDS = ("classification", "multilabel", "regression")
 """Kinds of labels; if parties differ, the last of their kinds in this order holds for all."""
 
@@ -105,6 +111,11 @@ class SetUpHandler:
         self.key = key
         self.columns = contents.settings.feature_columns()
         self.answered = [0]
+
+    def binding(self, name: str) -> Binding:
+        if name not in SET_UP:
+            raise IsthmusError(f"the set-up has no step '{name}': use one version of isthmus at server and parties")
+        return Binding((SET_UP[name],))
 
     def answer(self, name: str, request: wire.Payload | Each, of: Sequence[str]) -> Reply:
         actions: dict[str, Callable[[wire.Payload], dict[str, Any]]] = {

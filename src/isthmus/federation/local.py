@@ -52,6 +52,9 @@ class LocalTransport(Transport):
         concerned = [site for site in self.sites if not asked.isdisjoint(site.hosted.names)]
         if command.do != "answer":
             return [site.handle(command) for site in concerned]
+        for site in concerned[:1]:  # all are of one method
+            assert command.verb is not None
+            site.binding(command.action).permit(command.action, command.verb, command.to)
         if command.sum_only:
             return [self._sum(command, concerned)]
         return list(self._replies(command, concerned))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from isthmus.data.party import SPLITS, Cohort, Party
 from isthmus.errors import IsthmusError, PartyFailed, did_you_mean
 from isthmus.federation import wire
+from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
 from isthmus.federation.transport import Command, Each
@@ -25,18 +27,10 @@ from isthmus.tasks.base import Step, Task
 
 log = logging.getLogger(__name__)
 
-Action = TypeVar("Action", bound=Callable[..., Any])
-
 OWN = "own model"
 """Name under which a party keeps the weights that are its own: a whole model, or a head."""
 TRAINED = "trained model"
 """Name under which it keeps its model as local training left it, where that one is evaluated."""
-
-
-def action(function: Action) -> Action:
-    """Mark a method of a `Site` as something a server may ask for."""
-    function.__dict__["is_action"] = True
-    return function
 
 
 class PartySideOf(Protocol):
@@ -46,6 +40,9 @@ class PartySideOf(Protocol):
 
     @property
     def evaluate_with(self) -> Literal["sent", "trained"]: ...
+
+    @property
+    def evaluate_by(self) -> Literal["total", "ask"]: ...
 
     def averaging_weights(self, cohort: Cohort) -> Tensor: ...
 
@@ -138,7 +135,7 @@ class Site:
         if self.method.evaluate_with == "trained":
             self._keep(TRAINED, None)
 
-    @action
+    @action("total", "ask")
     def evaluate(self, request: wire.Payload) -> Answer:
         """The counts from which the metrics of validation and test items follow."""
         output, masks = self.task.postprocess(self.predict(request), self.cohort.items), dict(self.cohort.masks)
@@ -151,7 +148,7 @@ class Site:
             }
         return Answer(counts)
 
-    @action
+    @action("exchange", protected=True)
     def lend(self, request: wire.Payload) -> Mail:
         """Send outputs of own nodes to the parties whose pairs end at them; they evaluate next."""
         letters: list[dict[str, wire.Payload]] = [{} for _ in self.cohort.names]
@@ -352,8 +349,16 @@ class Site:
         """What this site may be asked for, by name."""
         found: dict[str, Any] = {}
         for each in reversed(cls.__mro__):
-            found |= {name: value for name, value in vars(each).items() if getattr(value, "is_action", False)}
+            found |= {name: value for name, value in vars(each).items() if hasattr(value, "binding")}
         return found
+
+    def binding(self, name: str) -> Binding:
+        """How an action may be called."""
+        actions = self.actions()
+        if name not in actions:
+            raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {did_you_mean(name, actions)}")
+        binding: Binding = actions[name].binding
+        return replace(binding, verbs=(self.method.evaluate_by,)) if name == "evaluate" else binding
 
 
 class Prepared(Site):

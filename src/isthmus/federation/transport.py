@@ -40,6 +40,7 @@ class Command:
         action, verb: of an answer; of a delivery the action that it belongs to.
         payload: the request of an answer, the mail by party, or the state to restore.
         sum_only: of the answers only the plain sum is wanted, so a transport may add them up as they come.
+        to: who reads a total.
         same_form: fields of the request that come back must have the same shapes and types.
     """
 
@@ -50,6 +51,7 @@ class Command:
     payload: Any = None
     sum_only: bool = False
     same_form: bool = True
+    to: To = "server"
     among: tuple[str, ...] = ()
 
 

@@ -126,7 +126,7 @@ class Federation:
             wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self._needed(asked))
             return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
         sum_only = to == "server" and rows is None and action not in self.watch
-        command = Command("answer", asked, action, "total", request, sum_only, same_form=to == "server")
+        command = Command("answer", asked, action, "total", request, sum_only, same_form=to == "server", to=to)
         replies = self._call(command, eyes)
         wants = _values(replies, "wants") if rows is not None else {}
         for reply in replies if rows is not None else ():

@@ -8,9 +8,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.models import Models
-from isthmus.federation.site import action
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import State
 from isthmus.methods.fedavg import FedAvg
@@ -45,7 +45,7 @@ class Ditto(FedAvg):
     class AtParty(FedAvg.AtParty):
         method: Ditto
 
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             self.model.load(request["weights"])
             self.fit()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State
@@ -36,7 +36,7 @@ class FedAvg(Averaging):
     class AtParty(Learning):
         method: FedAvg
 
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             self.model.load(request["weights"])
             self.fit()

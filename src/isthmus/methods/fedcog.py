@@ -19,8 +19,9 @@ from isthmus.data.coupling import Coupling, decouple, ids_across
 from isthmus.data.matrices import Ints
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail
-from isthmus.federation.site import Prepared, action
+from isthmus.federation.site import Prepared
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
@@ -100,7 +101,7 @@ class FedCog(Composed):
             self.lnnc, self.min_neighbours, self.through = method.lnnc, method.min_neighbours, method.through
             self._propagation: _Hops | None = None
 
-        @action
+        @action("exchange", protected=True)
         def propagate(self, request: Payload) -> Mail:
             """Finish the hop before, sum up own nodes, and send the sums for others' nodes to their owners (lines 5 to
             8)."""
@@ -113,12 +114,12 @@ class FedCog(Composed):
                 ]
             )
 
-        @action
+        @action("ask")
         def border(self, request: Payload) -> Answer:
             """Ids of the nodes at both ends of edges across the border."""
             return Answer({"ids": [torch.cat(each) for each in zip(self._outer(), self._inner(), strict=True)]})
 
-        @action
+        @action("total", to="parties", least=2, protected=True)
         def propagate_total(self, request: Payload) -> Answer:
             """As `propagate`, but sums for others' nodes are added up by node id on the way (lines 5 to 8)."""
             across, outer = matrices.to_dense(self._sum_up(request)), self._outer()
@@ -126,7 +127,7 @@ class FedCog(Composed):
             parts = [torch.ones_like(ids) for ids in outer]
             return Answer({"ids": outer, "sum": list(sums), "parts": parts, "wants": self._inner()})
 
-        @action
+        @action("ask")
         def settle(self, request: Payload) -> Answer:
             """Finish the last hop (line 9); from here on the parties train on the propagated features."""
             self._border()

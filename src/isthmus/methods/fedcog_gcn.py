@@ -16,9 +16,9 @@ from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decouple
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers, Mail, Total
 from isthmus.federation.models import Models
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Method, Model, State
@@ -116,12 +116,12 @@ class FedCogGcn(Method):
             self.layers, self.dropout = len(gcn.convs), gcn.dropout.p
             self._tape = _Tape()
 
-        @action
+        @action("total")
         def count(self, request: Payload) -> Answer:
             output = torch.empty(self.cohort.block.nodes, self.task.outputs, device=self.cohort.device)
             return Answer({"items": self.task.loss_counts(self.step(output, mask=self.cohort.masks["train"]))})
 
-        @action
+        @action("exchange", protected=True)
         def forth(self, request: Payload) -> Mail:
             """Internal propagation (9) of one layer; the sums for others' nodes go to their owners."""
             layer, training = int(request["layer"]), bool(request["training"])
@@ -144,7 +144,7 @@ class FedCogGcn(Method):
             """Rows of own nodes as they enter the sums for others' nodes."""
             return t
 
-        @action
+        @action("exchange", protected=True)
         def back(self, request: Payload) -> Mail:
             """Send the gradient of the sums received in one layer back to their senders."""
             layer, tape = int(request["layer"]), self._tape
@@ -155,7 +155,7 @@ class FedCogGcn(Method):
             (slope,) = tape.gradients([tape.received[layer]])
             return Mail([{sender: {"h": slope[at]} for sender, at in own.items()} for own in tape.arrivals])
 
-        @action
+        @action("total")
         def gradients(self, request: Payload) -> Answer:
             """Each party's part of the gradient, `[parties, ...]` for each weight."""
             self._take_back(0)
@@ -163,7 +163,7 @@ class FedCogGcn(Method):
             self._tape = _Tape()
             return Answer({"weights": dict(zip(request["weights"], found, strict=True))})
 
-        @action
+        @action("total", "ask")
         def evaluate(self, request: Payload) -> Answer:
             with torch.no_grad():
                 output = self._output(self.layers - 1, False)

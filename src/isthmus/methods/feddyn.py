@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
@@ -56,7 +56,7 @@ class FedDyn(Averaging):
     class AtParty(Learning):
         method: FedDyn
 
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             start, alpha = request["weights"], self.method.alpha
             self.model.load(start)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from isthmus.data import rows
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State
@@ -164,7 +164,7 @@ class FedGC(Matching, Averaging):
             whole, local = self.cohort.block, self.method.local.model_copy(update={"batch_size": 0})
             return local.fit(self, lambda step: self._loss_labelled(step.output), read=lambda *_: (whole, None), **how)
 
-        @action
+        @action("ask")
         def settle(self, request: Payload) -> Answer:
             """Replace features by the sums over neighbours."""
             self.kept["prepared"] = [
@@ -174,14 +174,14 @@ class FedGC(Matching, Averaging):
             self.invalidate()
             return Answer({})
 
-        @action
+        @action("total")
         def validate(self, request: Payload) -> Answer:
             """How many validation nodes are classified right."""
             self.model.load(request["weights"])
             with torch.no_grad():
                 return Answer({"right": self._right(self.model(self.cohort.block))})
 
-        @action
+        @action("ask")
         def label(self, request: Payload) -> Answer:
             """Label all but training nodes with the class that the model predicts."""
             self.model.load(request["weights"])
@@ -191,12 +191,12 @@ class FedGC(Matching, Averaging):
             self.kept["labels"] = list(labels.split(self.cohort.items))
             return Answer({})
 
-        @action
+        @action("total")
         def width(self, request: Payload) -> Answer:
             """Number of features of a node."""
             return Answer({"features": torch.tensor([party.features for party in self.cohort.parties])})
 
-        @action
+        @action("ask")
         def transform(self, request: Payload) -> Answer:
             """Local_graph_transformation of Algorithm 1: keep z of the best step on the party's validation nodes."""
             block, options, all_ = self.cohort.block, self.method.transforming, [True] * len(self.cohort)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from isthmus.data.party import SPLITS, Level, Party
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State
@@ -72,7 +72,7 @@ class FedGcn(FedAvg):
             super().__init__(method, parties, task, _summed(module) if method.hops else module, **where)
             self.beyond = method.hops == 2
 
-        @action
+        @action("ask")
         def settle(self, request: Payload) -> Answer:
             """From here on the parties train on the sums and on the edges that they know."""
             prepared = []

@@ -21,8 +21,9 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from isthmus.data import similar
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion, Total
-from isthmus.federation.site import Prepared, action
+from isthmus.federation.site import Prepared
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
@@ -246,12 +247,12 @@ class FedGL(FedAvg):
             guess = [torch.full((party.nodes,), NONE) for party in parties]
             self.begin(prepared=[_nothing(party) for party in parties], guess=guess)
 
-        @action
+        @action("ask")
         def known(self, request: Payload) -> Answer:
             """Ids of own nodes."""
             return Answer({"ids": [_ids(party) for party in self.cohort.parties]})
 
-        @action
+        @action("ask")
         def learn(self, request: Payload) -> Answer:
             """Keep pseudo labels, for nodes without a label, and pseudo edges (line 5)."""
             hints = []
@@ -270,7 +271,7 @@ class FedGL(FedAvg):
             graph = self.method.complemented(party.graph, prepared["edges"].cpu(), prepared["weight"].cpu())
             return replace(party, graph=graph, train=party.train | (prepared["label"].cpu() >= 0))
 
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             """Train on labels and pseudo labels (line 7)."""
             self.model.load(request["weights"])
@@ -291,7 +292,7 @@ class FedGL(FedAvg):
             loss = self.task.loss(step)
             return loss * self.task.loss_counts(step).to(loss) if self.method.sum_losses else loss
 
-        @action
+        @action("total")
         def tell(self, request: Payload) -> Answer:
             """Embeddings, and perhaps probabilities, of own nodes by id (line 8)."""
             self.model.load(self.kept["trained"])

@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import nn
 
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.models import Models
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning, Model, State
@@ -50,7 +50,7 @@ class FedPer(FedAvg):
     class AtParty(Learning):
         method: FedPer
 
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             self.load_model(request["weights"])
             self.learn()

@@ -10,9 +10,10 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.data.party import Level
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.models import Models
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.training import LocalTraining
@@ -57,7 +58,7 @@ class FedProto(Method):
             yield state
 
     class AtParty(Site):
-        @action
+        @action("total")
         def train(self, request: Any) -> Answer:
             self.load_model({})
             self.method.local.fit(self, lambda step: self.loss(step, request), embed=True)

@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import action
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing
 from isthmus.methods.fedavg import FedAvg
@@ -39,7 +39,7 @@ class FedProx(FedAvg):
     class AtParty(FedAvg.AtParty):
         method: FedProx
 
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             self.model.load(request["weights"])
 

@@ -17,8 +17,9 @@ from torch_geometric.data import Data
 from isthmus.data import rows
 from isthmus.data.party import SPLITS, Level, Party
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail, Total
-from isthmus.federation.site import Prepared, action
+from isthmus.federation.site import Prepared
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
@@ -183,14 +184,14 @@ class FedSagePlus(FedSage):
             # for a party that fails in the set-up
             self.begin(prepared=[_not_mended(party) for party in parties])
 
-        @action
+        @action("total")
         def scale(self, request: Payload) -> Answer:
             """Sum and number of squared features, which scale the generators' losses."""
             squares = [_values(party.graph.x).double().square().sum() for party in self.cohort.parties]
             entries = [party.nodes * party.features for party in self.cohort.parties]
             return Answer({"squares": torch.stack(squares), "entries": torch.tensor(entries)})
 
-        @action
+        @action("ask")
         def start(self, request: Payload) -> Answer:
             """Every party trains its generator alone."""
             options, scale, states, groups_of = self.method.neighgen, float(request["scale"]), [], []
@@ -209,7 +210,7 @@ class FedSagePlus(FedSage):
             self.kept["neighgen"], self.kept["groups"] = states, groups_of
             return Answer({})
 
-        @action
+        @action("exchange", protected=True)
         def show(self, request: Payload) -> Mail:
             """Send fGen and its inputs to each partner."""
             options, letters = self.method.neighgen, []
@@ -222,7 +223,7 @@ class FedSagePlus(FedSage):
                 letters.append(dict.fromkeys(partners.split("/"), letter) if z.size(0) else {})
             return Mail(letters)
 
-        @action
+        @action("exchange", protected=True)
         def compare(self, request: Payload) -> Mail:
             """Return to each party the gradient of its fGen, by distance to the nearest means here."""
             options, letters = self.method.neighgen, []
@@ -234,7 +235,7 @@ class FedSagePlus(FedSage):
                 letters.append({who: others_gradients(one["weights"], one["inputs"], targets) for who, one in answered})
             return Mail(letters)
 
-        @action
+        @action("ask")
         def learn(self, request: Payload) -> Answer:
             """A step along the own gradient and the partners'."""
             options, states = self.method.neighgen, []
@@ -254,7 +255,7 @@ class FedSagePlus(FedSage):
             self.kept["neighgen"] = states
             return Answer({})
 
-        @action
+        @action("ask")
         def mend(self, request: Payload) -> Answer:
             """From here on the parties train on their mended graphs."""
             options, generated_parts = self.method.neighgen, []

@@ -18,8 +18,9 @@ from isthmus.data import rows
 from isthmus.data.cache import digest
 from isthmus.data.party import SPLITS, Block, Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Prepared, action
+from isthmus.federation.site import Prepared
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
@@ -162,7 +163,7 @@ class FGCL(FedAvg):
             nothing = [dict.fromkeys(views, torch.zeros(len(pairs))) for pairs in self.pairs]  # released: no edge
             self.begin(prepared=nothing, stack=[torch.empty(0, dtype=torch.long) for _ in self.pairs])
 
-        @action
+        @action("ask")
         def protect(self, request: Payload) -> Answer:
             """Draw views of all graphs (3), and start the stack with the last graphs."""
             self._draw()
@@ -276,7 +277,7 @@ class FGCL(FedAvg):
             of_parties = (each.view(views, -1, self.task.outputs) for each in outputs.split(self.cohort.items))
             return torch.cat([each.mean(0).repeat(views, 1) for each in of_parties])
 
-        @action
+        @action("total", "ask")
         def evaluate(self, request: Payload) -> Answer:
             if self.method.evaluated_on == "graphs":
                 self.cohort = self.held

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
 from isthmus.federation.models import Models
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning, Listing, Method, Model, Role, State
@@ -42,13 +42,13 @@ class Local(Method):
     class AtParty(Learning):
         method: Local
 
-        @action
+        @action("ask")
         def start(self, request: Payload) -> Answer:
             self.load_model(request["weights"])
             self.keep_model()
             return Answer({})
 
-        @action
+        @action("ask")
         def train(self, request: Payload) -> Answer:
             self.load_model({})
             self.fit()

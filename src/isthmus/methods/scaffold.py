@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
@@ -60,7 +60,7 @@ class Scaffold(Averaging):
     class AtParty(Learning):
         method: Scaffold
 
-        @action
+        @action("total")
         def train(self, request: Payload) -> Answer:
             start, c = request["weights"], request["control"]
             mine = {name: self.kept.get(f"control:{name}", torch.zeros_like(c[name])) for name in c}

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import action
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, Role, State
@@ -106,7 +106,7 @@ class SFGC(Condensing):
     class AtParty(Condensing.AtParty):
         method: SFGC
 
-        @action
+        @action("total")
         def expert(self, request: Payload) -> Answer:
             """Weights where a segment of training begins, and where it ends."""
             self.model.load(request["weights"])

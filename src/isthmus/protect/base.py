@@ -65,6 +65,7 @@ class Guard(ABC):
         self._part: Part | None = None
         self._ids: IdUnion | None = None
         self._wants: Tensor | None = None
+        self._to = "server"
         self._opened: list[frozenset[str]] = []
 
     @abstractmethod
@@ -79,16 +80,18 @@ class Guard(ABC):
     def open(self, closed: Any, form: Form, rows: Tensor | None, message: Message) -> dict[str, Tensor]:
         """Open a closed sum that is for the parties: all rows of its columns, or these."""
 
-    def close_answer(self, reply: Reply, message: Message, limit: int) -> Message:
+    def close_answer(self, reply: Reply, message: Message, limit: int, least: int = 1) -> Message:
         """Keep this party's reply as its part of a sum, and close it.
 
         Arguments:
             message: the call; its `shield` says what to close, and how.
+            least: parties that the sum needs, whatever the server says.
         """
         wanted = message["shield"]
         answer: Message = {"fields": reply.describe(), "floor": self.min_parties}
         self._opened, self._ids = [], None
-        self.required = max(self.min_parties, int(wanted["least"]))
+        self.required = max(self.min_parties, int(wanted["least"]), least)
+        self._to = str(wanted["to"])
         if "ids" in wanted:
             ids = wire.decode(wanted["ids"], limit=limit)["ids"]
             self._ids = IdUnion(ids, torch.ones_like(ids))
@@ -104,6 +107,8 @@ class Guard(ABC):
         """Close the kept part: its counts or its sums, perhaps for fewer rows or another set of parties."""
         if self._part is None:
             raise IsthmusError(f"party '{self.name}' has no part of a sum to close")
+        if wanted["to"] != self._to:
+            raise IsthmusError(f"refused: this sum is for the {self._to}, not for the {wanted['to']}")
         part = self._part
         if wanted["what"] == "counts":
             columns: Mapping[str, Tensor] = part.counts

@@ -64,7 +64,8 @@ class PartyAgreement:
         publics: the public keys of s, by party.
         shares: the shares that this party holds of others' secrets, one after the other, by party.
         groups: g by party.
-        masked, opened: sums that this party has masked a part of, or helped to open.
+        masked: sums that this party has masked a part of, and what it masked: counts or sums.
+        opened: sums that it helped to open.
     """
 
     of: tuple[str, ...]
@@ -75,7 +76,7 @@ class PartyAgreement:
     publics: dict[str, list[bytes]] = field(default_factory=dict)
     shares: dict[str, bytes] = field(default_factory=dict)
     groups: dict[str, bytes] = field(default_factory=dict)
-    masked: set[int] = field(default_factory=set)
+    masked: dict[int, str] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
 
     def share(self, party: str, at: int, seed: bool) -> bytes:
@@ -143,7 +144,7 @@ class MaskingGuard(Guard):
         missing = [party for party in mine.of if party not in mine.shares or party not in mine.publics]
         if missing or at in mine.masked or not 0 <= at < len(mine.privates):
             raise IsthmusError(f"refused: masks are used up, or not agreed on with {missing or 'anyone'}")
-        mine.masked.add(at)
+        mine.masked[at] = str(message["what"])
         words = to_words(columns, len(mine.of), self.bits)
         words += stream(mine.seeds[at], len(words))
         own = mine.of.index(self.name)
@@ -160,7 +161,7 @@ class MaskingGuard(Guard):
         mine, at, of = self._current(message), int(message["at"]), tuple(message["in"])
         if at not in mine.masked or at in mine.opened or not set(of) <= set(mine.of):
             raise IsthmusError("refused: the sum was opened before, or does not exist")
-        self.permit_opening(of, str(message["what"]))
+        self.permit_opening(of, mine.masked[at])
         mine.opened.add(at)
         held = b"".join(mine.share(party, at, seed=party in of) for party in mine.of if party != self.name)
         seed, mine.seeds[at], mine.privates[at] = mine.seeds[at], b"", b""  # nobody may open this sum again

@@ -64,8 +64,6 @@ def test_protection_is_held_to_the_limits(totals: list[str], text: str) -> None:
     ("limits", "call", "text"),
     [
         ({"actions": ["train"]}, ("ask", "train", 1), ""),
-        ({"actions": ["total:train"]}, ("total", "train", 1), ""),
-        ({"actions": ["total:train"]}, ("ask", "train", 1), "action 'train' is not among limits.actions (total:train)"),
         ({"verbs": ["ask"]}, ("total", "train", 9), "'total' is not among limits.verbs (ask), action 'train'"),
         ({"min_contributors": 3}, ("total", "train", 3), ""),
         ({"min_contributors": 3}, ("ask", "train", 1), ""),

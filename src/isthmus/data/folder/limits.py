@@ -30,8 +30,7 @@ class Limits(Options):
     methods: list[str] | None = None
     """Methods that may run; default: all."""
     actions: list[str] | None = None
-    """Actions that the party answers, including those of the set-up; default: all. `total:train` allows `train` only
-    as a total."""
+    """Actions that the party answers, including those of the set-up; default: all. Its verb goes with an action."""
     verbs: list[Verb] = Field(["ask", "total", "exchange"])
     """What may leave: answers that the server reads (ask), parts of sums (total), messages to parties (exchange)."""
     min_contributors: int = Field(1, ge=1)
@@ -66,7 +65,7 @@ class Limits(Options):
 
     def permit_call(self, verb: str, action: str, contributors: int) -> None:
         """Refuse an action that is not allowed, or a total over too few parties."""
-        if self.actions is not None and not {action, f"{verb}:{action}"} & set(self.actions):
+        if self.actions is not None and action not in self.actions:
             raise _refusal(f"action '{action}' is not among limits.actions ({_joined(self.actions)})")
         if verb not in self.verbs:
             raise _refusal(f"'{verb}' is not among limits.verbs ({_joined(self.verbs)}), action '{action}'")

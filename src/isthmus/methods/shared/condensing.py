@@ -15,9 +15,10 @@ from torch_geometric.data import Data
 from isthmus.data import rows
 from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, IdUnion
 from isthmus.federation.models import Models
-from isthmus.federation.site import Site, action
+from isthmus.federation.site import Site
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
@@ -186,7 +187,7 @@ class Condensing(Method):
                 raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes to condense")
             super().__init__(method, parties, task, module, **where)
 
-        @action
+        @action("total")
         def size(self, request: Payload) -> Answer:
             """Numbers of nodes, classes and condensed nodes; the sum of the condensed nodes' squared features."""
             nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
@@ -196,7 +197,7 @@ class Condensing(Method):
             classes, items = torch.full_like(nodes, self.task.outputs), self.per_class(at).sum(1)
             return Answer({"nodes": nodes, "classes": classes, "items": items, "square": square})
 
-        @action
+        @action("total")
         def count(self, request: Payload) -> Answer:
             """Number of condensed nodes of each class; with `start = "classes"` also the sum of their features."""
             at = self.condensed_nodes()
@@ -208,7 +209,7 @@ class Condensing(Method):
             # weight 0: a party without nodes of a class is no contributor to it
             return Answer({"ids": self.class_ids(), "items": items, "sum": sums}, weight=(items > 0).double())
 
-        @action
+        @action("total", "ask")
         def evaluate(self, request: Payload) -> Answer:
             """Counts of the metrics; with `finetune` after the party has trained the model further on its own graph."""
             if not self.method.finetune:
@@ -327,7 +328,7 @@ class Matching(Condensing):
             super().__init__(*args, **where)
             self._diffused: tuple[Any, Tensor] | None = None
 
-        @action
+        @action("total")
         def match(self, request: Payload) -> Answer:
             """The gradient of each class, (9), weighted by its number of condensed nodes."""
             at = self.condensed_nodes()

@@ -11,8 +11,9 @@ from torch import Tensor
 from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decouple, ids_across
 from isthmus.data.party import Party
+from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Prepared, Site, action
+from isthmus.federation.site import Prepared, Site
 from isthmus.federation.wire import Payload
 from isthmus.nn.draws import seed_of
 
@@ -49,12 +50,12 @@ class NeighbourSums(Prepared):
 
     beyond: bool = False
 
-    @action
+    @action("ask")
     def known(self, request: Payload) -> Answer:
         """Ids of own nodes and of those across the border."""
         return Answer({"ids": [torch.cat(each) for each in zip(*self._ids(), strict=True)]})
 
-    @action
+    @action("total", to="parties", least=2, protected=True)
     def sum_up(self, request: Payload) -> Answer:
         """What own nodes add to the sums of their neighbours, and the degrees of own nodes."""
         answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}

@@ -1,0 +1,65 @@
+"""How a server may call what a party answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args
+
+from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import Verb
+from isthmus.federation.transport import To
+
+Action = TypeVar("Action", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Binding:
+    """How an action may be called. A party refuses any other call, whatever its limits allow.
+
+    Attributes:
+        verbs: that may call it.
+        to: who reads a total of it.
+        least: contributors of a total, at least.
+        protected: its answers are for parties only: a total is masked or encrypted, messages are sealed.
+    """
+
+    verbs: tuple[Verb, ...]
+    to: To = "server"
+    least: int = 1
+    protected: bool = False
+
+    def permit(self, action: str, verb: str, to: str) -> None:
+        """Refuse a call by another verb, or for other eyes."""
+        if verb not in self.verbs:
+            raise IsthmusError(f"refused: action '{action}' is answered by {' or '.join(self.verbs)}, not by {verb}")
+        if verb == "total" and to != self.to:
+            raise IsthmusError(f"refused: a total of action '{action}' is for the {self.to}, not for the {to}")
+
+    def permit_disclosure(self, action: str, verb: str, under: int, *, protected: bool) -> None:
+        """Refuse a total over too few parties, and what would leave without the protection that it needs."""
+        if verb == "total" and under < self.least:
+            raise IsthmusError(f"refused: a total of action '{action}' over {under}, it needs {self.least} parties")
+        if self.protected and not protected:
+            remedy = "protect.total = 'masks'" if verb == "total" else "protect.exchange = 'sealed'"
+            raise IsthmusError(f"refused: what action '{action}' answers is not for the server: set {remedy}")
+
+
+def action(*verbs: Verb, to: To = "server", least: int = 1, protected: bool = False) -> Callable[[Action], Action]:
+    """Mark a method of a `Site` as something a server may ask for, in the way that `Binding` says.
+
+    >>> @action("total")
+    ... def train(self, request): ...
+    >>> train.binding.verbs
+    ('total',)
+    """
+    for verb in verbs:
+        if verb not in get_args(Verb):
+            name = getattr(verb, "__name__", verb)
+            raise IsthmusError(f'action {name!r}: say by which verb it is called, as in @action("total")')
+
+    def mark(function: Action) -> Action:
+        function.__dict__["binding"] = Binding(verbs, to, least, protected)
+        return function
+
+    return mark
