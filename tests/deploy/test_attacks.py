@@ -77,17 +77,3 @@ def test_sums_over_neighbours_are_never_for_the_server(name: str, action: str, t
 
     why = f"refused: what action '{action}' answers is not for the server: set protect.total = 'masks'"
     assert refused(answers_to(plain, tmp_path / "three", name, **more), why)
-
-
-def test_a_masked_sum_is_opened_as_what_it_was_masked_as(tmp_path: Path) -> None:
-    """Sums called counts would escape the comparison with the sums opened before."""
-    opened: list[str] = []
-
-    def lie(message: Message) -> Message | None:
-        if message.get("step") != "open" or message["what"] != "sums" or len(message["in"]) < 4:
-            return None
-        opened.append(message["agreement"])
-        return {**message, "what": "counts", "in": message["in"][:1]}
-
-    assert refused(answers_to(lie, tmp_path), "refused: a sum over 1 is not opened")
-    assert opened

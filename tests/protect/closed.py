@@ -14,11 +14,14 @@ from isthmus.federation.answers import Answer, IdUnion, PlainTotal, Reply
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import TotalRequest, TotalResult
 from isthmus.protect.base import Guard, Message
+from isthmus.protect.masks import MaskingGuard
 from isthmus.protect.options import Protection
 from isthmus.protect.sealing import Channel, generate_keyrings
 
 NAMES = tuple("abcdefgh")
 KINDS = ("masks", "ckks")
+LAST = ("confirm", "open")
+"""Steps that open a closed sum."""
 NEAR = {"masks": 2e-8, "ckks": 2e-6}
 UNION = IdUnion(torch.tensor([3, 5, 8, 11]), torch.tensor([2, 2, 2, 2]))
 
@@ -178,23 +181,39 @@ def everything(table: Table) -> bytes:
     return b"|".join(each for _, *both in table.seen for each in bytes_in(both))
 
 
+def sets_opened(table: Table) -> list[tuple[str, ...]]:
+    """The parties of every sum that was to be opened."""
+    step = "confirm" if any(m.get("step") == "confirm" for _, m, _ in table.seen) else "open"
+    return [tuple(m["in"]) for _, m, _ in table.seen if m.get("step") == step]
+
+
 def opened(table: Table, party: str, of: Sequence[str], **more: Any) -> Message:
+    """What a party says that is to open its last sum as one over these parties, which all of them confirm."""
     at = next(m["shield"] for to, m, _ in reversed(table.seen) if to == party and m["do"] == "call")
-    message = {
-        "do": "shield",
-        "step": "open",
-        "agreement": at["agreement"],
-        "at": at["at"],
-        "in": list(of),
-        "what": "sums",
-    }
-    return table.guards[party].answer_step({**message, **more})
+    head = {"do": "shield", "agreement": at["agreement"]} | ({"at": at["at"]} if "at" in at else {})
+    if not isinstance(table.guards[party], MaskingGuard):
+        return table.guards[party].answer_step({**head, "step": "open", "in": list(of), "what": "sums", **more})
+    said = {each: confirmed(table, each, of, head) for each in of}
+    return table.guards[party].answer_step({**head, "step": "open", "confirmed": for_party(party, said), **more})
+
+
+def confirmed(table: Table, party: str, of: Sequence[str], head: Message) -> Message:
+    """The envelopes in which a party tells the others that these parties are in a masked sum."""
+    envelopes: Message = table.guards[party].answer_step({**head, "step": "confirm", "in": list(of)})["confirmed"]
+    return envelopes
+
+
+def for_party(party: str, said: Mapping[str, Message]) -> dict[str, bytes]:
+    return {other: envelopes[party] for other, envelopes in said.items() if party in envelopes}
 
 
 def closed_only(kind: str = "masks", parties: int = 4, **options: Any) -> Table:
     """Parts are closed, and nothing is opened."""
     table = Table(
-        kind, weights_of(parties), meddle=lambda to, m: "gone" if m.get("step") == "open" else None, **options
+        kind,
+        weights_of(parties),
+        meddle=lambda to, m: "gone" if m.get("step") in LAST else None,
+        **options,
     )
     with pytest.raises(TooFewAnswers):
         table.total()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from tests.protect.closed import (
     Table,
     at_step,
     closed_only,
+    confirmed,
     everything,
+    for_party,
     opened,
     rows_of,
     same,
@@ -27,6 +30,7 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation.answers import Answer, Reply
 from isthmus.protect.base import Message
 from isthmus.protect.masks import MaskingGuard
+from isthmus.protect.sealing import public_key
 
 
 @given(st.integers(2, 6), st.integers(0, 1000), st.sampled_from([1, 2, 3]))
@@ -41,15 +45,15 @@ def test_masked_rows_are_those_of_the_plain_total(parties: int, seed: int, least
     same({"x": found.mean("x")}, {"x": due.mean("x")}, 1e-7)
 
 
-@pytest.mark.parametrize("step", ["keys", "shares", "take", "call", "open"])
+@pytest.mark.parametrize("step", ["keys", "shares", "take", "call", "confirm", "open"])
 @pytest.mark.parametrize("party", ["a", "c", "e"])
 def test_a_party_may_drop_out_at_any_step_of_a_masked_sum(step: str, party: str) -> None:
     table = Table("masks", weights_of(5), meddle=at_step(party, step))
     found = table.total().total
-    left = table.parties if step == "open" else tuple(name for name in table.parties if name != party)
+    left = table.parties if step in ("confirm", "open") else tuple(name for name in table.parties if name != party)
     assert found.contributors == len(left)
     same(found.payload(), table.plain(left).payload(), 1e-6)
-    assert (party in found.missing) == (step != "open")
+    assert (party in found.missing) == (step not in ("confirm", "open"))
 
 
 @pytest.mark.parametrize("gone", [pair for size in (1, 2) for pair in itertools.combinations("abcde", size)])
@@ -131,8 +135,10 @@ def test_the_server_gets_either_the_seed_or_the_key_of_a_party_and_only_shares_o
 def test_a_party_opens_a_sum_once() -> None:
     table = closed_only()
     opened(table, "a", "abcd")
-    with pytest.raises(IsthmusError, match="was opened before, or does not exist"):
+    with pytest.raises(IsthmusError, match="were confirmed before"):
         opened(table, "a", "abc")
+    with pytest.raises(IsthmusError, match="was opened before"):
+        table.guards["a"].answer_step({**head_of(table), "step": "open", "confirmed": {}})
 
 
 def test_masks_are_used_once() -> None:
@@ -148,3 +154,114 @@ def test_keys_are_not_made_for_what_would_not_protect(told: dict[str, Any]) -> N
     message = {"step": "keys", "agreement": "x", "of": list("abcd"), "count": 1, "least": 3}
     with pytest.raises(IsthmusError, match="refused: keys for"):
         guard.answer_step({**message, **told})
+
+
+# ---- a server that does not follow the protocol
+
+
+def head_of(table: Table, party: str = "a") -> Message:
+    """What messages about the last sum begin with."""
+    at = next(m["shield"] for to, m, _ in reversed(table.seen) if to == party and m["do"] == "call")
+    return {"do": "shield", "agreement": at["agreement"], "at": at["at"]}
+
+
+def masked_by(table: Table) -> set[str]:
+    return {party for party, guard in table.guards.items() if guard._agreement and guard._agreement.masked}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("parties", [3, 4, 5])
+@pytest.mark.parametrize("to", ["all others", "one"])
+def test_a_key_that_the_server_replaces_masks_nothing(parties: int, to: str) -> None:
+    """It shows others a key of its own in place of that of b, to compute the masks that they share with b."""
+    own = public_key(bytes(range(32)))
+
+    def meddle(party: str, message: Message) -> None:
+        shown = party != "b" if to == "all others" else party == "a"
+        if message.get("step") == "shares" and shown:
+            message["keys"] = {**message["keys"], "b": own}
+
+    table = Table("masks", weights_of(parties), meddle=meddle)
+    with suppress(TooFewAnswers):
+        table.total()
+    seen = [guard._agreement for guard in table.guards.values()]  # type: ignore[attr-defined]
+    assert all(own not in (key for keys in each.publics.values() for key in keys) for each in seen if each.masked)
+
+
+def test_a_party_knows_its_own_keys() -> None:
+    def meddle(party: str, message: Message) -> None:
+        if message.get("step") == "shares" and party == "a":
+            message["keys"] = {**message["keys"], "a": public_key(bytes(range(32)))}
+
+    table = Table("masks", weights_of(4), meddle=meddle)
+    assert "shows other keys of this party" in table.total().total.missing["a"]
+
+
+@pytest.mark.parametrize("parties", [3, 4, 5, 6])
+def test_a_pretended_drop_out_opens_nothing(parties: int) -> None:
+    """Some are told that d is in the sum and some that it is not: nobody gives shares of its seed or its key."""
+    names = "abcdef"[:parties]
+    victim = names[-1]
+    table = closed_only(parties=parties)
+    head, rest = head_of(table), names[:-1]
+    for told_all in itertools.product([True, False], repeat=len(rest)):
+        table = closed_only(parties=parties)
+        head = head_of(table)
+        sets = {party: names if told else rest for party, told in zip(rest, told_all, strict=True)}
+        sets[victim] = names
+        said: dict[str, Message] = {}
+        for party, of in sets.items():
+            with suppress(IsthmusError):  # too few to confirm
+                said[party] = confirmed(table, party, of, head)
+        opens = set()
+        for party, of in sets.items():
+            with suppress(IsthmusError):
+                table.guards[party].answer_step({**head, "step": "open", "confirmed": for_party(party, said)})
+                opens.add(of)
+        assert len(opens) <= 1
+
+
+def test_nothing_is_opened_before_others_confirm_it() -> None:
+    table = closed_only(parties=5)
+    head = head_of(table)
+    message = {**head, "step": "open", "confirmed": {}}
+    with pytest.raises(IsthmusError, match="nobody has confirmed"):
+        table.guards["a"].answer_step(message)
+    said = {party: confirmed(table, party, "abcde", head) for party in "abcde"}
+    with pytest.raises(IsthmusError, match="1 of 5 say the same parties are in the sum, too few"):
+        table.guards["a"].answer_step(message)
+    one = for_party("a", {"b": said["b"]})
+    with pytest.raises(IsthmusError, match="2 of 5 say"):
+        table.guards["a"].answer_step({**message, "confirmed": {**one, "c": one["b"], "d": said["d"]["b"], "e": b""}})
+    found = table.guards["b"].answer_step({**message, "confirmed": for_party("b", said)})
+    assert found.keys() == {"seed", "held"}
+
+
+@pytest.mark.parametrize("of", ["abc", "bcd", "abcdd", "dcba", "abcx"])
+def test_only_parties_of_the_sum_are_confirmed_in_their_order(of: str) -> None:
+    table = closed_only(parties=5)
+    if of == "abc":
+        confirmed(table, "a", of, head_of(table))  # enough of five
+        with pytest.raises(IsthmusError, match="were confirmed before"):
+            confirmed(table, "a", "abcde", head_of(table))
+        return
+    with pytest.raises(IsthmusError, match="refused: "):
+        confirmed(table, "a", of, head_of(table))
+
+
+def test_what_was_confirmed_for_one_sum_is_nothing_for_another() -> None:
+    """The envelopes of an earlier sum of the same agreement do not count."""
+    kept: list[Message] = []
+
+    def meddle(party: str, message: Message) -> Message | str | None:
+        if party == "a" and message.get("step") == "open":
+            kept.append(message)
+            if len(kept) == 3:  # the second sum of an agreement over several
+                return table.guards["a"].answer_step({**message, "confirmed": kept[1]["confirmed"]})
+        return None
+
+    table = Table("masks", weights_of(4), meddle=meddle)
+    table.total()
+    table.total()
+    with pytest.raises(IsthmusError, match="1 of 4 say"):
+        table.total()
+    assert kept[1]["agreement"] == kept[2]["agreement"]

@@ -1,15 +1,18 @@
 """Sums of masked parts: Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning".
 
-The protocol of its figure 4, for a server that follows the protocol but reads everything it gets. For every sum, a
-party u draws a key pair (s_u) and a seed b_u, and gives all parties of the sum Shamir shares of both:
+The protocol of its figure 4, with the rounds against a server that does not follow it. For every sum, a party u draws a
+key pair (s_u) and a seed b_u, and gives all parties of the sum Shamir shares of both:
 
     keys     u sends the public key of s_u                        round 0; the keys c_u are in the kits
     shares   u seals its shares of s_u and of b_u for v           round 1; v gets them in the step take
     closed   y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)   mod 2^64            round 2
-    open     remaining parties send shares of b_u for all in the sum, of s_u for all who dropped out        round 4
+    confirm  u tells every v in the sum, sealed, which parties are in it                                round 3
+    open     u sends shares of b_v for all v in the sum, of s_v for all who dropped out                     round 4
 
-s_uv is the shared X25519 secret of u and v, PRG is AES-256 in counter mode. Round 3, signatures on the parties in the
-sum, protects against a server that breaks the protocol, and is left out. Keys and shares cover several sums at once.
+s_uv is the shared X25519 secret of u and v, PRG is AES-256 in counter mode. Where the paper signs, envelopes are used,
+which the server cannot make either: those of round 1 open only if both ends know the same keys of all parties, and u
+takes part in round 4 only if enough others have confirmed the same parties to it. Keys and shares cover several sums at
+once. docs/masks.md says what each side checks, and what it comes to.
 
 In a sum for the parties alone, every part also gets the mask PRG(g_u); parties send each other g_u with the shares.
 """
@@ -20,6 +23,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -38,7 +42,15 @@ except ImportError as error:
 
 from isthmus.protect.base import ClosedSum, Guard, Message, PartyLinks, ProtectedSums, SumCheck, SumStep, Tally
 from isthmus.protect.parts import Form, Words, format_form, from_words, locate_rows, to_words, word_count
-from isthmus.protect.sealing import OVERHEAD, Channel, derive_key, is_public_key, public_key, shared_secret
+from isthmus.protect.sealing import (
+    OVERHEAD,
+    Channel,
+    derive_key,
+    fingerprint,
+    is_public_key,
+    public_key,
+    shared_secret,
+)  # fmt: skip
 from isthmus.protect.shamir import SHARE, join, split
 
 AT_ONCE = 16
@@ -62,9 +74,11 @@ class PartyAgreement:
         privates, seeds: s_u and b_u of each sum.
         group: g_u, for all of these sums.
         publics: the public keys of s, by party.
+        digest: of what all parties must know alike.
         shares: the shares that this party holds of others' secrets, one after the other, by party.
         groups: g by party.
         masked: sums that this party has masked a part of, and what it masked: counts or sums.
+        confirmed: sums for which it has told the others which parties are in them, and these.
         opened: sums that it helped to open.
     """
 
@@ -74,9 +88,11 @@ class PartyAgreement:
     seeds: list[bytes]
     group: bytes
     publics: dict[str, list[bytes]] = field(default_factory=dict)
+    digest: str = ""
     shares: dict[str, bytes] = field(default_factory=dict)
     groups: dict[str, bytes] = field(default_factory=dict)
     masked: dict[int, str] = field(default_factory=dict)
+    confirmed: dict[int, tuple[str, ...]] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
 
     def share(self, party: str, at: int, seed: bool) -> bytes:
@@ -95,7 +111,10 @@ class MaskingGuard(Guard):
         self._agreement: PartyAgreement | None = None
 
     def answer_step(self, message: Message) -> Message:
-        steps = {"keys": self._keys, "shares": self._shares, "take": self._take, "open": self._open}
+        steps = {
+            "keys": self._keys, "shares": self._shares, "take": self._take, "confirm": self._confirm,
+            "open": self._open,
+        }  # fmt: skip
         if message["step"] not in steps:
             raise IsthmusError(f"a masked sum has no step '{message['step']}'")
         return steps[message["step"]](message)
@@ -103,7 +122,8 @@ class MaskingGuard(Guard):
     def _keys(self, message: Message) -> Message:
         """Round 0: draw keys for sums over these parties; they replace those of earlier agreements."""
         of, count, threshold = tuple(map(str, message["of"])), int(message["count"]), int(message["least"])
-        if self.name not in of or not len(of) / 2 < threshold <= len(of) or not 0 < count <= AT_ONCE:
+        distinct = len(set(of)) == len(of)
+        if self.name not in of or not distinct or not len(of) / 2 < threshold <= len(of) or not 0 < count <= AT_ONCE:
             raise IsthmusError(f"refused: keys for {count} sums over {len(of)} parties, {threshold} of which open them")
         self._name = str(message["agreement"])
         drawn = [secrets.token_bytes(KEY) for _ in range(count)]
@@ -114,8 +134,14 @@ class MaskingGuard(Guard):
     def _shares(self, message: Message) -> Message:
         """Round 1: split the secrets, and seal the shares for the other parties."""
         mine = self._current(message)
+        if mine.publics or set(message["keys"]) != set(mine.of):
+            raise IsthmusError("refused: keys were shared before, or are not those of the parties in the sum")
         for party, keys in message["keys"].items():
             mine.publics[party] = [keys[at : at + KEY] for at in range(0, len(keys), KEY)]
+        if mine.publics[self.name] != list(map(public_key, mine.privates)):
+            raise IsthmusError("refused: the server shows other keys of this party than it has sent")
+        keys = [message["keys"][party] for party in mine.of]
+        mine.digest = fingerprint(self._name, str(mine.threshold), *mine.of, *keys)
         hidden = [secret for both in zip(mine.privates, mine.seeds, strict=True) for secret in both]
         shares = split(hidden, mine.threshold, range(1, len(mine.of) + 1))
         sealed = {}
@@ -123,7 +149,7 @@ class MaskingGuard(Guard):
             if party == self.name:
                 mine.shares[party], mine.groups[party] = shares[position], mine.group
             else:
-                sealed[party] = self.channel.seal(party, shares[position] + mine.group, f"shares {self._name}")
+                sealed[party] = self.channel.seal(party, shares[position] + mine.group, f"shares {mine.digest}")
         return {"shares": sealed}
 
     def _take(self, message: Message) -> Message:
@@ -131,7 +157,7 @@ class MaskingGuard(Guard):
         mine, bad = self._current(message), list[str]()
         for party, envelope in message["shares"].items():
             try:
-                inside = self.channel.open(party, envelope, f"shares {self._name}")
+                inside = self.channel.open(party, envelope, f"shares {mine.digest}")
             except IsthmusError:
                 bad.append(party)
                 continue
@@ -156,12 +182,31 @@ class MaskingGuard(Guard):
             words += stream(_group(mine.group, at), len(words))
         return words.tobytes()
 
+    def _confirm(self, message: Message) -> Message:
+        """Round 3: tell every other party in the sum which parties are in it; once, and never another set."""
+        mine, at, of = self._current(message), int(message["at"]), tuple(map(str, message["in"]))
+        if at not in mine.masked or at in mine.confirmed or len(of) < mine.threshold:
+            raise IsthmusError("refused: the parties of this sum were confirmed before, or are too few")
+        if of != tuple(party for party in mine.of if party in of):
+            raise IsthmusError("refused: these are not parties of this sum, in their order")
+        self.permit_opening(of, mine.masked[at])
+        mine.confirmed[at] = of
+        about = _about_parties(mine, at, of)
+        return {"confirmed": {party: self.channel.seal(party, b"", about) for party in of if party != self.name}}
+
     def _open(self, message: Message) -> Message:
         """Round 4: give one share per party: of its seed if it is in the sum, otherwise of its key, never both."""
-        mine, at, of = self._current(message), int(message["at"]), tuple(message["in"])
-        if at not in mine.masked or at in mine.opened or not set(of) <= set(mine.of):
-            raise IsthmusError("refused: the sum was opened before, or does not exist")
-        self.permit_opening(of, mine.masked[at])
+        mine, at = self._current(message), int(message["at"])
+        if at not in mine.confirmed or at in mine.opened:
+            raise IsthmusError("refused: the sum was opened before, or nobody has confirmed which parties are in it")
+        of = mine.confirmed[at]
+        about, agree = _about_parties(mine, at, of), 1
+        for party, envelope in message["confirmed"].items():
+            if party in of and party != self.name:
+                with suppress(IsthmusError):
+                    agree += self.channel.open(party, envelope, about) == b""
+        if agree < mine.threshold:
+            raise IsthmusError(f"refused: {agree} of {len(mine.of)} say the same parties are in the sum, too few")
         mine.opened.add(at)
         held = b"".join(mine.share(party, at, seed=party in of) for party in mine.of if party != self.name)
         seed, mine.seeds[at], mine.privates[at] = mine.seeds[at], b"", b""  # nobody may open this sum again
@@ -273,11 +318,24 @@ class MaskedSums(ProtectedSums):
                 summed += np.frombuffer(parts[party], dtype=np.uint64)
                 inside.append(party)
         at = agreed.used - 1
-        message = {"do": "shield", "step": "open", "agreement": agreed.name, "at": at, "in": inside, "what": step.what}
+        head: Message = {"do": "shield", "agreement": agreed.name, "at": at}
         missing = dict(tally.missing)
+        said = self.send_step(
+            step.wanted.action,
+            {party: {**head, "step": "confirm", "in": inside} for party in inside},
+            tally,
+            lambda party, reply: _has_envelopes(reply["confirmed"], set(inside) - {party}, OVERHEAD),
+        )
         opened = self.send_step(
             step.wanted.action,
-            dict.fromkeys(inside, message),
+            {
+                party: {
+                    **head,
+                    "step": "open",
+                    "confirmed": {other: said[other]["confirmed"][party] for other in said if other != party},
+                }
+                for party in said
+            },
             tally,
             lambda _, reply: _is_of(reply["seed"], KEY) and _is_of(reply["held"], SHARE * (len(agreed.of) - 1)),
         )
@@ -348,8 +406,17 @@ def _is_of(data: Any, size: int) -> bool:
 
 def _has_shares(of: Sequence[str], count: int, party: str, reply: Message) -> bool:
     """Whether a reply has an envelope of shares for every other party."""
-    size = OVERHEAD + 2 * count * SHARE + KEY
-    return reply["shares"].keys() == set(of) - {party} and all(_is_of(each, size) for each in reply["shares"].values())
+    return _has_envelopes(reply["shares"], set(of) - {party}, OVERHEAD + 2 * count * SHARE + KEY)
+
+
+def _has_envelopes(found: Mapping[str, Any], due: set[str], size: int) -> bool:
+    """Whether there is an envelope of this size for each of these parties."""
+    return found.keys() == due and all(_is_of(each, size) for each in found.values())
+
+
+def _about_parties(mine: PartyAgreement, at: int, of: Sequence[str]) -> str:
+    """What the envelopes are about that confirm which parties are in a sum."""
+    return f"parties {fingerprint(mine.digest, str(at), *of)}"
 
 
 def _are_keys(keys: Any, count: int) -> bool:

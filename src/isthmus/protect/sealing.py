@@ -17,7 +17,7 @@ try:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.hashes import SHA256, Hash
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 except ImportError as error:
     raise missing_extra("cryptography", "federation", "sealed messages and masked sums") from error
@@ -69,6 +69,19 @@ def is_public_key(key: object) -> bool:
 def derive_key(secret: bytes, about: bytes) -> bytes:
     """Derive a key of 32 bytes for one purpose."""
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=b"isthmus " + about).derive(secret)
+
+
+def fingerprint(*parts: str | bytes) -> str:
+    """A hash of these parts, which no others have."""
+    digest = Hash(SHA256())
+    digest.update(_joined(*parts))
+    return digest.finalize().hex()
+
+
+def _joined(*parts: str | bytes) -> bytes:
+    """Parts with their lengths before them, so that different parts give different bytes."""
+    known = [part.encode() if isinstance(part, str) else part for part in parts]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in known)
 
 
 class Channel:
@@ -126,8 +139,6 @@ class Channel:
             secret = shared_secret(self.ring.private_key, self.ring.public_keys[other])
             secret += shared_secret(self._session_key, session)
             ends = [(self.ring.name, self.session), (other, session)]
-            parts = [part for name, key in (ends if outward else ends[::-1]) for part in (name.encode(), key)]
-            # lengths before the parts make sure that different lists of parts give different bytes
-            about = b"".join(len(part).to_bytes(4, "big") + part for part in (b"envelope", self.run.encode(), *parts))
-            self._keys[direction] = ChaCha20Poly1305(derive_key(secret, about))
+            parts = [part for name, key in (ends if outward else ends[::-1]) for part in (name, key)]
+            self._keys[direction] = ChaCha20Poly1305(derive_key(secret, _joined("envelope", self.run, *parts)))
         return self._keys[direction], direction
