@@ -148,10 +148,10 @@ def test_masks_are_used_once() -> None:
         table.answer("a", call)
 
 
-@pytest.mark.parametrize("told", [{"of": ["b", "c"]}, {"least": 1}, {"least": 5}, {"count": 10**6}])
+@pytest.mark.parametrize("told", [{"of": ["b", "c"]}, {"of": ["a"]}, {"of": list("aab")}, {"count": 10**6}])
 def test_keys_are_not_made_for_what_would_not_protect(told: dict[str, Any]) -> None:
     guard = closed_only().guards["a"]
-    message = {"step": "keys", "agreement": "x", "of": list("abcd"), "count": 1, "least": 3}
+    message = {"step": "keys", "agreement": "x", "of": list("abcd"), "count": 1}
     with pytest.raises(IsthmusError, match="refused: keys for"):
         guard.answer_step({**message, **told})
 
@@ -234,6 +234,17 @@ def test_nothing_is_opened_before_others_confirm_it() -> None:
         table.guards["a"].answer_step({**message, "confirmed": {**one, "c": one["b"], "d": said["d"]["b"], "e": b""}})
     found = table.guards["b"].answer_step({**message, "confirmed": for_party("b", said)})
     assert found.keys() == {"seed", "held"}
+
+
+def test_how_many_open_a_sum_is_not_for_the_server_to_say() -> None:
+    table = closed_only(parties=6, threshold=0.7)
+    head = head_of(table)
+    table.sums.threshold = 0.5  # type: ignore[attr-defined]
+    with pytest.raises(IsthmusError, match="too few"):
+        confirmed(table, "a", "abcd", head)
+    said = {party: confirmed(table, party, "abcdef", head) for party in "abcd"}
+    with pytest.raises(IsthmusError, match="4 of 6 say the same parties"):
+        table.guards["a"].answer_step({**head, "step": "open", "confirmed": for_party("a", said)})
 
 
 @pytest.mark.parametrize("of", ["abc", "bcd", "abcdd", "dcba", "abcx"])

@@ -104,9 +104,9 @@ class PartyAgreement:
 class MaskingGuard(Guard):
     """The party's side of masked sums."""
 
-    def __init__(self, bits: int, channel: Channel, min_parties: int) -> None:
+    def __init__(self, bits: int, threshold: float, channel: Channel, min_parties: int) -> None:
         super().__init__(channel, min_parties)
-        self.bits = bits
+        self.bits, self.threshold = bits, threshold
         self._name = ""
         self._agreement: PartyAgreement | None = None
 
@@ -121,10 +121,10 @@ class MaskingGuard(Guard):
 
     def _keys(self, message: Message) -> Message:
         """Round 0: draw keys for sums over these parties; they replace those of earlier agreements."""
-        of, count, threshold = tuple(map(str, message["of"])), int(message["count"]), int(message["least"])
-        distinct = len(set(of)) == len(of)
-        if self.name not in of or not distinct or not len(of) / 2 < threshold <= len(of) or not 0 < count <= AT_ONCE:
-            raise IsthmusError(f"refused: keys for {count} sums over {len(of)} parties, {threshold} of which open them")
+        of, count = tuple(map(str, message["of"])), int(message["count"])
+        if self.name not in of or len(set(of)) < len(of) or len(of) < self.min_parties or not 0 < count <= AT_ONCE:
+            raise IsthmusError(f"refused: keys for {count} sums over the parties {', '.join(of)}")
+        threshold = openers(len(of), self.threshold)
         self._name = str(message["agreement"])
         drawn = [secrets.token_bytes(KEY) for _ in range(count)]
         self._agreement = PartyAgreement(of, threshold, drawn, [secrets.token_bytes(KEY) for _ in drawn],
@@ -267,9 +267,9 @@ class MaskedSums(ProtectedSums):
     def _agree(self, action: str, asked: tuple[str, ...], count: int, tally: Tally) -> tuple[str, ...]:
         """Run rounds 0 and 1; parties that do not answer, or answer wrongly, are not in the sum."""
         while len(asked) > 1:
-            name, threshold = secrets.token_hex(8), math.floor(len(asked) * self.threshold) + 1
+            name, threshold = secrets.token_hex(8), openers(len(asked), self.threshold)
             head = {"do": "shield", "agreement": name}
-            request = {"of": list(asked), "count": count, "least": threshold}
+            request = {"of": list(asked), "count": count}
             messages: dict[str, Message] = {party: {**head, "step": "keys", **request} for party in asked}
             found = keys = self.send_step(action, messages, tally, lambda _, reply: _are_keys(reply["keys"], count))
             if found.keys() == set(asked):
@@ -378,6 +378,15 @@ class MaskedSums(ProtectedSums):
             "agreement": self._agreement.name, "at": self._agreement.used - 1, "in": list(closed.of),
             "form": format_form(closed.form), "closed": words.tobytes(),
         }  # fmt: skip
+
+
+def openers(parties: int, threshold: float) -> int:
+    """How many parties open a sum: more than this share of them.
+
+    >>> openers(4, 0.5), openers(5, 0.5), openers(9, 2 / 3)
+    (3, 3, 7)
+    """
+    return math.floor(parties * threshold + 1e-9) + 1
 
 
 def _common(private: bytes, public: bytes) -> bytes:

@@ -42,7 +42,8 @@ class Masks(Protection):
     bits: int = Field(32, ge=8, le=52)
     """Bits after the point of single-precision numbers: a sum is exact to 2^-bits for every two parties."""
     threshold: float = Field(0.5, ge=0.5, lt=1)
-    """A sum is opened if more than this share of its parties remain; as many together could open a single part."""
+    """A sum is opened if more than this share of its parties remain. The larger, the more parties may help a server
+    that tries to open a single part (see the page on masked sums), and the fewer may drop out."""
 
     def sums(self, links: PartyLinks, check: SumCheck, tries: int) -> ProtectedSums:
         from isthmus.protect.masks import MaskedSums
@@ -52,11 +53,12 @@ class Masks(Protection):
     def guard(self, channel: Channel, min_parties: int) -> Guard:
         from isthmus.protect.masks import MaskingGuard
 
-        return MaskingGuard(self.bits, channel, min_parties)
+        return MaskingGuard(self.bits, self.threshold, channel, min_parties)
 
 
 class Ckks(Protection):
-    """Encrypted parts that can be added (CKKS, by TenSEAL); only the parties have the key."""
+    """Encrypted parts that can be added (CKKS, by TenSEAL); only the parties have the key. For a server that is trusted
+    to follow the protocol: it could have a party open a part that it made look like a sum."""
 
     name: ClassVar[str] = "ckks"
 
