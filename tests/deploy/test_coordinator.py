@@ -16,7 +16,18 @@ from isthmus.progress.terminal import unanswered_lines
 from isthmus.study.results import Results
 
 
-@pytest.mark.parametrize("name", STUDIES)
+NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
+"""Studies with sums over neighbours, which no party sends where the server could read them."""
+
+
+@pytest.mark.parametrize("name", NEED_PROTECTION)
+def test_sums_over_neighbours_are_not_sent_without_protection(name: str, tmp_path: Path) -> None:
+    study = at_folders(study_of(name), tmp_path / "data")
+    with pytest.raises(IsthmusError, match=r"'sum_up' answers is not for the server: set protect.total = 'masks'"):
+        federated(study, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name not in NEED_PROTECTION])
 def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]

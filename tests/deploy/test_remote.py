@@ -151,7 +151,11 @@ def members_of_banks(base: Path) -> dict[str, Member]:
     ("message", "why"),
     [
         ({"do": "begin", "run": "r", "stage": "x"}, "unknown stage 'x'"),
-        ({"do": "call", "verb": "exchange", "action": "introduce", "under": 3, "request": b""}, "these bytes are no"),
+        ({"do": "call", "verb": "ask", "action": "introduce", "under": 3, "request": b""}, "these bytes are no"),
+        (
+            {"do": "call", "verb": "exchange", "action": "introduce", "under": 3},
+            "'introduce' is answered by ask, not by exchange",
+        ),
         ({"do": "dance"}, "unknown message 'dance'"),
         ({"do": "restore", "mark": "../../../etc/passwd"}, "has no such saved state"),
     ],
@@ -204,7 +208,8 @@ def enlarging(member: Member, times: float) -> None:
                 columns = {path: column * times for path, column in reply.columns.items()}  # type: ignore[operator]
                 return Reply(reply.parties, columns, reply.weights, (), reply.failures)
 
-            present = SimpleNamespace(answer=enlarged, answered=present.answered)  # type: ignore[assignment, attr-defined]
+            answered, binding = present.answered, present.binding  # type: ignore[attr-defined]
+            present = SimpleNamespace(answer=enlarged, answered=answered, binding=binding)  # type: ignore[assignment]
         return called(present, message)
 
     member._answer = lying  # type: ignore[method-assign]
