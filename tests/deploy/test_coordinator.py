@@ -15,7 +15,6 @@ from isthmus.federation import wire
 from isthmus.progress.terminal import unanswered_lines
 from isthmus.study.results import Results
 
-
 NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
 """Studies with sums over neighbours, which no party sends where the server could read them."""
 
