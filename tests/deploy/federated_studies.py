@@ -43,6 +43,10 @@ STUDIES: dict[str, dict[str, Any]] = {
 }
 
 
+NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
+"""Studies with sums over neighbours, which no party sends where the server could read them."""
+
+
 def study_of(name: str, rounds: int = 3, **more: Any) -> Study:
     return Study.of({"training": {"rounds": rounds}, "unlabelled": "idle", **STUDIES[name], **more})
 

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.deploy.federated_studies import STUDIES, failing_at, federated, in_one_process, study_of, with_limits
+from tests.deploy.federated_studies import (
+    NEED_PROTECTION,
+    STUDIES,
+    failing_at,
+    federated,
+    in_one_process,
+    study_of,
+    with_limits,
+)
 from tests.federation.by_hand import at_folders, members_of
 
 from isthmus.deploy.remote import Message
@@ -14,9 +22,6 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.progress.terminal import unanswered_lines
 from isthmus.study.results import Results
-
-NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
-"""Studies with sums over neighbours, which no party sends where the server could read them."""
 
 
 @pytest.mark.parametrize("name", NEED_PROTECTION)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.deploy.federated_studies import FEDGC_BY_SGD, study_of
+from tests.deploy.federated_studies import FEDGC_BY_SGD, NEED_PROTECTION, study_of
 from tests.deploy.real import Federation, free_port, isthmus, parties_in, rows_of, until, written
 from tests.docs.test_blocks import blocks, commands
 from tests.federation.by_hand import at_folders
@@ -116,8 +116,8 @@ def test_numbers_and_ledger_are_those_of_the_study(
     name: str, total: str, federation: Federation, tmp_path: Path
 ) -> None:
     base = study_of(name, rounds=2)
-    fedgc = {"name": "fedgc", "ratio": 0.1} if total == "none" else FEDGC_BY_SGD
-    methods = [fedgc if each == "fedgc" else {"name": each} for each in EQUAL[name]]
+    named = [each for each in EQUAL[name] if total != "none" or each not in NEED_PROTECTION]
+    methods = [FEDGC_BY_SGD if each == "fedgc" else {"name": each} for each in named]
     folder = federation.base / "data"
     shutil.rmtree(folder)
     study = at_folders(base.model_copy(update={"methods": methods}), folder)
