@@ -17,6 +17,7 @@ from isthmus.deploy import cluster as module
 from isthmus.deploy.cluster import Cluster, split_evenly
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
+from isthmus.methods.fedavg import FedAvg
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher, run_study
@@ -203,6 +204,13 @@ def test_a_cluster_without_cores_is_refused(here: RayHere) -> None:
     here.cores = 0
     with Cluster() as cluster, pytest.raises(IsthmusError, match="the cluster has no core: start Ray with at least"):
         run_study(study_of("fedavg"), cluster=cluster)
+
+
+def test_what_the_script_itself_defines_is_refused(here: RayHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedAvg, "__module__", "__main__")
+    with Cluster() as cluster, pytest.raises(IsthmusError, match="method 'fedavg' is defined in the script itself"):
+        run_study(study_of("fedavg"), cluster=cluster)
+    assert not here.actors
 
 
 def test_an_error_of_a_method_is_that_of_one_process(here: RayHere) -> None:

@@ -214,8 +214,22 @@ class Study(Options):
 
     def modules(self) -> frozenset[str]:
         """The modules that define what the study names, which another process imports; some may be the user's own."""
-        named = [self.data_set(), self.named_partition(), self.named_task(), self.encoder(), *self.method_list()]
-        return frozenset(type(each).__module__ for each in named) - {"__main__"}  # which every process imports anyway
+        return frozenset(type(each).__module__ for each in self._named()) - {
+            "__main__"
+        }  # which processes import anyway
+
+    def check_importable(self) -> None:
+        """Refuse what is defined in the script that runs: other machines cannot import it."""
+        for each in self._named():
+            if type(each).__module__ == "__main__" and each is not None:
+                raise IsthmusError(
+                    f"{each.kind} '{each.name}' is defined in the script itself, which no worker of a cluster imports: "
+                    "move it to a module that every machine has"
+                )
+
+    def _named(self) -> list[Any]:
+        """What the study names."""
+        return [self.data_set(), self.named_partition(), self.named_task(), self.encoder(), *self.method_list()]
 
     def torch_device(self) -> torch.device:
         return device_named(self.device)

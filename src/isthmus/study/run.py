@@ -105,6 +105,8 @@ def run_study(
     watcher = watcher or Watcher()
     out = None if out is None else Path(out)
     methods = study.method_list()
+    if cluster is not None:
+        study.check_importable()
     side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
