@@ -13,6 +13,7 @@ from isthmus.data.partition.labels import Random
 from isthmus.data.party import Cohort, pool_parties
 from isthmus.data.rows import to_dense
 from isthmus.errors import IsthmusError
+from isthmus.federation.actions import action
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method
@@ -189,12 +190,11 @@ def evaluated(parties, silent=()):
     method = Method.named("fedavg")(rounds=1)
 
     class AtParty(method.AtParty):
+        @action("exchange", protected=True)
         def lend(self, request):
             if set(self.cohort.names) & set(silent):
                 raise RuntimeError("disk on fire")
             return super().lend(request)
-
-        lend.is_action = True
 
     module = module_for(Encoder.named("sgc")(), parties, TASK, 0)
     transport = LocalTransport([AtParty(method, parties, TASK, module, seed=0)])
