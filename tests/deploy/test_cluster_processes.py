@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,40 +40,60 @@ def study(tmp_path: Path) -> Study:
     return Study.of(tomllib.loads(STUDY))
 
 
-@pytest.fixture
-def three_nodes() -> Iterator[Any]:
-    """A cluster of three nodes with a core each."""
+@pytest.fixture(params=[2, 3])
+def nodes(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A cluster of two or three nodes with a core each."""
     from ray.cluster_utils import Cluster as Nodes
 
     nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    for _ in range(2):
+    for _ in range(request.param - 1):
         nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()
     yield nodes
     nodes.shutdown()
 
 
-class At(Watcher):
-    """Does something once, after a round."""
+class InRound(Watcher):
+    """Does something once in the round after a given one, while all workers are called."""
 
-    def __init__(self, at: int, do: Any) -> None:
-        self.at, self.do = at, do
+    def __init__(self, after: int, do: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.after, self.do = after, do
+        self.due = self.done = False
+        self.get = module.get
+        monkeypatch.setattr(module, "get", self.do_and_get)
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        if at == self.at and self.do is not None:
-            do, self.do = self.do, None
-            do()
+        self.due = self.due or at == self.after
+
+    def do_and_get(self, references: Sequence[Any], within: float | None = None) -> list[Any]:
+        if self.due and not self.done:
+            self.done = True
+            self.do()
+        return self.get(references, within)
 
 
-def test_a_study_on_this_machine_is_that_of_one_process(study: Study, tmp_path: Path) -> None:
-    """And a worker that is killed in it starts again."""
+def test_a_study_on_this_machine_is_that_of_one_process(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a worker that is killed in a round starts again."""
     run_study(study, tmp_path / "here")
     with Cluster(workers=2) as cluster:
+        pids: list[int] = []
 
         def kill() -> None:
-            os.kill(module.ray.get(cluster.workers[1].pid.remote()), signal.SIGKILL)
+            os.kill(pids[1], signal.SIGKILL)
 
-        run_study(study, tmp_path / "there", cluster=cluster, save_every=0.0, watcher=At(3, kill))
+        watcher = InRound(3, kill, monkeypatch)
+        load = cluster.workers_with
+
+        def load_and_list(*arguments: Any) -> Any:
+            found = load(*arguments)
+            pids[:] = module.ray.get([worker.pid.remote() for worker in cluster.workers])
+            return found
+
+        monkeypatch.setattr(cluster, "workers_with", load_and_list)
+        run_study(study, tmp_path / "there", cluster=cluster, save_every=0.0, watcher=watcher)
+        assert watcher.done
         run_study(study, tmp_path / "side", cluster=cluster, jobs=2)
     assert files(tmp_path / "here") == files(tmp_path / "there") == files(tmp_path / "side")
 
@@ -91,17 +111,21 @@ def test_folders_are_loaded_by_workers_from_a_relative_path(tmp_path: Path, monk
     assert files(tmp_path / "here") == files(tmp_path / "there") == files(tmp_path / "side")
 
 
-def test_a_node_that_is_killed_leaves_its_parties_to_the_others(study: Study, three_nodes: Any) -> None:
-    with Cluster(three_nodes.address) as cluster:
-        node = next(iter(three_nodes.worker_nodes))
+def test_a_node_that_is_killed_leaves_its_parties_to_the_others(
+    study: Study, nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(nodes.address) as cluster:
+        node, before = next(iter(nodes.worker_nodes)), cluster.cores()
 
         def kill() -> None:
-            three_nodes.remove_node(node, allow_graceful=False)
-            while sum(each["Alive"] for each in module.ray.nodes()) > 2:
+            nodes.remove_node(node, allow_graceful=False)
+            while sum(each["Alive"] for each in module.ray.nodes()) >= before:
                 time.sleep(0.1)
 
-        found = run_study(study, cluster=cluster, save_every=0.0, watcher=At(3, kill))
-        assert len(cluster.workers) == 2
+        watcher = InRound(3, kill, monkeypatch)
+        found = run_study(study, cluster=cluster, save_every=0.0, watcher=watcher)
+        assert watcher.done
+        assert len(cluster.workers) == before - 1
     for one, other in zip(found.runs, run_study(study).runs, strict=True):
         assert_same(one, other)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HERE = "here"
 """What `--ray` stands for without a value: a cluster that is started on this machine."""
-ADDRESS = re.compile(rf"{HERE}|auto|(ray://)?[\w.\-]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+")
+ADDRESS = re.compile(rf"{HERE}|auto|(ray://)?[\w.\-]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+|[0-9]+(\.[0-9]+){{3}}")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
