@@ -29,7 +29,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from isthmus.data.datasets.apart import moderate, say
+from isthmus.data.datasets.by_party import negotiate, next_messages
 from isthmus.data.datasets.public import data_root
 from isthmus.data.party import Party
 from isthmus.deploy.parcels import Parcel, open_parties, pack_parties
@@ -62,14 +62,14 @@ except ImportError as error:
 J = TypeVar("J")
 R = TypeVar("R")
 
-PLACED_IN = 60.0
+START_SECONDS = 60.0
 """Seconds that a cluster has to start all workers; an autoscaler may need to start machines first."""
 EVEN = 16
 """A border between two workers' parties lies at a multiple of a power of two: a range is at most this part of it longer
 or shorter than an even one, and consists of few subtrees."""
-OWN_TOKEN = Path("~/.ray/auth_token")
+TOKEN_FILE = Path("~/.ray/auth_token")
 """Where Ray looks for a token that the environment does not name."""
-KNOCKS_FOR = 5.0
+CONNECT_SECONDS = 5.0
 """Seconds that the machine of a cluster has to take a connection."""
 CUTS = 4
 """Sets of parties that are kept for jobs: the next job often has the same."""
@@ -87,7 +87,7 @@ class Cluster:
     """
 
     def __init__(self, address: str | None = None, *, workers: int = 0) -> None:
-        self.address, self.most = address, workers
+        self.address, self.max_workers = address, workers
         self.workers: list[Any] = []
         self._held: Loaded | None = None
         self._names: list[tuple[str, ...]] = []
@@ -97,15 +97,15 @@ class Cluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report how it is used to its makers
         options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
         if self.address is None:
-            _guard()
-            options |= {"address": "local", "include_dashboard": False, "num_cpus": self.most or None}
+            _require_token()
+            options |= {"address": "local", "include_dashboard": False, "num_cpus": self.max_workers or None}
         else:
-            options["address"] = _knock(self.address)
+            options["address"] = _check_reachable(self.address)
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
             ray.init(**options)
         except Exception as error:  # Ray raises many kinds for a cluster that is not there, or lets nobody in
-            raise IsthmusError(_why_not_connected(self.address, error)) from error
+            raise IsthmusError(_connection_error(self.address, error)) from error
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -116,7 +116,7 @@ class Cluster:
         cores = int(ray.cluster_resources().get("CPU", 0))
         if not cores:
             raise IsthmusError("the cluster has no core: start Ray with at least one, as in ray start --num-cpus 4")
-        return min(cores, self.most or cores)
+        return min(cores, self.max_workers or cores)
 
     def load(self, study: Study, seed: int) -> Loaded:
         """The parties of a run; of data that come as parties only outlines, as each worker loads its own."""
@@ -124,17 +124,18 @@ class Cluster:
             return study.load(seed)
         shares = split_evenly(data.party_sizes(), self.cores())
         self._start(len(shares), on_gpu=_on_gpu(study))
-        plan, here, draw = study.model_dump_json(), Surroundings.here(), study.draw_of(seed)
+        plan, here, draw = study.model_dump_json(), Surroundings.current(), study.draw_of(seed)
         get([
             worker.open.remote(plan, study.modules(), here, share, draw)
             for worker, share in zip(self.workers, shares, strict=True)
         ])  # fmt: skip
 
-        def tell(told: Any) -> list[Any]:
-            told = ray.put(told)
-            return [each for said in get([worker.tell.remote(told) for worker in self.workers]) for each in said]
+        def send(broadcast: Any) -> list[Any]:
+            stored = ray.put(broadcast)
+            found = get([worker.load_next.remote(stored) for worker in self.workers])
+            return [message for messages in found for message in messages]
 
-        loaded = study.checked(study.loaded_apart(moderate(data.moderator(), tell)), seed)
+        loaded = study.checked(study.loaded_by_workers(negotiate(data.moderator(), send)), seed)
         self._hold([None] * len(shares), loaded, shares)
         return loaded
 
@@ -148,7 +149,7 @@ class Cluster:
 
         They serve one run after another; each worker is sent its parties once for all methods.
         """
-        if self._held is not loaded and loaded.apart:
+        if self._held is not loaded and loaded.by_workers:
             self.load(study, seed)
             self._held = loaded
         elif self._held is not loaded:
@@ -172,7 +173,7 @@ class Cluster:
         options = {"num_cpus": 1, "num_gpus": int(on_gpu), "scheduling_strategy": "SPREAD"}
         self.workers = [ray.remote(**options)(Worker).remote() for _ in range(number)]
         try:
-            for found in get([worker.versions.remote() for worker in self.workers], within=PLACED_IN):
+            for found in get([worker.versions.remote() for worker in self.workers], within=START_SECONDS):
                 _check_versions(found)
         except BaseException:
             self.end_workers()
@@ -285,22 +286,22 @@ class Worker:
     def open(
         self, study: str, modules: frozenset[str], surroundings: Surroundings, chosen: Sequence[int], draw: int
     ) -> None:
-        """Begin to load the parties at these positions; see `isthmus.data.datasets.apart`."""
+        """Begin to load the parties at these positions; see `isthmus.data.datasets.by_party`."""
         surroundings.adopt()
         self.study, self.surroundings = _study(study, modules), surroundings
-        with surroundings.named():
+        with surroundings.in_errors():
             data = self.study.party_data()
         assert data is not None
         self.loader = data.loader(chosen, draw)
 
-    def tell(self, told: Any) -> list[Any]:
-        """Tell the loader something and return what it says: at the end, outlines of the parties, which stay here."""
-        with self.surroundings.named():
-            said = say(self.loader, told)
-        if isinstance(said[0], Party):
-            self.parties = self.study.as_cut(said)
+    def load_next(self, broadcast: Any) -> list[Any]:
+        """Send a broadcast to the loader and return its messages: at the end, outlines of its parties."""
+        with self.surroundings.in_errors():
+            messages = next_messages(self.loader, broadcast)
+        if isinstance(messages[0], Party):
+            self.parties = self.study.as_cut(messages)
             return [party.outline() for party in self.parties]
-        return said
+        return messages
 
     def hold(self, parties: Parcel | None, names: Sequence[Sequence[str]]) -> None:
         """Hold parties for the runs that follow.
@@ -388,18 +389,18 @@ class Surroundings:
     machine: str
 
     @classmethod
-    def here(cls) -> Surroundings:
+    def current(cls) -> Surroundings:
         return cls(os.getcwd(), str(data_root()), socket.gethostname())
 
     def adopt(self) -> None:
-        """Stand there too, as far as this machine has it; data of its own come first."""
+        """Use the same folders, as far as this machine has them; its own `ISTHMUS_DATA` comes first."""
         with suppress(OSError):
             os.chdir(self.folder)
         os.environ.setdefault("ISTHMUS_DATA", self.data)
 
     @contextmanager
-    def named(self) -> Iterator[None]:
-        """Say in errors which machine they are of, if it is another one."""
+    def in_errors(self) -> Iterator[None]:
+        """Name the machine in errors if it is not the driver's."""
         try:
             yield
         except IsthmusError as error:
@@ -471,7 +472,7 @@ class ClusterPool:
     def __enter__(self) -> Self:
         self._events = ray.remote(num_cpus=0)(Events).remote()
         at = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._cutter = ray.remote(num_cpus=0, scheduling_strategy=at)(Cutter).remote(Surroundings.here())
+        self._cutter = ray.remote(num_cpus=0, scheduling_strategy=at)(Cutter).remote(Surroundings.current())
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -484,7 +485,7 @@ class ClusterPool:
         self, work: Callable[[J, Send], R], jobs: Sequence[J], on_event: Callable[..., None] = lambda *event: None
     ) -> Iterator[tuple[J, Future[R]]]:
         """See `Pool.run`."""
-        here = Surroundings.here()
+        here = Surroundings.current()
         start: Any = ray.remote(num_cpus=1, max_retries=-1, scheduling_strategy="SPREAD")(_do_job)
         waiting = list(enumerate(jobs))[::-1]
         while waiting or self._left:
@@ -563,7 +564,7 @@ def _finished(task: Any) -> Future[Any]:
     except failures.RayTaskError as error:
         future.set_exception(error.cause)
     except failures.RayError as error:
-        future.set_exception(ProcessKilled(_why_lost(error)))
+        future.set_exception(ProcessKilled(_loss_reason(error)))
     return future
 
 
@@ -608,11 +609,11 @@ def get(references: Sequence[Any], within: float | None = None) -> list[Any]:
         if isinstance(cause, IsthmusError):
             raise cause from None
         if isinstance(cause, failures.RayError):
-            raise PartiesLost(_why_lost(cause)) from error
+            raise PartiesLost(_loss_reason(cause)) from error
         raise
     except failures.GetTimeoutError as error:
         raise IsthmusError(
-            f"the cluster did not start {len(references)} workers within {PLACED_IN:g} s: "
+            f"the cluster did not start {len(references)} workers within {START_SECONDS:g} s: "
             f"{_free()}; end other work there, or add machines"
         ) from error
     except failures.ObjectStoreFullError as error:
@@ -624,7 +625,7 @@ def get(references: Sequence[Any], within: float | None = None) -> list[Any]:
             raise IsthmusError(
                 f"a worker has no package '{missing[1]}': install the same packages on every machine of the cluster"
             ) from error
-        raise PartiesLost(_why_lost(error)) from error
+        raise PartiesLost(_loss_reason(error)) from error
     return found
 
 
@@ -641,36 +642,36 @@ def _check_versions(found: Mapping[str, str]) -> None:
             )
 
 
-def _guard() -> None:
-    """Let nobody in without a token: whoever reaches a cluster can run code on it. Ray asks for one unless told not to.
+def _require_token() -> None:
+    """Let nobody in without a token: whoever reaches a cluster can run code on it. Ray's default is to ask for one.
 
     If this machine has none, the cluster gets one that only this process and those that it starts know.
     """
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")) != "token":
         raise IsthmusError(f"RAY_AUTH_MODE is '{mode}', so anybody could run code here: unset it")
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() and not OWN_TOKEN.expanduser().exists():
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() and not TOKEN_FILE.expanduser().exists():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def _knock(address: str) -> str:
+def _check_reachable(address: str) -> str:
     """See whether anything listens there, and return the address; Ray itself would try for minutes."""
     found = address
     if address == "auto":
         try:
             found = str(find_here("auto", None))
         except ConnectionError as error:
-            raise IsthmusError(_why_not_connected(address, error)) from error
+            raise IsthmusError(_connection_error(address, error)) from error
     host, _, port = found.rpartition(":")
     if not host or "/" in host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
         raise IsthmusError(f"'{address}' is no address of a cluster: give HOST:PORT, or auto for that of this machine")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCKS_FOR).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
-        raise IsthmusError(_why_not_connected(address, error)) from error
+        raise IsthmusError(_connection_error(address, error)) from error
     return found
 
 
-def _why_not_connected(address: str | None, error: Exception) -> str:
+def _connection_error(address: str | None, error: Exception) -> str:
     why = " ".join(str(error).split())[:300]
     if address is None:
         return f"Ray does not start here: {why}"
@@ -684,7 +685,7 @@ def _why_not_connected(address: str | None, error: Exception) -> str:
     )
 
 
-def _why_lost(error: Exception) -> str:
+def _loss_reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, failures.OutOfMemoryError) or "low on memory" in text:
         return "a worker was ended because memory ran out: use more machines, or fewer workers on each"

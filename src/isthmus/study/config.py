@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, NonNegativeInt
 
 from isthmus.data.cache import cache_root
-from isthmus.data.datasets.apart import PartyData
+from isthmus.data.datasets.by_party import PartyData
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
@@ -40,7 +40,7 @@ class Loaded:
         note: what the data set says about its data.
         named_task: the task that the study names, if it names one.
         labels: names of the classes, if they have names.
-        apart: other machines hold the parties; these are only their outlines.
+        by_workers: workers of a cluster hold the parties; these are only their outlines.
     """
 
     parties: list[Party]
@@ -49,7 +49,7 @@ class Loaded:
     note: str = ""
     named_task: Task | None = None
     labels: tuple[str, ...] = ()
-    apart: bool = False
+    by_workers: bool = False
 
     @cached_property
     def task(self) -> Task:
@@ -206,11 +206,11 @@ class Study(Options):
         cut = partition.cut(Pool(None, 1, parties=tuple(parties)), len(parties), 0)
         return cut if task is None else task.set_masks(cut)
 
-    def loaded_apart(self, pool: Pool) -> Loaded:
+    def loaded_by_workers(self, pool: Pool) -> Loaded:
         """What is known here of parties on other machines, from the pool of their outlines."""
         partition = self.named_partition() or Given()
         parties = list(pool.parties or ())
-        return Loaded(parties, pool.classes, partition, pool.note, self.named_task(), pool.labels, apart=True)
+        return Loaded(parties, pool.classes, partition, pool.note, self.named_task(), pool.labels, by_workers=True)
 
     def modules(self) -> frozenset[str]:
         """The modules that define what the study names, which another process imports; some may be the user's own."""

@@ -157,7 +157,7 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
     module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
     device = study.torch_device()
     parties = loaded.parties
-    if loaded.apart and (method.role == "pooled" or needs_whole(parties, loaded.task)):
+    if loaded.by_workers and (method.role == "pooled" or needs_whole(parties, loaded.task)):
         parties = study.load(seed).parties
     return Run(method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, **options)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from isthmus.data.datasets.apart import Loader, Moderator, PartyData
+from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
 from isthmus.data.folder.loading import accept, build_party, find_folders
 from isthmus.data.folder.reading import check_folder, outline

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data import rows
-from isthmus.data.datasets.apart import Loader, Moderator, PartyData
+from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.party import SPLITS, Level, Party
 from isthmus.data.pool import DataSet, Pool
 from isthmus.errors import IsthmusError

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from isthmus.data.cache import digest
 from isthmus.data.datasets import generated
-from isthmus.data.datasets.apart import Loader, Moderator, PartyData
+from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.datasets.generated import PairSampler
 from isthmus.data.mapped import Arrays, cached
 from isthmus.data.matrices import Floats, Ints

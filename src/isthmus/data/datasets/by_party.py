@@ -1,8 +1,8 @@
 """Data that come as parties: every machine of a cluster loads those that it holds, and none loads all.
 
-What depends on all parties (an encoding; numbers of classes) is settled in a talk. Loaders, each with some of the
-parties, say something for each of theirs; a moderator hears what was said for all and tells all what follows from it;
-and so on, until what a loader says are its parties.
+Loaders and a moderator settle what depends on all parties, such as an encoding or the number of classes. Each loader
+has some of the parties and sends a message for each of them. The moderator reads the messages for all parties and
+broadcasts what follows from them. This repeats until the loaders send their parties.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 from isthmus.data.pool import DataSet, Pool
 
 Loader: TypeAlias = Generator[list[Any], Any, list[Any]]
-"""Yields what it says for each of its parties, is sent what all are told, and returns its parties."""
+"""Yields a message for each of its parties, receives broadcasts, and returns its parties."""
 Moderator: TypeAlias = Generator[Any, list[Any], Pool]
-"""Is sent what was said for all parties, yields what all are told (first: None), and returns the pool."""
+"""Receives the messages for all parties, yields broadcasts (the first is None), and returns the pool."""
 
 
 class PartyData(DataSet):
-    """A source of data that come as parties. A subclass implements the three parts of the talk."""
+    """A source of data that come as parties. A subclass implements size, loader and moderator."""
 
     @abstractmethod
     def party_sizes(self) -> Sequence[int]:
@@ -36,29 +36,29 @@ class PartyData(DataSet):
 
     def load(self, seed: int) -> Pool:
         loader = self.loader(range(len(self.party_sizes())), seed)
-        return moderate(self.moderator(), lambda told: say(loader, told))
+        return negotiate(self.moderator(), lambda broadcast: next_messages(loader, broadcast))
 
 
-def moderate(moderator: Moderator, tell: Callable[[Any], list[Any]]) -> Pool:
-    """Hold the talk.
+def negotiate(moderator: Moderator, send: Callable[[Any], list[Any]]) -> Pool:
+    """Run the moderator to its end and return the pool.
 
     Arguments:
-        tell: tells all loaders something, and returns what they then say, for every party in order.
+        send: sends a broadcast to all loaders and returns their messages, for every party in order.
     """
-    told = next(moderator)
+    broadcast = next(moderator)
     while True:
-        said = tell(told)
+        messages = send(broadcast)
         try:
-            told = moderator.send(said)
+            broadcast = moderator.send(messages)
         except StopIteration as end:
             pool: Pool = end.value
             return pool
 
 
-def say(loader: Loader, told: Any) -> list[Any]:
-    """What a loader says next: at the end, its parties."""
+def next_messages(loader: Loader, broadcast: Any) -> list[Any]:
+    """Send a broadcast to a loader and return its messages: at the end, its parties."""
     try:
-        return loader.send(told)
+        return loader.send(broadcast)
     except StopIteration as end:
         parties: list[Any] = end.value
         return parties

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.data.datasets.apart import PartyData, moderate, say
+from isthmus.data.datasets.by_party import PartyData, negotiate, next_messages
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.datasets.several import Several
 from isthmus.data.datasets.shops import Shops
@@ -31,16 +31,16 @@ def test_any_split_of_the_parties_gives_the_same(data: PartyData, split: int, mo
     monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "another"))
     positions = list(range(len(data.party_sizes())))
     loaders = [data.loader(chosen, 3) for chosen in (positions[:split], positions[split:]) if chosen]
-    told = []
+    broadcasts = []
 
-    def tell(what):
-        told.append(what)
-        return [each for loader in loaders for each in say(loader, what)]
+    def send(broadcast):
+        broadcasts.append(broadcast)
+        return [each for loader in loaders for each in next_messages(loader, broadcast)]
 
-    found = moderate(data.moderator(), tell)
+    found = negotiate(data.moderator(), send)
     assert_same_parties(found.parties, due.parties)
     assert (found.classes, found.note, found.labels, found.smiles) == (due.classes, due.note, due.labels, due.smiles)
-    assert told[0] is None
+    assert broadcasts[0] is None
 
 
 def test_an_outline_has_the_sizes_and_labels_of_its_party(data: PartyData):
