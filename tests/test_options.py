@@ -154,3 +154,14 @@ def test_everything_built_in_is_described(kind: type[Registered]) -> None:
         assert described["summary"], f"{kind.kind} '{name}' has no docstring"
         for option in described["options"]:
             assert option["help"], f"option '{option['name']}' of {kind.kind} '{name}' has no docstring"
+
+
+def test_a_class_of_ones_own_does_not_replace_a_built_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Round(Circle):
+        name: ClassVar[str] = "circle"
+
+    assert Shape.known()["circle"] is Round  # both are a user's own: defined again, as in a notebook
+    monkeypatch.setattr(Circle, "__module__", "isthmus.shapes")
+    with pytest.raises(IsthmusError, match=r"^shape 'circle' is built in: give .*Round another name$"):
+        Shape.known()
+    Round.name = ""

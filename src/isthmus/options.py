@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.own_code import is_own, load_entry_points, reference_of
 
 MAX_SHOWN = 200
 """A message shows at most this many characters of a wrong value."""
@@ -60,13 +61,24 @@ class Registered(Options):
     """The word for one of these in messages: method, data set, partition, ..."""
     built_in_module: ClassVar[str] = ""
     """The module or package that defines the built-in subclasses; it is imported, with all its modules, on look-up."""
+    entry_points: ClassVar[str] = ""
+    """The group of entry points by which installed packages bring more of them."""
 
     @classmethod
     def known(cls) -> dict[str, type[Self]]:
         """Return all registered subclasses by name, in alphabetical order."""
         if cls.built_in_module:
             _import_all(cls.built_in_module)
-        return {each.name: each for each in sorted(_named_subclasses(cls), key=lambda each: each.name)}
+        if cls.entry_points:
+            load_entry_points(cls.entry_points)
+        found: dict[str, type[Self]] = {}
+        for each in sorted(_named_subclasses(cls), key=lambda each: each.name):
+            other = found.get(each.name)
+            if other is not None and is_own(each) != is_own(other):
+                own = reference_of(each if is_own(each) else other)
+                raise IsthmusError(f"{cls.kind} '{each.name}' is built in: give {own} another name")
+            found[each.name] = each
+        return found
 
     @classmethod
     def named(cls, name: str) -> type[Self]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,19 @@ def test_mistakes_say_what_to_give(file: Path, assignments: list[str], flags: di
     with pytest.raises(IsthmusError) as error:
         read_study(file, assignments, **NOTHING, **flags)
     assert says in str(error.value)
+
+
+def test_files_of_ones_own_are_imported_before_names_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    text = "from isthmus.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = '{}'\n    share: float = 0.5\n"
+    for name in ("own_by_flag", "own_by_file"):
+        (tmp_path / f"{name}.py").write_text(text.format(name.replace("_", "-")))
+    path = tmp_path / "own.toml"
+    path.write_text(f"import = ['{tmp_path / 'own_by_file.py'}']\n")
+    names = "own-by-flag,own-by-file"
+    given = {"imports": [tmp_path / "own_by_flag.py"], "method": [names], "parties": None}
+    study = read_study(path, ["own-by-flag.share=0.25"], **given)
+    assert [each.model_dump()["share"] for each in study.method_list()] == [0.25, 0.5]
+    assert [Path(each).stem for each in study.resolved()["import"]] == ["own_by_file", "own_by_flag"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.errors import IsthmusError
+from isthmus.own_code import import_files
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +80,8 @@ def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study
 
     base = {} if file is None else _file(file)
     where = "study" if file is None else str(file)
-    Study.read(base, where)
+    base = {**base, "import": [*base.get("import", []), *(str(each) for each in flags.pop("imports", None) or [])]}
+    import_files(Study.read(base, where).imports)
     if flags["parties"] is not None and isinstance(base.get("data"), dict):
         base["data"].pop("parties", None)
     given = _flags(**flags)

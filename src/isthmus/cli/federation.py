@@ -196,4 +196,4 @@ def _quiet() -> None:
 def _study(path: Path) -> Any:
     from isthmus.study.config import Study, read_toml
 
-    return Study.of(read_toml(path), str(path))
+    return Study.of_federation(read_toml(path), str(path))

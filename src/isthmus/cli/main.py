@@ -44,6 +44,10 @@ StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags o
 Data = Annotated[str | None, typer.Option(help="Data set (see isthmus datasets), or a folder of party folders.")]
 PartitionName = Annotated[str | None, typer.Option("--partition", help="Partition (see isthmus partitions).")]
 Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
+Import = Annotated[
+    list[Path] | None,
+    typer.Option("--import", metavar="FILE", help="Python file of your own, imported first; repeat for more."),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -66,7 +70,9 @@ def run_command(
     partition: PartitionName = None,
     parties: Parties = None,
     method: Annotated[list[str] | None, typer.Option(help="Method (see isthmus methods); repeat for more.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder (see isthmus encoders).")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.")
+    ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2; one run of every method for each.")] = None,
@@ -74,6 +80,7 @@ def run_command(
         list[str] | None,
         typer.Option("--set", help="Any option: local.lr=0.1, METHOD.OPTION=0.1, model.dropout=0, data.cross=0.2, ..."),
     ] = None,
+    import_: Import = None,
     unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.")] = None,
     wire: Annotated[bool, typer.Option("--wire", help="Send every payload as bytes; results are equal.")] = False,
@@ -93,7 +100,8 @@ def run_command(
     """Run a study and print a table."""
     whole = read_study(
         study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
-        hidden=hidden, rounds=rounds, seeds=seeds, unlabelled=unlabelled, device=device, wire=wire or None,
+        hidden=hidden, rounds=rounds, seeds=seeds, imports=import_, unlabelled=unlabelled, device=device,
+        wire=wire or None,
     )  # fmt: skip
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
@@ -110,6 +118,7 @@ def describe_command(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any option: data.cross=0.2, partition.beta=0.1, ...")
     ] = None,
+    import_: Import = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the split and the cut; by default, the study's first seed.")
     ] = None,
@@ -119,7 +128,7 @@ def describe_command(
     from isthmus.data.describe import describe
     from isthmus.progress.terminal import show_cut
 
-    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties)
+    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties, imports=import_)
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
     description = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:

@@ -71,6 +71,7 @@ class DataSet(Registered):
 
     kind: ClassVar[str] = "data set"
     built_in_module: ClassVar[str] = "isthmus.data.datasets"
+    entry_points: ClassVar[str] = "isthmus.datasets"
 
     @abstractmethod
     def load(self, seed: int) -> Pool:

@@ -570,7 +570,7 @@ class CoordinatorJob(FLComponent):
             if missing := [party for party in self.parties if party not in proxies]:
                 raise IsthmusError(f"party '{missing[0]}' has left: start it again with isthmus federation join")
             post = FlarePost({party: proxies[party] for party in self.parties})
-            done = coordinate(Study.of(json.loads(self.study)), post, self.run, state, watcher=self.progress)
+            done = coordinate(Study.of_federation(json.loads(self.study)), post, self.run, state, watcher=self.progress)
             outcome = {"runs": [run.dump() for run in done.runs], "ledger": done.ledger.dump()}
         except RunAborted:
             raise

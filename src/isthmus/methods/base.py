@@ -129,6 +129,7 @@ class Method(Registered):
 
     kind: ClassVar[str] = "method"
     built_in_module: ClassVar[str] = "isthmus.methods"
+    entry_points: ClassVar[str] = "isthmus.methods"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph", "pair")
     """Levels of tasks that it is for."""
     role: ClassVar[Role] = "federated"

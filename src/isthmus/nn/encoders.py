@@ -29,6 +29,7 @@ class Encoder(Registered):
 
     kind: ClassVar[str] = "encoder"
     built_in_module: ClassVar[str] = "isthmus.nn.encoders"
+    entry_points: ClassVar[str] = "isthmus.encoders"
 
     hidden: int = Field(64, ge=1)
     """Width of the hidden layers."""

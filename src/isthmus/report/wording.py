@@ -205,7 +205,8 @@ def describe(part: Any, brief: bool = False) -> str:
     if not isinstance(part, Mapping):
         return "not recorded" if part is None else str(part)
     options = {key: value for key, value in part.items() if value is not None}
-    name = str(options.pop("name", None) or options.pop("encoder", None) or "unnamed")
+    named = next((key for key in ("name", "encoder", "given") if options.get(key)), "")
+    name = str(options.pop(named, "unnamed"))
     texts = [f"{key.replace('_', ' ')} {describe(value)}" for key, value in options.items()]
     return name if brief or not texts else f"{name} ({', '.join(texts)})"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt
+from pydantic import ConfigDict, Field, NonNegativeInt
 
 from isthmus.data.cache import cache_root
 from isthmus.data.datasets.by_party import PartyData
@@ -25,7 +25,9 @@ from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Options
+from isthmus.own_code import identify, import_files
 from isthmus.protect.options import Protect
+from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, refuse_given
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
@@ -71,6 +73,10 @@ class Study(Options):
     3
     """
 
+    model_config = ConfigDict(populate_by_name=True)
+
+    imports: list[str] = Field(default=[], alias="import")
+    """Python files to import first, with methods, encoders or data sets of your own."""
     data: dict[str, Any] = Field(default={"name": "banks"})
     """The data set: its name and options."""
     partition: dict[str, Any] = Field(default={})
@@ -80,7 +86,7 @@ class Study(Options):
     task: dict[str, Any] = Field(default={})
     """The task: its name and options. By default, the task that the data's labels ask for."""
     model: dict[str, Any] = Field(default={"encoder": "gcn"})
-    """The encoder and its options."""
+    """The encoder and its options; `module:Class` names one of your own."""
     training: dict[str, Any] = Field(default={})
     """Options for all methods that have them: rounds, patience, local = { epochs = 5 }, ..."""
     methods: list[dict[str, Any]] = Field(default_factory=lambda: [{"name": Method.default_name()}])
@@ -99,11 +105,14 @@ class Study(Options):
     """Time and size limits of a federation; unused in a study."""
     protect: Protect = Protect()
     """What a federation's server cannot read; unused in a study."""
+    code: dict[str, str] = Field(default={})
+    """Written by Isthmus: by `module:Class` the source hash of your own code that ran; other code is refused."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
         """Return a study from plain values, after all checks that need no data."""
         study = cls.read(values, where)
+        import_files(study.imports)
         study.data_set()
         study.named_partition()
         study.named_task()
@@ -113,7 +122,32 @@ class Study(Options):
         if len(set(study.seeds)) < len(study.seeds):
             raise IsthmusError(f"{where}: a seed is listed twice: give each of {study.seeds} once")
         study.torch_device()
+        study.check_code(where)
         return study
+
+    @classmethod
+    def of_federation(cls, values: Mapping[str, Any], where: str = "study") -> Study:
+        """As `of`; code that comes with a study is refused, for parties and server run only what they installed."""
+        study = cls.read(values, where)
+        if study.imports or ":" in str(study.model.get("encoder", "")):
+            raise IsthmusError(
+                f"{where}: a federation runs no code from a study: install the package with your code at the server "
+                "and at every party, let it declare entry points, and name the method or encoder by its name"
+            )
+        return cls.of(values, where)
+
+    def own_code(self) -> dict[str, dict[str, str]]:
+        """By `module:Class` the source hash and the package of everything of a user's own that the study names."""
+        return identify(code_of(each) if isinstance(each, OwnModel) else type(each) for each in self._named() if each)
+
+    def check_code(self, where: str) -> None:
+        """Refuse own code whose source is not that with which the study was recorded."""
+        for name, found in self.own_code().items() if self.code else ():
+            if self.code.get(name, found["source"]) != found["source"]:
+                raise IsthmusError(
+                    f"{where}: the source of '{name}' is not the one that this study ran with: restore it, or delete "
+                    "its line below [code] to run the present one"
+                )
 
     def data_set(self) -> DataSet:
         kind, options = _named(DataSet, _with_path(self.data), "name", "data", default="banks")
@@ -133,9 +167,11 @@ class Study(Options):
         kind, options = _named(Task, self.task, "name", "task")
         return kind.read(options, f"task '{kind.name}'")
 
-    def encoder(self) -> Encoder:
-        kind, options = _named(Encoder, self.model, "encoder", "model", default="gcn")
-        return kind.read(options, f"encoder '{kind.name}'")
+    def encoder(self) -> Encoder | OwnModel:
+        refuse_given(self.model, "model")
+        table = {key: value for key, value in self.model.items() if key != GIVEN}
+        name, options = _name_of(table, "encoder", "model", default="gcn")
+        return named_encoder(name, options)
 
     def method_list(self) -> list[Method]:
         """Return the methods with their options, including those of `training` that they have."""
@@ -214,9 +250,9 @@ class Study(Options):
 
     def modules(self) -> frozenset[str]:
         """The modules that define what the study names, which another process imports; some may be the user's own."""
-        return frozenset(type(each).__module__ for each in self._named()) - {
-            "__main__"
-        }  # which processes import anyway
+        things = (code_of(each) for each in self._named())
+        modules = {(each if hasattr(each, "__qualname__") else type(each)).__module__ for each in things}
+        return frozenset(modules - {"__main__"})  # which processes import anyway
 
     def check_importable(self) -> None:
         """Refuse what is defined in the script that runs: other machines cannot import it."""
@@ -242,6 +278,7 @@ class Study(Options):
         """
         partition, task = self.named_partition() if loaded is None else loaded.partition, self.named_task()
         return {
+            **({"import": self.imports} if self.imports else {}),
             "parties": self.parties if loaded is None else len(loaded.parties),
             "seeds": self.seeds,
             "data_seed": self.data_seed,
@@ -251,9 +288,15 @@ class Study(Options):
             "data": {"name": self.data_set().name, **self.data_set().model_dump()},
             "partition": {} if partition is None else {"name": partition.name, **partition.model_dump()},
             "task": {} if task is None else {"name": task.name, **task.model_dump()},
-            "model": {"encoder": self.encoder().name, **self.encoder().model_dump()},
+            "model": model_table(self.encoder()),
             "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
+            **code_table(self.own_code()),
         }
+
+
+def code_table(own: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The table `[code]` of a study: the source hash of each own class; no table where there is none."""
+    return {"code": {name: each["source"] for name, each in own.items()}} if own else {}
 
 
 def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -325,9 +368,14 @@ def _toml_value(text: str) -> Any:
 
 
 def _named(kind: Any, table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> tuple[Any, Any]:
+    name, options = _name_of(table, key, where, default)
+    return kind.named(name), options
+
+
+def _name_of(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
     close = difflib.get_close_matches(key, [] if key in table else table, n=1)
     name = None if close else table.get(key, default)
     if not isinstance(name, str):
         mistyped = "".join(f"; is '{word}' meant to be '{key}'?" for word in close)
         raise IsthmusError(f"{where}: give a '{key}' (a text){mistyped}")
-    return kind.named(name), {option: value for option, value in table.items() if option != key}
+    return name, {option: value for option, value in table.items() if option != key}

@@ -35,12 +35,14 @@ class Results:
         runs: one entry per method and seed.
         cuts: what the parties held, for each seed.
         set_up: the ledger of a federation's set-up.
+        code: by `module:Class` the source hash and the package of your own code that ran.
     """
 
     study: Mapping[str, Any] = field(repr=False)
     runs: list[RunResult] = field(default_factory=list)
     cuts: Mapping[int, CutDescription] = field(default_factory=dict, repr=False)
     set_up: ledger.Ledger | None = field(default=None, repr=False)
+    code: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -99,7 +101,8 @@ class Results:
         store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"format": result_files.FORMAT, "isthmus": VERSION, "created": created, "versions": versions()}
-        content = {**head, "study": self.study, "methods": self.methods(), **self.to_dict()}
+        own = {"code": self.code} if self.code else {}
+        content = {**head, **own, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
 
     def _history(self) -> Iterator[_Columns]:

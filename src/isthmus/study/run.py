@@ -21,8 +21,10 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.study.config import Loaded, Study, check_distinct, merge
+from isthmus.own_code import identify
+from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult
+from isthmus.study.own_models import code_of, model_table, named_encoder
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.setup import check_labelled, module_for, needs_whole, task_of
@@ -145,7 +147,7 @@ def run_study(
         if out is not None:
             _discard_unless_started(out, existed)
         raise
-    results = Results(resolved, sort_runs(runs, [method.name for method in methods]), cuts)
+    results = Results(resolved, sort_runs(runs, [method.name for method in methods]), cuts, code=study.own_code())
     if out is not None:
         results.save(out)
         shutil.rmtree(out / STATE, ignore_errors=True)
@@ -393,7 +395,7 @@ def run(
         method: a name, a method with its options, or several of these.
         parties: all parties; by default, the generated banks.
         model: an encoder by name or with its options, your own PyG module with `forward(x, edge_index, ...)`, or a
-            function that returns one for given numbers of features and outputs.
+            class or function that makes one for given numbers of features and outputs, also as "module:Class".
         classes: number of classes (or of tasks, if items have several labels), if the labels do not show it.
         task: a task or its name; by default, the task that the labels ask for. Given parties already hold its items.
         seeds: one run for each (or `seed`, a single one).
@@ -418,7 +420,7 @@ def run(
         check_labelled(parties)
     chosen = _with_options(methods, options)
     check_distinct([each.name for each in chosen], "run")
-    encoder = Encoder.named(model)() if isinstance(model, str) else model
+    encoder = named_encoder(model, {}) if isinstance(model, str) else model
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
     named = {} if task is None else {"name": task.name, **task.model_dump()}
@@ -456,10 +458,11 @@ def run(
         "data": whole["data"],
         "partition": whole.get("partition", {}),
         "task": named,
-        "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
+        "model": model_table(encoder),
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
     }
-    results = Results(study, sort_runs(runs, [each.name for each in chosen]), cuts)
+    own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
+    results = Results({**study, **code_table(own)}, sort_runs(runs, [each.name for each in chosen]), cuts, code=own)
     if out is not None:
         results.save(Path(out))
     return results

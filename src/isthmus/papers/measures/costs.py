@@ -22,6 +22,7 @@ from isthmus.federation.local import LocalTransport
 from isthmus.federation.transport import Command
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
+from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import initial_weights
 from isthmus.papers.measures import Measure, Measurement
 from isthmus.study.config import Study
@@ -59,6 +60,8 @@ class Costs(Measure):
         method = planned.model_copy(update={"rounds": self.timed, "every": self.timed})
         brief = method.model_copy(update={"rounds": 1})  # only the set-up of the other sides is reported
         held, task, encoder = loaded.parties, loaded.task, study.encoder()
+        if not isinstance(encoder, Encoder):
+            raise IsthmusError(f"measure 'costs': name an encoder of isthmus encoders in place of '{encoder.name}'")
         module = extended(method, module_for(encoder, held, task, seed), seed)
         sides = {
             "set_up": held,

@@ -1,0 +1,91 @@
+"""Models of a user's own in a study: named as `module:Class`, recorded in its files, and never run as another model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+from isthmus.errors import IsthmusError
+from isthmus.nn.encoders import Encoder
+from isthmus.own_code import can_be_found, object_at, reference_of
+
+GIVEN = "given"
+"""Key of `[model]` that names a model which no file can build again: a module, or a function without a name."""
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A class or function of a user's own that makes a model from the numbers of features and outputs.
+
+    Arguments:
+        name: `module:Class`.
+        options: further arguments by name.
+    """
+
+    name: str
+    make: Callable[..., nn.Module]
+    options: Mapping[str, Any]
+
+    kind: ClassVar[str] = "encoder"
+
+    def __post_init__(self) -> None:
+        try:
+            inspect.signature(self.make).bind(1, 1, **self.options)
+        except (TypeError, ValueError) as error:
+            raise IsthmusError(
+                f"encoder '{self.name}' is called with the numbers of features and outputs and the options of [model]: "
+                f"{error}"
+            ) from error
+
+    def __call__(self, features: int, outputs: int) -> nn.Module:
+        return self.make(features, outputs, **self.options)
+
+    def model_dump(self) -> dict[str, Any]:
+        return dict(self.options)
+
+
+def encoder_at(reference: str, options: Mapping[str, Any]) -> Encoder | OwnModel:
+    """The encoder, or the model, that `module:Class` names."""
+    found = object_at(reference)
+    if isinstance(found, type) and issubclass(found, Encoder):
+        return found.read(options, f"encoder '{reference}'")
+    if not callable(found) or (isinstance(found, type) and not issubclass(found, nn.Module)):
+        raise IsthmusError(
+            f"encoder '{reference}' is no model: name a class of torch.nn.Module, or a function that returns one"
+        )
+    return OwnModel(reference, found, options)
+
+
+def named_encoder(name: str, options: Mapping[str, Any]) -> Encoder | OwnModel:
+    """The encoder that a study names, by its name or as `module:Class`."""
+    if ":" in name:
+        return encoder_at(name, options)
+    return Encoder.named(name).read(options, f"encoder '{name.lower()}'")
+
+
+def model_table(model: Encoder | OwnModel | nn.Module | Callable[[int, int], nn.Module]) -> dict[str, Any]:
+    """The table `[model]` of a study that trained this model."""
+    if isinstance(model, Encoder):
+        name = model.name or reference_of(model)
+        return {"encoder": name, **model.model_dump()}
+    if isinstance(model, OwnModel):
+        return {"encoder": model.name, **model.model_dump()}
+    return {"encoder" if can_be_found(model) else GIVEN: reference_of(model)}
+
+
+def refuse_given(table: Mapping[str, Any], where: str) -> None:
+    """Refuse a study that trained a model which its file cannot build."""
+    if GIVEN in table and "encoder" not in table:
+        raise IsthmusError(
+            f"{where}: the study trained '{table[GIVEN]}', an object made in Python, which a file cannot make again: "
+            "run it from Python, or put the class in a module and name it: --encoder module:Class"
+        )
+
+
+def code_of(model: Any) -> Any:
+    """What to identify of a model: the class or function that makes it."""
+    return model.make if isinstance(model, OwnModel) else model
