@@ -427,3 +427,17 @@ def test_a_reach_that_is_no_number_of_hops_is_refused(reach):
     parties = make_parties("node")
     with pytest.raises(IsthmusError, match=r"model Reaches says reach = .*: give a number of hops, or None"):
         Run(FedAvg(rounds=1), parties, task_for(parties), Reaches(reach))
+
+
+def test_an_argument_that_no_party_has_is_an_error_in_one_line():
+    class Needs(nn.Module):
+        def forward(self, x, edge_index, edge_attr):
+            return x
+
+    class May(nn.Module):
+        def forward(self, x, edge_index, edge_attr=None, **more):
+            return x
+
+    with pytest.raises(IsthmusError, match="^model Needs: its forward needs 'edge_attr', which no party has: give it a"):
+        PerParty(Needs(), 2)
+    PerParty(May(), 2)

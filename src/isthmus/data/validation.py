@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,10 @@ def validate_graph(graph: Any, where: str) -> Data:
     valid.y = _labels(graph.get("y"), where)
     if graph.get("edge_weight") is not None:
         valid.edge_weight = _edge_weight(graph.edge_weight, valid.edge_index, where)
+    if graph.get("edge_attr") is not None:
+        warnings.warn(
+            "edge_attr is left out: no model reads it. Put one number per edge into edge_weight", stacklevel=3
+        )
     valid.num_nodes = x.size(0)
     return valid
 

@@ -24,7 +24,7 @@ from isthmus.privacy.accounting import Account
 from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
-Role = Literal["federated", "pooled", "alone"]
+Role = Literal["federated", "pooled", "alone", "constant"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Method(Registered):
     """Levels of tasks that it is for."""
     role: ClassVar[Role] = "federated"
     """What it is in a comparison: a method proper, or a reference that only sets the scale. To a `pooled` reference a
-    study hands one party, put together from all; `alone` is every party by itself."""
+    study hands one party, put together from all; `alone` is every party by itself; `constant` reads no features."""
     nouns: ClassVar[Mapping[str, str]] = {}
     """What the fields are that its parties send, in plain words, by `field` or, for one action only, `action/field`."""
     listing: ClassVar[Listing] = Listing()
@@ -142,6 +142,8 @@ class Method(Registered):
     """When a party that does not answer stops the run, whatever the quorum: never, in set-up, or always."""
     disjoint: ClassVar[bool] = False
     """Whether it is for parties no two of which hold the same node."""
+    for_crossing: ClassVar[bool] = False
+    """Whether it gains from edges that cross between parties, and from nothing else."""
     encoder: ClassVar[str] = "gcn"
     """An encoder that it can train; one that needs another than a GCN says so, for checks and examples."""
     unsupervised: ClassVar[bool] = False
@@ -194,6 +196,10 @@ class Method(Registered):
 
     def check(self, module: nn.Module) -> None:
         """An error where it cannot train this model."""
+
+    def left_out(self, parties: Sequence[Party]) -> Sequence[str]:
+        """What of these parties' data it does not use, such as "leaves out 2 features"."""
+        return ()
 
     @abstractmethod
     def models(self, state: State) -> Models:

@@ -32,6 +32,7 @@ class BdsGcn(FedCogGcn):
     """
 
     name: ClassVar[str] = "bds-gcn"
+    for_crossing: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("coupled")
 
     boundary: float = Field(0.1, gt=0, le=1)

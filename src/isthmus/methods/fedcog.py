@@ -57,6 +57,7 @@ class FedCog(Composed):
         "parts": "numbers of contributions",
         "rows": "propagated features",
     }
+    for_crossing: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing(
         "coupled", 1, "sums over neighbours, from party to party, or in totals for the parties"
     )

@@ -56,6 +56,7 @@ class FedCogGcn(Method):
         "h": "hidden features or their gradients",
         "gradients/weights": "gradients of model weights",
     }
+    for_crossing: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing(
         "coupled", 2, "sums over neighbours and their gradients, from party to party, in every round"
     )

@@ -44,6 +44,7 @@ class FedGcn(FedAvg):
 
     name: ClassVar[str] = "fedgcn"
     nouns: ClassVar[Mapping[str, str]] = NOUNS
+    for_crossing: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("coupled", 3, "sums over neighbours, in totals for the parties")
     levels: ClassVar[tuple[Level, ...]] = ("node", "pair")
     everyone: ClassVar[Needed] = "set-up"

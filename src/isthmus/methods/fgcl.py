@@ -96,6 +96,12 @@ class FGCL(FedAvg):
     evaluated_on: Literal["views", "first", "graphs"] = "views"
     """Evaluate the mean over a graph's views, its first view, or the graph itself, on which no privacy is claimed."""
 
+    def left_out(self, parties: Sequence[Party]) -> Sequence[str]:
+        columns = parties[0].structural
+        if self.features == "all" or columns is None or not columns.numel():
+            return ()
+        return (f"leaves out {columns.numel()} of {parties[0].features} features, which follow from edges",)
+
     def check(self, module: nn.Module) -> None:
         bits = self.post.threshold is not None or self.mechanism == "randomized-response"
         if not isinstance(module, Readout) or not (bits or uses_edge_weights(module)):

@@ -44,6 +44,10 @@ class Leaf:
     shared: bool = False
 
 
+OFFERED = ("x", "edge_index", "edge_weight", "batch", "batch_size", "num_graphs")
+"""Arguments that a module's `forward` may name."""
+
+
 class PerParty:
     """A model for a cohort: shared weights (one slice for all) or a stack of them (one slice per party).
 
@@ -73,10 +77,16 @@ class PerParty:
         self._twin = twin_of(self.module, self._bank)
         self.side_by_side = self._twin is not None
         self._probed = False
-        self._arguments = inspect.signature(module.forward).parameters.keys()
+        arguments = inspect.signature(module.forward).parameters
+        self._arguments = arguments.keys()
         if not {"x", "edge_index"} <= self._arguments:
             raise IsthmusError(
                 f"model {type(module).__name__} has no forward(x, edge_index, ...): name its first arguments so"
+            )
+        if missing := [name for name, each in arguments.items() if name not in OFFERED and _is_required(each)]:
+            raise IsthmusError(
+                f"model {type(module).__name__}: its forward needs '{missing[0]}', which no party has: give it "
+                f"a default, or use {', '.join(OFFERED[2:])}"
             )
         self._features: dict[int, Features] = {}
         self._columns: dict[Any, tuple[Tensor, Columns]] = {}
@@ -478,4 +488,11 @@ def _some_rows(block: Block, limit: int = 200) -> Block:
         edge_weight=None if block.edge_weight is None else block.edge_weight[inside],
         batch=batch,
         graphs=() if batch is None else (int(batch.max()) + 1,),
+    )
+
+
+def _is_required(argument: inspect.Parameter) -> bool:
+    return argument.default is argument.empty and argument.kind in (
+        argument.POSITIONAL_OR_KEYWORD,
+        argument.KEYWORD_ONLY,
     )

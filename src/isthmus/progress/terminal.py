@@ -30,6 +30,7 @@ from isthmus.progress.pace import Pace
 from isthmus.report import wording
 from isthmus.report.wording import format_bytes
 from isthmus.study.loop import RunResult
+from isthmus.study.notes import is_majority
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
 from isthmus.tasks.metrics import LEADING, METRICS, metric_of
@@ -130,8 +131,10 @@ class TerminalProgress(ProgressBars, Watcher):
 
 
 def show_results(results: Results, console: Console) -> None:
-    """Print the results table and what noise has spent."""
+    """Print the results table, what a reader must know first, and what noise has spent."""
     console.print(results_table(results))
+    for line in results.notes:
+        console.print(f"note: {line}", markup=False, highlight=False, soft_wrap=True)
     for line in privacy_lines(results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -140,7 +143,7 @@ def results_table(results: Results) -> Table:
     """Methods by test metrics, mean ± standard deviation over seeds, with the round that they are from and bytes sent.
 
     The metric that judges the task is pooled over the parties; beside it stands the worst party. In 80 columns there
-    is no room for more test metrics then.
+    is no room for more test metrics then. A star marks a method that is no better than the majority class.
     """
     known = dict.fromkeys(name for run in results.runs for name in run.metrics)
     names = ("roc_auc", "auc", "party_auc", "accuracy", "macro_f1", "rmse", "mae")
@@ -166,7 +169,8 @@ def results_table(results: Results) -> Table:
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
         pooled = method in Method.known() and Method.named(method).role == "pooled"
         sent = "-" if pooled else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
-        table.add_row(method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
+        marked = is_majority(runs) and not (method in Method.known() and Method.named(method).role == "constant")
+        table.add_row(f"{method} *" if marked else method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
     return table
 
 

@@ -29,7 +29,7 @@ def headline(findings: Findings) -> str:
     for setting in findings.settings:
         if setting.name:
             parts.append(f"<h2 class=setting>{escape(setting.name)}</h2>")
-        parts += [_verdict(findings, setting), _facts(setting)]
+        parts += [_verdict(findings, setting), _notes(setting), _facts(setting)]
     return "".join(parts)
 
 
@@ -52,6 +52,12 @@ def _verdict(findings: Findings, setting: Setting) -> str:
         f"{_when(findings, ranked)}{'; ' if texts else ''}{', '.join(texts)}."
     )
     return f"<p class=verdict>{text}</p><p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
+
+
+def _notes(setting: Setting) -> str:
+    """What a reader must know first, as large as the verdict."""
+    notes = dict.fromkeys(note for folder in setting.folders for note in folder.results.notes)
+    return "".join(f"<p><b>Note:</b> {escape(note)}.</p>" for note in notes)
 
 
 def _when(findings: Findings, methods: Sequence[str]) -> str:

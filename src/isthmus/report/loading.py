@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ValidationError, model_validator
@@ -43,6 +44,7 @@ class RunSummary(BaseModel):
     parties: dict[str, dict[str, float | None]] = {}
     over_parties: dict[str, OverParties] = {}
     evaluated: str = ""
+    majority: float | None = None
     privacy: dict[str, Any] = {}
     under_way: bool = False
     """The metrics are those of its last round so far; the chosen round and the ledger are not known yet."""
@@ -92,6 +94,8 @@ class ResultsFile(BaseModel):
     methods: dict[str, About] = {}
     runs: list[RunSummary]
     summary: list[Score]
+    notes: list[str] = []
+    """What a reader must know first."""
     cuts: list[Cut] = []
     """Empty for a federation, whose parties are not described."""
 
@@ -248,6 +252,14 @@ class Findings:
     def reference(self, method: str) -> str:
         """What the page calls a method that only sets the scale; empty for a method proper."""
         return wording.REFERENCES.get(self.about[method].role, "")
+
+    def is_majority(self, method: str) -> bool:
+        """Whether a method proper is no better than the majority class, in the mean over seeds."""
+        known = [(run.metrics.get("test_accuracy"), run.majority) for run in self.runs_of(method)]
+        pairs = [(accuracy, share) for accuracy, share in known if accuracy is not None and share is not None]
+        if not pairs or self.about[method].role == "constant":
+            return False
+        return fmean(accuracy for accuracy, _ in pairs) <= fmean(share for _, share in pairs) + 1e-12
 
     def federated(self, methods: Iterable[str]) -> list[str]:
         """The methods that keep data apart and train together."""

@@ -71,6 +71,7 @@ def heading(text: str, tag: str) -> str:
 def method_head(findings: Findings, method: str) -> str:
     """The head of a method's row, in its colour."""
     reference = findings.reference(method)
+    reference = reference or ("no better than the majority class" if findings.is_majority(method) else "")
     note = f" <small>{reference}</small>" if reference else ""
     return f'<th scope=row class="s{findings.style(method) % 8}"><i></i>{escape(method)}{note}</th>'
 

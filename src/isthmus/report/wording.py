@@ -14,7 +14,7 @@ from isthmus.tasks.metrics import metric_of
 
 POOLED = "all data pooled"
 ALONE = "every party alone"
-REFERENCES = {"pooled": POOLED, "alone": ALONE}
+REFERENCES = {"pooled": POOLED, "alone": ALONE, "constant": "one answer for all"}
 """By role what the report calls a method that only sets the scale."""
 
 MAX_PARTIES = 50

@@ -52,6 +52,7 @@ class RunResult:
         models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; a
             federation's parties keep theirs.
         groups: by name, the parties that share a model.
+        majority: the share of the most frequent class among test items; none for a task without classes.
         privacy: the noise that parties added and the privacy it spends, see `Account`; empty without noise.
         graph: the graph that the method has made by the chosen round, such as a condensed one; empty without.
         coordinates: by round, of a task that is drawn, the coordinates and the class of all items, `[items, 3]`.
@@ -76,6 +77,7 @@ class RunResult:
     over_parties: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     evaluated: str = "sent"
     groups: dict[str, list[str]] = field(default_factory=dict)
+    majority: float | None = None
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -88,7 +90,8 @@ class RunResult:
         more = {
             key: getattr(self, key) for key in ("privacy", "parties", "over_parties", "groups") if getattr(self, key)
         }
-        return {key: getattr(self, key) for key in keys} | more
+        share = {} if self.majority is None else {"majority": self.majority}
+        return {key: getattr(self, key) for key in keys} | share | more
 
     def dump(self) -> dict[str, Any]:
         more = {"models": self.models, "coordinates": self.coordinates, "graph": self.graph}
@@ -239,7 +242,8 @@ class Run:
             if self.method.role != "pooled":
                 self._watch(replies)
             counts = PlainTotal(replies, self.federation.positions)
-        found = {split: self.task.metrics(counts.sum(split)) for split in ("val", "test")}
+        summed = {split: counts.sum(split) for split in ("val", "test")}
+        found = {split: self.task.metrics(of_split) for split, of_split in summed.items()}
         of_party, of_whole = ("party_", "") if self.task.unsupervised else ("", "pooled_")
         metrics = {f"{split}_{of_party}{name}": value for split, own in found.items() for name, value in own.items()}
         for split, own in self._on_whole(models).items():
@@ -254,6 +258,7 @@ class Run:
             kept = {"models": self._saved(models), "graph": self.method.product(state), "tested": self._tested}
             groups = {name: list(group.parties) for name, group in models.groups.items()}
             self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
+            self.progress["majority"] = self.task.majority(summed["test"])
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
@@ -333,6 +338,7 @@ class Run:
             over_parties=over_parties(tested),
             evaluated=self.method.evaluate_with,
             groups=self.progress["groups"],
+            majority=self.progress["majority"],
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 
@@ -347,7 +353,7 @@ class Run:
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.state.restore(saved["state"])
-        self.progress = dict(saved["progress"])
+        self.progress = {**_progress(), **saved["progress"]}
         self.history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
         self.federation.ledger.restore(saved["ledger"])
         self.federation.restore(saved["sites"])
@@ -357,7 +363,7 @@ def _progress() -> dict[str, Any]:
     """How far a run is that has not begun."""
     return {
         "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
-        "tested": [], "groups": {},
+        "tested": [], "groups": {}, "majority": None,
     }  # fmt: skip
 
 

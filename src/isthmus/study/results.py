@@ -35,6 +35,7 @@ class Results:
         runs: one entry per method and seed.
         cuts: what the parties held, for each seed.
         set_up: the ledger of a federation's set-up.
+        notes: what a reader of the results must know first, a line each.
         code: by `module:Class` the source hash and the package of your own code that ran.
     """
 
@@ -42,6 +43,7 @@ class Results:
     runs: list[RunResult] = field(default_factory=list)
     cuts: Mapping[int, CutDescription] = field(default_factory=dict, repr=False)
     set_up: ledger.Ledger | None = field(default=None, repr=False)
+    notes: list[str] = field(default_factory=list)
     code: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     @property
@@ -102,6 +104,7 @@ class Results:
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"format": result_files.FORMAT, "isthmus": VERSION, "created": created, "versions": versions()}
         own = {"code": self.code} if self.code else {}
+        own |= {"notes": self.notes} if self.notes else {}
         content = {**head, **own, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
 

@@ -24,6 +24,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.own_code import identify
 from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult
+from isthmus.study.notes import data_notes, result_notes
 from isthmus.study.own_models import code_of, model_table, named_encoder
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
@@ -113,6 +114,8 @@ def run_study(
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
+    first_cut, judged_by = _describe(first), first.task.select_by
+    notes = data_notes(methods, first.parties, first_cut)
     existed = out is not None and out.exists()
     if out is not None:
         prepare_folder(out, resolved, resume=resume, force=force)
@@ -132,13 +135,13 @@ def run_study(
 
     try:
         if side_by_side:
-            cuts[study.seeds[0]] = _describe(first)
+            cuts[study.seeds[0]] = first_cut
             del first  # every process loads its own
             runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every)
         else:
             for seed in study.seeds:
                 loaded = first if seed == study.seeds[0] else load(seed)
-                cuts[seed] = _describe(loaded)
+                cuts[seed] = first_cut if seed == study.seeds[0] else _describe(loaded)
                 watcher.cut_made(seed, cuts[seed])
                 runs += run_methods(methods, seed, train, watcher, state)
     except ProcessKilled:
@@ -147,7 +150,9 @@ def run_study(
         if out is not None:
             _discard_unless_started(out, existed)
         raise
-    results = Results(resolved, sort_runs(runs, [method.name for method in methods]), cuts, code=study.own_code())
+    runs = sort_runs(runs, [method.name for method in methods])
+    notes += result_notes(methods, runs, judged_by)
+    results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
     if out is not None:
         results.save(out)
         shutil.rmtree(out / STATE, ignore_errors=True)
@@ -462,7 +467,9 @@ def run(
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
-    results = Results({**study, **code_table(own)}, sort_runs(runs, [each.name for each in chosen]), cuts, code=own)
+    runs = sort_runs(runs, [each.name for each in chosen])
+    notes = [*data_notes(chosen, held, cuts[at]), *result_notes(chosen, runs, learned.select_by)]
+    results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own)
     if out is not None:
         results.save(Path(out))
     return results

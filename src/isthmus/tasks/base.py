@@ -128,6 +128,10 @@ class Task(Registered):
     def count(self, counts: Mapping[str, Any]) -> float:
         """How many values the counts are of: items, or labelled entries."""
 
+    def majority(self, counts: Mapping[str, Any]) -> float | None:
+        """The accuracy of giving all items the most frequent class; None for a task without classes."""
+        return None
+
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """The figure that chooses between rounds, larger is better; None where the data do not give the metric."""
         value = metrics.get(self.select_by)

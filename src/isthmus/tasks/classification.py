@@ -59,6 +59,10 @@ class Classification(Task):
         items = confusion.sum()
         return self.confusion_metrics(confusion) | {"loss": float(counts["loss"] / items)} if items else {}
 
+    def majority(self, counts: Mapping[str, Any]) -> float | None:
+        items = counts["confusion"].cpu().sum(1)
+        return float(items.max() / items.sum()) if items.sum() else None
+
     def confusion_metrics(self, confusion: Tensor) -> dict[str, float]:
         """What a confusion matrix with at least one item tells, `[classes, guesses]`.
 

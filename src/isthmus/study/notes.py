@@ -1,0 +1,62 @@
+"""What a reader of results must know first: what a method does not use, and what a reference does as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from isthmus.data.describe import CutDescription
+from isthmus.data.party import Party
+from isthmus.methods.base import Method
+from isthmus.study.loop import RunResult
+from isthmus.tasks.metrics import metric_of
+
+
+def data_notes(methods: Sequence[Method], parties: Sequence[Party], cut: CutDescription) -> list[str]:
+    """One line for each method that finds nothing of what it is for in these data, or leaves a part of them out."""
+    notes = []
+    for method in methods:
+        if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
+            notes.append(f"{method.name} is for edges that cross between parties, and these data have none")
+        notes += [f"{method.name} {each}" for each in method.left_out(parties)]
+    return notes
+
+
+def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by: str) -> list[str]:
+    """One line for each method that is no better than one answer for all items, and one if training alone is best.
+
+    Arguments:
+        judged_by: the metric by which the task chooses rounds.
+    """
+    notes = []
+    for method in methods:
+        own = [run for run in runs if run.method == method.name]
+        if method.role != "constant" and is_majority(own):
+            share = fmean(run.majority for run in own if run.majority is not None)
+            notes.append(f"{method.name} is no better than the majority class, {100 * share:.1f} % of the test items")
+    alone, federated = (_best(methods, runs, f"test_{judged_by}", role) for role in ("alone", "federated"))
+    if alone is not None and federated is not None and alone[0] > federated[0]:
+        notes.append(
+            f"{alone[1]} is better than every federated method: by these results, parties gain nothing together"
+        )
+    return notes
+
+
+def _best(methods: Sequence[Method], runs: Sequence[RunResult], metric: str, role: str) -> tuple[float, str] | None:
+    """The mean over seeds, larger is better, and the name of the best method of a role."""
+    sign = -1 if metric_of(metric).smaller_is_better else 1
+    means = []
+    for name in (method.name for method in methods if method.role == role):
+        values = [sign * run.metrics[metric] for run in runs if run.method == name and metric in run.metrics]
+        means += [(fmean(values), name)] if values else []
+    return max(means, default=None)
+
+
+def is_majority(runs: Sequence[RunResult]) -> bool:
+    """Whether the mean accuracy of some runs is not above that of the majority class."""
+    known = [
+        (run.metrics["test_accuracy"], run.majority)
+        for run in runs
+        if run.majority is not None and "test_accuracy" in run.metrics
+    ]
+    return bool(known) and fmean(accuracy for accuracy, _ in known) <= fmean(share for _, share in known) + 1e-12

@@ -1,0 +1,96 @@
+"""Results say what a method did not use, and what a reference does as well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import isthmus
+from isthmus.data.party import Party
+from isthmus.methods.base import Method
+from isthmus.progress.terminal import results_table
+from isthmus.report.loading import read_folders
+from isthmus.study.config import Study
+from isthmus.study.notes import is_majority
+from isthmus.study.results import Results
+from isthmus.study.run import run_study
+from isthmus.testing import small_parties
+
+CROSSING = sorted(name for name, kind in Method.known().items() if kind.for_crossing)
+
+
+def results_of(out: Path | None = None, **study: Any) -> Results:
+    return run_study(Study.of({"data": {"name": "banks", "nodes": 120, "parties": 2}, **study}), out)
+
+
+def test_methods_for_coupled_graphs_say_so() -> None:
+    assert len(CROSSING) >= 4
+
+
+@pytest.mark.parametrize("method", ["fedgcn", "fedcog-gcn"])
+def test_no_crossing_edge_is_a_note(method: str) -> None:
+    for cross, noted in ((0.0, True), (0.3, False)):
+        data = {"name": "banks", "nodes": 120, "parties": 2, "cross": cross}
+        notes = results_of(data=data, methods=[{"name": method, "rounds": 1}, {"name": "fedavg", "rounds": 1}]).notes
+        due = f"{method} is for edges that cross between parties, and these data have none"
+        assert (due in notes) == noted
+        assert not any(note.startswith("fedavg is for") for note in notes)
+
+
+def test_features_that_a_method_leaves_out_are_a_note() -> None:
+    parties = [replace(party, structural=torch.tensor([0, 2])) for party in small_parties("graph")]
+    notes = isthmus.run(["fgcl", "fedavg"], parties, rounds=1).notes
+    width = parties[0].features
+    assert f"fgcl leaves out 2 of {width} features, which follow from edges" in notes
+    assert not any("leaves out" in note for note in isthmus.run("fgcl", parties, rounds=1, features="all").notes)
+
+
+def flat_parties() -> list[Party]:
+    """Parties whose features say nothing, and three quarters of whose items are of one class."""
+    y = torch.tensor([0, 0, 0, 1]).repeat(10)
+    graph = Data(x=torch.ones(40, 3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=y)
+    for at, split in enumerate(("train", "val", "test")):
+        graph[f"{split}_mask"] = torch.arange(40) // 4 % 3 == at
+    return [Party.of_graph(name, graph) for name in ("north", "south")]
+
+
+def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: Path) -> None:
+    results = isthmus.run(["fedavg", "majority"], flat_parties(), rounds=3, out=tmp_path / "out")
+    assert [is_majority([run]) for run in results.runs] == [True, True]
+    assert [run.majority for run in results.runs] == [0.75, 0.75]
+    due = "fedavg is no better than the majority class, 75.0 % of the test items"
+    assert results.notes == [due]
+    assert list(results_table(results).columns[0].cells) == ["fedavg *", "majority"]
+    findings = read_folders([tmp_path / "out"])
+    assert [findings.is_majority(name) for name in ("fedavg", "majority")] == [True, False]
+    page = isthmus.write_report([tmp_path / "out"]).read_text()
+    assert page.count("no better than the majority class</small>") >= 1
+    assert f"<b>Note:</b> {due}." in page
+
+
+def test_a_method_that_learns_is_not_marked() -> None:
+    results = results_of(methods=[{"name": "fedavg", "rounds": 10}, {"name": "majority"}])
+    assert not is_majority([results.runs[0]])
+    assert list(results_table(results).columns[0].cells) == ["fedavg", "majority"]
+
+
+def test_training_alone_that_is_best_is_a_note() -> None:
+    data = {"name": "banks", "nodes": 300, "parties": 2, "skew": 0.3}
+    learned = {"name": "local", "rounds": 30}
+    untrained = {"name": "fedavg", "rounds": 1, "local": {"lr": 1e-9}}
+    due = "local is better than every federated method: by these results, parties gain nothing together"
+    assert due in results_of(data=data, methods=[learned, untrained]).notes
+    weak = {"name": "local", "rounds": 1, "local": {"lr": 1e-9}}
+    assert due not in results_of(data=data, methods=[weak, {"name": "fedavg", "rounds": 30}]).notes
+
+
+def test_edge_attributes_are_not_dropped_in_silence() -> None:
+    graph = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1]))
+    graph.edge_attr = torch.ones(2, 3)
+    with pytest.warns(UserWarning, match="edge_attr is left out: no model reads it"):
+        Party.of_graph("north", graph)
