@@ -103,7 +103,7 @@ class Results:
         store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"format": result_files.FORMAT, "isthmus": VERSION, "created": created, "versions": versions()}
-        own = {"code": self.code} if self.code else {}
+        own: dict[str, Any] = {"code": self.code} if self.code else {}
         own |= {"notes": self.notes} if self.notes else {}
         content = {**head, **own, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
