@@ -438,6 +438,6 @@ def test_an_argument_that_no_party_has_is_an_error_in_one_line():
         def forward(self, x, edge_index, edge_attr=None, **more):
             return x
 
-    with pytest.raises(IsthmusError, match="^model Needs: its forward needs 'edge_attr', which no party has: give it a"):
+    with pytest.raises(IsthmusError, match=r"^model Needs: its forward needs 'edge_attr', which no party has"):
         PerParty(Needs(), 2)
     PerParty(May(), 2)
