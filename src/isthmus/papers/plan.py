@@ -118,6 +118,8 @@ class Table(Options):
     """Numbers of every cell by name; the first is the headline."""
     columns: Literal["axis", "figures"] = "axis"
     """What columns are: values of the last axis, with one table per figure; or all figures in one table."""
+    early: NonNegativeInt = 0
+    """A run that chose one of so many first rounds is marked; a mean of mostly such runs supports no claim."""
     spread: Literal["std", "range"] = "std"
     """How seeds vary, after their mean: the standard deviation, or also the lowest and highest value."""
     published: dict[str, Any] = Field(default={})
