@@ -145,7 +145,8 @@ def _lines(table: Table, results: TableResults, columns: Sequence[TableColumn]) 
 
     def early_text(key: tuple[str, ...], column: TableColumn) -> str:
         cell = cells.get((*key, *column.value))
-        early = early_runs(table, results.runs(cell)) if cell is not None else []
+        headline = column.figure == next(iter(table.figures))
+        early = early_runs(table, results.runs(cell)) if cell is not None and headline else []
         return f" ({sum(early)} of {len(early)} early)" if any(early) else ""
 
     keys = list(itertools.product(*(axis.changes() for axis in axes)))

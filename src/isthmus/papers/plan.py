@@ -179,7 +179,7 @@ class Table(Options):
         last = Where(at={}, study=self.quick)
         tune = None if self.tune is None else self.tune.model_copy(update={"seeds": self.tune.seeds[:1]})
         return self.model_copy(
-            update={"seeds": 1, "where": [*self.where, last], "tune": tune, "claims": [], "published": {}}
+            update={"seeds": 1, "where": [*self.where, last], "tune": tune, "early": 0, "claims": [], "published": {}}
         )
 
     def published_value(self, figure: str, place: Place) -> float | None:
