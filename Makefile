@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-federation lint types docs bench clean
+.PHONY: demo test test-slow test-federation lint types docs bench evidence clean
 
 demo: $(VENV)/.installed  ## train on a generated federation of banks and write a report
 	$(BIN)/isthmus demo --out runs/demo --force
@@ -29,6 +29,10 @@ docs: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed/rounds.py
+
+evidence: $(VENV)/.installed  ## the papers' tables that are not run yet, in one process of low priority: days; stop and repeat at will
+	grep -v '^#' benchmarks/papers/queue.txt | while IFS= read -r line; do \
+		printf '%s\n' "$$line" | OMP_NUM_THREADS=1 xargs nice -n 19 $(BIN)/isthmus papers run --resume --jobs 1; done
 
 # A machine with a wheel of torch at hand uses it; the constraints pin the tested set either way.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -182,7 +182,7 @@ def _figures(kind: type[Method], each: ShelfEntry) -> Iterator[tuple[str, ...]]:
 
 def _own(kind: type[Method], plan: Table) -> list[Cell]:
     """Cells of a method: where an axis sets its options, those with the fewest that are not as by default."""
-    cells = [cell for cell in plan.cells() if _method(cell.study) == kind.name]
+    cells = [cell for cell in plan.cells() if _method(cell.study) == kind.name and cell.read_measure().runs_method]
     for axis in plan.axes:
         options = {value: change.get("method") for value, change in axis.changes().items()}
         if all(options.values()) and (axis.option or any("name" in each for each in options.values() if each)):

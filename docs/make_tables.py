@@ -21,8 +21,9 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.papers import shelf
+from isthmus.papers.claims import seeds_text
 from isthmus.papers.markdown import verdicts
-from isthmus.papers.results import count_runs, means
+from isthmus.papers.results import count_older, count_runs, means
 from isthmus.papers.shelf import ShelfEntry
 from isthmus.tasks.base import Task
 
@@ -37,7 +38,10 @@ KINDS: dict[str, tuple[str, type[Registered]]] = {
     "partitions": ("partitions.md", Partition),
 }
 """Marker: the page it is on, and what the table lists."""
-CLAIMS = {"holds": "hold", "holds in part": "hold in part", "fails": "fail", "not run": "not run"}
+CLAIMS = {
+    "holds": "hold", "holds in part": "hold in part", "fails": "fail", "points to": "point to",
+    "points to in part": "point to in part", "points against": "point against", "not run": "not run",
+}  # fmt: skip
 
 
 def entries(base: type[Registered]) -> list[dict[str, Any]]:
@@ -117,9 +121,15 @@ def papers() -> str:
     rows = []
     for each in shelf.entries(GUIDE):
         runs, of = count_runs(each.plan, each.results)
-        judged = ["holds in part" if " at " in one.word else one.word for one in verdicts(each.plan, each.results)]
-        words = [f"{judged.count(word)} {said}" for word, said in CLAIMS.items() if word in judged]
-        rows.append((f"`{each.name}`", each.plan.title, f"{runs:,} of {of:,}", ", ".join(words)))
+        judged = verdicts(each.plan, each.results)
+        words = []
+        for word, said in CLAIMS.items():
+            if alike := [one for one in judged if one.kind == word]:
+                seeds = [place.seeds for one in alike for place in one.places]
+                words.append(f"{len(alike)} {said}{f' ({seeds_text(seeds)})' if seeds else ''}")
+        older = count_older(each.plan, each.results)
+        count = f"{runs:,} of {of:,}{f', {older:,} by older code' if older else ''}"
+        rows.append((f"`{each.name}`", each.plan.title, count, ", ".join(words)))
     return table(("table", "what it shows", "runs", "claims"), rows)
 
 

@@ -45,8 +45,8 @@ def test_a_paper_from_start_to_page(at_once: None, folder: Path, isthmus: Isthmu
     above = [float(cell.split(" ± ")[0].strip("| ")) - number for cell, number in zip(ours, (70.0, 80.0), strict=True)]
     assert f"| *difference* |  | {above[0]:+.1f} | {above[1]:+.1f} |" in done.out
     done = isthmus("papers", "check", "mine", *where)
-    assert "mine/table1: FedProx is not much worse than FedAvg: holds" in done.out
-    assert "Both are as in the paper: fails" in done.out
+    assert "mine/table1: FedProx is not much worse than FedAvg: points to" in done.out
+    assert "Both are as in the paper: points against" in done.out
     assert isthmus("papers", "page", *where).code == 0
     page = (folder / "mine" / "README.md").read_text()
     assert "\nold\n" not in page

@@ -5,13 +5,16 @@ import copy
 import pytest
 import torch
 from torch.nn import functional as F
-from unlabelled_runs import LR, SGD, method, run
+from unlabelled_runs import SGD, method, run
 
 from helpers import make_graph_parties
 from isthmus.data.views import add_diffusion_view
 from isthmus.methods.fclg import FCLG
 from isthmus.nn.encoders import Encoder, split_views
 from isthmus.testing import CHECKS, check_method, small_parties
+
+SMALL_STEPS = {**SGD, "lr": 1e-4}
+"""As printed, losses of sums over nodes are steep."""
 
 
 class Literal:
@@ -41,9 +44,12 @@ class Literal:
         nodes = torch.cat(found, dim=1)
         return nodes, nodes.sum(0)
 
+    def sized(self, each):
+        return F.normalize(each, dim=-1) if self.options.unit else each
+
     def intra(self, u, v):
         """(5) and (6)."""
-        u, v = F.normalize(torch.stack(u), dim=1), F.normalize(torch.stack(v), dim=1)
+        u, v = (self.sized(torch.stack(each)) for each in (u, v))
         total, tau, count = 0.0, self.options.temperature, len(u)
         both = torch.cat([u, v])
         for i in range(count):
@@ -57,10 +63,10 @@ class Literal:
         tau = self.options.inter_temperature
         cos = F.cosine_similarity
         if self.options.inter == "kl":
-            s, c = (F.normalize(each, dim=0).div(tau).softmax(0) for each in (server, now))
+            s, c = (self.sized(each).div(tau).softmax(0) for each in (server, now))
             return (s * (s.log() - c.log())).sum()
         if self.options.inter == "mse":
-            return (F.normalize(now, dim=0) - F.normalize(server, dim=0)).square().sum()
+            return (self.sized(now) - self.sized(server)).square().sum()
         near, past = torch.exp(cos(now, server, 0) / tau), torch.exp(cos(now, own, 0) / tau)
         return torch.log((near + past) / near)
 
@@ -83,15 +89,33 @@ class Literal:
                 loss.backward()
                 with torch.no_grad():
                     for weight in self.model.parameters():
-                        weight -= LR * weight.grad
+                        weight -= self.options.local.lr * weight.grad
             previous = copy.deepcopy(self.model)
             del start
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"inter_on": "nodes"}, {"inter": "none"}, {"inter": "kl"}, {"inter": "mse", "inter_on": "nodes"}],
-    ids=["fclg", "fclg-h", "intra-fedavg", "intra-kl", "intra-mse-h"],
+    [
+        {},
+        {"inter_on": "nodes"},
+        {"inter": "none"},
+        {"inter": "kl"},
+        {"inter": "mse", "inter_on": "nodes"},
+        {"unit": False, "local": SMALL_STEPS},
+        {"unit": False, "inter": "kl", "local": SMALL_STEPS},
+        {"unit": False, "inter": "mse", "local": SMALL_STEPS},
+    ],
+    ids=[
+        "fclg",
+        "fclg-h",
+        "intra-fedavg",
+        "intra-kl",
+        "intra-mse-h",
+        "printed",
+        "intra-kl-printed",
+        "intra-mse-printed",
+    ],
 )
 def test_rounds_are_those_of_algorithm_1(options):
     parties, options = make_graph_parties(), method(rounds=2, inter_temperature=0.3, **options)

@@ -118,10 +118,13 @@ def watched(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("post", [{"clamp": False}, {"clamp": True}, {"degree": 2.0}])
-def test_it_is_the_papers_algorithm(post, watched, double_precision):
+@pytest.mark.parametrize(
+    ("post", "redraw"),
+    [({"clamp": False}, "never"), ({"clamp": False}, "epoch"), ({"clamp": True}, "never"), ({"degree": 2.0}, "never")],
+)
+def test_it_is_the_papers_algorithm(post, redraw, watched, double_precision):
     parties = [doubled(party) for party in make_graph_parties()]
-    way = method(post=post, negatives=3, stack=6, gamma=0.5, temperature=0.7, rounds=1)
+    way = method(post=post, redraw=redraw, negatives=3, stack=6, gamma=0.5, temperature=0.7, rounds=1)
     ran = run(way, parties)
     first = copy.deepcopy(ran.module)
     ran.go()

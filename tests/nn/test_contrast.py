@@ -15,9 +15,9 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def literal_contrast(u, v, tau):
+def literal_contrast(u, v, tau, unit=True):
     """(5) and (6) of one party, term by term."""
-    u, v = F.normalize(u, dim=1), F.normalize(v, dim=1)
+    u, v = (F.normalize(each, dim=1) if unit else each for each in (u, v))
 
     def one(a, own, others):
         total = sum(torch.exp(a @ z / tau) for z in others)
@@ -33,10 +33,12 @@ def literal_contrast(u, v, tau):
 
 @pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
 @pytest.mark.parametrize("sizes", [SIZES, (4, 4), (1,)])
-def test_contrast_between_views_is_the_papers_for_every_party_alone(sizes, tau):
+@pytest.mark.parametrize("unit", [True, False])
+def test_contrast_between_views_is_the_papers_for_every_party_alone(sizes, tau, unit):
     u = drawn(sum(sizes), 2, 6)
-    found = contrast_views(u, sizes, tau)
-    due = [literal_contrast(part[:, 0], part[:, 1], tau) for part in u.split(sizes)]
+    found = contrast_views(u, sizes, tau, unit=unit)
+    due = [literal_contrast(part[:, 0], part[:, 1], tau, unit) for part in u.double().split(sizes)]
+    due = [each.float() for each in due]
     torch.testing.assert_close(found, torch.stack(due), rtol=1e-5, atol=1e-6)
 
 
@@ -48,7 +50,12 @@ def test_contrast_keeps_gradients_finite_where_parties_have_none_or_one_item():
 
 
 def test_embeddings_as_large_as_sums_are_do_not_overflow():
-    assert bool(contrast_views(1e6 * drawn(8, 2, 6), (8,), 0.05).isfinite().all())
+    for unit in (True, False):
+        u = (1e6 * drawn(8, 2, 6)).requires_grad_()
+        found = contrast_views(u, (8,), 0.05, unit=unit)
+        found.sum().backward()
+        assert bool(found.isfinite().all())
+        assert bool(u.grad.isfinite().all())
 
 
 def literal_information(h, u, graph):
@@ -85,5 +92,6 @@ def test_padding_holds_every_row_once():
     assert not values[~there].any()
 
 
-def test_a_head_keeps_the_width():
+def test_a_head_keeps_the_width_or_has_one_of_its_own():
     assert Projection(5)(drawn(3, 5)).shape == (3, 5)
+    assert Projection(5, 2)(drawn(3, 5)).shape == (3, 2)

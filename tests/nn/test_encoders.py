@@ -37,6 +37,7 @@ VARIANTS = [
     ("sage", {"pool": "sum"}),
     ("sage", {"weighted": True}),
     ("gbp", {"r": 0.2}),
+    ("deepsets", {"counts": True, "layers": 3}),
 ]
 over_variants = pytest.mark.parametrize(
     ("name", "options"), VARIANTS, ids=["-".join([n, *(f"{k}={v}" for k, v in o.items())]) for n, o in VARIANTS]
@@ -210,3 +211,18 @@ def test_weighted_attention_looks_at_weights():
     x, edges = torch.randn(3, FEATURES), torch.tensor([[1, 2, 0], [0, 0, 1]])
     same = layer(x, edges, torch.ones(3)), layer(x, edges, torch.full((3,), 0.1))
     assert not torch.allclose(*same)
+
+
+def test_deep_sets_are_perceptrons_on_sums():
+    torch.manual_seed(0)
+    x, batch, none = torch.rand(7, 4), torch.tensor([0, 0, 0, 1, 1, 2, 2]), torch.empty(2, 0, dtype=torch.long)
+    sums = torch.stack([x[batch == at].sum(0) for at in range(3)])
+    sizes = torch.bincount(batch).unsqueeze(1)
+    model = Encoder.named("deepsets")(hidden=5, dropout=0.0, counts=True).build(4, 2, "graph")
+    first, (second, _) = model.body.linears[0], model.after
+    due = model.head(second((sums @ first.weight.t() + sizes * first.bias).relu()).relu())
+    torch.testing.assert_close(model(x, none, None, batch, 3), due)
+    model = Encoder.named("deepsets")(hidden=5, dropout=0.0).build(4, 2, "graph")
+    nodes = model.body.linears[1](model.body.linears[0](x).relu()).relu()
+    pooled = torch.stack([nodes[batch == at].sum(0) for at in range(3)])
+    torch.testing.assert_close(model(x, none, None, batch, 3), model.head(model.after(pooled)))

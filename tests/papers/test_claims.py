@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from a_paper import TABLE1, written
 from pydantic import ValidationError
+from scipy import stats
 
 from isthmus.errors import IsthmusError
-from isthmus.papers.claims import Claim, Verdict
+from isthmus.papers.claims import Claim, Comparison, Verdict
 from isthmus.papers.markdown import verdicts
 from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
@@ -24,13 +25,15 @@ PAPER = {("a", "x"): 3.5, ("b", "x"): 4.0, ("c", "x"): 1.0}
 
 
 def judged(**claim: object) -> tuple[str, list[tuple[str, bool]]]:
-    verdict = told(**claim)
+    """The verdict with the value of seed 0 for three seeds, and the places."""
+    verdict = told(repeats=3, **claim)
     return verdict.word, [(each.place, each.holds) for each in verdict.places]
 
 
-def told(**claim: object) -> Verdict:
+def told(*, repeats: int = 1, **claim: object) -> Verdict:
     def ours(place: Mapping[str, str]) -> Mapping[int, float]:
-        return OURS.get((place["data"], place["method"]), {})
+        once = OURS.get((place["data"], place["method"]), {})
+        return dict.fromkeys(range(repeats), once[0]) if once and repeats > 1 else once
 
     def paper(place: Mapping[str, str]) -> float | None:
         return PAPER.get((place["data"], place["method"]))
@@ -66,6 +69,67 @@ def test_only_seeds_that_all_cells_have_are_compared() -> None:
     verdict = told(along="method", order=["x", "z"], at={"data": ["a"]})
     assert verdict.places[0].means == (3.0, 4.5)
     assert verdict.basis == "1 comparison, 2 seeds"
+
+
+def verdict_of(values: Mapping[str, Mapping[int, float]], **claim: object) -> Verdict:
+    """The verdict on "x is above y" for values by method and seed."""
+    return Claim.model_validate({"says": "", "along": "method", "order": ["x", "y"], **claim}).judge(
+        {"method": ["x", "y"]}, lambda place: values[place["method"]], lambda place: None
+    )
+
+
+def test_a_claim_holds_or_fails_only_with_three_seeds() -> None:
+    two, three = {0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0, 2: 3.0}
+    above_two, above_three = ({seed: value + 1 for seed, value in each.items()} for each in (two, three))
+    assert verdict_of({"x": above_three, "y": three}).word == "holds"
+    assert verdict_of({"x": three, "y": above_three}).word == "fails"
+    assert verdict_of({"x": above_two, "y": three}).word == "points to", "they share two seeds"
+    assert verdict_of({"x": two, "y": above_three}).word == "points against"
+    parts = Verdict(Claim(says="", near=1.0), [Comparison("a", True, (), 3), Comparison("b", False, (), 2)])
+    assert (parts.word, parts.kind, parts.basis) == (
+        "points to at 1 of 2",
+        "points to in part",
+        "2 comparisons, 2 to 3 seeds",
+    )
+
+
+def test_a_paired_difference_that_the_means_shown_contradict_decides_nothing() -> None:
+    """Over the shared seeds x is above y by 1; the means in the table are 3.0 and 3.5."""
+    verdict = verdict_of({"x": {0: 2.0, 1: 3.0, 2: 4.0}, "y": {0: 1.0, 1: 2.0, 2: 3.0, 3: 8.0}})
+    assert (verdict.places[0].holds, verdict.places[0].means, verdict.places[0].seeds) == (True, (3.0, 2.0), 3)
+    assert verdict.word == "points to"
+
+
+def test_pairs_are_tested_and_seeds_of_one_split_are_one_sample() -> None:
+    x, y = {0: 2.0, 1: 3.5, 2: 5.0}, {0: 1.0, 1: 2.0, 2: 3.0}
+    assert verdict_of({"x": x, "y": y}).places[0].p == pytest.approx(
+        stats.ttest_rel(list(x.values()), list(y.values())).pvalue
+    )
+    assert verdict_of({"x": {0: 2.0, 1: 3.0}, "y": {0: 1.0, 1: 1.0}}).places[0].p is None
+    values = {
+        ("s1", "x"): {0: 5.0, 1: 6.0, 2: 7.0}, ("s1", "y"): {0: 4.0, 1: 4.0, 2: 4.0},
+        ("s2", "x"): {0: 3.0, 1: 3.0, 2: 3.0}, ("s2", "y"): {0: 2.0, 1: 2.0, 2: 2.0},
+        ("s3", "x"): {0: 1.0, 1: 1.0, 2: 1.0}, ("s3", "y"): {0: 2.0, 1: 2.0, 2: 2.0},
+    }  # fmt: skip
+    claim = Claim(says="", along="method", order=["x", "y"], over="split")
+    axes = {"split": ["s1", "s2", "s3"], "method": ["x", "y"]}
+    [place] = claim.judge(axes, lambda place: values[place["split"], place["method"]], lambda place: None).places
+    assert (place.holds, place.seeds, place.firm) == (True, 3, True)
+    assert place.means == pytest.approx((30 / 9, 24 / 9))
+    assert place.p == pytest.approx(stats.ttest_1samp([2.0, 1.0, -1.0], 0).pvalue)
+
+
+def test_results_of_a_first_round_support_no_claim() -> None:
+    values = {"x": {0: 2.0, 1: 2.0, 2: 2.0}, "y": {0: 1.0, 1: 1.0, 2: 1.0}}
+    claim = Claim(says="", along="method", order=["x", "y"])
+    for early, word in (([True, True, False], "not run"), ([True, False, False], "holds")):
+        verdict = claim.judge(
+            {"data": ["a"], "method": ["x", "y"]},
+            lambda place: values[place["method"]],
+            lambda place: None,
+            lambda place, early=early: early if place["method"] == "y" else [],
+        )
+        assert (verdict.word, list(verdict.left_out)) == (word, ["a"] if word == "not run" else [])
 
 
 def test_all_of_a_group_are_above_all_of_the_next() -> None:

@@ -53,8 +53,28 @@ def test_what_was_not_run_is_named(tmp_path: Path) -> None:
 def test_a_verdict_has_the_means_that_decide(tmp_path: Path) -> None:
     plan = table(tmp_path)
     order, near = (verdict_text(each) for each in verdicts(plan, results_of(plan)))
-    assert order == "FedProx is not much worse than FedAvg: **holds** (2 comparisons, 2 seeds)"
-    assert near == "Both are as in the paper: **fails** (2 comparisons, 2 seeds)"
+    assert order == "FedProx is not much worse than FedAvg: **points to** (2 comparisons, 2 seeds)"
+    assert near == "Both are as in the paper: **points against** (2 comparisons, 2 seeds)"
+    results, cell = results_of(plan), next(plan.cells())
+    results.add(cell, {"seed": 2, "figures": {"test": 0.71, "val": 0.5}})
+    [verdict] = verdicts(
+        plan.model_copy(update={"claims": [plan.claims[0].model_copy(update={"at": {"size": ["120"]}})]}), results
+    )
+    assert verdict_text(verdict).endswith("**points to**: 72 / 71 (1 comparison, 2 seeds)")
+
+
+def test_early_rounds_and_older_code_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = table(tmp_path, table1=TABLE1.replace("seeds = 2", "seeds = 3\nearly = 5", 1))
+    results = results_of(plan)
+    assert "older code" not in markdown(plan, results)
+    first = next(plan.cells())
+    for seed, chosen in ((0, 2), (1, 5), (2, 6)):
+        results.add(first, {"seed": seed, "figures": {"test": 0.7, "val": 0.5}, "round": chosen})
+    text = markdown(plan, results)
+    assert "| 120 | 2-3 | 70.0 ± 0.0 (2 of 3 early) | 72.0 ± 1.4 |" in text
+    assert "**points to**: 74 / 73 (1 comparison, 2 seeds); left out, as validation chose a first round: 120" in text
+    monkeypatch.setattr("isthmus.papers.results.LAWS", 99)
+    assert "Older code made 9 of these runs" in markdown(plan, results)
 
 
 def test_a_page_keeps_what_is_around_its_tables(tmp_path: Path) -> None:

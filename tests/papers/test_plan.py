@@ -53,6 +53,23 @@ def test_a_table_is_like_another_but_for_its_numbers_and_claims(tmp_path: Path) 
     ]
 
 
+def test_a_table_may_be_like_one_that_is_like_another(tmp_path: Path) -> None:
+    third = table(tmp_path, "table3", table3='title = "Third"\nlike = "table2"\nseeds = 1\n')
+    assert list(third.figures) == ["test", "val"]
+    assert [cell.place for cell in third.cells()] == [{"method": "fedavg"}]
+    assert (third.setting, third.seeds) == ("As table2.", 1)
+
+
+def test_some_trials_are_drawn_at_random_and_are_always_the_same(tmp_path: Path) -> None:
+    tune = '[tune]\nsample = 3\noptions = { "method.local.lr" = [0.1, 0.01, 0.001], "model.hidden" = [4, 8, 16] }\n'
+    plan = table(tmp_path, "table3", table3='title = "Third"\nlike = "table2"\n' + tune)
+    (cell,) = plan.cells()
+    assert len({str(trial) for trial in cell.trials()}) == 3
+    assert cell.trials() == next(plan.cells()).trials()
+    few = plan.model_copy(update={"tune": plan.tune and plan.tune.model_copy(update={"sample": 9})})
+    assert len(next(few.cells()).trials()) == 9, "not more than there are"
+
+
 def test_a_digest_is_of_what_figures_depend_on(tmp_path: Path) -> None:
     one = {cell.name: cell.digest for cell in table(tmp_path / "a").cells()}
     other = {cell.name: cell.digest for cell in table(tmp_path / "b", table1=TABLE1.replace("0.5", "0.6")).cells()}

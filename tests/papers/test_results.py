@@ -9,7 +9,7 @@ from a_paper import TABLE1
 from tests.papers.a_paper import NEVER, table
 
 from isthmus.errors import IsthmusError
-from isthmus.papers.results import TableResults
+from isthmus.papers.results import TableResults, count_older
 from isthmus.papers.running import Runner
 
 
@@ -40,3 +40,20 @@ def test_runs_of_other_versions_are_told_apart(tmp_path: Path, monkeypatch: pyte
     again = TableResults.read(path)
     assert [run.get("with", 0) for run in again.runs(cell)] == [0, 1]
     assert again.versions[1] == {"torch": "9"}
+    assert [again.is_older(run) for run in again.runs(cell)] == [False, True], "these versions record no laws"
+
+
+def test_runs_of_older_code_are_repeated_if_asked_for(
+    at_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, results = table(tmp_path), TableResults()
+    with monkeypatch.context() as older:
+        older.setattr("isthmus.papers.results.versions", lambda: {"laws": "1"})
+        Runner(plan, results, NEVER).run(1)
+    count = count_older(plan, results)
+    assert count == 8
+    Runner(plan, results, NEVER).run(1)
+    assert count_older(plan, results) == count
+    Runner(plan, results, NEVER, renew=True, only={"method": ["fedavg"]}).run(1)
+    assert count_older(plan, results) == 4
+    assert all([run["seed"] for run in results.runs(cell)] == [0, 1] for cell in plan.cells())

@@ -2,12 +2,14 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from isthmus.privacy.edges import NodePairs, PostProcessing
+from isthmus.privacy.mechanisms import Laplace, RandomizedResponse
 
 sizes_of = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 
@@ -76,3 +78,44 @@ def test_values_are_made_usable(options, due):
 def test_a_few_large_graphs_make_no_padding():
     pairs = NodePairs.of_graphs([400, *[10] * 1000])
     assert len(pairs) == 400 * 399 // 2 + 1000 * 45
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(epsilon=1.5), RandomizedResponse(epsilon=1.5)], ids=lambda one: one.name)
+def test_a_graph_keeps_about_as_many_edges_as_it_has(mechanism):
+    """Over many copies of a path of 12 nodes, which has 11 of 66 edges."""
+    pairs = NodePairs.of_graphs([12] * 400)
+    bits = pairs.bits(
+        torch.tensor([[12 * g + i for g in range(400) for i in range(11)]] * 2) + torch.tensor([[0], [1]])
+    )
+    values = mechanism.release(bits, np.random.default_rng(0))
+    plain = PostProcessing(threshold=0.5).apply(values, pairs)
+    kept = PostProcessing(threshold=0.5, keep="edges").apply(values, pairs, mechanism.unbiased(values))
+    assert plain.sum() / 400 > 18, "most of what is released as an edge is none"
+    for graph, part in zip(mechanism.unbiased(values).split(66), kept.split(66), strict=True):
+        assert part.sum() <= max(0, round(float(graph.sum())))
+    assert 9 < kept.sum() / 400 < 13
+    if mechanism.name == "laplace":  # randomised response has only equal values to choose from
+        assert (kept * bits).sum() / kept.sum() > (plain * bits).sum() / plain.sum()
+
+
+def test_a_node_keeps_as_many_neighbours_as_estimated():
+    mechanism, pairs = RandomizedResponse(epsilon=1.0), NodePairs.of_graphs([5, 4])
+    values = torch.tensor([1.0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0, 1])
+    flip = 1 / (1 + np.e)
+    due = torch.zeros(16)
+    for at, (i, j) in enumerate(zip(pairs.source.tolist(), pairs.target.tolist(), strict=True)):
+        shares = []
+        for node in (i, j):
+            own = [at for at in range(16) if node in (int(pairs.source[at]), int(pairs.target[at]))]
+            released = sum(float(values[at]) for at in own)
+            degree = (released - len(own) * flip) / (1 - 2 * flip)
+            shares.append(min(1.0, max(0.0, degree / released)) if released else 0.0)
+        due[at] = values[at] * sum(shares) / 2
+    kept = PostProcessing(keep="degrees").apply(values, pairs, mechanism.unbiased(values))
+    torch.testing.assert_close(kept, due)
+    assert kept.sum() < values.sum()
+
+
+def test_values_are_kept_in_one_way():
+    with pytest.raises(ValueError, match="degree says how many values to keep"):
+        PostProcessing(degree=2.0, keep="edges")

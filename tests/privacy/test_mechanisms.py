@@ -98,3 +98,11 @@ def test_extreme_budgets_are_released():
     for epsilon in (1e-6, 1e6):
         for name in ("laplace", "gaussian", "randomized-response"):
             assert Mechanism.named(name)(epsilon=epsilon).release(bits, np.random.default_rng(0)).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [Laplace, Gaussian, RandomizedResponse], ids=lambda one: one.name)
+def test_unbiased_estimates_have_the_bits_as_expectations(kind):
+    mechanism = kind(epsilon=1.0)
+    for bit in (0.0, 1.0):
+        values = mechanism.release(torch.full((200_000,), bit), np.random.default_rng(int(bit)))
+        assert float(mechanism.unbiased(values).mean()) == pytest.approx(bit, abs=0.05)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
 from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score, normalized_mutual_info_score
 from sklearn.preprocessing import normalize
+from torch.nn import functional as F
 
 from helpers import make_graph_parties, make_node_parties
 from isthmus.data.partition import Partition
@@ -15,7 +17,7 @@ from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError
 from isthmus.study.setup import task_of
 from isthmus.tasks.base import Step
-from isthmus.tasks.clustering import GraphClustering
+from isthmus.tasks.clustering import GraphClustering, scaled
 
 
 def blobs(sizes=(40, 0, 30, 2), classes=3, spread=1.3):
@@ -64,7 +66,7 @@ def test_every_party_clusters_its_own_graphs():
 @pytest.mark.parametrize("scale", ["unit", "standard", "log", "raw"])
 def test_embeddings_are_scaled_as_said(scale):
     z = np.array([[3.0, -4.0], [0.0, 1.0], [6.0, 0.0]])
-    found = GraphClustering(classes=2, scale=scale).scaled(z)
+    found = scaled(z, scale)
     due = {
         "unit": [[0.6, -0.8], [0.0, 1.0], [1.0, 0.0]],
         "standard": ((z - z.mean(0)) / z.std(0)).tolist(),
@@ -74,8 +76,40 @@ def test_embeddings_are_scaled_as_said(scale):
     np.testing.assert_allclose(found, due)
 
 
+def test_whitened_embeddings_are_principal_components_of_equal_spread():
+    source = np.random.default_rng(0)
+    z = source.normal(size=(50, 3)) @ source.normal(size=(3, 5))  # three directions vary
+    found = scaled(z, "whitened")
+    due = PCA(3, whiten=True, svd_solver="full").fit_transform(z) * np.sqrt(50 / 49)  # sklearn divides by n - 1
+    np.testing.assert_allclose(np.abs(found[:, :3]), np.abs(due), rtol=1e-8)
+    assert not found[:, 3:].any()
+    assert not scaled(np.ones((4, 2)), "whitened").any()
+
+
+def test_one_set_of_embeddings_is_scaled_in_several_ways():
+    step = blobs()
+    every = GraphClustering(classes=3, probe=2, scale="log", more_scales=["raw", "unit", "log", "whitened"])
+    found = pooled(every, step)
+    for scale in ("raw", "unit", "whitened"):
+        due = pooled(GraphClustering(classes=3, probe=2, scale=scale), step)
+        assert {name: found[f"{scale}_{name}"] for name in due} == due
+    due = pooled(GraphClustering(classes=3, probe=2, scale="log"), step)
+    assert {name: found[name] for name in due} == due
+    assert len(found) == 4 * len(due)
+
+
+def test_the_probe_reads_the_embeddings_that_are_clustered():
+    """Classes differ in the length of embeddings alone, which scaling to length 1 removes."""
+    source = torch.Generator().manual_seed(0)
+    y = torch.arange(200) % 2
+    z = F.normalize(torch.randn(200, 3, generator=source).abs(), dim=1) * (1 + 5 * y).unsqueeze(1)
+    step = Step(z, y, (200,), torch.arange(200))
+    assert pooled(GraphClustering(classes=2, probe=5, scale="raw"), step)["probe_accuracy"] > 0.95
+    assert pooled(GraphClustering(classes=2, probe=5, scale="unit"), step)["probe_accuracy"] < 0.65
+
+
 def test_a_linear_probe_is_tested_on_graphs_that_it_was_not_fitted_to():
-    task = GraphClustering(classes=2, probe=5)
+    task = GraphClustering(classes=2, probe=5, scale="raw")
     source = torch.Generator().manual_seed(0)
     y = torch.arange(200) % 2
     told = torch.randn(200, 3, generator=source) + 3 * y.unsqueeze(1) * torch.tensor([-1.0, 1.0, 1.0])

@@ -29,7 +29,7 @@ from isthmus.papers.measures import prepare_run
 from isthmus.papers.plan import Cell, Table
 from isthmus.study.config import Study, merge
 from isthmus.tasks.base import Step
-from isthmus.tasks.clustering import GraphClustering
+from isthmus.tasks.clustering import GraphClustering, Scale, scaled
 
 sys.path.append(str(Path(__file__).parents[2]))  # figures.py is there
 from figures import added, kept_cells
@@ -42,7 +42,7 @@ SCALE = "unit"
 """What is done to embeddings of all methods before they are clustered: best on average."""
 SEED = 1000
 """The first one searched with."""
-SCALES = ("unit", "standard", "log", "raw")
+SCALES: tuple[Scale, ...] = ("unit", "standard", "log", "raw")
 EVERY = 5
 RATES = (1e-4, 1e-3, 1e-2)
 ENCODERS: dict[str, list[dict[str, Any]]] = {
@@ -61,7 +61,7 @@ class ByScale(GraphClustering):
     def counts(self, step: Step) -> dict[str, Tensor]:
         z, y, found = step.output.double().numpy(), step.y.numpy(), {}
         for scale in SCALES:
-            cluster = self.model_copy(update={"scale": scale}).cluster(z)
+            cluster = self.cluster(scaled(z, scale))
             found[scale] = torch.from_numpy(self.confusion(cluster, y)).unsqueeze(0)
         return found
 

@@ -61,6 +61,9 @@ def run_command(
         bool, typer.Option("--quick", help="One seed of few rounds, to check that it works; nothing is saved.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Run what the results lack.")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="As --resume, and repeat runs of code with other laws of draws or sums.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Delete the results of these cells and start again.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of a cell, at most.")] = None,
     only: Annotated[
@@ -82,11 +85,13 @@ def run_command(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if not quick:  # two processes that write the same file would lose results
             stack.enter_context(store.lock(which.lock, which.name))
-        table, results, save = _load(which, quick=quick, overwrite=resume or force)
+        table, results, save = _load(which, quick=quick, overwrite=resume or renew or force)
         bar = stack.enter_context(Bar(console(error=True)))
         state = scratch if quick else which.state
         cells = parse_only(only or [], table)
-        runner = Runner(table, results, state, max_seeds=seeds, only=cells, save=save, on_progress=bar.update)
+        runner = Runner(
+            table, results, state, max_seeds=seeds, only=cells, renew=renew, save=save, on_progress=bar.update
+        )
         if force:
             runner.discard()
         cluster = stack.enter_context(connected(ray))
@@ -182,7 +187,7 @@ def _to_dict(table: Table, results: TableResults) -> dict[str, Any]:
 
 
 def _claims(checked: Sequence[Verdict]) -> list[dict[str, str]]:
-    return [{"says": each.claim.says, "verdict": each.word} for each in checked]
+    return [{"says": each.claim.says, "verdict": each.word, "basis": each.basis} for each in checked]
 
 
 def parse_only(texts: Sequence[str], table: Table) -> dict[str, list[str]]:

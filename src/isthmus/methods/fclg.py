@@ -34,9 +34,9 @@ class FCLG(TwoViews):
     (7) is a mean over the graphs; a round's first epoch has no l_inter. `trainer` averages weights: the server reads
     their mean. Embeddings for evaluation are those of the graphs as they are.
 
-    In (5), and in the paper's variants (2) and (3), embeddings get length 1: as printed, dot products of sums over
-    nodes overflow. With one batch per epoch U equals U_c^(t-1), which then gives no gradient. With batch normalisation
-    U has the statistics of its batch, U_s and U_c the running ones.
+    In (5), and in the paper's variants (2) and (3), embeddings get length 1, as products of sums over nodes are large;
+    with `unit = false` they are as printed. With one batch per epoch U equals U_c^(t-1), which then gives no gradient.
+    With batch normalisation U has the statistics of its batch, U_s and U_c the running ones.
     """
 
     name: ClassVar[str] = "fclg"
@@ -44,6 +44,8 @@ class FCLG(TwoViews):
 
     temperature: float = Field(0.5, gt=0)
     """Temperature of the contrast between graphs (tau)."""
+    unit: bool = True
+    """Scale embeddings to length 1 in (5), (2) and (3); without, these are as printed."""
     inter: Literal["contrast", "none", "kl", "mse"] = "contrast"
     """Loss between a party's model and the server's: (7); none, the paper's Intra-FedAvg; Intra-KL (2); Intra-MSE
     (3)."""
@@ -81,7 +83,7 @@ class FCLG(TwoViews):
         def loss(self, step: Step) -> Tensor:
             """The loss (9) (lines 17 and 18)."""
             h, u = step.output
-            loss = contrast_views(u, step.sizes, self.loss_method.temperature)
+            loss = contrast_views(u, step.sizes, self.loss_method.temperature, unit=self.loss_method.unit)
             if not self.remembered or (self.loss_method.inter == "contrast" and len(self.remembered) < 2):
                 return loss
             if self.loss_method.inter_on == "graphs":
@@ -99,7 +101,8 @@ class FCLG(TwoViews):
         def apart(self, now: Tensor, before: Sequence[Tensor]) -> Tensor:
             """Loss of embeddings against those of the server's model, `[rows]`: (7), (8), (2) or (3)."""
             tau = self.loss_method.inter_temperature
-            now, server, *own = (F.normalize(each, dim=1) for each in (now, *before))
+            unit = self.loss_method.unit or self.loss_method.inter == "contrast"  # (7) has cosines
+            now, server, *own = (F.normalize(each, dim=1) if unit else each for each in (now, *before))
             if self.loss_method.inter == "kl":
                 target = (server / tau).log_softmax(1)
                 return F.kl_div((now / tau).log_softmax(1), target, log_target=True, reduction="none").sum(1)

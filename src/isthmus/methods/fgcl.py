@@ -57,6 +57,11 @@ class FGCL(FedAvg):
     With one epsilon there is one view and no contrast: the paper's "Federated + noise". The server reads the mean of
     the parties' weights.
 
+    Literally, Algorithm 1 draws new views at every visit of a graph and trains on raw weights, graph after graph:
+    `redraw = "epoch"`, `post.clamp = false`, `local.batch_size = 1`. It then spends both budgets in every epoch. The
+    default draws views once and clamps their weights to [0, 1]. The stack holds graphs, which are contrasted by their
+    present views.
+
     As printed, the factors of (11) do not add up to one; here parties that take no part count with the old weights. The
     paper does not say which view predicts a graph's class: the default is the mean over both (`evaluated_on`).
     """
@@ -84,7 +89,8 @@ class FGCL(FedAvg):
     features: Literal["safe", "all"] = "safe"
     """Leave out features that follow from edges, such as degrees; or use all, and claim no privacy."""
     redraw: Literal["never", "epoch"] = "never"
-    """Draw views once, or in every epoch, which spends their budget every time."""
+    """Draw views once; or in every epoch, that is, at every visit of a graph, as in Algorithm 1 (line 6), which spends
+    their budget every time."""
     gamma: float = Field(0.1, ge=0)
     """Weight of the contrast."""
     temperature: float = Field(1.0, gt=0)
@@ -104,6 +110,7 @@ class FGCL(FedAvg):
 
     def check(self, module: nn.Module) -> None:
         bits = self.post.threshold is not None or self.mechanism == "randomized-response"
+        bits = bits and self.post.keep != "degrees"
         if not isinstance(module, Readout) or not (bits or uses_edge_weights(module)):
             raise IsthmusError(
                 "method 'fgcl' needs an encoder that weighs edges: gcn, graphconv, tag, lightgcn, or gat or sage with "
@@ -194,7 +201,7 @@ class FGCL(FedAvg):
                     # equal or proportional noise in two releases would disclose both bits
                     source = np.random.default_rng(seed_of(*whose, *what))
                     released = mechanism.release(bits[at], source)  # torch's generators have 32 bits of seed
-                    views[at][str(view)] = self.method.post.apply(released, asked[at])
+                    views[at][str(view)] = self.method.post.apply(released, asked[at], mechanism.unbiased(released))
             self.kept["prepared"] = views
             self.invalidate()
 

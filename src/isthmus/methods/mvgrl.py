@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,12 @@ class Mvgrl(TwoViews):
     name: ClassVar[str] = "mvgrl"
     listing: ClassVar[Listing] = Listing("unlabelled", 2)
 
+    node_head_reads: Literal["all", "last"] = "all"
+    """What the head of nodes reads: the outputs of all layers; or of the last, as in the public code, where both heads
+    are as wide as a layer."""
+
     def extended(self, module: nn.Module) -> nn.Module:
-        return TwoEncoders(module)
+        return TwoEncoders(module, last=self.node_head_reads == "last")
 
     class AtParty(TwoViews.AtParty):
         def loss(self, step: Step) -> Tensor:
@@ -51,15 +55,20 @@ class Mvgrl(TwoViews):
 
 
 class TwoEncoders(nn.Module):
-    """An embedder for each view, `[..., views, width]` behind the heads."""
+    """An embedder for each view, `[..., views, width]` behind the heads.
 
-    def __init__(self, embedder: nn.Module) -> None:
+    Arguments:
+        last: the nodes' head reads the last layer alone, and heads are as wide as a layer.
+    """
+
+    def __init__(self, embedder: nn.Module, *, last: bool = False) -> None:
         super().__init__()
         assert isinstance(embedder, Embedder)
         self.embedders = nn.ModuleList([embedder, _redrawn(embedder)])
         self.views = Views()
-        self.of_nodes = Projection(embedder.width)
-        self.of_graphs = Projection(embedder.width)
+        self.width = embedder.width // len(getattr(embedder.body, "convs", "1")) if last else embedder.width
+        self.of_nodes = Projection(self.width)
+        self.of_graphs = Projection(embedder.width, self.width)
 
     def forward(
         self, x: Any, edge_index: Tensor, edge_weight: Tensor, batch: Tensor, batch_size: int
@@ -67,7 +76,7 @@ class TwoEncoders(nn.Module):
         found = []
         for embedder, edges in zip(self.embedders, self.views(edge_index, edge_weight), strict=True):
             h, u = embedder(x, *edges, batch, batch_size)
-            found.append((self.of_nodes(h.squeeze(1)), self.of_graphs(u.squeeze(1))))
+            found.append((self.of_nodes(h.squeeze(1)[:, -self.width :]), self.of_graphs(u.squeeze(1))))
         h, u = (torch.stack(each, dim=1) for each in zip(*found, strict=True))
         return h, u
 

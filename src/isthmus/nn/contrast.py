@@ -13,13 +13,14 @@ from isthmus.data import rows
 
 
 class Projection(nn.Module):
-    """Three layers and a linear shortcut, which map embeddings to what a loss contrasts."""
+    """Three layers and a linear shortcut, which map embeddings to what a loss contrasts, as wide unless `out` is."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, out: int | None = None) -> None:
         super().__init__()
-        layers = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
+        out = width if out is None else out
+        layers = [layer for i in (width, out, out) for layer in (nn.Linear(i, out), nn.ReLU())]
         self.layers = nn.Sequential(*layers)
-        self.past = nn.Linear(width, width)
+        self.past = nn.Linear(width, out)
 
     def forward(self, h: Tensor) -> Tensor:
         out: Tensor = self.layers(h) + self.past(h)
@@ -42,22 +43,24 @@ def pad_rows(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
     return out, mask
 
 
-def contrast_views(u: Tensor, sizes: Sequence[int], temperature: float) -> Tensor:
+def contrast_views(u: Tensor, sizes: Sequence[int], temperature: float, *, unit: bool = True) -> Tensor:
     """The contrastive loss between two views of items: (5) and (6) of FCLG, SimCLR's NT-Xent; `[parties]`.
 
     L(u, v) = log(sum_{z in U + V, z != u} exp(u z / tau) / exp(u v / tau)); the mean of L(u, v) and L(v, u) over a
-    party's items. Embeddings are scaled to length 1 first: as printed, products of summed embeddings overflow.
+    party's items.
 
     Arguments:
         u: embeddings, `[items, 2, width]`.
+        unit: scale embeddings to length 1 first. Without, as printed, products of sums over nodes are large: the
+            logarithm of the sum stays finite, but nearly all of it is its largest term.
     """
-    unit = F.normalize(u, dim=2)
-    z, mask = pad_rows(unit, sizes)
+    u = F.normalize(u, dim=2) if unit else u
+    z, mask = pad_rows(u, sizes)
     z, mask = z.flatten(1, 2), mask.repeat_interleave(2, dim=1)  # [parties, 2 most, width]
     score = z @ z.mT / temperature
     diagonal = torch.eye(z.size(1), dtype=torch.bool, device=z.device)
     others = score.masked_fill(diagonal | ~mask.unsqueeze(1), -torch.inf).logsumexp(2)[mask]
-    own = (unit[:, 0] * unit[:, 1]).sum(1) / temperature
+    own = (u[:, 0] * u[:, 1]).sum(1) / temperature
     return rows.mean_per_party(others.view(-1, 2).mean(1) - own, sizes)
 
 

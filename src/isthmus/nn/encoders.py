@@ -435,6 +435,42 @@ class Mlp(Encoder):
         return Perceptron(self.widths(features, out), self.dropout)
 
 
+class DeepSets(Encoder):
+    """Deep sets (Zaheer et al. 2017): a perceptron on every node, pooled, then a perceptron; edges are ignored."""
+
+    name: ClassVar[str] = "deepsets"
+    pool: Pool = "sum"
+    """How node embeddings are pooled to a graph embedding, for graph tasks."""
+    counts: bool = False
+    """Pool a linear map of the features, so that the model is a perceptron on their sums, such as counts of atoms."""
+
+    def build(self, features: int, classes: int, level: Level) -> nn.Module:
+        if level != "graph":
+            return super().build(features, classes, level)
+        body = Perceptron([(features, self.hidden)], self.dropout) if self.counts else self.body(features, self.hidden)
+        after = [layer for _ in range(self.layers - 1) for layer in (nn.Linear(self.hidden, self.hidden), nn.ReLU())]
+        return SetReadout(body, self.hidden, classes, self.pool, after=nn.Sequential(*after), counts=self.counts)
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return Perceptron(self.widths(features, out), self.dropout)
+
+
+class SetReadout(Readout):
+    """Node embeddings, ReLU unless their sums are `counts`, pooled per graph, further layers, one linear layer."""
+
+    def __init__(
+        self, body: nn.Module, hidden: int, classes: int, pool: Pool, *, after: nn.Module, counts: bool
+    ) -> None:
+        super().__init__(body, hidden, classes, pool)
+        self.after = after
+        self.counts = counts
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
+        h = self.body(x, edge_index, edge_weight)
+        pooled = self.pool(h if self.counts else h.relu(), batch, batch_size)
+        return self.head(self.after(pooled.relu()))
+
+
 class Sgc(Encoder):
     """Simplified graph convolution (Wu et al. 2019): S^K X, then one linear layer."""
 

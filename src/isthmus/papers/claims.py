@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import Field, model_validator
+from scipy import stats
 
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.options import Options
 
 Ours = Callable[[Mapping[str, str]], Mapping[int, float]]
 """Our values at a place, by seed; empty where nothing was run."""
+
+Early = Callable[[Mapping[str, str]], Sequence[bool]]
+"""For each run at a place, whether it chose so early a round that it supports no claim."""
+
+ENOUGH = 3
+"""Seeds that all cells of a comparison must share before a claim holds or fails there."""
 
 FIGURES = "figures"
 """The name of the axis whose values are a table's figures."""
@@ -31,6 +38,10 @@ def check_values(at: Mapping[str, Sequence[str]], axes: Mapping[str, Collection[
         for value in values:
             if value not in axes[axis]:
                 raise IsthmusError(f"{where}axis '{axis}' has no '{value}': {did_you_mean(value, axes[axis])}")
+
+
+Sample = tuple[str, int]
+"""A value of the axis that is compared together, or nothing, and a seed."""
 
 
 class Claim(Options):
@@ -54,6 +65,8 @@ class Claim(Options):
     """The largest difference allowed from the paper's number."""
     at: dict[str, list[str]] = Field(default={})
     """The cells it is about, as values by axis; all cells if empty."""
+    over: str = ""
+    """An axis whose values are compared together, as seeds are: the splits of a data set."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -77,6 +90,8 @@ class Claim(Options):
             raise IsthmusError(f"claims: there is no figure '{self.figure}': {did_you_mean(self.figure, figures)}")
         if self.along:
             check_values({self.along: list(itertools.chain(*self.groups))}, axes, "claims: ")
+        if self.over:
+            check_values({self.over: []}, axes, "claims: ")
 
     def covers(self, place: Mapping[str, str]) -> bool:
         """Whether the claim is about the cell at this place."""
@@ -84,7 +99,13 @@ class Claim(Options):
         compared = not self.order or self.along == FIGURES or place[self.along] in itertools.chain(*self.groups)
         return inside and compared
 
-    def judge(self, axes: Mapping[str, Sequence[str]], ours: Ours, published: Published) -> Verdict:
+    def judge(
+        self,
+        axes: Mapping[str, Sequence[str]],
+        ours: Ours,
+        published: Published,
+        early: Early = lambda place: (),
+    ) -> Verdict:
         """Check the claim at every place that was run.
 
         Compared are means over the seeds that all cells of a comparison share, because values depend on the seed.
@@ -92,21 +113,70 @@ class Claim(Options):
         Arguments:
             axes: the values of each axis by its name.
         """
-        comparisons = self._near(axes, ours, published) if self.near is not None else self._compared(axes, ours)
-        return Verdict(self, list(comparisons))
+        comparisons: list[Comparison] = []
+        left_out: list[str] = []
+        for place in self._places(axes):
+            found = (
+                self._near(axes, place, ours, published) if self.near is not None else self._compared(axes, place, ours)
+            )
+            if found is not None and self._is_early(axes, place, early):
+                left_out.append(found.place)
+            elif found is not None:
+                comparisons.append(found)
+        return Verdict(self, comparisons, left_out)
+
+    def _is_early(self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], early: Early) -> bool:
+        """Whether most runs of one of the means that are compared chose so early a round that they support no claim."""
+        compared = (
+            [{}] if self.near is not None else [{self.along: each} for group in self._groups_of(axes) for each in group]
+        )
+        for value in compared:
+            runs = [run for sample in self._samples(axes, {**place, **value}) for run in early(sample)]
+            if 2 * sum(runs) > len(runs):
+                return True
+        return False
 
     def _places(self, axes: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
-        names = [name for name in axes if name != self.along]
+        names = [name for name in axes if name not in (self.along, self.over)]
         for values in itertools.product(*(self.at.get(name, axes[name]) for name in names)):
             yield dict(zip(names, values, strict=True))
 
-    def _compared(self, axes: Mapping[str, Sequence[str]], ours: Ours) -> Iterator[Comparison]:
-        groups = self.groups or [self.at.get(self.along, list(axes[self.along]))]
-        for place in self._places(axes):
-            values = [[ours({**place, self.along: value}) for value in group] for group in groups]
-            if seeds := set.intersection(*(set(by_seed) for group in values for by_seed in group)):
-                means = [[statistics.fmean(by_seed[seed] for seed in seeds) for by_seed in group] for group in values]
-                yield Comparison(", ".join(place.values()), self._holds(means), self._decisive(means), len(seeds))
+    def _groups_of(self, axes: Mapping[str, Sequence[str]]) -> list[list[str]]:
+        return self.groups or [self.at.get(self.along, list(axes[self.along]))]
+
+    def _samples(self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str]) -> list[dict[str, str]]:
+        """The place at each value of `over`, or the place itself."""
+        if not self.over:
+            return [{**place}]
+        return [{**place, self.over: value} for value in self.at.get(self.over, axes[self.over])]
+
+    def _values(self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours) -> dict[Sample, float]:
+        """Our values at a place, by its value of `over` and seed."""
+        return {
+            (sample.get(self.over, ""), seed): value
+            for sample in self._samples(axes, place)
+            for seed, value in ours(sample).items()
+        }
+
+    def _compared(self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours) -> Comparison | None:
+        values = [
+            [self._values(axes, {**place, self.along: value}, ours) for value in group]
+            for group in self._groups_of(axes)
+        ]
+        shared = sorted(set.intersection(*(set(each) for group in values for each in group)))
+        if not shared:
+            return None
+        means = [[statistics.fmean(each[sample] for sample in shared) for each in group] for group in values]
+        shown = [[statistics.fmean(each.values()) for each in group] for group in values]
+        holds, pair = self._holds(means), self._decisive(means, values)
+        return Comparison(
+            ", ".join(place.values()),
+            holds,
+            self._decisive_means(means),
+            len({seed for _, seed in shared}),
+            holds == self._holds(shown),
+            _paired_test([(sample, pair[0][sample] - pair[1][sample]) for sample in shared]) if pair else None,
+        )
 
     def _holds(self, means: Sequence[Sequence[float]]) -> bool:
         if self.within is not None:
@@ -117,55 +187,119 @@ class Claim(Options):
         ]
         return min(gains) > self.by
 
-    def _decisive(self, means: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    def _decisive_means(self, means: Sequence[Sequence[float]]) -> tuple[float, ...]:
         """The means that decide: the worst of the first group and the best of each later one, or the extremes."""
         if self.within is not None:
             return min(means[0]), max(means[0])
         worst, best = (max, min) if self.lower else (min, max)
         return (worst(means[0]), *(best(group) for group in means[1:]))
 
-    def _near(self, axes: Mapping[str, Sequence[str]], ours: Ours, published: Published) -> Iterator[Comparison]:
+    def _decisive(
+        self, means: Sequence[Sequence[float]], values: Sequence[Sequence[dict[Sample, float]]]
+    ) -> tuple[dict[Sample, float], dict[Sample, float]] | None:
+        """The values behind the two means of an order of two groups; none for other claims."""
+        if self.within is not None or len(means) != 2:
+            return None
+        first, second = self._decisive_means(means)
+        return values[0][means[0].index(first)], values[1][means[1].index(second)]
+
+    def _near(
+        self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours, published: Published
+    ) -> Comparison | None:
         assert self.near is not None
-        for place in self._places(axes):
-            mine, theirs = ours(place), published(place)
-            if mine and theirs is not None:
-                mean = statistics.fmean(mine.values())
-                yield Comparison(", ".join(place.values()), abs(mean - theirs) <= self.near, (mean, theirs), len(mine))
+        mine, theirs = self._values(axes, place, ours), published(self._samples(axes, place)[0])
+        if not mine or theirs is None:
+            return None
+        mean, seeds = statistics.fmean(mine.values()), {seed for _, seed in mine}
+        return Comparison(", ".join(place.values()), abs(mean - theirs) <= self.near, (mean, theirs), len(seeds))
+
+
+def _paired_test(differences: Sequence[tuple[Sample, float]]) -> float | None:
+    """The p value of Student's paired test on differences; seeds of one sample of `over` count as their mean.
+
+    None with fewer than three differences, or where all are equal.
+    """
+    by_sample: dict[str, list[float]] = {}
+    for (sample, _), difference in differences:
+        by_sample.setdefault(sample, []).append(difference)
+    several = len(by_sample) > 1
+    values = [statistics.fmean(each) for each in by_sample.values()] if several else [each for _, each in differences]
+    if len(values) < ENOUGH or max(values) == min(values):
+        return None
+    return float(stats.ttest_1samp(values, 0.0).pvalue)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether a claim holds at one place, the means that decide, and over how many seeds they are."""
+    """Whether a claim holds at one place.
+
+    Attributes:
+        means: the means that decide, over the seeds that all cells share.
+        seeds: how many seeds those are.
+        agrees: the means over all seeds of each cell, which tables show, say the same.
+        p: of an order of two groups, the p value of a paired test of the two cells that decide.
+    """
 
     place: str
     holds: bool
     means: tuple[float, ...]
     seeds: int
+    agrees: bool = True
+    p: float | None = None
+
+    @property
+    def firm(self) -> bool:
+        """Whether the claim holds or fails here; otherwise our numbers only point to or against it."""
+        return self.seeds >= ENOUGH and self.agrees
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, checked at all places that were run."""
+    """A claim, checked at all places that were run.
+
+    Attributes:
+        left_out: places whose runs chose so early a round that they support no claim.
+    """
 
     claim: Claim
     places: Sequence[Comparison]
+    left_out: Sequence[str] = ()
 
     @property
     def word(self) -> str:
-        """`holds`, `fails`, `holds at 3 of 4`, or `not run`."""
-        held = sum(each.holds for each in self.places)
+        """`holds`, `fails`, `holds at 3 of 4`, or `not run`.
+
+        Without three shared seeds at every place, or where the paired difference and the means shown disagree:
+        `points to`, `points against`, `points to at 3 of 4`.
+        """
         if not self.places:
             return "not run"
-        if held in (0, len(self.places)):
-            return "holds" if held else "fails"
-        return f"holds at {held} of {len(self.places)}"
+        held, count = sum(each.holds for each in self.places), len(self.places)
+        yes, no = ("holds", "fails") if all(each.firm for each in self.places) else ("points to", "points against")
+        if held in (0, count):
+            return yes if held else no
+        return f"{yes} at {held} of {count}"
+
+    @property
+    def kind(self) -> str:
+        """The word without its numbers: `holds`, `holds in part`, `fails`, `not run`, ..."""
+        yes, part, _ = self.word.partition(" at ")
+        return f"{yes} in part" if part else yes
 
     @property
     def basis(self) -> str:
         """How many comparisons it rests on, and over how many seeds; empty without any."""
         if not self.places:
             return ""
-        seeds = [each.seeds for each in self.places]
-        count, fewest, most = len(seeds), min(seeds), max(seeds)
-        text = f"{most} seed{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} seeds"
-        return f"{count} comparison{'s' * (count > 1)}, {text}"
+        count = len(self.places)
+        return f"{count} comparison{'s' * (count > 1)}, {seeds_text(each.seeds for each in self.places)}"
+
+
+def seeds_text(counts: Iterable[int]) -> str:
+    """Say how many seeds there are.
+
+    >>> seeds_text([3, 10, 3]), seeds_text([1])
+    ('3 to 10 seeds', '1 seed')
+    """
+    fewest, *_, most = sorted([*counts] * 2)
+    return f"{most} seed{'s' * (most > 1)}" if fewest == most else f"{fewest} to {most} seeds"

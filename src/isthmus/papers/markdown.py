@@ -16,7 +16,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import FIGURES, Comparison, Verdict
 from isthmus.papers.plan import Place, Table
-from isthmus.papers.results import TableResults, by_seed, count_runs, figure_values
+from isthmus.papers.results import TableResults, by_seed, count_older, count_runs, early_runs, figure_values
 from isthmus.papers.running import Progress
 from isthmus.progress.terminal import ProgressBars
 from isthmus.report import wording
@@ -33,6 +33,8 @@ def markdown(table: Table, results: TableResults) -> str:
             parts += [f"{title}:"] if title else []
             parts.append("\n".join(lines))
     parts.append(missing_runs(table, results) if count_runs(table, results)[0] else "Not run yet.")
+    if older := count_older(table, results):
+        parts.append(f"Older code made {older:,} of these runs; it drew or added numbers in another order.")
     if checked := verdicts(table, results):
         parts.append("\n".join(f"- {verdict_text(each)}" for each in checked))
     return "\n\n".join(part for part in parts if part)
@@ -61,12 +63,18 @@ def verdicts(table: Table, results: TableResults) -> list[Verdict]:
     """Check every claim of a table."""
     axes = {axis.name: list(axis.changes()) for axis in table.axes}
     runs = {figure: by_seed(table, results, figure) for figure in table.figures}
+    cells = {tuple(cell.place.values()): cell for cell in table.cells()}
+
+    def early(place: Place) -> list[bool]:
+        cell = cells.get(tuple(place.get(axis, "") for axis in axes))
+        return early_runs(table, results.runs(cell)) if cell is not None else []
+
     checked = []
     for claim in table.claims:
         figure = claim.figure or next(iter(table.figures))
         along = {**axes, FIGURES: list(runs)} if claim.along == FIGURES else axes
         values = partial(_values_at, table, runs, figure)
-        checked.append(claim.judge(along, values, partial(table.published_value, figure)))
+        checked.append(claim.judge(along, values, partial(table.published_value, figure), early))
     return checked
 
 
@@ -83,8 +91,22 @@ def verdict_text(verdict: Verdict) -> str:
     where = f": not {', '.join(against)}" if 0 < len(against) < len(verdict.places) else ""
     if len(verdict.places) == 1:
         where = f": {_means(verdict.places[0])}"
-    basis = f" ({verdict.basis})" if verdict.places else ""
-    return f"{verdict.claim.says}: **{verdict.word}**{where}{basis}"
+    if verdict.claim.over:
+        where = f": {'; '.join(_pooled_text(each) for each in verdict.places)}" if verdict.places else ""
+    basis = f" ({verdict.basis}{_p_text(verdict)})" if verdict.places else ""
+    early = f"; left out, as validation chose a first round: {', '.join(verdict.left_out)}" if verdict.left_out else ""
+    return f"{verdict.claim.says}: **{verdict.word}**{where}{basis}{early}"
+
+
+def _pooled_text(comparison: Comparison) -> str:
+    """A place, its means, and the p value of the paired test."""
+    p = "" if comparison.p is None else f", p = {comparison.p:.2g}"
+    return f"{comparison.place} {_means(comparison)}{p}"
+
+
+def _p_text(verdict: Verdict) -> str:
+    alone = len(verdict.places) == 1 and not verdict.claim.over and verdict.places[0].p is not None
+    return f", paired p = {verdict.places[0].p:.2g}" if alone else ""
 
 
 def _means(comparison: Comparison) -> str:
@@ -121,6 +143,12 @@ def _lines(table: Table, results: TableResults, columns: Sequence[TableColumn]) 
         cell = cells.get((*key, *column.value))
         return [] if cell is None else figure_values(table, results.runs(cell), column.figure)
 
+    def early_text(key: tuple[str, ...], column: TableColumn) -> str:
+        cell = cells.get((*key, *column.value))
+        headline = column.figure == next(iter(table.figures))
+        early = early_runs(table, results.runs(cell)) if cell is not None and headline else []
+        return f" ({sum(early)} of {len(early)} early)" if any(early) else ""
+
     keys = list(itertools.product(*(axis.changes() for axis in axes)))
     shown = [column for column in columns if any(values_of(key, column) for key in keys)]
     if not shown:
@@ -136,7 +164,10 @@ def _lines(table: Table, results: TableResults, columns: Sequence[TableColumn]) 
             continue
         counts = sorted({len(values) for values in own if values})
         seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-        texts = [_mean_text(table, values, column.figure) for values, column in zip(own, shown, strict=True)]
+        texts = [
+            _mean_text(table, values, column.figure) + early_text(key, column)
+            for values, column in zip(own, shown, strict=True)
+        ]
         yield f"| {' | '.join([*key, seeds, *texts])} |"
         yield from _comparison_lines(table, key, shown, own)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,8 @@ class Tuning(Options):
     """The metric to choose by: the trial with the largest mean wins."""
     seeds: list[NonNegativeInt] = Field(default=[1000], min_length=1)
     """Seeds of the trials."""
+    sample: NonNegativeInt = 0
+    """Try so many combinations, drawn at random; 0 tries all. Options may differ from cell to cell at an equal cost."""
 
 
 class Where(Options):
@@ -118,6 +121,8 @@ class Table(Options):
     """Numbers of every cell by name; the first is the headline."""
     columns: Literal["axis", "figures"] = "axis"
     """What columns are: values of the last axis, with one table per figure; or all figures in one table."""
+    early: NonNegativeInt = 0
+    """A run that chose one of so many first rounds is marked; a mean of mostly such runs supports no claim."""
     spread: Literal["std", "range"] = "std"
     """How seeds vary, after their mean: the standard deviation, or also the lowest and highest value."""
     published: dict[str, Any] = Field(default={})
@@ -130,11 +135,7 @@ class Table(Options):
     @classmethod
     def of_file(cls, path: Path, *, check: bool = True) -> Table:
         """Read a table and check everything that can be checked without data: names of options, claims, numbers."""
-        values = read_toml(path)
-        if isinstance(like := values.get("like"), str):
-            base = read_toml(path.with_name(f"{like}.toml"))
-            values = merge({key: base[key] for key in base if key not in OWN}, {"setting": f"As {like}.", **values})
-        table = cls.read(values, str(path))
+        table = cls.read(_inherited(path), str(path))
         try:
             if check:
                 table._check()
@@ -178,7 +179,7 @@ class Table(Options):
         last = Where(at={}, study=self.quick)
         tune = None if self.tune is None else self.tune.model_copy(update={"seeds": self.tune.seeds[:1]})
         return self.model_copy(
-            update={"seeds": 1, "where": [*self.where, last], "tune": tune, "claims": [], "published": {}}
+            update={"seeds": 1, "where": [*self.where, last], "tune": tune, "early": 0, "claims": [], "published": {}}
         )
 
     def published_value(self, figure: str, place: Place) -> float | None:
@@ -187,6 +188,15 @@ class Table(Options):
         for axis in self.axes:
             value = value.get(place[axis.name]) if isinstance(value, Mapping) else None
         return None if value is None else float(value)
+
+
+def _inherited(path: Path) -> dict[str, Any]:
+    """Read a file and, beneath its values, those of the table that it is like, which may itself be like another."""
+    values = read_toml(path)
+    if not isinstance(like := values.get("like"), str) or like == path.stem:
+        return values
+    base = _inherited(path.with_name(f"{like}.toml"))
+    return merge({key: base[key] for key in base if key not in OWN}, {"setting": f"As {like}.", **values})
 
 
 def _check_published(numbers: Any, values: list[list[str]], where: str) -> None:
@@ -218,7 +228,8 @@ class Cell:
     @property
     def digest(self) -> str:
         """A hash of the setting: results with another digest are stale. It does not cover the code."""
-        setting = [self.study, None if self.tune is None else self.tune.model_dump(), self.measure]
+        tune = None if self.tune is None else self.tune.model_dump(exclude=None if self.tune.sample else {"sample"})
+        setting = [self.study, tune, self.measure]
         return hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
 
     def read_measure(self) -> Measure:
@@ -233,10 +244,12 @@ class Cell:
         return Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
 
     def trials(self) -> list[dict[str, Any]]:
-        """List all combinations of the hyper-parameters to try, as values by dotted option."""
+        """List the combinations of hyper-parameters to try, as values by dotted option."""
         if self.tune is None:
             return []
-        combinations = itertools.product(*self.tune.options.values())
+        combinations = list(itertools.product(*self.tune.options.values()))
+        if 0 < self.tune.sample < len(combinations):
+            combinations = random.Random(0).sample(combinations, self.tune.sample)
         return [dict(zip(self.tune.options, values, strict=True)) for values in combinations]
 
 

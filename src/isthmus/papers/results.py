@@ -14,6 +14,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.plan import Cell, Table
 from isthmus.study.results import versions
+from isthmus.version import LAWS
 
 Runs = list[dict[str, Any]]
 
@@ -80,11 +81,12 @@ class TableResults:
         return max(means, key=lambda each: each[0])[1]
 
     def add(self, cell: Cell, run: dict[str, Any]) -> None:
-        """Add a run; results of another setting of the cell are dropped."""
+        """Add a run in place of an older one with its seed; results of another setting of the cell are dropped."""
         current = versions()
         if current not in self.versions:
             self.versions.append(current)
-        runs = self._entry(cell)["runs"]
+        entry = self._entry(cell)
+        runs = entry["runs"] = [each for each in entry["runs"] if each["seed"] != run["seed"]]
         runs.append({**run, "with": position} if (position := self.versions.index(current)) else run)
         runs.sort(key=lambda each: each["seed"])
 
@@ -95,6 +97,10 @@ class TableResults:
     def _entry(self, cell: Cell) -> dict[str, Any]:
         entry = self.cells[tuple(cell.place.values())] = self._current(cell)
         return entry
+
+    def is_older(self, run: Mapping[str, Any]) -> bool:
+        """Whether code with other laws made a run, so that the same seed would now give other figures."""
+        return self.versions[run.get("with", 0)].get("laws") != str(LAWS)
 
     def stale(self, table: Table) -> list[str]:
         """Name the cells whose runs have another setting than the table, or that the table no longer has."""
@@ -127,6 +133,16 @@ def by_seed(table: Table, results: TableResults, figure: str) -> dict[tuple[str,
 def means(table: Table, results: TableResults, figure: str) -> dict[tuple[str, ...], float]:
     """Map each place to the mean of a figure over seeds."""
     return {place: statistics.fmean(values.values()) for place, values in by_seed(table, results, figure).items()}
+
+
+def early_runs(table: Table, runs: Runs) -> list[bool]:
+    """Say for each run whether it chose one of the first `table.early` rounds."""
+    return [table.early > 0 and (run.get("round") or math.inf) <= table.early for run in runs]
+
+
+def count_older(table: Table, results: TableResults) -> int:
+    """Return how many of the runs that `count_runs` counts older code made."""
+    return sum(results.is_older(run) for cell in table.cells() for run in results.runs(cell)[: table.seeds])
 
 
 def count_runs(table: Table, results: TableResults) -> tuple[int, int]:

@@ -69,6 +69,7 @@ class Runner:
         state: folder for checkpoints.
         max_seeds: seeds per cell, at most.
         only: the cells to run, as values by axis; all if empty.
+        renew: also repeat what older code ran, with the same options.
         save: called after every run with the results.
         on_progress: called with the progress.
     """
@@ -78,6 +79,7 @@ class Runner:
     state: Path
     max_seeds: int | None = None
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    renew: bool = False
     save: Callable[[TableResults], None] = lambda results: None
     on_progress: Callable[[Progress], None] = lambda progress: None
 
@@ -128,7 +130,8 @@ class Runner:
         metrics = {name: figure.metric for name, figure in self.table.figures.items()}
         for cell in self.cells:
             options = self.results.options(cell)
-            done = {run["seed"] for run in self.results.runs(cell)}
+            runs = self.results.runs(cell)
+            done = {run["seed"] for run in runs if not (self.renew and self.results.is_older(run))}
             for seed in range(min(self.table.seeds, self.max_seeds or self.table.seeds)):
                 if seed not in done and options is not None:
                     yield self._job(cell, seed, "", options, cell.read_measure(), metrics)

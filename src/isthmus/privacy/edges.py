@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.data import rows
@@ -77,28 +78,57 @@ class PostProcessing(Options):
     """Set values of at least this to 1 and others to 0."""
     degree: float | None = Field(None, gt=0)
     """Keep only the largest values of each graph, so many that nodes have this many neighbours on average."""
+    keep: Literal["all", "edges", "degrees"] = "all"
+    """edges: keep only the largest values of each graph, as many as it has edges by an unbiased estimate; of equal
+    values, as randomised response has, those of the first nodes. degrees: scale weights so that a node has as many
+    neighbours as by an unbiased estimate, as degree-preserving randomised response does by sampling (Hidano and
+    Murakami 2022)."""
 
-    def apply(self, values: Tensor, pairs: NodePairs) -> Tensor:
+    @model_validator(mode="after")
+    def _keeps_in_one_way(self) -> Self:
+        if self.degree is not None and self.keep != "all":
+            raise ValueError("degree says how many values to keep: set keep = 'all', or leave out degree")
+        return self
+
+    def apply(self, values: Tensor, pairs: NodePairs, unbiased: Tensor | None = None) -> Tensor:
         """Edge weights from the released values of these pairs.
+
+        Arguments:
+            unbiased: estimates of the bits whose expectations are the bits; the values if they are such estimates.
 
         >>> PostProcessing().apply(torch.tensor([-0.3, 0.4, 1.7]), NodePairs.of_graphs([3])).tolist()
         [0.0, 0.4000000059604645, 1.0]
         """
-        largest = self._largest(values, pairs) if self.degree is not None else None
+        estimates, sizes = values if unbiased is None else unbiased, torch.tensor(pairs.sizes, dtype=torch.float64)
+        largest = None
+        if self.degree is not None:
+            largest = _largest(values, pairs, (sizes * self.degree / 2).round().long())
+        elif self.keep == "edges":
+            graph = rows.party_of_rows(pairs.counts, values.device)
+            edges = torch.zeros_like(sizes).index_add(0, graph, estimates.double())
+            largest = _largest(values, pairs, edges.round().long())
         if self.threshold is not None:
             values = (values >= self.threshold).to(values)
         elif self.clamp:
             values = values.clamp(0, 1)
+        if self.keep == "degrees":
+            share = (_degrees(estimates, pairs) / _degrees(values, pairs)).nan_to_num(0, 0, 0).clamp(0, 1)
+            values = values * (share[pairs.source] + share[pairs.target]) / 2
         return values if largest is None else values * largest
 
-    def _largest(self, values: Tensor, pairs: NodePairs) -> Tensor:
-        """A mask of the largest values of each graph."""
-        assert self.degree is not None
-        graph = rows.party_of_rows(pairs.counts, values.device)
-        order = torch.argsort(values, descending=True, stable=True)
-        order = order[torch.argsort(graph[order], stable=True)]  # by graph, within a graph from the largest
-        counts = torch.tensor(pairs.counts)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(order.numel()) - (counts.cumsum(0) - counts)[graph[order]]
-        allowed = (torch.tensor(pairs.sizes, dtype=torch.float64) * self.degree / 2).round().long()
-        return rank < allowed[graph]
+
+def _degrees(weights: Tensor, pairs: NodePairs) -> Tensor:
+    """The sum of the weights of each node's pairs, `[nodes]`."""
+    sums = weights.new_zeros(sum(pairs.sizes))
+    return sums.index_add(0, pairs.source, weights).index_add(0, pairs.target, weights)
+
+
+def _largest(values: Tensor, pairs: NodePairs, allowed: Tensor) -> Tensor:
+    """A mask of the largest values of each graph, at most `allowed`, `[graphs]`."""
+    graph = rows.party_of_rows(pairs.counts, values.device)
+    order = torch.argsort(values, descending=True, stable=True)
+    order = order[torch.argsort(graph[order], stable=True)]  # by graph, within a graph from the largest
+    counts = torch.tensor(pairs.counts)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(order.numel()) - (counts.cumsum(0) - counts)[graph[order]]
+    return rank < allowed[graph]

@@ -46,6 +46,10 @@ class Mechanism(Registered):
     def log_odds(self, values: Tensor) -> Tensor:
         """Log of the likelihood ratio of released values, bit 1 against bit 0, `[bits]`."""
 
+    def unbiased(self, values: Tensor) -> Tensor:
+        """Estimates of the bits from released values, whose expectations are the bits."""
+        return values
+
     @property
     def cost(self) -> PrivacyCost:
         """The privacy cost of one release of a bit."""
@@ -131,6 +135,11 @@ class RandomizedResponse(Mechanism):
         odds = math.exp(-self.epsilon)
         flipped = torch.from_numpy(generator.random(bits.numel()) < odds / (1 + odds))
         return torch.where(flipped, 1 - bits, bits)
+
+    def unbiased(self, values: Tensor) -> Tensor:
+        odds = math.exp(-self.epsilon)
+        flip = odds / (1 + odds)
+        return (values - flip) / (1 - 2 * flip)
 
     def log_odds(self, values: Tensor) -> Tensor:
         return self.epsilon * (2 * values - 1)

@@ -21,7 +21,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation import ledger, wire
 from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
-from isthmus.version import VERSION
+from isthmus.version import LAWS, VERSION
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
 
@@ -171,7 +171,7 @@ def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of what the figures depend on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "laws": str(LAWS)}
     for package in ("isthmus", "torch", "torch_geometric", "numpy", "scipy", "scikit-learn", "pyarrow"):
         try:
             found[package] = metadata.version(package)

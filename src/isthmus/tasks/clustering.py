@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,6 +23,7 @@ from isthmus.tasks.classification import GraphClassification
 from isthmus.tasks.coordinates import tsne
 
 Numbers = NDArray[np.float64]
+Scale = Literal["unit", "standard", "log", "raw", "whitened"]
 
 
 def check_folds(count: int) -> int:
@@ -54,11 +56,14 @@ class GraphClustering(GraphClassification):
 
     classes: int = Field(0, ge=0)
     """Number of clusters; 0 takes the number of classes."""
-    scale: Literal["unit", "standard", "log", "raw"] = "unit"
+    scale: Scale = "unit"
     """How embeddings are scaled before clustering. unit: each to length 1; standard: each column to mean 0 and standard
-    deviation 1; log: each entry z to log(1 + |z|) with the sign of z; raw: not at all."""
+    deviation 1; log: each entry z to log(1 + |z|) with the sign of z; raw: not at all; whitened: principal components,
+    each to standard deviation 1."""
+    more_scales: list[Scale] = Field([])
+    """Other ways to scale the same embeddings; their metrics have the scale in the name: `test_raw_accuracy`."""
     probe: Annotated[int, AfterValidator(check_folds)] = Field(0, ge=0)
-    """Folds of a linear probe, a logistic regression on embeddings, cross-validated; 0 for no probe."""
+    """Folds of a linear probe, a logistic regression on the scaled embeddings, cross-validated; 0 for no probe."""
     drawn: list[PositiveInt] = Field([])
     """Rounds after which a study projects all graphs to two dimensions by t-SNE; the report draws them."""
 
@@ -67,7 +72,7 @@ class GraphClustering(GraphClassification):
         return self.drawn
 
     def coordinates(self, output: Tensor) -> Tensor:
-        return torch.from_numpy(tsne(self.scaled(output.double().cpu().numpy())))
+        return torch.from_numpy(tsne(scaled(output.double().cpu().numpy(), self.scale)))
 
     def model(self, encoder: Encoder, features: int) -> nn.Module:
         return encoder.embedder(features)
@@ -89,47 +94,47 @@ class GraphClustering(GraphClassification):
     def loss(self, step: Step) -> Tensor:
         raise IsthmusError(f"task '{self.name}' has no loss of its own: choose a method that learns without labels")
 
+    @property
+    def scales(self) -> dict[Scale, str]:
+        """All ways to scale embeddings, each with what precedes the names of its metrics."""
+        return {**{scale: f"{scale}_" for scale in self.more_scales}, self.scale: ""}
+
     def counts(self, step: Step) -> dict[str, Tensor]:
-        """1 for each of the `parties` with graphs, the `confusion` of their classes and clusters, and how many graphs
-        were `probed` and `hit`, that is, classified right by the probe."""
-        counts: dict[str, list[Any]] = {"parties": [], "confusion": [], "probed": [], "hit": []}
+        """1 for each of the `parties` with graphs; for each scale the `confusion` of their classes and clusters, and
+        how many graphs were `probed` and `hit`, that is, classified right by the probe."""
+        counts: dict[str, list[Any]] = defaultdict(list)
         for output, y in zip(step.output.split(step.sizes), step.y.split(step.sizes), strict=True):
-            z, classes = output[:, :-1].double().cpu().numpy(), y.cpu().numpy()
-            table = self.confusion(output[:, -1].long().cpu().numpy(), classes)
+            classes = y.cpu().numpy()
             counts["parties"].append(torch.tensor(len(classes) > 0).long())
-            counts["confusion"].append(torch.from_numpy(table))
-            probed, hit = self.run_probe(z, classes)
-            counts["probed"].append(torch.tensor(probed))
-            counts["hit"].append(torch.tensor(hit))
+            for prefix, part in zip(self.scales.values(), output.chunk(len(self.scales), dim=1), strict=True):
+                table = self.confusion(part[:, -1].long().cpu().numpy(), classes)
+                probed, hit = self.run_probe(part[:, :-1].double().cpu().numpy(), classes)
+                counts[f"{prefix}confusion"].append(torch.from_numpy(table))
+                counts[f"{prefix}probed"].append(torch.tensor(probed))
+                counts[f"{prefix}hit"].append(torch.tensor(hit))
         return {name: torch.stack(values) for name, values in counts.items()}
 
     def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Embeddings, with the cluster of each among its party's graphs in a last column."""
-        parts = [self.cluster(part.double().cpu().numpy()) for part in output.split(list(sizes))]
-        return torch.cat([output, torch.from_numpy(np.concatenate(parts)).to(output).unsqueeze(1)], dim=1)
+        """For each scale, embeddings and, in a further column, the cluster of each among its party's graphs."""
+        parties = []
+        for part in output.split(list(sizes)):
+            z = part.double().cpu().numpy()
+            if not np.isfinite(z).all():
+                raise IsthmusError("embeddings to cluster are not finite: set a smaller local.lr, or local.clip")
+            of_scales = [scaled(z, scale) for scale in self.scales]
+            parties.append(np.hstack([np.column_stack([each, self.cluster(each)]) for each in of_scales]))
+        return torch.from_numpy(np.concatenate(parties)).to(output)
 
     def cluster(self, z: Numbers) -> NDArray[np.int64]:
-        """The cluster of each embedding, `[graphs]`."""
+        """The cluster of each scaled embedding, `[graphs]`."""
         from sklearn.cluster import KMeans  # slow to import, and only clustering needs it
         from sklearn.exceptions import ConvergenceWarning
 
         if not len(z):
             return np.zeros(0, dtype=np.int64)
-        if not np.isfinite(z).all():
-            raise IsthmusError("embeddings to cluster are not finite: set a smaller local.lr, or local.clip")
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # equal embeddings
-            clusters = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(self.scaled(z))
+            clusters = KMeans(min(self.classes, len(z)), n_init=10, random_state=0).fit_predict(z)
         return np.asarray(clusters, dtype=np.int64)
-
-    def scaled(self, z: Numbers) -> Numbers:
-        """Embeddings `[graphs, width]` scaled for clustering."""
-        from sklearn.preprocessing import StandardScaler, normalize
-
-        if self.scale == "unit":
-            return np.asarray(normalize(z))
-        if self.scale == "standard":
-            return np.asarray(StandardScaler().fit_transform(z))
-        return z if self.scale == "raw" else np.sign(z) * np.log1p(np.abs(z))
 
     def confusion(self, cluster: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many graphs of each class are in the cluster matched with each class, `[classes, classes]`."""
@@ -155,17 +160,50 @@ class GraphClustering(GraphClassification):
         return len(y), int((predicted == y).sum())
 
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for prefix in self.scales.values():
+            own = {name: counts[f"{prefix}{name}"] for name in ("confusion", "probed", "hit")}
+            metrics |= {f"{prefix}{name}": value for name, value in self._metrics(own, int(counts["parties"])).items()}
+        return metrics
+
+    def _metrics(self, counts: Mapping[str, Any], parties: int) -> dict[str, float]:
         confusion = counts["confusion"].cpu()
         if not confusion.sum():
             return {}
         metrics = self.confusion_metrics(confusion)
-        if counts["parties"] == 1:  # clusters of several parties correspond only through labels
+        if parties == 1:  # clusters of several parties correspond only through labels
             from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
             y, cluster = np.indices(confusion.shape).reshape(2, -1).repeat(confusion.flatten().numpy(), axis=1)
             metrics["nmi"] = float(normalized_mutual_info_score(y, cluster))
             metrics["ari"] = float(adjusted_rand_score(y, cluster))
         return metrics | ({"probe_accuracy": float(counts["hit"] / counts["probed"])} if counts["probed"] else {})
+
+
+def scaled(z: Numbers, scale: Scale) -> Numbers:
+    """Embeddings scaled, `[graphs, width]`.
+
+    >>> scaled(np.array([[3.0, 4.0], [0.0, 2.0]]), "unit").tolist()
+    [[0.6, 0.8], [0.0, 1.0]]
+    """
+    from sklearn.preprocessing import StandardScaler, normalize
+
+    if not len(z) or scale == "raw":
+        return z
+    if scale == "unit":
+        return np.asarray(normalize(z))
+    if scale == "standard":
+        return np.asarray(StandardScaler().fit_transform(z))
+    return np.sign(z) * np.log1p(np.abs(z)) if scale == "log" else _whitened(z)
+
+
+def _whitened(z: Numbers) -> Numbers:
+    """Principal components, each to standard deviation 1; components without variance are columns of zeros."""
+    u, spread, _ = np.linalg.svd(z - z.mean(0), full_matrices=False)
+    keep = spread > max(z.shape) * np.finfo(np.float32).eps * spread.max(initial=0.0)
+    out = np.zeros_like(z)
+    out[:, : keep.sum()] = u[:, keep] * np.sqrt(len(z))
+    return out
 
 
 def _unsupervised(party: Party) -> Party:

@@ -71,6 +71,22 @@ def test_attributes_are_left_out_on_demand(empty_root, labels):
         assert plain.shared_encoding() == "degrees up to 100"
 
 
+def test_features_are_attributes_labels_and_degrees_as_chosen(empty_root):
+    write_tu(toy().raw_folder())
+    every = toy(degrees=True, max_degree=2).load(0).party
+    only = {
+        "attributes": toy(labels=False).load(0).party.graph.x,
+        "labels": toy(attributes=False).load(0).party.graph.x,
+        "degrees": toy(attributes=False, labels=False, max_degree=2).load(0).party.graph.x,
+    }
+    assert torch.equal(every.graph.x, torch.cat(list(only.values()), dim=1))
+    assert torch.equal(only["degrees"], degree_features(every.graph, 2))
+    assert every.structural.tolist() == list(range(every.features - 3, every.features)), "degrees follow from edges"
+    assert toy(attributes=False, labels=False, max_degree=2).shared_encoding() == "degrees up to 2"
+    beside = toy(attributes=False, degrees=True, max_degree=2).load(0).party.graph.x
+    assert torch.equal(beside, torch.cat([only["labels"], only["degrees"]], dim=1))
+
+
 def test_one_split_serves_all_seeds_on_demand(empty_root):
     write_tu(toy().raw_folder())
     seeds = range(8)
@@ -180,7 +196,8 @@ def test_degrees_count_edges_that_arrive():
 def test_degrees_follow_from_edges_and_labels_do_not(empty_root):
     write_tu(toy().raw_folder(), labels=False, attributes=False)
     assert toy(max_degree=2).load(0).party.structural.tolist() == [0, 1, 2]
-    assert Enzymes.structural(toy(), toy().graphs()) is None
+    write_tu(toy().raw_folder())
+    assert toy().load(0).party.structural is None
 
 
 def test_where_atoms_are_tells_their_bonds():

@@ -45,6 +45,12 @@ class SmallGraphs(PublicDataSet):
     """Seed of the split for all seeds of a study, which then vary only training and cut."""
     attributes: bool = True
     """Whether numeric attributes of the nodes are features; without them, only the labels are, as PyG's default."""
+    labels: bool = True
+    """Whether the nodes' labels are features, one-hot."""
+    degrees: bool = False
+    """Whether degrees are features, too. They always are where nodes have neither attributes nor labels."""
+    max_degree: int = Field(100, ge=1)
+    """Degrees as features are one-hot; those above this share the last column."""
 
     def required_files(self) -> Sequence[str]:
         return [f"{self.title}_{part}.txt" for part in ("A", "graph_indicator")]
@@ -59,9 +65,19 @@ class SmallGraphs(PublicDataSet):
         party = Party.of_batch("pooled", graph, structural=self.structural(graph), **splits)
         return Pool(party, classes=int(graph.y.max()) + 1)
 
+    def has_features(self) -> bool:
+        """Whether nodes have attributes or labels that are features."""
+        wanted = {"node_attributes": self.attributes, "node_labels": self.labels}
+        return any(
+            is_on and (self.raw_folder() / f"{self.title}_{part}.txt").exists() for part, is_on in wanted.items()
+        )
+
     def structural(self, graph: Data) -> Tensor | None:
-        """Columns of the features that reveal edges, or follow from them: the coordinates of atoms."""
-        return torch.arange(3) if self.attributes and self.title in SETS_WITH_COORDINATES else None
+        """Columns of the features that reveal edges, or follow from them: the coordinates of atoms, and degrees."""
+        columns = [*range(3)] if self.attributes and self.title in SETS_WITH_COORDINATES else []
+        if self.degrees or not self.has_features():
+            columns += range(graph.x.size(1) - self.max_degree - 1, graph.x.size(1))
+        return torch.tensor(columns) if columns else None
 
     def graphs(self) -> Data:
         """All graphs in one `Data`; `batch` is the graph of each node."""
@@ -71,11 +87,16 @@ class SmallGraphs(PublicDataSet):
                     f"{self.title} has no {self.title}_graph_labels.txt, so its graphs have no classes: choose another "
                     "set, one for classification"
                 )
-            return read_graphs(raw, self.title, attributed=self.attributes)
+            graph = read_graphs(raw, self.title, attributed=self.attributes, labelled=self.labels)
+        if graph.x is None:
+            graph.x = degree_features(graph, self.max_degree)
+        elif self.degrees:
+            graph.x = torch.cat([graph.x, rows.to_dense(degree_features(graph, self.max_degree))], dim=1)
+        return graph
 
 
-def read_graphs(raw: Path, title: str, *, attributed: bool = True) -> Data:
-    """The graphs in the files of a set; `x` is none if nodes have neither labels nor (requested) attributes."""
+def read_graphs(raw: Path, title: str, *, attributed: bool = True, labelled: bool = True) -> Data:
+    """The graphs in the files of a set; `x` is none if nodes have neither of the requested attributes and labels."""
 
     def path(part: str) -> Path:
         return raw / f"{title}_{part}.txt"
@@ -96,7 +117,7 @@ def read_graphs(raw: Path, title: str, *, attributed: bool = True) -> Data:
     x = []
     if attributed and path("node_attributes").exists():
         x.append(read_attributes(path("node_attributes"), nodes))
-    if path("node_labels").exists():
+    if labelled and path("node_labels").exists():
         x += one_hot_labels(path("node_labels"), nodes)
     _, y = np.unique(labels[:, 0], return_inverse=True)
     graph = Data(x=torch.cat(x, dim=1) if x else None, edge_index=edge_index, y=torch.from_numpy(y))
@@ -143,22 +164,9 @@ class Tu(SmallGraphs):
 
     title: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")  # type: ignore[misc]  # a class variable in the other sets, an option here
     """The set's name in the collection, such as MUTAG."""
-    max_degree: int = Field(100, ge=1)
-    """For sets without node attributes and labels: features are degrees, one-hot; higher ones share the last column."""
 
     def shared_encoding(self) -> str:
-        parts = ("node_attributes", "node_labels")[not self.attributes :]
-        described = [self.raw_folder() / f"{self.title}_{part}.txt" for part in parts]
-        return "" if any(path.exists() for path in described) else f"degrees up to {self.max_degree}"
-
-    def graphs(self) -> Data:
-        graph = super().graphs()
-        if graph.x is None:
-            graph.x = degree_features(graph, self.max_degree)
-        return graph
-
-    def structural(self, graph: Data) -> Tensor | None:
-        return torch.arange(graph.x.size(1)) if self.shared_encoding() else super().structural(graph)
+        return "" if self.has_features() else f"degrees up to {self.max_degree}"
 
 
 class Enzymes(SmallGraphs):

@@ -36,6 +36,8 @@ class Measure(Registered):
 
     kind: ClassVar[str] = "measure"
     built_in_module: ClassVar[str] = "isthmus.papers.measures"
+    runs_method: ClassVar[bool] = True
+    """Whether its figures are of the study's method."""
 
     @abstractmethod
     def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:

@@ -14,7 +14,7 @@ from isthmus.papers.measures import Measure, Measurement, prepare_run
 from isthmus.study.config import Study
 from isthmus.study.loop import Run
 from isthmus.tasks.classification import Classification
-from isthmus.tasks.clustering import GraphClustering
+from isthmus.tasks.clustering import GraphClustering, scaled
 from isthmus.tasks.coordinates import tsne
 
 
@@ -71,6 +71,6 @@ def _embedded(run: Run, weights: Any) -> tuple[Any, Any]:
     assert run.whole is not None
     z, y = run.whole.predict_all(weights).double().cpu().numpy(), run.whole.hosted.y.cpu().numpy()
     if isinstance(run.task, GraphClustering):
-        return run.task.scaled(z), y
+        return scaled(z, run.task.scale), y
     test = run.whole.hosted.masks["test"].cpu().numpy()
     return z[test], y[test]

@@ -8,10 +8,15 @@ from pydantic import Field
 
 from isthmus.papers.measures import Measure, Measurement, prepare_run
 from isthmus.study.config import Study
+from isthmus.study.loop import RunResult
 
 
 class Training(Measure):
-    """Train the method; metrics are those of the round that validation chose."""
+    """Train the method; metrics are those of the round that validation chose.
+
+    Also: `sent` bytes, `seconds`, and what noise on edges spends, `epsilon` by basic composition and
+    `epsilon_advanced` by advanced composition where that is less.
+    """
 
     name = "training"
     curves: list[str] = Field(default=[])
@@ -27,5 +32,11 @@ class Training(Measure):
         curves = {name: [[at, value] for at, metric, value in result.history if metric == name] for name in self.curves}
         costs = {"sent": float(result.ledger.sent), "seconds": result.seconds}
         own = {f"{name} of {party}": value for party, of in result.parties.items() for name, value in of.items()}
-        metrics = {**result.metrics, **costs, **(own if self.by_party else {})}
+        metrics = {**result.metrics, **costs, **privacy_metrics(result), **(own if self.by_party else {})}
         return Measurement(metrics, curves, {"round": result.chosen_round, "rounds": result.rounds})
+
+
+def privacy_metrics(result: RunResult) -> dict[str, float]:
+    """Return what a run's noise spends, by basic and by advanced composition; nothing without noise."""
+    names = {"basic": "epsilon", "advanced": "epsilon_advanced"}
+    return {name: float(result.privacy[how]["epsilon"]) for how, name in names.items() if result.privacy}
