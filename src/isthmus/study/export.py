@@ -39,7 +39,9 @@ class Program(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, batch: Tensor | None = None) -> Tensor:
         given: dict[str, Any] = {"edge_weight": edge_weight}
         if batch is not None:
-            given |= {"batch": batch} | dict.fromkeys(("batch_size", "num_graphs"), int(batch.max()) + 1)
+            graphs = (batch.max() + 1).item()
+            torch._check(graphs > 0)
+            given |= {"batch": batch, "batch_size": graphs, "num_graphs": graphs}
         output: Tensor = self.module(x, edge_index, **{name: given[name] for name in given if name in self.names})
         return output
 
@@ -56,7 +58,7 @@ def export_model(model: TrainedModel, path: Path | str, format: str = "torch") -
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:
         raise IsthmusError(
-            f"method '{model.method.name}' predicts with more than its module, which no program has: use isthmus predict"
+            f"method '{model.method.name}' predicts with more than its module: use isthmus predict"
         )
     description = json.dumps(model.description)
     with _quiet():

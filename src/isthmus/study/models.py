@@ -28,6 +28,8 @@ from isthmus.version import VERSION
 
 FORMAT = 1
 """Format number of a model's description. Raise it when older ones can no longer be read."""
+TABLES = (".parquet", ".csv")
+"""How the names of tables of predictions end."""
 FOLDERS = ("", "weights", "state/weights")
 """Where models lie: in the folder that is named, in a result folder, in the kit of a federation's party."""
 
@@ -193,6 +195,7 @@ def write_models(
     description: Mapping[str, Any],
     groups: Mapping[str, Sequence[str]] | None = None,
     *,
+    card: str = "",
     private: bool = False,
 ) -> None:
     """Write the models of a run, each under its owner, and their description, which is written last.
@@ -200,6 +203,7 @@ def write_models(
     Arguments:
         models: as `RunResult.models`.
         groups: by name, the parties that share a model.
+        card: a text on the models for whoever receives them, see `study.model_card`.
     """
     files = {name: models.get("shared"), f"{name}.context": models.get("context")}
     files |= {f"{name}/groups/{group}": weights for group, weights in models.get("groups", {}).items()}
@@ -207,6 +211,8 @@ def write_models(
     for file, weights in files.items():
         if weights:
             store.write(folder / f"{file}.safetensors", save(_contiguous(weights)), private=private)
+    if card:
+        store.write(folder / f"{name}.md", card, private=private)
     if description:
         content = {"format": FORMAT, "isthmus": VERSION, **description, "groups": dict(groups or {})}
         store.write(folder / f"{name}.json", json.dumps(content, indent=1) + "\n", private=private)
@@ -327,11 +333,9 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_predictions(path: Path, table: pa.Table) -> None:
-    """Write a table to a .parquet or a .csv file; in CSV, every number of an embedding has a column."""
+    """Write a table to a file of one of the kinds `TABLES`; in CSV, every number of an embedding has a column."""
     from pyarrow import csv, parquet
 
-    if path.suffix.lower() not in (".parquet", ".csv"):
-        raise IsthmusError(f"cannot write {path}: give a name that ends in .parquet or .csv")
     if path.suffix.lower() == ".parquet":
         store.write_with(path, lambda to: parquet.write_table(table, to))
         return

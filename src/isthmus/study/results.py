@@ -19,6 +19,7 @@ from isthmus.errors import IsthmusError
 from isthmus.federation import ledger
 from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
+from isthmus.study.model_card import model_card
 from isthmus.study.models import TrainedModel, choose_model, write_models
 from isthmus.version import LAWS, VERSION
 
@@ -101,7 +102,8 @@ class Results:
         folder = Path(folder)
         for run in self.runs:
             name = f"{run.method}-{run.seed}"
-            write_models(folder / "weights", name, run.models, run.description, run.groups)
+            card = model_card(run, self.study, self.cuts.get(run.seed), self.summary()) if run.description else ""
+            write_models(folder / "weights", name, run.models, run.description, run.groups, card=card)
             if run.graph:
                 result_files.write_graph(result_files.graph_folder(folder, run.method, run.seed), run.graph)
         result_files.write_table(folder, result_files.HISTORY, self._history())
