@@ -166,7 +166,9 @@ def test_damaged_weights_give_one_line(tmp_path: Path) -> None:
 def test_links_are_embedded_and_not_predicted() -> None:
     model = run_study(study_of("fedavg", task={"name": "link-prediction"})).model()
     assert model.embed("banks")["embedding"].type.list_size == 100
-    with pytest.raises(IsthmusError, match="task 'link-prediction' predicts nothing of single items: use isthmus embed"):
+    with pytest.raises(
+        IsthmusError, match="task 'link-prediction' predicts nothing of single items: use isthmus embed"
+    ):
         model.predict("banks")
 
 

@@ -57,9 +57,7 @@ def export_model(model: TrainedModel, path: Path | str, format: str = "torch") -
     if format not in FORMATS:
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:
-        raise IsthmusError(
-            f"method '{model.method.name}' predicts with more than its module: use isthmus predict"
-        )
+        raise IsthmusError(f"method '{model.method.name}' predicts with more than its module: use isthmus predict")
     description = json.dumps(model.description)
     with _quiet():
         program = _trace(model)
