@@ -61,6 +61,6 @@ def test_what_no_program_can_hold_is_refused(tmp_path: Path) -> None:
     model, _ = trained("banks", "gcn", "fedproto")
     with pytest.raises(IsthmusError, match="'fedproto' predicts with more than its module: use isthmus predict"):
         export_model(model, tmp_path / "model.pt2")
-    with pytest.raises(IsthmusError, match="unknown format 'onx': .*onnx"):
+    with pytest.raises(IsthmusError, match=r"unknown format 'onx': .*onnx"):
         export_model(model, tmp_path / "model.pt2", "onx")
     assert not list(tmp_path.iterdir())

@@ -79,7 +79,7 @@ def test_predictions_of_personal_models_have_each_partys_accuracy(
 
 def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> None:
     _, results, out = banks
-    with pytest.raises(IsthmusError, match="'fedper' weight 'convs.1.bias' is each party's own: .* --party NAME"):
+    with pytest.raises(IsthmusError, match=r"'fedper' weight 'convs.1.bias' is each party's own: .* --party NAME"):
         load_model(out, "fedper")
     with pytest.raises(IsthmusError, match=r"'local' has a model for each party: .*\(party-0, party-1"):
         results.model("local")
@@ -149,7 +149,7 @@ def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
     (file,) = (tmp_path / "run" / "weights").glob("*.json")
     content = json.loads(file.read_text())
     file.write_text(json.dumps({**content, "format": 99}))
-    with pytest.raises(IsthmusError, match="it has format 99, and isthmus .* reads format 1; run the study again"):
+    with pytest.raises(IsthmusError, match=r"it has format 99, and isthmus .* reads format 1; run the study again"):
         load_model(tmp_path / "run")
     file.unlink()
     with pytest.raises(IsthmusError, match="was written before models kept their encoding: run the study again"):
@@ -159,7 +159,7 @@ def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
 def test_damaged_weights_give_one_line(tmp_path: Path) -> None:
     run_study(study_of("fedavg"), tmp_path / "run")
     (tmp_path / "run" / "weights" / "fedavg-0.safetensors").write_bytes(b"no weights")
-    with pytest.raises(IsthmusError, match="cannot read .*fedavg-0.safetensors"):
+    with pytest.raises(IsthmusError, match=r"cannot read .*fedavg-0.safetensors"):
         load_model(tmp_path / "run")
 
 

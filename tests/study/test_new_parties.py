@@ -43,7 +43,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
     encoding = encoding_of(tmp_path)
     draft = graph_draft("new", partner=None).without("age", NODES)
     del draft.settings["columns"]["age"]
-    with pytest.raises(IsthmusError, match="party 'new': column 'age' is not as in training: declare in party.toml"):
+    with pytest.raises(IsthmusError, match=r"party 'new': column 'age' is not as in training: declare in party.toml"):
         new_parties(draft.write(tmp_path / "new"), encoding, None, 0)
 
 

@@ -49,8 +49,8 @@ class Program(nn.Module):
 def export_model(model: TrainedModel, path: Path | str, format: str = "torch") -> None:
     """Write a model as a program: of `torch.export` (load it with `torch.export.load`), or in the ONNX format.
 
-    Its inputs are `x` `[nodes, features]`, `edge_index` `[2, edges]`, `edge_weight` `[edges]` (ones without weights) and,
-    for whole graphs, `batch` `[nodes]`. Its output is that of `TrainedModel.outputs`. The file also carries the
+    Its inputs are `x` `[nodes, features]`, `edge_index` `[2, edges]`, `edge_weight` `[edges]` (ones without weights)
+    and, for whole graphs, `batch` `[nodes]`. Its output is that of `TrainedModel.outputs`. The file also carries the
     model's description as `isthmus.json`.
     """
     path = Path(path)

@@ -59,13 +59,12 @@ def model_card(
         "| --- | --- | --- | --- |",
         *_metrics(run, cut, summary),
         "",
-        "Intervals are over test items: Wilson's, which takes items as independent, as neighbours in a graph are not. "
-        "Over the seeds stands the mean ± the standard deviation.",
+        "Intervals are Wilson's, over test items taken as independent, which neighbours in a graph are not. Over the "
+        "seeds stands the mean ± the standard deviation.",
         "",
         "## Limits",
         "",
-        "- The figures hold for data like those of the parties. For other parties, compare predictions with known labels "
-        "first.",
+        "- The figures hold for data like those of the parties. For others, compare predictions with known labels first.",
         "- Scores are not calibrated: 0.9 does not mean that nine of ten are right.",
         "- A model gives away something of the data that it was trained on. `isthmus audit` measures how much.",
         *_limits(run),

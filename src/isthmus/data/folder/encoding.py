@@ -49,12 +49,10 @@ class Encoding:
             name: Column.named(table["kind"]).read({key: table[key] for key in table if key != "kind"}, name)
             for name, table in saved["columns"].items()
         }
-        totals = {
-            name: {key: torch.tensor(value) for key, value in each.items()} for name, each in saved["totals"].items()
-        }
-        for each in totals.values():
-            each |= {key: value.double() for key, value in each.items() if key in ("sum", "squares")}
-            each |= {"ids": each["ids"].long()} if "ids" in each else {}
+        totals: dict[str, Totals] = {}
+        for name, each in saved["totals"].items():
+            types = {key: torch.float64 if isinstance(value, float) else torch.long for key, value in each.items()}
+            totals[name] = {key: torch.tensor(value, dtype=types[key]) for key, value in each.items()}
         return cls(columns, totals)
 
     def check_fit(self, contents: Contents, key: bytes | None = None) -> None:
