@@ -64,7 +64,7 @@ def model_card(
         "",
         "## Limits",
         "",
-        "- The figures hold for data like those of the parties. For others, compare predictions with known labels first.",
+        "- The figures hold for data like those of the parties. For others, test it on known labels first.",
         "- Scores are not calibrated: 0.9 does not mean that nine of ten are right.",
         "- A model gives away something of the data that it was trained on. `isthmus audit` measures how much.",
         *_limits(run),

@@ -68,7 +68,7 @@ class Encoding:
                 own = first_totals(each, column, contents, key)["ids"]
                 if own.numel() and not bool(torch.isin(own, self.totals[each]["ids"]).any()):
                     raise IsthmusError(
-                        f"party '{name}': column '{each}' has no value that occurred in training: correct its values, or "
+                        f"party '{name}': column '{each}' has no value that occurred in training: correct it, or "
                         "give the parties' key (--key FILE)"
                     )
 
