@@ -42,6 +42,9 @@ _MODULES = {
     "Models": "isthmus.federation.models",
     "Group": "isthmus.federation.models",
     "IsthmusError": "isthmus.errors",
+    "load_model": "isthmus.study.models",
+    "TrainedModel": "isthmus.study.models",
+    "export_model": "isthmus.study.export",
     "Results": "isthmus.study.results",
     "Study": "isthmus.study.config",
     "load_graph": "isthmus.result_files",
@@ -75,6 +78,9 @@ if TYPE_CHECKING:
     from isthmus.report.report import write_report as write_report
     from isthmus.result_files import load_graph as load_graph
     from isthmus.study.config import Study as Study
+    from isthmus.study.export import export_model as export_model
+    from isthmus.study.models import TrainedModel as TrainedModel
+    from isthmus.study.models import load_model as load_model
     from isthmus.study.results import Results as Results
     from isthmus.study.run import run as run
     from isthmus.study.run import run_study as run_study

@@ -17,6 +17,8 @@ from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.site import Site
 from isthmus.protect.options import Protect
+from isthmus.study.models import load_model
+from isthmus.study.results import Results
 
 
 @pytest.mark.parametrize("name", ["fedavg", "local", "fedper", "ditto", "two-groups", "fedcog-gcn"])
@@ -24,7 +26,7 @@ def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Pa
     study = at_folders(study_of(name), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]
     for party in ("party-0", "party-1", "party-2"):
-        (file,) = (tmp_path / "parties" / party / "weights").iterdir()
+        (file,) = (tmp_path / "parties" / party / "weights").glob("*-0.safetensors")
         assert file.name == f"s-{name}-0.safetensors"
         group = next((here.models["groups"][name] for name, own in here.groups.items() if party in own), {})
         due = {**here.weights, **group, **here.models.get("parties", {}).get(party, {})}
@@ -33,6 +35,25 @@ def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Pa
         assert all(torch.equal(found[weight], due[weight]) for weight in due)
     own = set(here.models.get("parties", {"": {}}).get("party-0", {})) - set(there.weights)
     assert not own & {path.rpartition("/")[2] for path, _ in wire.flatten(there.models)}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "fedproto"])
+def test_a_party_predicts_from_its_own_disk(name: str, tmp_path: Path) -> None:
+    study = at_folders(study_of(name), tmp_path / "data")
+    outcome, here = federated(study, tmp_path), in_one_process(study)
+    for party in study.load(0).parties:
+        model = load_model(tmp_path / "parties" / party.name, party=None)
+        found = model.predict(tmp_path / "data" / party.name)
+        assert found["prediction"].to_pylist() == model.predict(party)["prediction"].to_pylist()
+        labels = [*model.labels] or [str(at) for at in range(model.task.outputs)]
+        due = [labels[at] for at in party.graph.y.tolist()]
+        right = torch.tensor([one == two for one, two in zip(found["prediction"].to_pylist(), due, strict=True)])
+        assert float(right[party.test].double().mean()) == pytest.approx(here.parties[party.name]["test_accuracy"])
+    Results({}, outcome.runs).save(tmp_path / "run")
+    if name == "fedavg":  # the server has what is shared, and the sums that the encoding follows from
+        served, own = load_model(tmp_path / "run"), load_model(tmp_path / "parties" / "party-0")
+        assert served.predict(tmp_path / "data").slice(0, found.num_rows).num_rows
+        assert served.description["encoding"] == own.description["encoding"]
 
 
 def test_states_are_gone_when_a_run_is_over(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: run, describe, demo, report, advise, and lists of everything registered."""
+"""The command line: run, describe, demo, report, advise, predict, export, and lists of everything registered."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from isthmus.cli.audit import audit_command, audits_command
 from isthmus.cli.common import Json, Ray, connected, console, give_ray_a_value, read_study, use_one_thread
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.listing import print_kind
+from isthmus.cli.models import embed_command, export_command, predict_command
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
 from isthmus.errors import IsthmusError, ignore_library_warnings
@@ -252,6 +253,9 @@ def encoders_command(name: Name = None, as_json: Json = False) -> None:
 
 
 app.command("audits")(audits_command)
+app.command("predict")(predict_command)
+app.command("embed")(embed_command)
+app.command("export")(export_command)
 
 
 def _run(

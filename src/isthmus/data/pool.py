@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ class Pool:
         parties: the parties, if the data come as parties.
         note: a sentence about the data for the reader of a report.
         labels: names of the classes, or of the tasks, if the data have any.
+        encoding: how columns of files became features, as plain values; None if the data come as numbers.
     """
 
     whole: Party | None
@@ -45,6 +47,7 @@ class Pool:
     parties: tuple[Party, ...] | None = None
     note: str = ""
     labels: tuple[str, ...] = ()
+    encoding: Mapping[str, Any] | None = None
 
     @cached_property
     def party(self) -> Party:

@@ -17,6 +17,7 @@ from isthmus.federation.verbs import Federation, format_missing
 from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
+from isthmus.study.models import describe_model
 from isthmus.study.run import Watcher, run_methods
 from isthmus.study.setup import check_task, module_of
 from isthmus.tasks.base import Task
@@ -69,7 +70,11 @@ def coordinate(
             module = module_of(study.encoder(), agreement.features, task, seed)
             check_task(method, task)
             method.check(module)
-            run = Run(method, (), task, module, seed=seed, save_every=save_every, transport=transport, **options)
+            about = describe_model(
+                method, study.encoder(), task, seed, agreement.features, agreement.labels, agreement.encoding()
+            )
+            where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
+            run = Run(method, (), task, module, description=about, **where)
             result = run.go()
         except IsthmusError as error:
             kind = TooFewAnswers if isinstance(error, TooFewAnswers) else IsthmusError

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import save
-
 from isthmus import store
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
@@ -20,9 +18,11 @@ from isthmus.deploy.remote import ActionHandler, Message, PartySide
 from isthmus.deploy.setup import SetUpHandler, build_encoding, totals_from_payload
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
+from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
+from isthmus.study.models import describe_model, write_models
 from isthmus.study.setup import check_task, extended, module_of
 from isthmus.tasks.base import Task
 
@@ -49,6 +49,8 @@ class Member(PartySide):
         super().__init__(name, ring)
         self.folder, self.state, self.key = folder, state, key
         self.digest = ""
+        self.site: Site | None = None
+        self.description: Mapping[str, Any] = {}
         self.contents = self._read()
 
     def _read(self) -> Contents:
@@ -88,13 +90,19 @@ class Member(PartySide):
         self.limits.permit_method(method, self.protect.noise)
         check_task(method, task)
         totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.columns))
-        party = build_party(self.contents, build_encoding(self.contents, totals), key=self.key, **settings["split"])
+        encoding = build_encoding(self.contents, totals)
+        party = build_party(self.contents, encoding, key=self.key, **settings["split"])
         (party,) = task.set_masks([party])
         if settings["unlabelled"] == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]
-        module = module_of(_named(Encoder, settings["model"], "encoder"), party.features, task, seed)
-        return method.site([party], task, extended(method, module, seed), seed=seed, noise_seed=self._noise_seed(seed))
+        encoder, own = _named(Encoder, settings["model"], "encoder"), self.contents.settings
+        module = extended(method, module_of(encoder, party.features, task, seed), seed)
+        labels = tuple(own.labels or own.tasks or ())
+        columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
+        self.description = describe_model(method, encoder, task, seed, party.features, labels, columns)
+        self.site = method.site([party], task, module, seed=seed, noise_seed=self._noise_seed(seed))
+        return self.site
 
     def _noise_seed(self, seed: int) -> int:
         """Return the seed of noise, which is equal if the study runs again: equal noise spends no further budget."""
@@ -124,8 +132,8 @@ class Member(PartySide):
         return found
 
     def write_model(self, run: str, weights: wire.Payload) -> None:
-        flat = {name: value.contiguous().clone() for name, value in wire.flatten(weights)}
-        store.write(self.state / "weights" / f"{_file_name(run)}.safetensors", save(flat), private=True)
+        models = {"shared": weights, "context": {} if self.site is None else self.site.context(self.name)}
+        write_models(self.state / "weights", _file_name(run), models, self.description, private=True)
 
     def delete_states(self, run: str) -> None:
         for file in self._files(run):

@@ -62,6 +62,17 @@ class Agreement:
             raise IsthmusError(f"task '{named.name}' is for {named.level}s, the parties hold {due.level}s")
         return named.complete_from(due)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes, or of the tasks."""
+        return tuple(self.agreed["labels"] or self.agreed["tasks"] or ())
+
+    def encoding(self) -> dict[str, Any]:
+        """How columns become features, as plain values."""
+        columns = _columns(self.agreed)
+        known = Encoding(columns, dict(zip(columns, self.totals, strict=True))).to_dict()
+        return {**known, "molecules": self.agreed["smiles.features"]}
+
     def _task_of_labels(self) -> Task:
         count = len(self.agreed["labels"] or self.agreed["tasks"] or ()) or int(self.agreed["classes"] or 0)
         options = {"classes": max(2, count)} if self.kind == "classification" else {"tasks": count}

@@ -87,6 +87,7 @@ class Site:
         self.model = PerParty(module, len(self.hosted), self.hosted.device)
         self.inbox: dict[str, dict[int, Any]] = {}
         self._evaluated: list[tuple[tuple[str, ...], dict[str, Stack]]] = []
+        self._request: wire.Payload | Each = {}
 
     # ---- for methods
 
@@ -193,6 +194,11 @@ class Site:
             for at, party in enumerate(names)
         }
 
+    def context(self, party: str) -> dict[str, Tensor]:
+        """The tensors that the last action was sent for a party beside weights, such as prototypes."""
+        request = self._request.payloads.get(party, {}) if isinstance(self._request, Each) else self._request
+        return {name: value for name, value in (request or {}).items() if isinstance(value, Tensor)}
+
     def step(self, output: Tensor, embedding: Tensor | None = None, *, mask: Tensor) -> Step:
         """The items in a mask with their outputs and labels, as the task's loss and counts take them."""
         cohort = self.cohort
@@ -272,7 +278,7 @@ class Site:
         actions = self.actions()
         if name not in actions:
             raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {did_you_mean(name, actions)}")
-        self._evaluated = []
+        self._evaluated, self._request = [], request
         return self._attempt(name, actions[name], request, positions)
 
     def _attempt(

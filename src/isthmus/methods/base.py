@@ -190,6 +190,10 @@ class Method(Registered):
         """The party side for these parties; `where` are the site's seed and device."""
         return self.AtParty(self, parties, task, module, **where)
 
+    def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
+        """The site that predicts with a trained model, from the parties' graphs alone; no other party is asked."""
+        return Site(self, parties, task, module, **where)
+
     def extended(self, module: nn.Module) -> nn.Module:
         """The model that it trains, where it adds something to the one that a study names."""
         return module

@@ -48,6 +48,9 @@ class FedProto(Method):
     def models(self, state: State) -> Models:
         return Models(personal=True, context=state.known)
 
+    def predictor(self, *args: Any, **where: Any) -> Site:
+        return self.site(*args, **where)  # by distances to prototypes
+
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(known={})
         classes = IdUnion(torch.arange(model.outputs), torch.empty(0))

@@ -20,7 +20,7 @@ from isthmus.data.party import SPLITS, Block, Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
-from isthmus.federation.site import Prepared
+from isthmus.federation.site import Prepared, Site
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
@@ -125,6 +125,9 @@ class FGCL(FedAvg):
         kind = Mechanism.named(self.mechanism)
         more = {"delta": self.delta} if "delta" in kind.model_fields else {}
         return [kind.read({"epsilon": epsilon, **more}, "method 'fgcl'") for epsilon in self.epsilons]
+
+    def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
+        return super().predictor([safe(party) for party in parties], task, module, **where)
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())

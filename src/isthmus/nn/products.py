@@ -196,8 +196,8 @@ def has_sparse(device: torch.device) -> bool:
 class Propagation:
     """A constant sparse matrix: row i of the product sums over the edges j -> i.
 
-    It stores CSR and its transpose, so that backward needs no conversion. Devices without sparse products (mps) go edge
-    by edge.
+    It stores CSR and its transpose, so that backward needs no conversion. Devices without sparse products (mps) and
+    exported programs go edge by edge.
 
     Arguments:
         nodes: rows of what it is multiplied with.
@@ -208,7 +208,7 @@ class Propagation:
         source, target = edge_index
         self.shape = (nodes if into is None else into, nodes)
         self._edges = source, target, values
-        self._sparse = has_sparse(edge_index.device)
+        self._sparse = has_sparse(edge_index.device) and not torch.compiler.is_exporting()
         if self._sparse:
             self._forward, self._backward = _both_ways(source, target, values, self.shape)
 
@@ -279,7 +279,8 @@ def normalised_edges(
     Noisy weights may sum to zero or less, which has no real inverse root.
     """
     edge_weight = None if edge_weight is None else edge_weight.to(dtype)
-    if edge_weight is None or not bool((edge_weight < 0).any()):
+    # an exported program has no branches; without negative weights both ways give the same
+    if edge_weight is None or not (torch.compiler.is_exporting() or bool((edge_weight < 0).any())):
         return gcn_norm(edge_index, edge_weight, nodes, improved, self_loops, dtype=dtype)
     if self_loops:
         edge_index, edge_weight = add_remaining_self_loops(edge_index, edge_weight, 2.0 if improved else 1.0, nodes)

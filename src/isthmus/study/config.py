@@ -43,6 +43,7 @@ class Loaded:
         named_task: the task that the study names, if it names one.
         labels: names of the classes, if they have names.
         by_workers: workers of a cluster hold the parties; these are only their outlines.
+        encoding: how columns of files became features, see `Pool`.
     """
 
     parties: list[Party]
@@ -52,6 +53,7 @@ class Loaded:
     named_task: Task | None = None
     labels: tuple[str, ...] = ()
     by_workers: bool = False
+    encoding: Mapping[str, Any] | None = None
 
     @cached_property
     def task(self) -> Task:
@@ -222,8 +224,8 @@ class Study(Options):
 
         parties = take_apart(pool) if task is None else task.make_parties(pool, take_apart, draw)
         if parties[0].level == "pair":
-            return Loaded(parties, 2, partition, pool.note, task)
-        return Loaded(parties, pool.classes, partition, pool.note, task, pool.labels)
+            return Loaded(parties, 2, partition, pool.note, task, encoding=pool.encoding)
+        return Loaded(parties, pool.classes, partition, pool.note, task, pool.labels, encoding=pool.encoding)
 
     def draw_of(self, seed: int) -> int:
         """The seed of the data's draws in a run with this seed."""
@@ -246,7 +248,7 @@ class Study(Options):
         """What is known here of parties on other machines, from the pool of their outlines."""
         partition = self.named_partition() or Given()
         parties = list(pool.parties or ())
-        return Loaded(parties, pool.classes, partition, pool.note, self.named_task(), pool.labels, by_workers=True)
+        return Loaded(parties, pool.classes, partition, pool.note, self.named_task(), pool.labels, True, pool.encoding)
 
     def modules(self) -> frozenset[str]:
         """The modules that define what the study names, which another process imports; some may be the user's own."""

@@ -50,7 +50,7 @@ class RunResult:
         metrics: of the chosen round, pooled over all parties: `test_accuracy`, `val_accuracy`, ...
         history: (round, metric, value), every evaluated round.
         models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; a
-            federation's parties keep theirs.
+            federation's parties keep theirs. Where models need more to predict, such as prototypes, it is `context`.
         groups: by name, the parties that share a model.
         majority: the share of the most frequent class among test items; none for a task without classes.
         privacy: the noise that parties added and the privacy it spends, see `Account`; empty without noise.
@@ -59,6 +59,7 @@ class RunResult:
         parties: by party the metrics of its own test items in the chosen round.
         over_parties: by metric the mean over parties, plain and weighted by test items, and the worst party.
         evaluated: which model of a party was evaluated: the one that the server `sent` or the one `trained` from it.
+        description: what the models need beside their weights to be used: see `study.models`.
     """
 
     method: str
@@ -78,6 +79,7 @@ class RunResult:
     evaluated: str = "sent"
     groups: dict[str, list[str]] = field(default_factory=dict)
     majority: float | None = None
+    description: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -95,6 +97,7 @@ class RunResult:
 
     def dump(self) -> dict[str, Any]:
         more = {"models": self.models, "coordinates": self.coordinates, "graph": self.graph}
+        more["description"] = self.description
         return {**self.summary(), "history": self.history, "ledger": self.ledger.dump(), **more}
 
     @classmethod
@@ -121,6 +124,7 @@ class Run:
         side_by_side: train parties side by side, in cohorts of some hundred; otherwise each is a cohort of one.
         on_round: called after each round with its metrics.
         transport: reaches the parties elsewhere than in this process.
+        description: what the result says of its models beside method, seed and task.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class Run:
         side_by_side: bool = True,
         on_round: OnRound | None = None,
         transport: Transport | None = None,
+        description: Mapping[str, Any] | None = None,
     ) -> None:
         if parties:
             check_fit(method, parties, task, module)
@@ -145,6 +150,7 @@ class Run:
         self.method, self.task, self.seed = method, task, seed
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
+        self.description = description or {}
         self.whole = None
         if parties and task.unsupervised:
             self.whole = method.site([pool_parties(parties)], task, module, device=device)
@@ -280,7 +286,7 @@ class Run:
         personal = models.personal or self.method.evaluate_with == "trained"
         own = self.federation.models() if personal or not self.here else {}
         groups = {name: dict(group.weights) for name, group in models.groups.items()}
-        saved = {"shared": dict(models.shared), "groups": groups, "parties": own}
+        saved = {"shared": dict(models.shared), "groups": groups, "parties": own, "context": dict(models.context)}
         return {owner: weights for owner, weights in saved.items() if weights}
 
     def _by_party(self) -> dict[str, tuple[float, dict[str, float]]]:
@@ -339,6 +345,7 @@ class Run:
             evaluated=self.method.evaluate_with,
             groups=self.progress["groups"],
             majority=self.progress["majority"],
+            description=dict(self.description),
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
 

@@ -13,14 +13,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from safetensors.torch import save
-
 from isthmus import result_files, store, toml
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
-from isthmus.federation import ledger, wire
+from isthmus.federation import ledger
 from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
+from isthmus.study.model_card import model_card
+from isthmus.study.models import TrainedModel, choose_model, write_models
 from isthmus.version import LAWS, VERSION
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
@@ -86,12 +86,28 @@ class Results:
             read[method.name] = {"role": method.role, "nouns": dict(method.field_nouns())}
         return read
 
+    def model(
+        self, method: str | None = None, seed: int | None = None, *, party: str | None = None, module: Any = None
+    ) -> TrainedModel:
+        """A trained model, ready for new data; the arguments are those of `isthmus.load_model`."""
+        runs = [run for run in self.runs if method in (None, run.method) and seed in (None, run.seed)]
+        if len(runs) != 1:
+            known = ", ".join(f"{run.method} with seed {run.seed}" for run in self.runs)
+            raise IsthmusError(f"{len(runs)} runs fit: choose a method and a seed among {known}")
+        (run,) = runs
+        models = run.models
+        weights = choose_model(
+            models.get("shared"), models.get("groups", {}), models.get("parties", {}), run.groups, party, run.method
+        )
+        return TrainedModel(run.description, weights, models.get("context"), module=module, party=party or "")
+
     def save(self, folder: Path | str) -> None:
         """Write the result folder; each file is written completely or not at all."""
         folder = Path(folder)
         for run in self.runs:
-            for name, weights in _weight_files(run):
-                store.write(folder / "weights" / f"{name}.safetensors", save(dict(weights)))
+            name = f"{run.method}-{run.seed}"
+            card = model_card(run, self.study, self.cuts.get(run.seed), self.summary()) if run.description else ""
+            write_models(folder / "weights", name, run.models, run.description, run.groups, card=card)
             if run.graph:
                 result_files.write_graph(result_files.graph_folder(folder, run.method, run.seed), run.graph)
         result_files.write_table(folder, result_files.HISTORY, self._history())
@@ -152,21 +168,6 @@ def _holds_groups(value: Any) -> bool:
         for each in inside
         if not isinstance(each, str | int | float)  # most values: to call for each would take long
     )
-
-
-def _weight_files(run: RunResult) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Weights by file: what all parties share, a model for each group, and the whole model of each party."""
-    name = f"{run.method}-{run.seed}"
-    if run.weights:
-        yield name, _contiguous(run.weights)
-    for group, weights in run.models.get("groups", {}).items():
-        yield f"{name}/groups/{group}", _contiguous(weights)
-    for party, weights in run.models.get("parties", {}).items():
-        yield f"{name}/{party}", _contiguous(weights)
-
-
-def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.detach().cpu().contiguous().clone() for name, value in wire.flatten(weights)}
 
 
 def versions() -> dict[str, str]:

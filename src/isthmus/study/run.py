@@ -24,6 +24,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.own_code import identify
 from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult
+from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, result_notes
 from isthmus.study.own_models import code_of, model_table, named_encoder
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
@@ -166,7 +167,13 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
     parties = loaded.parties
     if loaded.by_workers and (method.role == "pooled" or needs_whole(parties, loaded.task)):
         parties = study.load(seed).parties
-    return Run(method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, **options)
+    description = describe_model(
+        method, study.encoder(), loaded.task, seed, parties[0].features, loaded.labels, loaded.encoding
+    )
+    return Run(
+        method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
+        **options,
+    )  # fmt: skip
 
 
 def run_methods(
@@ -449,9 +456,10 @@ def run(
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
             for each in chosen:
                 module = module_for(encoder, held, learned, at)
-                runs.append(
-                    Run(each, held, learned, module, seed=at, device=torch_device, wire=wire, on_round=on_round).go()
-                )
+                labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
+                about = describe_model(each, encoder, learned, at, held[0].features, labels, encoding)
+                where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
+                runs.append(Run(each, held, learned, module, description=about, **where).go())
     except BaseException:
         if out is not None:
             Path(out).rmdir()  # created above, still empty

@@ -99,6 +99,14 @@ class Task(Registered):
         """Coordinates of items in a picture, `[items, 2]`, from their outputs; None for a task without pictures."""
         return None
 
+    def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
+        """The columns of a table of predictions, from the outputs of some items.
+
+        Arguments:
+            labels: names of the classes, or of the tasks; numbers stand for those without.
+        """
+        raise IsthmusError(f"task '{self.name}' predicts nothing of single items: use isthmus embed")
+
     def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
         """What is evaluated, computed from the outputs of all items of each party together."""
         return output
@@ -174,3 +182,12 @@ class MultiTask(Task):
             )
         known = ~y.isnan()
         return y.to(step.output.dtype).masked_fill(~known, 0.0), known
+
+
+def names_of(labels: Sequence[str], count: int) -> list[str]:
+    """The names of classes or tasks, numbers where they have none.
+
+    >>> names_of((), 2), names_of(("low", "high"), 2)
+    (['0', '1'], ['low', 'high'])
+    """
+    return list(labels) if len(labels) == count else [str(at) for at in range(count)]

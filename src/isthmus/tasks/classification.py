@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from isthmus.data import rows
 from isthmus.data.party import Level
 from isthmus.errors import IsthmusError
-from isthmus.tasks.base import Step, Task
+from isthmus.tasks.base import Step, Task, names_of
 
 
 class Classification(Task):
@@ -37,6 +37,12 @@ class Classification(Task):
         if step.output.dim() != 2 or step.output.size(1) != self.classes:
             shape = list(step.output.shape[1:])
             raise IsthmusError(f"the model gives {shape} outputs per item, the task has {self.classes} classes")
+
+    def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
+        """The class of every item, and the softmax of its outputs as a score for each class."""
+        names, scores = names_of(labels, self.classes), output.softmax(dim=1)
+        columns = {f"score.{name}": column for name, column in zip(names, scores.t().numpy(), strict=True)}
+        return {"prediction": [names[at] for at in output.argmax(dim=1).tolist()], **columns}
 
     def loss(self, step: Step) -> Tensor:
         self._check(step)

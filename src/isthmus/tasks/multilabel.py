@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.party import Level
-from isthmus.tasks.base import MultiTask, Step
+from isthmus.tasks.base import MultiTask, Step, names_of
 
 BINS = 1024
 """Number of bins, even: the two in the middle meet at a score of 0."""
@@ -46,6 +46,12 @@ class MultiLabel(MultiTask):
 
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output, y, reduction="none")
+
+    def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
+        """For every task whether the label is yes, and the probability of that as a score."""
+        names, yes, scores = names_of(labels, self.tasks), (output > 0).t().numpy(), output.sigmoid().t().numpy()
+        answers = {f"prediction.{name}": column for name, column in zip(names, yes, strict=True)}
+        return answers | {f"score.{name}": column for name, column in zip(names, scores, strict=True)}
 
     def counts(self, step: Step) -> dict[str, Tensor]:
         """How many `scores` of either class lie in each bin, `[parties, tasks, 2, bins]`, and the sum of the losses."""

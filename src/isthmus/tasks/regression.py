@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from isthmus.data.party import Level
-from isthmus.tasks.base import MultiTask, Step
+from isthmus.tasks.base import MultiTask, Step, names_of
 
 
 class Regression(MultiTask):
@@ -30,6 +30,11 @@ class Regression(MultiTask):
 
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(output, y, reduction="none")
+
+    def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
+        """The predicted number for every task."""
+        names = names_of(labels, self.tasks)
+        return {f"prediction.{name}": column for name, column in zip(names, output.t().numpy(), strict=True)}
 
     def counts(self, step: Step) -> dict[str, Tensor]:
         """The number of labelled `entries`, and the sums of their `squared` and `absolute` errors."""

@@ -58,9 +58,12 @@ class PartyFolders(PartyData):
         firsts = yield None
         first = {name: add_totals([own[name] for own in firsts]) for name in columns}
         seconds = yield first
-        parties = yield {name: add_totals([own[name] for own in seconds]) for name in columns}
+        second = {name: add_totals([own[name] for own in seconds]) for name in columns}
+        parties = yield second
         labels = tuple(settings.labels or settings.tasks or ())
-        return Pool(None, settings.outputs, parties=tuple(parties), note=note, labels=labels)
+        known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
+        encoding = {**known, "molecules": settings.smiles and settings.smiles.features}
+        return Pool(None, settings.outputs, parties=tuple(parties), note=note, labels=labels, encoding=encoding)
 
 
 def _bytes(folder: Path) -> int:

@@ -188,7 +188,9 @@ class Category(Column):
         if self.values is not None:
             return _one_hot(torch.from_numpy(positions_in(values, self._declared())), len(self.values))
         own = pc.unique(values.drop_null())
-        feature = torch.searchsorted(totals["ids"], hash_ids(own.to_pylist(), key))
+        ids, hashes = totals["ids"], hash_ids(own.to_pylist(), key)
+        feature = torch.searchsorted(ids, hashes)
+        feature[~torch.isin(hashes, ids)] = -1  # a new party may have values that no party had in training
         position = torch.from_numpy(positions_in(values, own))
         return _one_hot(torch.cat([feature, torch.tensor([-1])])[position], totals["ids"].numel())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -31,6 +32,45 @@ class Encoding:
 
     columns: dict[str, Column]
     totals: dict[str, Totals] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The encoding as plain values, for JSON; of keyed totals only the ids, which are all that it needs."""
+        columns = {name: {"kind": column.name, **column.model_dump()} for name, column in self.columns.items()}
+        totals = {
+            name: {"ids": each["ids"].tolist()} if "ids" in each else {key: value.item() for key, value in each.items()}
+            for name, each in self.totals.items()
+        }
+        return {"columns": columns, "totals": totals}
+
+    @classmethod
+    def of_dict(cls, saved: Mapping[str, Any]) -> Encoding:
+        """The encoding that `to_dict` gave."""
+        columns = {
+            name: Column.named(table["kind"]).read({key: table[key] for key in table if key != "kind"}, name)
+            for name, table in saved["columns"].items()
+        }
+        totals: dict[str, Totals] = {}
+        for name, each in saved["totals"].items():
+            types = {key: torch.float64 if isinstance(value, float) else torch.long for key, value in each.items()}
+            totals[name] = {key: torch.tensor(value, dtype=types[key]) for key, value in each.items()}
+        return cls(columns, totals)
+
+    def check_fit(self, contents: Contents, key: bytes | None = None) -> None:
+        """Refuse a party whose columns differ from those of this encoding."""
+        name, found = contents.settings.name, contents.settings.feature_columns()
+        if differ := [each for each in {**self.columns, **found} if self.columns.get(each) != found.get(each)]:
+            raise IsthmusError(
+                f"party '{name}': column '{differ[0]}' is not as in training: declare in party.toml the columns that "
+                f"the model was trained on ({', '.join(self.columns) or 'none'})"
+            )
+        for each, column in found.items():
+            if column.has_keyed_totals:
+                own = first_totals(each, column, contents, key)["ids"]
+                if own.numel() and not bool(torch.isin(own, self.totals[each]["ids"]).any()):
+                    raise IsthmusError(
+                        f"party '{name}': column '{each}' has no value that occurred in training: correct it, or "
+                        "give the parties' key (--key FILE)"
+                    )
 
     def encode(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
         """Return a party's features and, in ascending order, the positions of those that are computed from the edges.

@@ -52,6 +52,7 @@ class Contents:
         batch: the graph of every node, if whole graphs are classified.
         border_rows: for each edge across the border its row in edges.parquet, counts from 1.
         files: a hash of the files, if any of their columns is so large that it stays there.
+        item_names: the ids of the items as the files have them, an Arrow array.
     """
 
     settings: PartyFile
@@ -68,6 +69,7 @@ class Contents:
     x: Tensor | None = None
     border_rows: Tensor | None = None
     files: str = ""
+    item_names: Any = None
 
     @property
     def items(self) -> int:
@@ -91,7 +93,15 @@ def outline(contents: Contents | None) -> Contents | None:
     """The contents without features and edges, which is enough to compare parties with each other."""
     if contents is None:
         return None
-    return replace(contents, features=None, x=None, edge_index=contents.edge_index[:, :0], edge_weight=None, batch=None)
+    return replace(
+        contents,
+        features=None,
+        x=None,
+        edge_index=contents.edge_index[:, :0],
+        edge_weight=None,
+        batch=None,
+        item_names=None,
+    )
 
 
 def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | None, list[Problem]]:
@@ -140,7 +150,7 @@ class _Reader(Checker):
         return Contents(
             self.settings, nodes, y, numbers, edges.index, edges.weight, splits,
             ids=None if self.settings.ids == "own" else numbers, hashed=self.hashes(ids),
-            border=edges.border, border_rows=edges.border_rows, files=self.files,
+            border=edges.border, border_rows=edges.border_rows, files=self.files, item_names=ids,
         )  # fmt: skip
 
     def graphs(self) -> Contents | None:
@@ -160,7 +170,7 @@ class _Reader(Checker):
         nodes = nodes if (np.diff(order) == 1).all() else nodes.take(order)
         return Contents(
             self.settings, nodes, y, self.id_numbers(graph_ids), position[edges.index], edges.weight, splits,
-            hashed=self.hashes(graph_ids), batch=torch.from_numpy(graph[order]),
+            hashed=self.hashes(graph_ids), batch=torch.from_numpy(graph[order]), item_names=graph_ids,
         )  # fmt: skip
 
     def molecules(self) -> Contents | None:
@@ -192,7 +202,7 @@ class _Reader(Checker):
         return Contents(
             self.settings, None, y[readable], self.id_numbers(ids)[readable], molecules.edge_index, None,
             None if splits is None else {split: mask[readable] for split, mask in splits.items()},
-            hashed=self.hashes(ids), batch=molecules.batch, x=molecules.x,
+            hashed=self.hashes(ids), batch=molecules.batch, x=molecules.x, item_names=ids.filter(pa.array(~wrong)),
         )  # fmt: skip
 
     @property

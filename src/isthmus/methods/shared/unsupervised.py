@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from isthmus.data.party import Block, Level, Party
 from isthmus.data.views import add_diffusion_view
 from isthmus.errors import IsthmusError
+from isthmus.federation.site import Site
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning
 from isthmus.methods.shared.composed import Composed
@@ -40,6 +41,9 @@ class Unsupervised(Composed):
             raise IsthmusError(
                 f"method '{self.name}' contrasts the graphs of a batch: set local.batch_size to 2 or more, or 0 for all"
             )
+
+    def predictor(self, *args: Any, **where: Any) -> Site:
+        return self.site(*args, **where)  # whose output sums over views
 
     class AtParty(Learning):
         def __init__(

@@ -1,0 +1,71 @@
+"""Commands that use a trained model: predict, embed, export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isthmus.cli.common import use_one_thread
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from isthmus.study.models import TrainedModel
+
+Run = Annotated[Path, typer.Argument(help="Result folder, or the kit of a party of a federation.")]
+Data = Annotated[str, typer.Option(help="A party folder, a folder of party folders, or the name of a data set.")]
+Out = Annotated[Path, typer.Option(help="File to write: .parquet or .csv.")]
+MethodName = Annotated[str | None, typer.Option("--method", help="Whose model; needed if there are several.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the run; needed if there are several.")]
+Party = Annotated[str | None, typer.Option(help="The party whose personal or group model is used.")]
+Key = Annotated[Path | None, typer.Option(help="File with the key that the parties share.")]
+
+
+def predict_command(
+    run: Run, data: Data, out: Out, method: MethodName = None, seed: Seed = None, party: Party = None, key: Key = None
+) -> None:
+    """Predict the items of new data with a trained model: a row for each, with its id and scores."""
+    _write(run, out, method, seed, party, lambda model: model.predict(data, key=key))
+
+
+def embed_command(
+    run: Run, data: Data, out: Out, method: MethodName = None, seed: Seed = None, party: Party = None, key: Key = None
+) -> None:
+    """Embed the items of new data with a trained model: a row for each, with its id."""
+    _write(run, out, method, seed, party, lambda model: model.embed(data, key=key))
+
+
+def export_command(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="File to write, such as model.pt2 or model.onnx.")],
+    format_: Annotated[str, typer.Option("--format", help="torch (a program of torch.export) or onnx.")] = "torch",
+    method: MethodName = None,
+    seed: Seed = None,
+    party: Party = None,
+) -> None:
+    """Write a trained model as a program that runs without Isthmus."""
+    from isthmus.study.export import export_model
+    from isthmus.study.models import load_model
+
+    export_model(load_model(run, method, seed=seed, party=party), out, format_)
+    typer.echo(f"model in {out}")
+
+
+def _write(
+    run: Path,
+    out: Path,
+    method: str | None,
+    seed: int | None,
+    party: str | None,
+    table_of: Callable[[TrainedModel], Any],
+) -> None:
+    from isthmus.study.models import TABLES, load_model, write_predictions
+
+    use_one_thread()
+    if out.suffix.lower() not in TABLES:
+        raise IsthmusError(f"--out is {out}: give a file that ends in {' or '.join(TABLES)}")
+    table = table_of(load_model(run, method, seed=seed, party=party))
+    write_predictions(out, table)
+    typer.echo(f"{table.num_rows:,} rows in {out}")

@@ -1,0 +1,115 @@
+"""Exports a trained model as a program that runs without Isthmus."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isthmus import store
+from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.study.models import TrainedModel
+
+FORMATS = ("onnx", "torch")
+KEY = "isthmus.json"
+"""Name under which a program carries the model's description: the encoding of its columns, the names of its classes."""
+DYNAMIC = torch.export.Dim.DYNAMIC
+NODES, EDGES, GRAPHS = 7, 11, 3
+"""Sizes of the example that the model is traced with; a program takes any others."""
+
+
+class Program(nn.Module):
+    """A model whose inputs are tensors only: x, edge_index, edge_weight and, for whole graphs, batch."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.names = inspect.signature(module.forward).parameters.keys()
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, batch: Tensor | None = None) -> Tensor:
+        given: dict[str, Any] = {"edge_weight": edge_weight}
+        if batch is not None:
+            graphs = (batch.max() + 1).item()
+            torch._check(graphs > 0)
+            given |= {"batch": batch, "batch_size": graphs, "num_graphs": graphs}
+        output: Tensor = self.module(x, edge_index, **{name: given[name] for name in given if name in self.names})
+        return output
+
+
+def export_model(model: TrainedModel, path: Path | str, format: str = "torch") -> None:
+    """Write a model as a program: of `torch.export` (load it with `torch.export.load`), or in the ONNX format.
+
+    Its inputs are `x` `[nodes, features]`, `edge_index` `[2, edges]`, `edge_weight` `[edges]` (ones without weights)
+    and, for whole graphs, `batch` `[nodes]`. Its output is that of `TrainedModel.outputs`. The file also carries the
+    model's description as `isthmus.json`.
+    """
+    path = Path(path)
+    if format not in FORMATS:
+        raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
+    if model.context or model.method.unsupervised:
+        raise IsthmusError(f"method '{model.method.name}' predicts with more than its module: use isthmus predict")
+    description = json.dumps(model.description)
+    with _quiet():
+        program = _trace(model)
+        if format == "torch":
+            store.write_with(path, lambda to: _save(program, to, description))
+        else:
+            store.write_with(path, lambda to: _save_onnx(program, to, description))
+
+
+def _trace(model: TrainedModel) -> Any:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(NODES, int(model.description["features"]), generator=draw)
+    edges = torch.randint(NODES, (2, EDGES), generator=draw)
+    example: tuple[Tensor, ...] = (x, edges, torch.rand(EDGES, generator=draw))
+    shapes: tuple[dict[int, Any], ...] = ({0: DYNAMIC}, {1: DYNAMIC}, {0: DYNAMIC})
+    if model.task.level == "graph":
+        example += (torch.arange(NODES) * GRAPHS // NODES,)
+        shapes += ({0: DYNAMIC},)
+    try:
+        with torch.no_grad():
+            return torch.export.export(Program(model.module).eval(), example, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # torch's own errors have many types
+        name = type(model.module).__name__
+        text = str(error).strip().partition("\n")[0][:200]
+        raise IsthmusError(
+            f"torch cannot export model {name}: {text}; use another encoder, or isthmus predict"
+        ) from error
+
+
+def _save(program: Any, path: Path, description: str) -> None:
+    with path.open("wb") as file:
+        torch.export.save(program, file, extra_files={KEY: description})
+
+
+def _save_onnx(program: Any, path: Path, description: str) -> None:
+    if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
+        raise IsthmusError(f"ONNX needs the package '{missing[0]}': pip install 'isthmus[onnx]'")
+    exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
+    assert exported is not None
+    exported.model.metadata_props[KEY] = description
+    exported.save(str(path))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' progress and warnings off the terminal."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), open(os.devnull, "w") as nowhere:
+            warnings.simplefilter("ignore")
+            with redirect_stdout(nowhere), redirect_stderr(nowhere):
+                yield
+    finally:
+        logging.disable(level)

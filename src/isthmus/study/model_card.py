@@ -1,0 +1,157 @@
+"""A model card: one page on the models of a run, which lies beside their weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from isthmus.data.describe import CutDescription
+from isthmus.study.loop import RunResult
+from isthmus.tasks.metrics import metric_of
+from isthmus.version import VERSION
+
+QUANTILE = 1.96
+"""Of the normal distribution, for intervals of 95 %."""
+
+
+def model_card(
+    run: RunResult,
+    study: Mapping[str, Any],
+    cut: CutDescription | None = None,
+    summary: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The card of a run's models, in Markdown.
+
+    Arguments:
+        study: with all its options, as `study.toml` has it.
+        cut: what the parties held; a federation's server does not know it.
+        summary: mean and standard deviation over seeds, as `Results.summary` gives it.
+    """
+    about = run.description
+    encoder, task = about["model"].get("encoder", "a module of its own"), about["task"]["name"]
+    labels = about["labels"]
+    lines = [
+        f"# Model of {run.method}, seed {run.seed}",
+        "",
+        f"A graph model for {task}, trained by several parties together with Isthmus {VERSION}. Use it with "
+        "`isthmus predict`, or `isthmus.load_model` in Python.",
+        "",
+        "## What it is",
+        "",
+        f"- Encoder: {encoder}{_options(about['model'], 'encoder')}.",
+        f"- Input: {about['features']} features for each node, {_input(about['encoding'])}.",
+        f"- Output: {', '.join(labels) if labels else _outputs(about['task'])}.",
+        f"- Owners: {_owners(run)}.",
+        "",
+        "## Data and parties",
+        "",
+        *_data(study, cut),
+        "",
+        "## How it was trained",
+        "",
+        f"- Method: {run.method}{_options(about['method'], 'name')}.",
+        f"- The model is that of round {run.chosen_round} of {run.rounds}.",
+        "",
+        "## Metrics",
+        "",
+        "| metric | this run | 95 % interval | over the seeds |",
+        "| --- | --- | --- | --- |",
+        *_metrics(run, cut, summary),
+        "",
+        "Intervals are Wilson's, over test items taken as independent, which neighbours in a graph are not. Over the "
+        "seeds stands the mean ± the standard deviation.",
+        "",
+        "## Limits",
+        "",
+        "- The figures hold for data like those of the parties. For others, test it on known labels first.",
+        "- Scores are not calibrated: 0.9 does not mean that nine of ten are right.",
+        "- A model gives away something of the data that it was trained on. `isthmus audit` measures how much.",
+        *_limits(run),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _options(table: Mapping[str, Any], name: str) -> str:
+    shown = [f"{key} = {_text(value)}" for key, value in table.items() if key != name]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_text(inner)}" for key, inner in value.items()) + "}"
+    return str(value)
+
+
+def _input(encoding: Mapping[str, Any] | None) -> str:
+    if encoding is None:
+        return "numbers as the data have them"
+    if encoding["molecules"]:
+        return "of atoms of molecules, given as SMILES"
+    kinds = ", ".join(f"{name} ({table['kind']})" for name, table in encoding["columns"].items())
+    return f"encoded from the columns {kinds}"
+
+
+def _outputs(task: Mapping[str, Any]) -> str:
+    known = [f"{task[key]} {key}" for key in ("classes", "tasks") if key in task]
+    return known[0] if known else "embeddings"
+
+
+def _owners(run: RunResult) -> str:
+    own, shared = len(run.models.get("parties", {})), bool(run.weights)
+    if run.groups:
+        return f"{len(run.groups)} groups of parties have a model each"
+    if own:
+        return f"{own} parties have a model each" + (", of which they share a part or a second one" if shared else "")
+    return "all parties share one model" if shared else "every party keeps its own model"
+
+
+def _data(study: Mapping[str, Any], cut: CutDescription | None) -> Iterator[str]:
+    data = study.get("data", {})
+    yield f"- Data: {data.get('name', 'unknown')}."
+    if cut is None:
+        yield "- What each party holds stays with the parties."
+        return
+    sizes = [party.items for party in cut.parties]
+    yield (
+        f"- {len(sizes)} parties with {min(sizes):,} to {max(sizes):,} {cut.level}s each; {cut.nodes:,} nodes and "
+        f"{cut.edges:,} edges."
+    )
+    train, val, test = (sum(getattr(party, split) for party in cut.parties) for split in ("train", "val", "test"))
+    yield f"- {train:,} items for training, {val:,} for validation, {test:,} for testing."
+    if cut.note:
+        yield f"- {cut.note}"
+
+
+def _metrics(run: RunResult, cut: CutDescription | None, summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    over = {line["metric"]: line for line in summary if line["method"] == run.method and line["seeds"] > 1}
+    items = 0 if cut is None else sum(party.test for party in cut.parties)
+    for name, value in run.metrics.items():
+        if not name.startswith("test_"):
+            continue
+        metric, title = name.removeprefix("test_"), metric_of(name).title
+        interval = "-"
+        if metric == "accuracy" and items and cut is not None and cut.kind == "class":
+            low, high = wilson(value, items)
+            interval = f"{low:.3f} to {high:.3f}"
+        line = over.get(name)
+        spread = "-" if line is None else f"{line['mean']:.3f} ± {line['std']:.3f} ({line['seeds']} seeds)"
+        yield f"| {title} | {value:.3f} | {interval} | {spread} |"
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson's interval of 95 % for a share of so many items.
+
+    >>> [round(end, 3) for end in wilson(0.5, 100)]
+    [0.404, 0.596]
+    """
+    z = QUANTILE**2 / count
+    middle, half = share + z / 2, QUANTILE * math.sqrt(share * (1 - share) / count + z / count / 4)
+    return (middle - half) / (1 + z), (middle + half) / (1 + z)
+
+
+def _limits(run: RunResult) -> Iterator[str]:
+    if not run.privacy:
+        yield "- No noise was added to hide what single items contributed."
+    if not run.metrics:
+        yield "- It was not tested."

@@ -1,0 +1,349 @@
+"""Trained models: the weights of a run together with what they need to be used on new data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from isthmus import store
+from isthmus.data.party import Party
+from isthmus.errors import IsthmusError
+from isthmus.federation import wire
+from isthmus.federation.site import OWN, Site
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.nn.weights import Weights, initial_weights
+from isthmus.study.new_parties import NewData, NewParty, new_parties
+from isthmus.study.setup import extended, module_of
+from isthmus.tasks.base import Task
+from isthmus.version import VERSION
+
+FORMAT = 1
+"""Format number of a model's description. Raise it when older ones can no longer be read."""
+TABLES = (".parquet", ".csv")
+"""How the names of tables of predictions end."""
+FOLDERS = ("", "weights", "state/weights")
+"""Where models lie: in the folder that is named, in a result folder, in the kit of a federation's party."""
+
+
+def describe_model(
+    method: Method,
+    encoder: Any,
+    task: Task,
+    seed: int,
+    features: int,
+    labels: Sequence[str] = (),
+    encoding: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a run's models need beside their weights, as plain values.
+
+    Arguments:
+        encoder: the study's encoder; nothing is described of a module of your own.
+        features: width of the features.
+        labels: names of the classes, or of the tasks.
+        encoding: how columns of files become features; None if the data come as numbers.
+    """
+    return {
+        "method": {"name": method.name, **method.model_dump()},
+        "seed": seed,
+        "task": {"name": task.name, **task.model_dump()},
+        "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
+        "features": features,
+        "labels": list(labels),
+        "encoding": encoding,
+    }
+
+
+class TrainedModel:
+    """A model together with the encoding of its columns and the names of its classes.
+
+    Get one from `results.model(...)` or `load_model(...)`.
+
+    Arguments:
+        description: see `describe_model`.
+        weights: of the whole model.
+        context: what the method needs beside weights to predict, such as prototypes.
+        module: a module of your own, if the study trained one; its weights are replaced.
+        party: the party that owns the model; empty if several do.
+
+    Attributes:
+        module: the PyG module with the trained weights, in evaluation mode.
+        task: what it predicts.
+        labels: names of the classes, or of the tasks; empty if they are numbers.
+    """
+
+    def __init__(
+        self,
+        description: Mapping[str, Any],
+        weights: Weights,
+        context: Mapping[str, Any] | None = None,
+        *,
+        module: Any = None,
+        party: str = "",
+    ) -> None:
+        self.description, self.context, self.party = description, dict(context or {}), party
+        self.method, self.task, self.module = _built(description, module)
+        self.labels: tuple[str, ...] = tuple(description["labels"])
+        initial = initial_weights(self.module)
+        self.weights = {name: weights[name].detach().clone() for name in initial if name in weights}
+        if missing := [name for name in initial if name not in weights]:
+            raise IsthmusError(
+                f"with method '{self.method.name}' weight '{missing[0]}' is each party's own: choose a party's model, "
+                "--party NAME"
+            )
+        wrong = [name for name, value in initial.items() if value.shape != self.weights[name].shape]
+        if wrong:
+            raise IsthmusError(
+                f"weight '{wrong[0]}' has another shape than the model: give the module that was trained"
+            )
+        self.module.load_state_dict(self.weights, strict=False)
+        self.module.eval()
+
+    def outputs(self, party: Party) -> Tensor:
+        """What the model gives for every item of a party, before it becomes classes: `[items, outputs]`."""
+        site = self._site(party)
+        with site.asked():
+            return site.predict(self.context).cpu()
+
+    def embeddings(self, party: Party) -> Tensor:
+        """What the model's head receives for every item of a party; without labels, its output: `[items, width]`."""
+        if self.task.unsupervised or self.task.level == "pair":
+            return self.outputs(party)
+        site = self._site(party)
+        with site.asked():
+            site.load_evaluated(self.context)
+            return site.embed()[1].cpu()
+
+    def predict(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
+        """A table with a row for every item: party, id, prediction and scores.
+
+        Arguments:
+            data: a party folder or a folder of them, the name of a data set, a `Party` or several.
+            key: file with the parties' common key, if their ids are hashed by one.
+        """
+        return self._table(data, key, lambda party: self.task.predictions(self.outputs(party), self.labels))
+
+    def embed(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
+        """A table with a row for every item: party, id and embedding; `data` and `key` are those of `predict`."""
+
+        def columns(party: Party) -> dict[str, Any]:
+            values = self.embeddings(party).numpy()
+            flat = pa.array(values.reshape(-1))
+            return {"embedding": pa.FixedSizeListArray.from_arrays(flat, values.shape[1])}
+
+        return self._table(data, key, columns)
+
+    def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
+        found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]))
+        for each in found:
+            self._check_fit(each)
+        tables = [
+            pa.table({"party": [each.party.name] * each.party.items, "id": each.ids, **columns(each.party)})
+            if self.task.level != "pair"
+            else pa.table({"party": [each.party.name] * each.party.nodes, "id": each.ids, **columns(each.party)})
+            for each in found
+        ]
+        return pa.concat_tables(tables)
+
+    def _check_fit(self, given: NewParty) -> None:
+        party, level = given.party, "node" if self.task.level == "pair" else self.task.level
+        if party.level not in (level, self.task.level):
+            raise IsthmusError(f"party '{party.name}' holds {party.level}s, the model is for {level}s: give other data")
+        if party.features != self.description["features"]:
+            raise IsthmusError(
+                f"party '{party.name}' has {party.features} features, the model was trained on "
+                f"{self.description['features']}: encode them as in training"
+            )
+
+    def _site(self, party: Party) -> Site:
+        site = self.method.predictor([party], self.task, self.module, seed=int(self.description["seed"]))
+        with site.asked():
+            site.kept[OWN] = self.weights
+        return site
+
+
+def _built(description: Mapping[str, Any], own: Any) -> tuple[Method, Task, nn.Module]:
+    """The method, the task and the module that a description names."""
+    method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
+    seed, features = int(description["seed"]), int(description["features"])
+    if own is None and not description["model"]:
+        raise IsthmusError(
+            "the study trained a module of your own: give it, isthmus.load_model(RUN, module=MyModule), in Python"
+        )
+    encoder = _named(Encoder, description["model"], "encoder") if own is None else own
+    module = module_of(copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else encoder, features, task, seed)
+    return method, task, extended(method, module, seed)
+
+
+def _named(kind: Any, table: Mapping[str, Any], key: str) -> Any:
+    found = kind.named(str(table[key]))
+    return found.read({name: value for name, value in table.items() if name != key}, f"{found.kind} '{found.name}'")
+
+
+def write_models(
+    folder: Path,
+    name: str,
+    models: Mapping[str, Any],
+    description: Mapping[str, Any],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    *,
+    card: str = "",
+    private: bool = False,
+) -> None:
+    """Write the models of a run, each under its owner, and their description, which is written last.
+
+    Arguments:
+        models: as `RunResult.models`.
+        groups: by name, the parties that share a model.
+        card: a text on the models for whoever receives them, see `study.model_card`.
+    """
+    files = {name: models.get("shared"), f"{name}.context": models.get("context")}
+    files |= {f"{name}/groups/{group}": weights for group, weights in models.get("groups", {}).items()}
+    files |= {f"{name}/{party}": weights for party, weights in models.get("parties", {}).items()}
+    for file, weights in files.items():
+        if weights:
+            store.write(folder / f"{file}.safetensors", save(_contiguous(weights)), private=private)
+    if card:
+        store.write(folder / f"{name}.md", card, private=private)
+    if description:
+        content = {"format": FORMAT, "isthmus": VERSION, **description, "groups": dict(groups or {})}
+        store.write(folder / f"{name}.json", json.dumps(content, indent=1) + "\n", private=private)
+
+
+def _contiguous(weights: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous().clone() for name, value in wire.flatten(weights)}
+
+
+def load_model(
+    folder: Path | str,
+    method: str | None = None,
+    *,
+    seed: int | None = None,
+    party: str | None = None,
+    module: Any = None,
+) -> TrainedModel:
+    """Load a model from a result folder, or from the kit of a party of a federation. Nothing is unpickled.
+
+    Arguments:
+        method, seed: whose model; may be left out if there is one.
+        party: the party whose personal or group model it is; may be left out if all parties share the model.
+        module: a module of your own, or a function that makes one, if the study trained one.
+
+    >>> import isthmus, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     results = isthmus.run("fedavg", rounds=1, out=f"{folder}/first")
+    ...     model = isthmus.load_model(f"{folder}/first")
+    >>> model.predict("banks").column_names[:3]
+    ['party', 'id', 'prediction']
+    """
+    folder = Path(folder)
+    file, description = _choose_run(folder, method, seed)
+    base, own = file.with_suffix(""), file.with_suffix("")
+    parties = {path.stem: path for path in sorted(own.glob("*.safetensors"))}
+    groups = {path.stem: path for path in sorted((own / "groups").glob("*.safetensors"))}
+    shared = base.with_name(f"{base.name}.safetensors")
+    context = base.with_name(f"{base.name}.context.safetensors")
+    path = choose_model(
+        shared if shared.exists() else None,
+        groups,
+        parties,
+        description["groups"],
+        party,
+        description["method"]["name"],
+    )
+    weights, known = _read_tensors(path), _read_tensors(context) if context.exists() else {}
+    return TrainedModel(description, weights, known, module=module, party=party or "")
+
+
+def choose_model(
+    shared: Any,
+    groups: Mapping[str, Any],
+    parties: Mapping[str, Any],
+    members: Mapping[str, Sequence[str]],
+    party: str | None,
+    method: str,
+) -> Any:
+    """Return the model of a party, or the one that all share, among those of a run.
+
+    Arguments:
+        members: by group, its parties.
+    """
+    names = sorted({*parties, *(name for own in members.values() for name in own)})
+    if party is not None and party in parties:
+        return parties[party]
+    for group, own in members.items():
+        if party in own:
+            return groups[group]
+    if names and party is not None:
+        raise IsthmusError(f"method '{method}' has no model of party '{party}', but of {_shown(names)}")
+    if shared is None or (names and not shared):
+        raise IsthmusError(f"method '{method}' has a model for each party: choose one with --party ({_shown(names)})")
+    return shared
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
+    """The description of the run that is asked for, the newest where a kit has several of one method and seed."""
+    found: dict[tuple[str, int], tuple[Path, dict[str, Any]]] = {}
+    files = [path for place in FOLDERS for path in (folder / place).glob("*.json") if path.name != "results.json"]
+    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
+        description = _read_description(path)
+        if description is not None:
+            found[description["method"]["name"], int(description["seed"])] = path, description
+    if not found:
+        if (folder / "results.json").exists():
+            raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")
+        raise IsthmusError(f"{folder} holds no models: give a folder that isthmus run wrote, or a party's kit")
+    fit = [key for key in found if method in (None, key[0]) and seed in (None, key[1])]
+    if not fit or len(fit) > 1:
+        known = _shown([f"{name} with seed {at}" for name, at in sorted(found)])
+        which = "no such model" if not fit else "several models"
+        raise IsthmusError(f"{folder} holds {which}: choose with --method and --seed among {known}")
+    return found[fit[0]]
+
+
+def _read_description(path: Path) -> dict[str, Any] | None:
+    """A description; None if the file is something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise IsthmusError(f"cannot read {path}: {type(error).__name__}; run the study again") from error
+    if not isinstance(content, dict) or not {"method", "task", "features"} <= content.keys():
+        return None
+    store.check_format(path, content, FORMAT, "run the study again")
+    return content
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise IsthmusError(f"cannot read {path}: {type(error).__name__}; restore the file, or run again") from error
+
+
+def write_predictions(path: Path, table: pa.Table) -> None:
+    """Write a table to a file of one of the kinds `TABLES`; in CSV, every number of an embedding has a column."""
+    from pyarrow import csv, parquet
+
+    if path.suffix.lower() == ".parquet":
+        store.write_with(path, lambda to: parquet.write_table(table, to))
+        return
+    if "embedding" in table.column_names:
+        values = table.column("embedding").combine_chunks()
+        width = values.type.list_size
+        numbers = values.flatten().to_numpy().reshape(-1, width)
+        table = table.drop_columns("embedding")
+        for at in range(width):
+            table = table.append_column(f"embedding.{at}", pa.array(numbers[:, at]))
+    store.write_with(path, lambda to: csv.write_csv(table, to))

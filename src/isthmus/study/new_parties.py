@@ -1,0 +1,72 @@
+"""New data for a trained model: its party folders are encoded as those in training were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from isthmus.data.folder.encoding import Encoding
+from isthmus.data.folder.loading import build_party, read_folders
+from isthmus.data.folder.reading import Contents
+from isthmus.data.ids import read_key
+from isthmus.data.party import Party
+from isthmus.data.pool import DataSet
+from isthmus.errors import IsthmusError
+
+NewData = Path | str | Party | Sequence[Party]
+"""A party folder or a folder of them, the name of a data set, a party or several."""
+
+
+@dataclass(frozen=True, eq=False)
+class NewParty:
+    """A party and the ids of its items, as an Arrow array: those in its files, else its own, else positions from 0."""
+
+    party: Party
+    ids: Any
+
+
+def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | str | None, seed: int) -> list[NewParty]:
+    """Load the parties of new data.
+
+    Arguments:
+        encoding: of the features in training; None if they were numbers.
+        key: file with the parties' common key.
+        seed: of a data set that is generated.
+    """
+    if isinstance(data, Party):
+        data = [data]
+    if isinstance(data, str) and data.lower() in DataSet.known() and not Path(data).is_dir():
+        pool = DataSet.named(data)().load(seed)
+        data = list(pool.parties or [pool.party])
+    if not isinstance(data, Path | str):
+        return [NewParty(party, _own_ids(party)) for party in data]
+    contents, _ = read_folders(Path(data).expanduser(), None if key is None else read_key(Path(key)))
+    if encoding is None:
+        raise IsthmusError(
+            f"the model was not trained on party folders, so it cannot encode {data}: give the "
+            "name of a data set, or Party objects in Python"
+        )
+    return [NewParty(_encoded(each, encoding, key), each.item_names) for each in contents]
+
+
+def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None) -> Party:
+    shared_key = None if key is None else read_key(Path(key))
+    found = contents.settings.smiles and contents.settings.smiles.features
+    if found != encoding["molecules"]:
+        raise IsthmusError(
+            f"party '{contents.settings.name}': molecules have features '{found}', the model was trained on "
+            f"'{encoding['molecules']}': make its party.toml say so"
+        )
+    known = Encoding.of_dict(encoding)
+    known.check_fit(contents, shared_key)
+    return build_party(contents, known, seed=0, train=0.0, val=0.0, key=shared_key)
+
+
+def _own_ids(party: Party) -> Any:
+    if party.level != "graph" and party.ids is not None:
+        return pa.array(party.ids.numpy())
+    return pa.array(range(party.nodes if party.level == "pair" else party.items), pa.int64())

@@ -1,0 +1,56 @@
+"""Predict, embed and export write a file or give one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from pyarrow import csv, parquet
+from tests.party_folders import graph_draft, two_drafts
+
+from command_line import Isthmus
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    for draft in two_drafts():
+        draft.write(tmp_path / "parties" / draft.settings["name"])
+    graph_draft("new", partner=None, ids=lambda at: f"id-{at}").write(tmp_path / "new")
+    return tmp_path
+
+
+def test_a_trained_model_is_used_on_a_new_party(isthmus: Isthmus, folders: Path) -> None:
+    run, new = str(folders / "run"), str(folders / "new")
+
+    def works(*words: str) -> str:
+        done = isthmus(*words)
+        assert done.code == 0, done.err
+        return done.out
+
+    works("run", "--data", str(folders / "parties"), "--method", "fedavg,local", "--rounds", "2", "--out", run)
+    out = works("predict", run, "--data", new, "--method", "fedavg", "--out", str(folders / "found.csv"))
+    assert out == f"8 rows in {folders / 'found.csv'}\n"
+    table = csv.read_csv(folders / "found.csv").to_pydict()
+    assert list(table) == ["party", "id", "prediction", "score.low", "score.high"]
+    assert table["id"] == [f"id-{at}" for at in range(8)]
+    works("embed", run, "--data", new, "--method", "local", "--party", "north", "--out", str(folders / "z.parquet"))
+    assert parquet.read_table(folders / "z.parquet").column_names == ["party", "id", "embedding"]
+    works("export", run, "--method", "fedavg", "--out", str(folders / "model.pt2"))
+    assert torch.export.load(folders / "model.pt2").graph_signature.user_inputs[:2] == ("x", "edge_index")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("predict", "nowhere", "--data", "banks", "--out", "x.csv"), "nowhere holds no models"),
+        (
+            ("embed", "nowhere", "--data", "banks", "--out", "x.txt"),
+            "--out is x.txt: give a file that ends in .parquet",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], line: str, isthmus: Isthmus) -> None:
+    done = isthmus(*words)
+    assert done.code == 2
+    assert line in done.err

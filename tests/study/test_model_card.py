@@ -1,0 +1,39 @@
+"""A card says of a run's models what is known, and leaves out what only parties know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.study.config import Study
+from isthmus.study.model_card import model_card, wilson
+from isthmus.study.run import run_study
+
+
+def test_a_card_lies_beside_the_weights(tmp_path: Path) -> None:
+    study = Study.of({"seeds": [0, 1], "training": {"rounds": 2}})
+    results = run_study(study, tmp_path / "run")
+    text = (tmp_path / "run" / "weights" / "fedavg-1.md").read_text()
+    run = results.runs[1]
+    assert text.startswith("# Model of fedavg, seed 1\n")
+    assert "4 parties with" in text
+    assert f"| accuracy | {run.metrics['test_accuracy']:.3f} | " in text
+    mean = next(line for line in results.summary() if line["metric"] == "test_accuracy")
+    assert f"{mean['mean']:.3f} ± {mean['std']:.3f} (2 seeds)" in text
+    assert f"round {run.chosen_round} of {run.rounds}" in text
+
+
+def test_a_federations_card_names_no_sizes() -> None:
+    results = run_study(Study.of({"training": {"rounds": 1}}))
+    text = model_card(results.runs[0], results.study)
+    assert "What each party holds stays with the parties." in text
+    assert " items for training" not in text
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_an_interval_lies_between_0_and_1_and_holds_the_share(share: float) -> None:
+    low, high = wilson(share, 20)
+    assert -1e-12 <= low <= share + 1e-12
+    assert share - 1e-12 <= high <= 1 + 1e-12
+    assert high - low > wilson(share, 200)[1] - wilson(share, 200)[0]

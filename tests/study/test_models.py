@@ -1,0 +1,203 @@
+"""A trained model is loaded with everything that it needs, and predicts what the run evaluated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import csv, parquet
+from tests.party_folders import collection_draft, graph_draft, two_drafts
+from torch import nn
+from torch_geometric.nn import GCNConv
+
+import isthmus
+from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
+from isthmus.study.models import TrainedModel, choose_model, load_model, write_predictions
+from isthmus.study.results import Results
+from isthmus.study.run import run_study
+
+
+class Wide(nn.Module):
+    head = "last"
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.conv, self.last = GCNConv(features, 8), nn.Linear(8, classes)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.last(self.conv(x, edge_index).relu())
+
+
+def study_of(*methods: str, **more: Any) -> Study:
+    training = {"rounds": 3, "select": "last"}
+    return Study.of({"methods": [{"name": name} for name in methods], "training": training, **more})
+
+
+def accuracy(table: pa.Table, study: Study, model: TrainedModel) -> float:
+    """Of a table of predictions for all parties, on the test items."""
+    parties = study.load(0).parties
+    names = [*model.labels] or [str(at) for at in range(100)]
+    due = [names[at] for party in parties for at in party.graph.y.tolist()]
+    test = torch.cat([party.test for party in parties])
+    right = torch.tensor([one == two for one, two in zip(table["prediction"].to_pylist(), due, strict=True)])
+    return float(right[test].double().mean())
+
+
+@pytest.fixture(scope="module")
+def banks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Results, Path]:
+    study = study_of("fedavg", "fedper", "ditto", "fedproto", "local")
+    out = tmp_path_factory.mktemp("banks") / "run"
+    return study, run_study(study, out), out
+
+
+def test_predictions_of_the_shared_model_have_the_accuracy_of_the_run(banks: tuple[Study, Results, Path]) -> None:
+    study, results, out = banks
+    due = next(run for run in results.runs if run.method == "fedavg").metrics["test_accuracy"]
+    for model in (results.model("fedavg"), load_model(out, "fedavg")):
+        table = model.predict(study.load(0).parties)
+        assert accuracy(table, study, model) == pytest.approx(due, abs=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fedper", "ditto", "fedproto", "local"])
+def test_predictions_of_personal_models_have_each_partys_accuracy(
+    method: str, banks: tuple[Study, Results, Path]
+) -> None:
+    study, results, out = banks
+    run = next(run for run in results.runs if run.method == method)
+    for party in study.load(0).parties:
+        model = load_model(out, method, party=party.name)
+        guess = model.outputs(party).argmax(1)
+        right = (guess == party.graph.y)[party.test].double().mean()
+        assert float(right) == pytest.approx(run.parties[party.name]["test_accuracy"], abs=1e-12)
+        assert model.predict(party).equals(results.model(method, party=party.name).predict(party))
+
+
+def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> None:
+    _, results, out = banks
+    with pytest.raises(IsthmusError, match=r"'fedper' weight 'convs.1.bias' is each party's own: .* --party NAME"):
+        load_model(out, "fedper")
+    with pytest.raises(IsthmusError, match=r"'local' has a model for each party: .*\(party-0, party-1"):
+        results.model("local")
+    with pytest.raises(IsthmusError, match="'local' has no model of party 'x', but of party-0"):
+        load_model(out, "local", party="x")
+
+
+def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
+    _, results, out = banks
+    with pytest.raises(IsthmusError, match="holds several models: choose with --method and --seed among ditto with"):
+        load_model(out)
+    with pytest.raises(IsthmusError, match="holds no such model"):
+        load_model(out, "fedavg", seed=7)
+    with pytest.raises(IsthmusError, match="0 runs fit"):
+        results.model("fedavg", 7)
+    with pytest.raises(IsthmusError, match="holds no models: give a folder that isthmus run wrote"):
+        load_model(tmp_path)
+
+
+def test_the_embedding_is_what_the_head_receives(banks: tuple[Study, Results, Path]) -> None:
+    study, _, out = banks
+    party, model = study.load(0).parties[0], load_model(out, "fedavg")
+    embedding = model.embeddings(party)
+    assert embedding.shape == (party.nodes, 64)
+    h = model.module.get_submodule("convs.1")(embedding, party.graph.edge_index, party.graph.get("edge_weight"))
+    assert torch.allclose(h, model.outputs(party), atol=1e-5)
+    table = model.embed(party)
+    assert table["id"].to_pylist() == party.ids.tolist()
+    assert torch.equal(torch.tensor(table["embedding"].to_pylist()), embedding)
+
+
+def test_new_rows_of_folders_are_encoded_as_in_training(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "parties" / draft.settings["name"])
+    study = study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")})
+    results = run_study(study, tmp_path / "run")
+    model, party = load_model(tmp_path / "run"), study.load(0).parties[0]
+    assert model.labels == ("low", "high")
+    alone = model.predict(tmp_path / "parties" / "north")  # its own mean and values are others than those of both
+    due = results.model().task.predictions(results.model().outputs(party), ("low", "high"))
+    assert alone["prediction"].to_pylist() == due["prediction"]
+    assert alone["score.high"].to_pylist() == due["score.high"].tolist()
+    assert alone["id"].to_pylist() == list(range(8))
+
+
+def test_graphs_keep_the_ids_of_their_files(tmp_path: Path) -> None:
+    collection_draft(first=0).write(tmp_path / "parties" / "one")
+    study = study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")}, unlabelled="idle")
+    model = run_study(study).model()
+    new = collection_draft("new", graphs=4, first=50)
+    new.tables["graphs.parquet"] = {"id": new.tables["graphs.parquet"]["id"][::-1]}  # no labels, another order
+    table = model.predict(new.write(tmp_path / "new"))
+    assert table["id"].to_pylist() == ["g53", "g52", "g51", "g50"]
+    assert set(table["prediction"].to_pylist()) <= {"low", "high"}
+
+
+def test_a_module_of_ones_own_is_given_again(tmp_path: Path) -> None:
+    results = isthmus.run("fedavg", model=Wide, rounds=1, out=tmp_path / "run")
+    due = results.model(module=Wide).predict("banks")
+    assert load_model(tmp_path / "run", module=Wide).predict("banks").equals(due)
+    with pytest.raises(IsthmusError, match=r"a module of your own: give it, isthmus.load_model\(RUN, module"):
+        load_model(tmp_path / "run")
+
+
+def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
+    run_study(study_of("fedavg"), tmp_path / "run")
+    (file,) = (tmp_path / "run" / "weights").glob("*.json")
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "format": 99}))
+    with pytest.raises(IsthmusError, match=r"it has format 99, and isthmus .* reads format 1; run the study again"):
+        load_model(tmp_path / "run")
+    file.unlink()
+    with pytest.raises(IsthmusError, match="was written before models kept their encoding: run the study again"):
+        load_model(tmp_path / "run")
+
+
+def test_damaged_weights_give_one_line(tmp_path: Path) -> None:
+    run_study(study_of("fedavg"), tmp_path / "run")
+    (tmp_path / "run" / "weights" / "fedavg-0.safetensors").write_bytes(b"no weights")
+    with pytest.raises(IsthmusError, match=r"cannot read .*fedavg-0.safetensors"):
+        load_model(tmp_path / "run")
+
+
+def test_links_are_embedded_and_not_predicted() -> None:
+    model = run_study(study_of("fedavg", task={"name": "link-prediction"})).model()
+    assert model.embed("banks")["embedding"].type.list_size == 100
+    with pytest.raises(
+        IsthmusError, match="task 'link-prediction' predicts nothing of single items: use isthmus embed"
+    ):
+        model.predict("banks")
+
+
+def test_graphs_without_labels_are_embedded() -> None:
+    data = {"name": "motifs", "graphs": 60}
+    model = run_study(study_of("infograph", data=data, task={"name": "graph-clustering"})).model()
+    assert model.embed("motifs").num_rows == model.embed("motifs")["id"].to_numpy().max() + 1
+
+
+def test_data_of_another_kind_are_refused(tmp_path: Path) -> None:
+    model = run_study(study_of("fedavg")).model()
+    with pytest.raises(IsthmusError, match="holds graphs, the model is for nodes"):
+        model.predict("motifs")
+    with pytest.raises(IsthmusError, match="not trained on party folders, so it cannot encode"):
+        model.predict(graph_draft(partner=None).write(tmp_path / "new"))
+
+
+def test_groups_have_the_model_of_their_parties() -> None:
+    members = {"a": ["north"], "b": ["south", "west"]}
+    assert choose_model(None, {"a": 1, "b": 2}, {}, members, "west", "grouped") == 2
+    with pytest.raises(IsthmusError, match=r"choose one with --party \(north, south, west\)"):
+        choose_model(None, {"a": 1, "b": 2}, {}, members, None, "grouped")
+
+
+def test_tables_are_parquet_or_csv(tmp_path: Path) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([1.0, 2.0, 3.0, 4.0]), 2)
+    table = pa.table({"id": ["x", "y"], "embedding": vectors})
+    write_predictions(tmp_path / "table.parquet", table)
+    assert parquet.read_table(tmp_path / "table.parquet").to_pylist() == table.to_pylist()
+    write_predictions(tmp_path / "table.csv", table)
+    found = csv.read_csv(tmp_path / "table.csv").to_pydict()
+    assert found == {"id": ["x", "y"], "embedding.0": [1.0, 3.0], "embedding.1": [2.0, 4.0]}

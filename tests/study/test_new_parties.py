@@ -1,0 +1,57 @@
+"""New party folders are encoded with what training knew, or refused with one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.party_folders import graph_draft, load_folders, two_drafts
+
+from isthmus.data.folder.table import NODES
+from isthmus.errors import IsthmusError
+from isthmus.study.new_parties import new_parties
+
+
+def encoding_of(tmp_path: Path, key: bytes | None = None) -> Any:
+    for draft in two_drafts():
+        draft.write(tmp_path / "parties" / draft.settings["name"])
+    return load_folders(tmp_path / "parties", key).encoding
+
+
+def test_a_value_that_no_party_had_is_all_zeros(tmp_path: Path) -> None:
+    encoding = encoding_of(tmp_path)
+    new = graph_draft("new", partner=None).put("kind", ["a", "b", "c", "z", "a", "b", "0", None], NODES)
+    (found,) = new_parties(new.write(tmp_path / "new"), encoding, None, 0)
+    kinds = found.party.graph.x.to_dense()[:, 1:3]
+    assert kinds.sum(1).tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
+
+
+def test_numbers_are_scaled_by_the_mean_in_training(tmp_path: Path) -> None:
+    encoding = encoding_of(tmp_path)
+    draft = graph_draft("new", partner=None)
+    higher = draft.put("age", [value + 100 for value in draft.tables[NODES]["age"]], NODES)
+    (near,) = new_parties(draft.write(tmp_path / "near"), encoding, None, 0)
+    (far,) = new_parties(higher.write(tmp_path / "far"), encoding, None, 0)
+    gap = (far.party.graph.x.to_dense() - near.party.graph.x.to_dense())[:, 0]
+    assert float(gap.min()) > 10
+    assert torch.allclose(gap, gap[:1])
+
+
+def test_other_columns_are_refused(tmp_path: Path) -> None:
+    encoding = encoding_of(tmp_path)
+    draft = graph_draft("new", partner=None).without("age", NODES)
+    del draft.settings["columns"]["age"]
+    with pytest.raises(IsthmusError, match=r"party 'new': column 'age' is not as in training: declare in party.toml"):
+        new_parties(draft.write(tmp_path / "new"), encoding, None, 0)
+
+
+def test_keyed_categories_need_the_key(tmp_path: Path) -> None:
+    key = b"a key of the parties, long enough"
+    encoding = encoding_of(tmp_path, key)
+    folder = graph_draft("new", partner=None).write(tmp_path / "new")
+    with pytest.raises(IsthmusError, match=r"column 'kind' has no value that occurred in training: .*\(--key FILE\)"):
+        new_parties(folder, encoding, None, 0)
+    (found,) = new_parties(folder, encoding, tmp_path / "some.key", 0)
+    assert found.party.graph.x.to_dense()[:, 1:3].sum(1).tolist() == [1] * 8
