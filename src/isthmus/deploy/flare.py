@@ -154,7 +154,7 @@ class Kit:
         """Read the kit in a folder, and check its format and role."""
         remedy = "make new kits for all parties with isthmus federation new"
         try:
-            content = json.loads((folder / KIT).read_text(encoding="utf-8"))
+            content = store.read_json(folder / KIT, within=folder)
             store.check_format(folder / KIT, content, FORMAT, remedy)
             for key in ("format", "isthmus"):
                 content.pop(key)
@@ -169,7 +169,7 @@ class Kit:
         """Return the party's own key and the public keys of all parties."""
         path = self.folder / SEAL
         try:
-            own = bytes.fromhex(path.read_text(encoding="ascii").strip())
+            own = bytes.fromhex(store.read_text(path, within=self.folder).strip())
             publics = {party: bytes.fromhex(public) for party, public in self.seals.items()}
             if public_key(own) != publics[self.name]:
                 raise ValueError("not this party's key")
@@ -247,7 +247,7 @@ def _finish_kit(kit: Kit, provisioned: Path, ring: Keyring | None) -> None:
     for each in ("readme.txt", "startup/readme.txt", "startup/system_info.ipynb"):
         (folder / each).unlink(missing_ok=True)
     content = {key: value for key, value in asdict(kit).items() if key != "folder"}
-    _write_json(folder / KIT, {"format": FORMAT, "isthmus": VERSION, **content})
+    store.write_json(folder / KIT, {"format": FORMAT, "isthmus": VERSION, **content})
     if ring is not None:
         store.write(folder / SEAL, ring.private_key.hex(), private=True)
     for key in folder.rglob("*.key"):
@@ -381,7 +381,7 @@ def _fetch_tasks(runner: Any) -> None:
 def _check_dates(path: Path) -> None:
     """Raise an error if a certificate has expired; the server would hang up without a reason."""
     try:
-        certificate = load_pem_x509_certificate(path.read_bytes())
+        certificate = load_pem_x509_certificate(store.read(path))
     except (OSError, ValueError) as error:
         raise IsthmusError(f"{path} is not a certificate: copy the kit again from whoever made it") from error
     if (until := certificate.not_valid_after_utc) < datetime.now(UTC):
@@ -607,7 +607,7 @@ class PartyJob:
 
     def _create_member(self) -> Member:
         kit = Kit.read(Path(collab.fl_ctx.get_workspace().get_root_dir()), "party")
-        paths = json.loads((kit.folder / DATA).read_text(encoding="utf-8"))
+        paths = store.read_json(kit.folder / DATA, within=kit.folder)
         key = None if paths["key"] is None else read_key(Path(paths["key"]))
         return Member(Path(paths["data"]), kit.folder / "state", kit.name, key, kit.ring())
 

@@ -85,22 +85,28 @@ class Results:
     def save(self, folder: Path | str) -> None:
         """Write the result folder; each file is written completely or not at all."""
         folder = Path(folder)
+        (folder / store.SUMS).unlink(missing_ok=True)  # those of older files
+        written = [result_files.HISTORY, result_files.LEDGER, result_files.STUDY, result_files.RESULTS]
         for run in self.runs:
             for name, weights in _weight_files(run):
-                store.write(folder / "weights" / f"{name}.safetensors", save(dict(weights)))
+                written.append(f"weights/{name}.safetensors")
+                store.write(folder / written[-1], save(dict(weights)))
             if run.graph:
                 result_files.write_graph(result_files.graph_folder(folder, run.method, run.seed), run.graph)
         result_files.write_table(folder, result_files.HISTORY, self._history())
         result_files.write_table(folder, result_files.LEDGER, self._ledger())
         if any(run.coordinates for run in self.runs):
+            written.append(result_files.COORDINATES)
             result_files.write_table(folder, result_files.COORDINATES, self._coordinates())
         if self.set_up is not None:
+            written.append(result_files.SET_UP)
             result_files.write_table(folder, result_files.SET_UP, _of_run("set-up", -1, self.set_up.columns()))
         store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         head = {"format": result_files.FORMAT, "isthmus": VERSION, "created": created, "versions": versions()}
         content = {**head, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
+        store.write_sums(folder, written)
 
     def _history(self) -> Iterator[_Columns]:
         for run in self.runs:

@@ -512,7 +512,7 @@ def test_unreadable_table_is_a_one_line_error(tmp_path, name, content):
 def test_file_without_permission_is_reported(tmp_path, monkeypatch):
     from pyarrow import parquet
 
-    def refuse(path):
+    def refuse(path, **options):
         raise PermissionError(13, "Permission denied", str(path))
 
     folder = alone().write(tmp_path)
