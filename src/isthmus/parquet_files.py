@@ -55,8 +55,17 @@ def open_parquet(
     with parquet.ParquetFile(path, page_checksum_verification=True, **limits, **options) as file:
         if (width := file.metadata.num_columns) > MAX_COLUMNS:
             raise store.UnusableFile(path, f"{width:,} columns, more than the {MAX_COLUMNS:,} that a table may have")
-        check_memory(path, _estimate_bytes(file.metadata, columns, frozenset(without)))
+        held = [name for name in columns or file.schema_arrow.names if name not in without]
+        # of rows alone: pyarrow aborts the process where it is asked for the columns of damaged row groups
+        check_memory(path, VALUE * file.metadata.num_rows * (0 if columns == () else len(held)))
         yield file
+
+
+def check_rows(file: Any, table: Any) -> Any:
+    """Return a table that was read from a file, or raise a ValueError if it lacks rows that the file counts."""
+    if table.num_rows != file.metadata.num_rows:
+        raise ValueError(f"it has {table.num_rows} rows and counts {file.metadata.num_rows}: it is damaged")
+    return table
 
 
 def _check_footer(path: Path) -> None:
@@ -66,28 +75,6 @@ def _check_footer(path: Path) -> None:
         length = int.from_bytes(file.read(4), "little")
     if length > FOOTER and length < size:
         raise store.UnusableFile(path, f"its description of columns has {length:,} bytes: it has too many columns")
-
-
-def _estimate_bytes(metadata: Any, columns: Collection[str] | None, without: Collection[str]) -> int:
-    """Estimate the memory for the columns, and raise a ValueError if counts of the file contradict each other."""
-    needed = rows = 0
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        rows += group.num_rows
-        for column in map(group.column, range(group.num_columns)):
-            path = column.path_in_schema
-            if column.num_values != group.num_rows if "." not in path else column.num_values < group.num_rows:
-                raise ValueError(f"a column has {column.num_values} values in {group.num_rows} rows: it is damaged")
-            if (columns is None or _is_in(path, columns)) and not _is_in(path, without):
-                needed += max(VALUE * column.num_values, 4 * column.total_uncompressed_size)
-    if rows != metadata.num_rows:
-        raise ValueError(f"it has {rows} rows and says {metadata.num_rows}: it is damaged")
-    return needed
-
-
-def _is_in(path: str, columns: Collection[str]) -> bool:
-    """Whether values belong to one of the columns; those of lists in column "x" have a path like "x.list.element"."""
-    parts = path.split(".")
-    return any(".".join(parts[:count]) in columns for count in range(1, len(parts) + 1))
 
 
 def check_memory(path: Path, needed: int) -> None:

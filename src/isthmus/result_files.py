@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger
-from isthmus.parquet_files import CHECKSUMS, check_memory, open_parquet
+from isthmus.parquet_files import CHECKSUMS, check_memory, check_rows, open_parquet
 
 FORMAT = 1
 """Format number of a result folder. Raise it when reports can no longer read older folders."""
@@ -91,7 +91,7 @@ def read_table(folder: Path, name: str, *, optional: bool = False) -> Any:
     try:
         store.check_sum(folder, name)
         with open_parquet(path, within=folder) as file:
-            table = file.read()
+            table = check_rows(file, file.read())
             table.validate(full=True)
         if missing := [column for column in schema.names if column not in table.column_names]:
             raise unreadable(path, f"column '{missing[0]}' is missing")

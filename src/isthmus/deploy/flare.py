@@ -62,6 +62,7 @@ from isthmus.data.ids import read_key
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.forks import Forks
 from isthmus.deploy.launch import JobState
+from isthmus.deploy.logs import ENGINE_LOG, log_config
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message, Post
 from isthmus.methods.base import Method
@@ -398,7 +399,7 @@ def _run_flare(main: Any, kit: Kit, **arguments: Any) -> None:
             args=Namespace(workspace=str(kit.folder), set=settings, **arguments),
         )
     if code:
-        raise IsthmusError(f"{kit.name} stopped with an error: read {kit.folder / 'log.txt'}")
+        raise IsthmusError(f"{kit.name} stopped with an error: read {kit.folder / ENGINE_LOG}")
 
 
 def _listening_address(kit: Kit, bind: str | None) -> str:
@@ -465,9 +466,7 @@ def _write_local_files(kit: Kit) -> None:
     inside = {"host": "127.0.0.1", "listen_host": "127.0.0.1", "connection_security": "clear"}
     _write_json(local / "comm_config.json", {"internal": {"scheme": "tcp", "resources": inside}})
     logs = json.loads((local / "log_config.json.default").read_text(encoding="utf-8"))
-    logs["loggers"]["root"]["handlers"] = ["logFileHandler"]
-    logs["handlers"] = {"logFileHandler": logs["handlers"]["logFileHandler"]}
-    _write_json(local / "log_config.json", logs)
+    _write_json(local / "log_config.json", log_config(logs))
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -570,6 +569,7 @@ class CoordinatorJob(FLComponent):
             if missing := [party for party in self.parties if party not in proxies]:
                 raise IsthmusError(f"party '{missing[0]}' has left: start it again with isthmus federation join")
             post = FlarePost({party: proxies[party] for party in self.parties})
+            log.info("a study began, run %s, with %s", self.run, ", ".join(self.parties))
             done = coordinate(Study.of(json.loads(self.study)), post, self.run, state, watcher=self.progress)
             outcome = {"runs": [run.dump() for run in done.runs], "ledger": done.ledger.dump()}
         except RunAborted:
@@ -579,7 +579,9 @@ class CoordinatorJob(FLComponent):
         except Exception as error:
             log.exception("the study failed")
             outcome = {"wrong": f"{type(error).__name__}: read the log at the server"}
-        store.save(Path(workspace.get_run_dir(collab.fl_ctx.get_job_id())) / OUTCOME, outcome)
+        file = Path(workspace.get_run_dir(collab.fl_ctx.get_job_id())) / OUTCOME
+        store.save(file, outcome)
+        log.info("the study ended: %s; outcome in %s", outcome.get("wrong", "finished"), file)
         if "runs" in outcome:
             shutil.rmtree(state, ignore_errors=True)
 
@@ -600,6 +602,7 @@ class PartyJob:
             if self.member is None:
                 try:
                     self.member = self._create_member()
+                    log.info("party '%s' takes part in a study", self.member.name)
                 except Exception:  # its text may name folders of this machine
                     log.exception("this party cannot start")
                     return {"wrong": "it cannot start (read the log at the party)", "begun": False}

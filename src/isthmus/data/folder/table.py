@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from isthmus import store
 from isthmus.errors import IsthmusError
-from isthmus.parquet_files import MAX_COLUMNS, check_memory, open_parquet
+from isthmus.parquet_files import MAX_COLUMNS, check_memory, check_rows, open_parquet
 
 NODES, EDGES, GRAPHS = "nodes.parquet", "edges.parquet", "graphs.parquet"
 NULLS = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]
@@ -21,6 +21,9 @@ LARGE = 1 << 25
 three copies on the way), which every machine has that trains on them."""
 ROWS = 1 << 16
 """Rows of nodes in a block: with a thousand features in double precision they take half a gigabyte."""
+SMALL = 1 << 24
+"""Bytes up to which a file of few rows is read without counting its values first: pyarrow aborts the process where it is
+asked for the counts of a damaged file."""
 HEAD = 1 << 20
 """Bytes of the longest first line of a CSV file."""
 CSV_BYTES = 8
@@ -71,10 +74,11 @@ class Table:
             with open_parquet(path, without=[*without, *streamed], within=path.parent) as file:
                 names = [name for name in file.schema_arrow.names if name not in without]
                 apart = [name for name in names if name in streamed and names.count(name) == 1]
-                apart = apart if apart and _count_values(file, apart) >= LARGE else []
+                may_be = file.metadata.num_rows > ROWS or path.stat().st_size > SMALL
+                apart = apart if apart and may_be and _count_values(file, apart) >= LARGE else []
                 kept = [name for name in names if name not in apart]
                 everything = len(kept) == len(file.schema_arrow.names)
-                memory = _validated(file.read(columns=None if everything else kept))
+                memory = _validated(check_rows(file, file.read(columns=None if everything else kept)))
                 rows = file.metadata.num_rows
         except Exception as error:  # a damaged file can raise almost any error in pyarrow
             raise unreadable(path, error) from error
@@ -159,7 +163,7 @@ def _read_parquet(path: Path, without: Collection[str], within: Path | None) -> 
     with open_parquet(path, without=without, within=within) as file:
         names = file.schema_arrow.names
         columns = [name for name in names if name not in without]
-        return file.read(columns=None if len(columns) == len(names) else columns)
+        return check_rows(file, file.read(columns=None if len(columns) == len(names) else columns))
 
 
 def _read_blocks(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
