@@ -41,9 +41,7 @@ def test_lock_meets_what_is_required_in_the_tested_versions(path: Path) -> None:
     for each in required(path.stem):
         version, _ = locked[str(canonicalize_name(each.name))]
         assert each.specifier.contains(version), each
-    different = {
-        name: version for name, (version, _) in locked.items() if name in tested and tested[name] != version
-    }
+    different = {name: version for name, (version, _) in locked.items() if name in tested and tested[name] != version}
     assert not different
 
 

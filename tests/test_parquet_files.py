@@ -90,7 +90,7 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(store.UnusableFile, match="4 columns, more than the 3 that a table may have"):
         read(file)
     monkeypatch.setattr(parquet_files, "FOOTER", 100)
-    with pytest.raises(store.UnusableFile, match="its description of columns has .* it has too many columns"):
+    with pytest.raises(store.UnusableFile, match=r"its description of columns has .* it has too many columns"):
         read(file)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,11 @@ def test_flipped_bytes_of_graphs_and_tables_are_noticed(tmp_path: Path) -> None:
         data, draw = file.read_bytes(), random.Random(0)
         for at in draw.sample(range(len(data)), FLIPS):
             file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
+            read = partial(result_files.read_table, tmp_path, HISTORY)
+            if file.parent != tmp_path:
+                read = partial(result_files.load_graph, tmp_path / "graph")
             with pytest.raises(IsthmusError, match=r"^(cannot read|no readable graph in) "):
-                if file.parent == tmp_path:
-                    result_files.read_table(tmp_path, HISTORY)
-                else:
-                    result_files.load_graph(tmp_path / "graph")
+                read()
         file.write_bytes(data)
     assert result_files.load_graph(tmp_path / "graph").num_nodes == 3
 

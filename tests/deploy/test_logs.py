@@ -28,7 +28,8 @@ def test_lines_of_the_engine_do_not_reach_the_log_of_a_person(tmp_path: Path) ->
     """In a process of its own, because logging is configured once for a process."""
     (tmp_path / "config.json").write_text(json.dumps(log_config(default())))
     script = (
-        "import json, logging, sys; from pathlib import Path; from nvflare.fuel.utils.log_utils import apply_log_config\n"
+        "import json, logging, sys; from pathlib import Path\n"
+        "from nvflare.fuel.utils.log_utils import apply_log_config\n"
         "apply_log_config(json.loads(Path(sys.argv[1], 'config.json').read_text()), sys.argv[1])\n"
         "logging.getLogger('nvflare.private.fed').error('noise')\n"
         "logging.getLogger('some.library').warning('noise')\n"
