@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from isthmus.deploy.logs import LOG
 from real import Federation, isthmus, parties_in, written
+
+from isthmus.deploy.logs import LOG
 
 LINES = 20
 """Lines that a process may write in a good run."""

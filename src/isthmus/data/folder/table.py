@@ -22,8 +22,8 @@ three copies on the way), which every machine has that trains on them."""
 ROWS = 1 << 16
 """Rows of nodes in a block: with a thousand features in double precision they take half a gigabyte."""
 SMALL = 1 << 24
-"""Bytes up to which a file of few rows is read without counting its values first: pyarrow aborts the process that asks a
-damaged file for them."""
+"""Bytes up to which a file of few rows is read without counting its values first: pyarrow aborts a process that asks
+a damaged file for them."""
 HEAD = 1 << 20
 """Bytes of the longest first line of a CSV file."""
 CSV_BYTES = 8
