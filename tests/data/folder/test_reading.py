@@ -520,7 +520,7 @@ def test_file_without_permission_is_reported(tmp_path, monkeypatch):
     folder = alone().write(tmp_path)
     monkeypatch.setattr(parquet, "ParquetFile", refuse)
     assert lines(check_folder(folder)[1])[0] == "nodes.parquet: cannot read the file: Permission denied"
-    monkeypatch.setattr("pathlib.Path.read_text", lambda path, encoding: refuse(path))
+    monkeypatch.setattr("isthmus.store.read_text", refuse)
     assert lines(check_folder(folder)[1])[0].startswith(f"{FILE}: Permission denied")
 
 
