@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-federation lint types docs bench evidence clean
+.PHONY: demo test test-slow test-federation lint types docs bench evidence lock sbom clean
 
 demo: $(VENV)/.installed  ## train on a generated federation of banks and write a report
 	$(BIN)/isthmus demo --out runs/demo --force
@@ -33,6 +33,29 @@ bench: $(VENV)/.installed-dev
 evidence: $(VENV)/.installed  ## the papers' tables that are not run yet, in one process of low priority: days; stop and repeat at will
 	grep -v '^#' benchmarks/papers/queue.txt | while IFS= read -r line; do \
 		printf '%s\n' "$$line" | OMP_NUM_THREADS=1 xargs nice -n 19 $(BIN)/isthmus papers run --resume --jobs 1; done
+
+# What users install, with the hashes of all platforms' files: with no extra (runtime) and with those of the images.
+LOCKED := runtime federation ray
+TOOLS := build/tools
+
+lock: $(TOOLS)/.installed  ## write requirements/*.lock again, after a change of pyproject.toml or constraints.txt
+	mkdir -p requirements
+	for each in $(LOCKED); do \
+		extra=$$(test $$each = runtime || echo --extra $$each); \
+		$(TOOLS)/bin/uv pip compile pyproject.toml $$extra --constraint constraints.txt --universal --python-version 3.11 \
+			--generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --output-file requirements/$$each.lock \
+			|| exit 1; \
+	done
+
+sbom: $(TOOLS)/.installed  ## write what a federation's processes are installed from, as CycloneDX JSON
+	mkdir -p build
+	$(TOOLS)/bin/cyclonedx-py requirements requirements/federation.lock --pyproject pyproject.toml \
+		--output-reproducible --output-format JSON --output-file build/sbom.json
+
+$(TOOLS)/.installed:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check uv==0.13.9 cyclonedx-bom==7.5.0
+	touch $@
 
 # A machine with a wheel of torch at hand uses it; the constraints pin the tested set either way.
 $(VENV)/.installed: pyproject.toml constraints.txt

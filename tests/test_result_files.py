@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from isthmus import result_files
+from isthmus import result_files, store
 from isthmus.errors import IsthmusError
 from isthmus.result_files import COLUMNS, HISTORY, LEDGER, AuditRecord
 
@@ -31,7 +33,7 @@ def test_another_format_is_an_error_that_says_what_to_do(tmp_path: Path, head: d
 def test_unreadable_results_are_an_error_that_names_the_folder(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "results.json").write_bytes(content)
-    with pytest.raises(IsthmusError, match=rf"^no readable results\.json in {tmp_path}: "):
+    with pytest.raises(IsthmusError, match=rf"^no readable results\.json in {tmp_path} \(.*\): "):
         result_files.load_summary(tmp_path)
 
 
@@ -62,7 +64,7 @@ def test_a_table_in_one_row_group_has_the_bytes_of_its_rows(tmp_path: Path) -> N
     rows = [{**ROW, "metric": name, "value": None if name == "b" else 1.0} for name in "abca"]
     result_files.write_table(tmp_path, HISTORY, [{name: [row[name] for row in rows] for name in ROW}])
     schema = result_files.read_table(tmp_path, HISTORY).schema
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "literal")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "literal", write_page_checksum=True)
     assert (tmp_path / HISTORY).read_bytes() == (tmp_path / "literal").read_bytes()
 
 
@@ -112,5 +114,33 @@ def test_a_graph_is_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_a_broken_graph_is_an_error_that_names_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(IsthmusError, match=f"no readable graph in {tmp_path}: give graphs/METHOD-SEED"):
+    with pytest.raises(IsthmusError, match=rf"no readable graph in {tmp_path} \(.*\): give graphs/METHOD-SEED"):
         result_files.load_graph(tmp_path)
+
+
+FLIPS = 12
+"""Bytes that are flipped in each file."""
+
+
+def test_flipped_bytes_of_graphs_and_tables_are_noticed(tmp_path: Path) -> None:
+    result_files.write_table(tmp_path, HISTORY, iter([{name: [value] for name, value in ROW.items()}]))
+    store.write_sums(tmp_path, [HISTORY])
+    graph = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 2], [1, 0]])}
+    result_files.write_graph(tmp_path / "graph", {**graph, "edge_weight": torch.tensor([0.5, 2.0])})
+    for file in sorted(each for each in tmp_path.rglob("*") if each.is_file()):
+        data, draw = file.read_bytes(), random.Random(0)
+        for at in draw.sample(range(len(data)), FLIPS):
+            file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
+            read = partial(result_files.read_table, tmp_path, HISTORY)
+            if file.parent != tmp_path:
+                read = partial(result_files.load_graph, tmp_path / "graph")
+            with pytest.raises(IsthmusError, match=r"^(cannot read|no readable graph in) "):
+                read()
+        file.write_bytes(data)
+    assert result_files.load_graph(tmp_path / "graph").num_nodes == 3
+
+
+def test_deeply_nested_summary_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("[" * 200_000)
+    with pytest.raises(IsthmusError, match="brackets nested too deeply"):
+        result_files.load_summary(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -210,3 +211,72 @@ def test_lock_in_an_impossible_folder_is_a_one_line_error(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(IsthmusError, match=r"^cannot lock .*; make its folder writable$"):
         store.lock(tmp_path / "file" / "lock", "the study").__enter__()
+
+
+def test_flipped_bytes_of_a_saved_value_are_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    store.save(file, {"a": [1, torch.ones(2)], "b": "text"})
+    data, draw = file.read_bytes(), random.Random(0)
+    for at in range(len(data)):
+        file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
+        with pytest.raises(IsthmusError, match=rf"^cannot read {file}: .*; delete the file to start that run again$"):
+            store.load(file)
+
+
+def test_value_that_was_saved_without_a_checksum_is_loaded(tmp_path: Path) -> None:
+    store.write(tmp_path / "file", store.pack({"format": store.FORMAT, "isthmus": "0.1.0", "value": [1]}))
+    assert store.load(tmp_path / "file") == [1]
+
+
+def test_flipped_bytes_of_json_are_noticed_or_change_nothing(tmp_path: Path) -> None:
+    file, content = tmp_path / "file.json", {"name": "north", "parties": ["a", "b"], "port": 8002}
+    store.write_json(file, content)
+    data, draw = file.read_bytes(), random.Random(0)
+    for at in range(len(data)):
+        file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
+        try:
+            found = store.read_json(file)
+        except ValueError:
+            continue
+        assert {key: found[key] for key in found if not key.startswith("s")} == content or set(found) != set(content)
+
+
+def test_file_other_than_its_checksum_says_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    store.write_sums(tmp_path, ["a"])
+    store.check_sum(tmp_path, "a")
+    (tmp_path / "a").write_text("b")
+    with pytest.raises(ValueError, match="its checksum is wrong"):
+        store.check_sum(tmp_path, "a")
+
+
+def test_only_regular_files_within_their_folder_and_limit_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    (tmp_path / "outside").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / "inside").write_text("12345")
+    (folder / "alias").symlink_to(folder / "inside")
+    for path, reason in [
+        (folder / "pipe", "not a regular file but a pipe"),
+        (Path("/dev/zero"), "not a regular file but a pipe, socket or device"),
+        (folder / "link", "a link that leaves its folder"),
+    ]:
+        with pytest.raises(store.UnusableFile, match=reason):
+            store.read(path, within=path.parent)
+    with pytest.raises(store.UnusableFile, match="5 bytes, more than the 4"):
+        store.read(folder / "inside", limit=4)
+    assert store.read(folder / "alias", within=folder) == b"12345"
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a": ' * 100_000, b"{", b"\xff"])
+def test_json_that_cannot_be_parsed_is_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - what is wrong differs
+        store.parse_json(content)
+
+
+def test_content_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    said = r"its content is not what this study saves \(AttributeError\); delete"
+    with pytest.raises(IsthmusError, match=said), store.expected_content(tmp_path / "file"):
+        [].items()  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 from torch_geometric.data import Data
@@ -18,6 +16,7 @@ from torch_geometric.data import Data
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger
+from isthmus.parquet_files import CHECKSUMS, check_memory, check_rows, open_parquet
 
 FORMAT = 1
 """Format number of a result folder. Raise it when reports can no longer read older folders."""
@@ -36,6 +35,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     COORDINATES: _RUN | {"round": "int64", "x": "float64", "y": "float64", "class": "int64"},
 }
 """Columns of each table, with their types. Class -1 of a drawn item: unknown."""
+SUMMARY = 1 << 30
+"""Bytes of the largest `results.json` that is read."""
 GROUP = 1 << 18
 """Rows of a table that are written together: what is in memory of the table at a time."""
 
@@ -49,9 +50,13 @@ def load_summary(folder: Path, *, any_format: bool = False) -> dict[str, Any]:
     """Read `results.json` of a folder; another format number is an error, unless `any_format` is set."""
     path = folder / RESULTS
     try:
-        content = dict(json.loads(path.read_text(encoding="utf-8")))
+        content = dict(store.parse_json(store.read(path, limit=SUMMARY, within=folder)))
+        store.check_sum(folder, RESULTS)
     except (OSError, ValueError, TypeError) as error:
-        raise IsthmusError(f"no readable {RESULTS} in {folder}: give a folder that isthmus run wrote") from error
+        reason = getattr(error, "strerror", None) or error
+        raise IsthmusError(
+            f"no readable {RESULTS} in {folder} ({reason}): give a folder that isthmus run wrote"
+        ) from error
     if not any_format:
         store.check_format(path, content, FORMAT)
     return content
@@ -69,7 +74,7 @@ def write_table(folder: Path, name: str, parts: Iterable[Mapping[str, Sequence[A
     schema = _schema(name)
 
     def write_to(path: Path) -> None:
-        with parquet.ParquetWriter(path, schema) as file:
+        with parquet.ParquetWriter(path, schema, **CHECKSUMS) as file:
             for columns in _row_groups(parts):
                 file.write_table(pa.table(columns, schema=schema))
 
@@ -79,19 +84,20 @@ def write_table(folder: Path, name: str, parts: Iterable[Mapping[str, Sequence[A
 def read_table(folder: Path, name: str, *, optional: bool = False) -> Any:
     """Read a table of `COLUMNS`; an optional one that is missing is empty."""
     from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
 
     path, schema = folder / name, _schema(name)
     if optional and not path.exists():
         return schema.empty_table()
     try:
-        with ParquetFile(path) as file:
-            table = file.read()
+        store.check_sum(folder, name)
+        with open_parquet(path, within=folder) as file:
+            table = check_rows(file, file.read())
+            table.validate(full=True)
         if missing := [column for column in schema.names if column not in table.column_names]:
             raise unreadable(path, f"column '{missing[0]}' is missing")
         return table.select(schema.names).cast(schema)
-    except (OSError, ArrowException) as error:
-        raise unreadable(path, error) from error
+    except (OSError, ValueError, MemoryError, ArrowException) as error:
+        raise unreadable(path, getattr(error, "strerror", None) or error) from error
 
 
 def unreadable(path: Path, reason: object) -> IsthmusError:
@@ -144,7 +150,7 @@ class AuditRecord(BaseModel):
 def write_audit(folder: Path, record: AuditRecord) -> Path:
     """Write `audits/AUDIT-METHOD.json`, over an older one."""
     path = folder / "audits" / f"{record.audit['name']}-{record.method}.json"
-    store.write(path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+    store.write_json(path, record.model_dump(mode="json"))
     return path
 
 
@@ -153,9 +159,10 @@ def read_audits(folder: Path, study: str) -> list[AuditRecord]:
     records = []
     for path in sorted((folder / "audits").glob("*.json")):
         try:
-            records.append(AuditRecord.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
-            text = getattr(error, "strerror", None) or "it is not what an audit writes"
+            records.append(AuditRecord.model_validate(store.read_json(path, within=folder)))
+        except (OSError, ValueError) as error:
+            text = "it is not what an audit writes" if isinstance(error, ValidationError) else error
+            text = getattr(error, "strerror", None) or text
             raise IsthmusError(f"cannot read '{path}': {text}: run the audit again, or remove the file") from error
     return [each for each in records if each.study == study]
 
@@ -170,7 +177,8 @@ def write_graph(folder: Path, graph: Mapping[str, Tensor]) -> None:
     kinds = {"source": pa.int64(), "target": pa.int64(), "weight": pa.float32()}
     table = pa.table({name: pa.array(values, kinds[name]) for name, values in columns.items()})
     store.write(folder / _NODES, save({name: graph[name].detach().cpu().contiguous() for name in ("x", "y")}))
-    store.write_with(folder / _EDGES, partial(parquet.write_table, table))
+    store.write_with(folder / _EDGES, partial(parquet.write_table, table, **CHECKSUMS))
+    store.write_sums(folder, (_NODES, _EDGES))
 
 
 def load_graph(folder: Path | str) -> Data:
@@ -183,18 +191,22 @@ def load_graph(folder: Path | str) -> Data:
     ...     load_graph(folder)
     Data(x=[2, 2], edge_index=[2, 1], y=[2], edge_weight=[1])
     """
-    from pyarrow import ArrowException, parquet
-
     folder = Path(folder)
     try:
+        for name in (_NODES, _EDGES):
+            store.check_file(folder / name, within=folder)
+            store.check_sum(folder, name)
+        check_memory(folder / _NODES, 2 * (folder / _NODES).stat().st_size)
         nodes: dict[str, Any] = load_file(folder / _NODES)
-        edges = parquet.read_table(folder / _EDGES).to_pydict()
+        with open_parquet(folder / _EDGES) as file:
+            edges = file.read(columns=["source", "target", "weight"]).to_pydict()
         index = torch.tensor([edges["source"], edges["target"]], dtype=torch.long)
         weight = torch.tensor(edges["weight"], dtype=torch.float32)
         graph = Data(x=nodes["x"], edge_index=index, y=nodes["y"], edge_weight=weight)
         graph.validate()
         return graph
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError, ArrowException) as error:
+    except Exception as error:  # a damaged file can raise almost anything in a library
+        reason = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())[:200]
         raise IsthmusError(
-            f"no readable graph in {folder}: give graphs/METHOD-SEED of a folder that isthmus run wrote"
+            f"no readable graph in {folder} ({reason}): give graphs/METHOD-SEED of a folder that isthmus run wrote"
         ) from error

@@ -1,10 +1,13 @@
-"""Files that are written completely or not at all, and values saved in them."""
+"""Files that are written completely or not at all, with checksums, and read within bounds."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,8 +22,104 @@ from isthmus.version import VERSION
 
 FORMAT = 2
 """Format number of saved values (checkpoints, finished runs). Raise it when older files can no longer be read."""
+SUMS = "SHA256SUMS"
+"""The file with the checksums of the other files in its folder; `sha256sum --check SHA256SUMS` reads it too."""
+TEXT = 1 << 26
+"""Bytes of the largest text file that is read."""
+_DIGEST = "sha256"
+_TRAILER = len(f"{_DIGEST}:") + 64
+"""Bytes that `save` appends: the checksum of those before."""
 _SINGLE = frozenset((bool, int, float, str, type(None)))
 """Types that are saved as they are. Lists of them may be long, so their values are not visited one by one."""
+
+
+class UnusableFile(OSError):  # noqa: N818 - names the file, not an event
+    """A file that is not read, whatever it holds; `strerror` says why."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(errno.EINVAL, reason, str(path))
+
+
+def check_file(path: Path, *, limit: int | None = None, within: Path | None = None) -> None:
+    """Raise an `OSError` unless a file is a regular one, so that reading it cannot hang or go on for ever.
+
+    Arguments:
+        limit: the most bytes that it may have.
+        within: the folder that it must be in; a link to a file elsewhere is refused.
+    """
+    _check(path, path.stat(), limit)
+    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+        raise UnusableFile(path, "a link that leaves its folder (copy the file into the folder)")
+
+
+def _check(path: Path, found: os.stat_result, limit: int | None) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise UnusableFile(path, "not a regular file but a pipe, socket or device (replace it with a file)")
+    if limit is not None and found.st_size > limit:
+        raise UnusableFile(path, f"{found.st_size:,} bytes, more than the {limit:,} that such a file may have")
+
+
+def read(path: Path, *, limit: int | None = TEXT, within: Path | None = None) -> bytes:
+    """Read a file that `check_file` accepts; the arguments are the same."""
+    check_file(path, limit=limit, within=within)
+    # another process may put a pipe in its place meanwhile; opening one would wait for a writer
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        _check(path, os.fstat(file.fileno()), limit)
+        return file.read()
+
+
+def read_text(path: Path, *, within: Path | None = None) -> str:
+    """Read a text file that `check_file` accepts."""
+    return read(path, within=within).decode()
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Parse JSON; whatever is wrong with it is a ValueError."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object as JSON, with a checksum of its content that `read_json` verifies."""
+    write(path, json.dumps({**content, _DIGEST: _digest_of(content)}, indent=1) + "\n")
+
+
+def read_json(path: Path, *, within: Path | None = None) -> Any:
+    """Read JSON. A wrong checksum is a ValueError, as is anything else that is wrong with the text."""
+    content = parse_json(read(path, within=within))
+    if isinstance(content, dict) and content.pop(_DIGEST, None) not in (None, _digest_of(content)):
+        raise ValueError("it is damaged: its checksum is wrong")
+    return content
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_sums(folder: Path, names: Iterable[str]) -> None:
+    """Write the checksums of files in a folder. They are verified by `check_sum`."""
+    write(folder / SUMS, "".join(f"{_hash_file(folder / name)}  {name}\n" for name in sorted(names)))
+
+
+def check_sum(folder: Path, name: str) -> None:
+    """Raise a ValueError if a file is not the one whose checksum was written; a folder without checksums passes."""
+    sums = folder / SUMS
+    if not sums.exists():
+        return
+    lines = [line.partition("  ") for line in read_text(sums, within=folder).splitlines()]
+    known = {written: digest for digest, _, written in lines}
+    if known.get(name) != _hash_file(folder / name):
+        raise ValueError(f"it is damaged, or was changed after {SUMS} was written: its checksum is wrong")
+
+
+def _hash_file(path: Path) -> str:
+    check_file(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
@@ -110,9 +209,12 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return the value that `pack` encoded; tuples come back as lists."""
-    tensors = safetensors.torch.load(data)
-    tree = json.loads(bytes(tensors.pop("tree").numpy()).decode())
+    """Return the value that `pack` encoded; tuples come back as lists. Damaged data are a ValueError."""
+    try:
+        tensors = safetensors.torch.load(data)
+        tree = parse_json(bytes(tensors.pop("tree").numpy()))
+    except (safetensors.SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(f"not a saved value ({type(error).__name__})") from error
 
     def from_json(value: Any) -> Any:
         if isinstance(value, dict):
@@ -123,7 +225,10 @@ def unpack(data: bytes) -> Any:
             return [inner if type(inner) in _SINGLE else from_json(inner) for inner in value]
         return value
 
-    return from_json(tree)
+    try:
+        return from_json(tree)
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a saved value ({type(error).__name__})") from error
 
 
 def _escaped(key: Any) -> str:
@@ -134,20 +239,45 @@ def _escaped(key: Any) -> str:
 
 
 def save(path: Path, value: Any, *, private: bool = False) -> None:
-    """Write a value to a file that `load` reads back, with its format number and the version that wrote it."""
-    write(path, pack({"format": FORMAT, "isthmus": VERSION, "value": value}), private=private)
+    """Write a value to a file that `load` reads back, with format number, version and checksum."""
+    data = pack({"format": FORMAT, "isthmus": VERSION, "value": value})
+    write(path, data + f"{_DIGEST}:{hashlib.sha256(data).hexdigest()}".encode(), private=private)
 
 
 def load(path: Path) -> Any:
-    """Read a value that `save` wrote; another format number, or none, is an error."""
+    """Read a value that `save` wrote; a wrong checksum, another format number, or none, is an error.
+
+    Files of versions that wrote no checksum are read without one: a damaged checksum cannot look like none, because
+    bytes after the value are an error too.
+    """
     try:
-        content = unpack(path.read_bytes())
-    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise IsthmusError(
-            f"cannot read {path}: {type(error).__name__}; delete the file to start that run again"
-        ) from error
+        data = read(path, limit=None)
+        if data[-_TRAILER:].startswith(f"{_DIGEST}:".encode()):
+            data, digest = data[:-_TRAILER], data[-64:].decode("ascii")
+            if hashlib.sha256(data).hexdigest() != digest:
+                raise ValueError("its checksum is wrong")
+        content = unpack(data)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise IsthmusError(f"cannot read {path}: {reason}; delete the file to start that run again") from error
     check_format(path, content, FORMAT)
+    if "value" not in content:
+        raise IsthmusError(f"cannot read {path}: it holds no value; delete the file to start that run again")
     return content["value"]
+
+
+@contextmanager
+def expected_content(path: Path) -> Iterator[None]:
+    """Turn any error of a `with` block that uses the content of a file into one line."""
+    try:
+        yield
+    except IsthmusError:
+        raise
+    except Exception as error:  # what is wrong with the content can raise anything
+        raise IsthmusError(
+            f"cannot use {path}: its content is not what this study saves ({type(error).__name__}); delete the file to "
+            "start that run again"
+        ) from error
 
 
 def check_format(path: Path, content: Any, expected: int, remedy: str = "run the study again with --force") -> None:

@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from isthmus import toml
 from isthmus.deploy.forks import NAME
+from isthmus.deploy.logs import ENGINE_LOG
 
 COMMAND = (sys.executable, "-m", "isthmus")
 
@@ -68,7 +69,7 @@ class Federation:
 
     def starts(self) -> int:
         """How often the server has started."""
-        log = self.kits / "server" / "log.txt"
+        log = self.kits / "server" / ENGINE_LOG
         return log.read_text().count("Server started") if log.exists() else 0
 
     def serve(self) -> None:
@@ -113,7 +114,11 @@ class Federation:
 
     def log(self, name: str) -> str:
         """What a process has printed and logged."""
-        files = [self.base / f"{name}.out", *(self.kits / name).glob("**/log.txt")]
+        files = [
+            self.base / f"{name}.out",
+            *(self.kits / name).glob("**/log.txt"),
+            *(self.kits / name).glob(f"**/{ENGINE_LOG}"),
+        ]
         return "\n".join(file.read_text(errors="replace") for file in files if file.exists())
 
     def place_of(self, name: str) -> tuple[str, ...]:

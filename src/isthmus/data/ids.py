@@ -62,7 +62,7 @@ def uniform(ids: Tensor, seed: int, purpose: str) -> Tensor:
 def read_key(path: Path | str) -> bytes:
     """The key in a file; a key that is short enough to guess is an error."""
     try:
-        text = Path(path).read_bytes().strip()
+        text = store.read(Path(path)).strip()
     except (OSError, ValueError) as error:  # a null character in a path raises ValueError
         reason = getattr(error, "strerror", None) or error
         raise IsthmusError(f"cannot read the key {path} ({reason}): give a key file") from error

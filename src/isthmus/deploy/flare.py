@@ -62,6 +62,7 @@ from isthmus.data.ids import read_key
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.forks import Forks
 from isthmus.deploy.launch import JobState
+from isthmus.deploy.logs import ENGINE_LOG, log_config
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message, Post
 from isthmus.methods.base import Method
@@ -154,7 +155,7 @@ class Kit:
         """Read the kit in a folder, and check its format and role."""
         remedy = "make new kits for all parties with isthmus federation new"
         try:
-            content = json.loads((folder / KIT).read_text(encoding="utf-8"))
+            content = store.read_json(folder / KIT, within=folder)
             store.check_format(folder / KIT, content, FORMAT, remedy)
             for key in ("format", "isthmus"):
                 content.pop(key)
@@ -169,7 +170,7 @@ class Kit:
         """Return the party's own key and the public keys of all parties."""
         path = self.folder / SEAL
         try:
-            own = bytes.fromhex(path.read_text(encoding="ascii").strip())
+            own = bytes.fromhex(store.read_text(path, within=self.folder).strip())
             publics = {party: bytes.fromhex(public) for party, public in self.seals.items()}
             if public_key(own) != publics[self.name]:
                 raise ValueError("not this party's key")
@@ -247,7 +248,7 @@ def _finish_kit(kit: Kit, provisioned: Path, ring: Keyring | None) -> None:
     for each in ("readme.txt", "startup/readme.txt", "startup/system_info.ipynb"):
         (folder / each).unlink(missing_ok=True)
     content = {key: value for key, value in asdict(kit).items() if key != "folder"}
-    _write_json(folder / KIT, {"format": FORMAT, "isthmus": VERSION, **content})
+    store.write_json(folder / KIT, {"format": FORMAT, "isthmus": VERSION, **content})
     if ring is not None:
         store.write(folder / SEAL, ring.private_key.hex(), private=True)
     for key in folder.rglob("*.key"):
@@ -381,7 +382,7 @@ def _fetch_tasks(runner: Any) -> None:
 def _check_dates(path: Path) -> None:
     """Raise an error if a certificate has expired; the server would hang up without a reason."""
     try:
-        certificate = load_pem_x509_certificate(path.read_bytes())
+        certificate = load_pem_x509_certificate(store.read(path))
     except (OSError, ValueError) as error:
         raise IsthmusError(f"{path} is not a certificate: copy the kit again from whoever made it") from error
     if (until := certificate.not_valid_after_utc) < datetime.now(UTC):
@@ -398,7 +399,7 @@ def _run_flare(main: Any, kit: Kit, **arguments: Any) -> None:
             args=Namespace(workspace=str(kit.folder), set=settings, **arguments),
         )
     if code:
-        raise IsthmusError(f"{kit.name} stopped with an error: read {kit.folder / 'log.txt'}")
+        raise IsthmusError(f"{kit.name} stopped with an error: read {kit.folder / ENGINE_LOG}")
 
 
 def _listening_address(kit: Kit, bind: str | None) -> str:
@@ -465,9 +466,7 @@ def _write_local_files(kit: Kit) -> None:
     inside = {"host": "127.0.0.1", "listen_host": "127.0.0.1", "connection_security": "clear"}
     _write_json(local / "comm_config.json", {"internal": {"scheme": "tcp", "resources": inside}})
     logs = json.loads((local / "log_config.json.default").read_text(encoding="utf-8"))
-    logs["loggers"]["root"]["handlers"] = ["logFileHandler"]
-    logs["handlers"] = {"logFileHandler": logs["handlers"]["logFileHandler"]}
-    _write_json(local / "log_config.json", logs)
+    _write_json(local / "log_config.json", log_config(logs))
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -570,6 +569,7 @@ class CoordinatorJob(FLComponent):
             if missing := [party for party in self.parties if party not in proxies]:
                 raise IsthmusError(f"party '{missing[0]}' has left: start it again with isthmus federation join")
             post = FlarePost({party: proxies[party] for party in self.parties})
+            log.info("a study began, run %s, with %s", self.run, ", ".join(self.parties))
             done = coordinate(Study.of_federation(json.loads(self.study)), post, self.run, state, watcher=self.progress)
             outcome = {"runs": [run.dump() for run in done.runs], "ledger": done.ledger.dump()}
         except RunAborted:
@@ -579,7 +579,9 @@ class CoordinatorJob(FLComponent):
         except Exception as error:
             log.exception("the study failed")
             outcome = {"wrong": f"{type(error).__name__}: read the log at the server"}
-        store.save(Path(workspace.get_run_dir(collab.fl_ctx.get_job_id())) / OUTCOME, outcome)
+        file = Path(workspace.get_run_dir(collab.fl_ctx.get_job_id())) / OUTCOME
+        store.save(file, outcome)
+        log.info("the study ended: %s; outcome in %s", outcome.get("wrong", "finished"), file)
         if "runs" in outcome:
             shutil.rmtree(state, ignore_errors=True)
 
@@ -600,6 +602,7 @@ class PartyJob:
             if self.member is None:
                 try:
                     self.member = self._create_member()
+                    log.info("party '%s' takes part in a study", self.member.name)
                 except Exception:  # its text may name folders of this machine
                     log.exception("this party cannot start")
                     return {"wrong": "it cannot start (read the log at the party)", "begun": False}
@@ -607,7 +610,7 @@ class PartyJob:
 
     def _create_member(self) -> Member:
         kit = Kit.read(Path(collab.fl_ctx.get_workspace().get_root_dir()), "party")
-        paths = json.loads((kit.folder / DATA).read_text(encoding="utf-8"))
+        paths = store.read_json(kit.folder / DATA, within=kit.folder)
         key = None if paths["key"] is None else read_key(Path(paths["key"]))
         return Member(Path(paths["data"]), kit.folder / "state", kit.name, key, kit.ring())
 

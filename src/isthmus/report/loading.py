@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from isthmus import result_files
+from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.report import wording
@@ -284,13 +284,14 @@ def read_folders(folders: Iterable[Path | str]) -> Findings:
 def read_folder(folder: Path) -> ResultFolder:
     """Read one result folder."""
     for name in (STUDY, RESULTS, HISTORY, LEDGER):
-        if not (folder / name).is_file():
+        if not (folder / name).exists():
             raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
     results = _read_results(folder)
     try:
-        toml = (folder / STUDY).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise result_files.unreadable(folder / STUDY, error) from error
+        toml = store.read_text(folder / STUDY, within=folder)
+        store.check_sum(folder, STUDY)
+    except (OSError, ValueError) as error:
+        raise result_files.unreadable(folder / STUDY, getattr(error, "strerror", None) or error) from error
     graphs = {(run.method, run.seed): result_files.graph_folder(folder, run.method, run.seed) for run in results.runs}
     return ResultFolder(
         name=folder.resolve().name,

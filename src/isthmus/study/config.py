@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from pydantic import ConfigDict, Field, NonNegativeInt
 
+from isthmus import store
 from isthmus.data.cache import cache_root
 from isthmus.data.datasets.by_party import PartyData
 from isthmus.data.partition import Partition
@@ -320,12 +321,12 @@ def check_distinct(methods: Sequence[str], where: str) -> None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(store.read_text(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise IsthmusError(f"cannot read the study {path}: {reason}; give the path of a TOML file") from error
-    except tomllib.TOMLDecodeError as error:
-        raise IsthmusError(f"{path} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # also a number with thousands of digits, or very deep brackets
+        raise IsthmusError(f"{path} is not TOML: {error}; correct the file") from error
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,7 +366,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

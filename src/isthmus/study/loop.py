@@ -178,8 +178,10 @@ class Run:
 
     def go(self) -> RunResult:
         """Run to the end, from the checkpoint if it exists. Lost parties start again, if they can, and so do rounds."""
-        if self.checkpoint is not None and self.checkpoint.exists():
-            self._restore(store.load(self.checkpoint))
+        resumed = self.checkpoint if self.checkpoint is not None and self.checkpoint.exists() else None
+        if resumed is not None:
+            with store.expected_content(resumed):
+                self._restore(store.load(resumed))
         losses = 0
         while True:
             reached = int(self.state.round)

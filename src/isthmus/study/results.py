@@ -104,6 +104,8 @@ class Results:
     def save(self, folder: Path | str) -> None:
         """Write the result folder; each file is written completely or not at all."""
         folder = Path(folder)
+        (folder / store.SUMS).unlink(missing_ok=True)  # those of older files
+        written = [result_files.HISTORY, result_files.LEDGER, result_files.STUDY, result_files.RESULTS]
         for run in self.runs:
             name = f"{run.method}-{run.seed}"
             card = model_card(run, self.study, self.cuts.get(run.seed), self.summary()) if run.description else ""
@@ -113,8 +115,10 @@ class Results:
         result_files.write_table(folder, result_files.HISTORY, self._history())
         result_files.write_table(folder, result_files.LEDGER, self._ledger())
         if any(run.coordinates for run in self.runs):
+            written.append(result_files.COORDINATES)
             result_files.write_table(folder, result_files.COORDINATES, self._coordinates())
         if self.set_up is not None:
+            written.append(result_files.SET_UP)
             result_files.write_table(folder, result_files.SET_UP, _of_run("set-up", -1, self.set_up.columns()))
         store.write(folder / result_files.STUDY, toml.dumps(self.study))
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -123,6 +127,8 @@ class Results:
         own |= {"notes": self.notes} if self.notes else {}
         content = {**head, **own, "study": self.study, "methods": self.methods(), **self.to_dict()}
         store.write(folder / result_files.RESULTS, _readable(content) + "\n")
+        written += [str(path.relative_to(folder)) for path in sorted((folder / "weights").rglob("*")) if path.is_file()]
+        store.write_sums(folder, written)
 
     def _history(self) -> Iterator[_Columns]:
         for run in self.runs:

@@ -307,7 +307,8 @@ def _restore_run(state: Path | None, method: Method, seed: int, watcher: Watcher
     file = None if state is None else state / f"{method.name}-{seed}.run"
     if file is None or not file.exists():
         return None
-    result = RunResult.of_dump(store.load(file))
+    with store.expected_content(file):
+        result = RunResult.of_dump(store.load(file))
     watcher.run_restored(result)
     return result
 
@@ -351,6 +352,7 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
             "set-up.parquet",
             "places.parquet",
             "report.html",
+            store.SUMS,
             STATE,
             "weights",
             "graphs",

@@ -1,5 +1,7 @@
 """The files of a party folder are read, and every problem is reported with its rows."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -512,13 +514,13 @@ def test_unreadable_table_is_a_one_line_error(tmp_path, name, content):
 def test_file_without_permission_is_reported(tmp_path, monkeypatch):
     from pyarrow import parquet
 
-    def refuse(path):
+    def refuse(path, **options):
         raise PermissionError(13, "Permission denied", str(path))
 
     folder = alone().write(tmp_path)
     monkeypatch.setattr(parquet, "ParquetFile", refuse)
     assert lines(check_folder(folder)[1])[0] == "nodes.parquet: cannot read the file: Permission denied"
-    monkeypatch.setattr("pathlib.Path.read_text", lambda path, encoding: refuse(path))
+    monkeypatch.setattr("isthmus.store.read_text", refuse)
     assert lines(check_folder(folder)[1])[0].startswith(f"{FILE}: Permission denied")
 
 
@@ -594,3 +596,17 @@ def test_a_missing_file_of_a_large_folder_is_a_problem(tmp_path, monkeypatch, fi
     folder = graph_draft().write(tmp_path)
     (folder / file).unlink()
     assert lines(check_folder(folder)[1]) == [f"{file}: the file does not exist"]
+
+
+@pytest.mark.parametrize("file", ["nodes.parquet", "edges.parquet", "party.toml"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "link"])
+def test_file_that_is_no_file_of_the_folder_is_reported_at_once(tmp_path, file, kind):
+    folder = alone().write(tmp_path / "party")
+    outside = (folder / file).rename(tmp_path / "outside")
+    if kind == "pipe":
+        os.mkfifo(folder / file)
+    else:
+        (folder / file).symlink_to(outside if kind == "link" else "/dev/zero")
+    contents, problems = check_folder(folder)
+    assert contents is None
+    assert ("a link that leaves its folder" if kind == "link" else "not a regular file but a pipe") in str(problems[0])

@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from isthmus import store
 from isthmus.data.cache import digest
 from isthmus.data.folder.arrow import (
     blank_to_null,
@@ -115,7 +116,10 @@ def check_folder(folder: Path, key: bytes | None = None) -> tuple[Contents | Non
         return None, problems
     reader = _Reader(folder, settings, key, [])
     read = reader.molecules if settings.smiles else {"node": reader.graph, "graph": reader.graphs}[settings.level]
-    contents = read()
+    try:
+        contents = read()
+    except MemoryError:
+        return None, [*reader.problems, Problem(NODES, "the files need more memory than is free: use a larger machine")]
     return (contents if reader.sound else None), reader.problems
 
 
@@ -127,7 +131,7 @@ def hash_files(folder: Path, key: bytes | None) -> str:
     """
     stats = [(folder / name).stat() if (folder / name).exists() else None for name in (NODES, EDGES)]
     files = [each and [each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns] for each in stats]
-    return digest(files, (folder / FILE).read_bytes(), key or b"", str(torch.get_default_dtype()))
+    return digest(files, store.read(folder / FILE), key or b"", str(torch.get_default_dtype()))
 
 
 class _Reader(Checker):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from isthmus import store
 from isthmus.data.folder.columns import Column
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.problems import Problem, join_names
@@ -99,7 +100,7 @@ def read_settings(folder: Path) -> tuple[PartyFile | None, list[Problem]]:
     """Return the settings in `party.toml` of a folder, or None if they are wrong, and all problems."""
     path = folder / FILE
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(store.read_text(path, within=folder))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         return None, [Problem(FILE, f"{reason}: every party folder needs this file; create one with isthmus party new")]

@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from isthmus import store
 from isthmus.errors import IsthmusError
+from isthmus.parquet_files import MAX_COLUMNS, check_memory, check_rows, open_parquet
 
 NODES, EDGES, GRAPHS = "nodes.parquet", "edges.parquet", "graphs.parquet"
 NULLS = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]
@@ -19,6 +21,13 @@ LARGE = 1 << 25
 three copies on the way), which every machine has that trains on them."""
 ROWS = 1 << 16
 """Rows of nodes in a block: with a thousand features in double precision they take half a gigabyte."""
+SMALL = 1 << 24
+"""Bytes up to which a file of few rows is read without counting its values first: pyarrow aborts a process that asks
+a damaged file for them."""
+HEAD = 1 << 20
+"""Bytes of the longest first line of a CSV file."""
+CSV_BYTES = 8
+"""Bytes of memory for a byte of a CSV file: a digit and a comma become eight bytes, and copies of them."""
 BUFFER = 1 << 20
 """Bytes of a column that are read from a file at a time."""
 
@@ -58,18 +67,18 @@ class Table:
             without: columns to leave out.
             streamed: columns that stay in the file if they hold at least `LARGE` values together.
         """
-        from pyarrow import parquet
-
         if path.suffix.lower() == ".csv":
-            return cls.of(read_table(path, without=without))
+            return cls.of(read_table(path, without=without, within=path.parent))
         try:
-            with parquet.ParquetFile(path) as file:
+            # what streams is read in blocks, however much it is
+            with open_parquet(path, without=[*without, *streamed], within=path.parent) as file:
                 names = [name for name in file.schema_arrow.names if name not in without]
                 apart = [name for name in names if name in streamed and names.count(name) == 1]
-                apart = apart if apart and _count_values(file, apart) >= LARGE else []
+                may_be = file.metadata.num_rows > ROWS or path.stat().st_size > SMALL
+                apart = apart if apart and may_be and _count_values(file, apart) >= LARGE else []
                 kept = [name for name in names if name not in apart]
                 everything = len(kept) == len(file.schema_arrow.names)
-                memory = _validated(file.read(columns=None if everything else kept))
+                memory = _validated(check_rows(file, file.read(columns=None if everything else kept)))
                 rows = file.metadata.num_rows
         except Exception as error:  # a damaged file can raise almost any error in pyarrow
             raise unreadable(path, error) from error
@@ -109,15 +118,19 @@ class Table:
             start += block.num_rows
 
 
-def read_table(path: Path, *, without: Collection[str] = (), as_text: Collection[str] = ()) -> Any:
+def read_table(
+    path: Path, *, without: Collection[str] = (), as_text: Collection[str] = (), within: Path | None = None
+) -> Any:
     """Return a Parquet or CSV file as an Arrow table.
 
     Arguments:
         without: columns to leave out.
         as_text: columns of a CSV file to read as texts, even if they look like numbers.
+        within: the folder that the file must be in; by default it may be a link to anywhere.
     """
     try:
-        table = _read_csv(path, as_text) if path.suffix.lower() == ".csv" else _read_parquet(path, without)
+        is_csv = path.suffix.lower() == ".csv"
+        table = _read_csv(path, as_text, within) if is_csv else _read_parquet(path, without, within)
         table.validate(full=True)  # finds texts that are not UTF-8, lists that end after their values, ...
     except Exception as error:  # a damaged file can raise almost any error in pyarrow
         raise unreadable(path, error) from error
@@ -132,29 +145,31 @@ def unreadable(path: Path, error: Exception) -> Unreadable:
     return Unreadable(f"cannot read {path}: {reason}")
 
 
-def _read_csv(path: Path, as_text: Collection[str]) -> Any:
+def _read_csv(path: Path, as_text: Collection[str], within: Path | None) -> Any:
     from pyarrow import csv
 
+    store.check_file(path, within=within)
+    with path.open("rb") as file:
+        head = file.readline(HEAD)
+    if len(head) == HEAD or head.count(b",") >= MAX_COLUMNS:
+        raise store.UnusableFile(path, f"its first line is too long: a table has at most {MAX_COLUMNS:,} columns")
+    check_memory(path, CSV_BYTES * path.stat().st_size)
     types = dict.fromkeys(as_text, pa.string())
     options = csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, column_types=types)
     return csv.read_csv(path, convert_options=options)
 
 
-def _read_parquet(path: Path, without: Collection[str]) -> Any:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
+def _read_parquet(path: Path, without: Collection[str], within: Path | None) -> Any:
+    with open_parquet(path, without=without, within=within) as file:
         names = file.schema_arrow.names
         columns = [name for name in names if name not in without]
-        return file.read(columns=None if len(columns) == len(names) else columns)
+        return check_rows(file, file.read(columns=None if len(columns) == len(names) else columns))
 
 
 def _read_blocks(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
     """Yield these columns of a Parquet file in tables of `rows` rows, whatever its row groups are."""
-    from pyarrow import parquet
-
     try:
-        with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
+        with open_parquet(path, columns=(), within=path.parent, buffer_size=BUFFER, pre_buffer=False) as file:
             waiting, count = [], 0
             for batch in file.iter_batches(rows, columns=columns):
                 waiting.append(pa.Table.from_batches([batch]).select(columns))

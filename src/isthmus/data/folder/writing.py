@@ -24,6 +24,7 @@ from isthmus.data.folder.settings import FILE, FORMAT
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, ROWS
 from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
+from isthmus.parquet_files import CHECKSUMS
 
 MOLECULES = "molecules.csv"
 
@@ -132,7 +133,8 @@ def write_table(path: Path, table: pa.Table) -> None:
     """Write a CSV or Parquet file."""
     from pyarrow import csv, parquet
 
-    store.write_with(path, partial(csv.write_csv if path.suffix == ".csv" else parquet.write_table, table))
+    write_parquet = partial(parquet.write_table, **CHECKSUMS)
+    store.write_with(path, partial(csv.write_csv if path.suffix == ".csv" else write_parquet, table))
 
 
 def _write_blocks(path: Path, blocks: Iterator[pa.Table]) -> None:
@@ -141,7 +143,7 @@ def _write_blocks(path: Path, blocks: Iterator[pa.Table]) -> None:
 
     def write_to(temporary: Path) -> None:
         first = next(blocks)
-        with parquet.ParquetWriter(temporary, first.schema) as file:
+        with parquet.ParquetWriter(temporary, first.schema, **CHECKSUMS) as file:
             for block in itertools.chain([first], blocks):
                 file.write_table(block)
 
