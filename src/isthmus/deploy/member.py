@@ -16,7 +16,9 @@ from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.deploy.limits import limit_problems
+from isthmus.deploy.party_ledger import FILE, Index, PartyLedger
 from isthmus.deploy.remote import ActionHandler, Message, PartySide
+from isthmus.deploy.run_record import RunRecord
 from isthmus.deploy.setup import SetUpHandler, build_encoding, totals_from_payload
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -49,7 +51,10 @@ class Member(PartySide):
         super().__init__(name, ring)
         self.folder, self.state, self.key = folder, state, key
         self.digest = ""
+        self.index = Index()
+        self.ledger = PartyLedger(state / FILE, self.index.add)
         self.contents = self._read()
+        self._data: tuple[list[Any], str] = [], ""
 
     def _read(self) -> Contents:
         contents, problems = check_folder(self.folder, self.key)
@@ -86,6 +91,8 @@ class Member(PartySide):
         seed = settings["seed"]
         method, task = _named(Method, settings["method"], "name"), _named(Task, settings["task"], "name")
         self.limits.permit_method(method, self.protect.noise)
+        if self.record is not None:
+            self.record.epsilon = method.most_spent()
         check_task(method, task)
         totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.columns))
         party = build_party(self.contents, build_encoding(self.contents, totals), key=self.key, **settings["split"])
@@ -95,6 +102,23 @@ class Member(PartySide):
         self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]
         module = module_of(_named(Encoder, settings["model"], "encoder"), party.features, task, seed)
         return method.site([party], task, extended(method, module, seed), seed=seed, noise_seed=self._noise_seed(seed))
+
+    def open_record(self, plan: Message) -> RunRecord:
+        sealed = {"exchange": "sealed"} if self.protect.exchange == "sealed" else {}
+        protections = {**sealed, "total": self.protect.protection().name}
+        return RunRecord(self.ledger, self.index, plan, self._data_digest(), protections)
+
+    def _data_digest(self) -> str:
+        """A hash of the tables in the party folder, computed again only if one of them has changed."""
+        files = sorted(each for each in self.folder.iterdir() if each.suffix in (".parquet", ".csv") and each.is_file())
+        stats = [[each.name, each.stat().st_size, each.stat().st_mtime_ns] for each in files]
+        if stats != self._data[0]:
+            found = hashlib.sha256()
+            for each in files:
+                with each.open("rb") as file:
+                    found.update(f"{each.name} {hashlib.file_digest(file, 'sha256').hexdigest()} ".encode())
+            self._data = stats, found.hexdigest()
+        return self._data[1]
 
     def _noise_seed(self, seed: int) -> int:
         """Return the seed of noise, which is equal if the study runs again: equal noise spends no further budget."""
