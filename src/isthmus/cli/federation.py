@@ -97,7 +97,7 @@ def run_command(
     _quiet()
     from isthmus.deploy.flare import Admin
     from isthmus.deploy.launch import run_federation
-    from isthmus.progress.terminal import TerminalProgress, show_results, unanswered_lines
+    from isthmus.progress.terminal import TerminalProgress, difference_lines, show_results, unanswered_lines
 
     whole = _study(study)
 
@@ -116,7 +116,7 @@ def run_command(
         typer.echo(json.dumps(results.to_dict()))
         return
     show_results(results, console())
-    for line in unanswered_lines(results):
+    for line in (*unanswered_lines(results), *difference_lines(results)):
         typer.echo(line)
     typer.echo(f"results in {out}")
 

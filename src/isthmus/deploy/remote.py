@@ -668,7 +668,7 @@ class PartySide(ABC):
         packed = PackedReply.of(action, reply, self.limit)
         letters = [self._seal(action, each, own) for each, own in zip(packed.letters, reply.letters, strict=False)]
         if self.record is not None and reply.parties:
-            self.record.answered(message, reply, message_size([packed.answers, packed.letters]))
+            self.record.answered(message, reply, message_size(packed.letters or packed.answers))
         return {
             "parties": list(packed.parties),
             "answers": list(packed.answers),

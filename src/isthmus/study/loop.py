@@ -58,6 +58,8 @@ class RunResult:
         parties: by party the metrics of its own test items in the chosen round.
         over_parties: by metric the mean over parties, plain and weighted by test items, and the worst party.
         evaluated: which model of a party was evaluated: the one that the server `sent` or the one `trained` from it.
+        reconciled: of a federation, `differences` between the server's ledger and the parties' own, and the `heads` of
+            those.
     """
 
     method: str
@@ -76,6 +78,7 @@ class RunResult:
     over_parties: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     evaluated: str = "sent"
     groups: dict[str, list[str]] = field(default_factory=dict)
+    reconciled: dict[str, Any] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -86,7 +89,9 @@ class RunResult:
         """The run's entry in `results.json`."""
         keys = ("method", "seed", "rounds", "chosen_round", "seconds", "evaluated", "metrics")
         more = {
-            key: getattr(self, key) for key in ("privacy", "parties", "over_parties", "groups") if getattr(self, key)
+            key: getattr(self, key)
+            for key in ("privacy", "parties", "over_parties", "groups", "reconciled")
+            if getattr(self, key)
         }
         return {key: getattr(self, key) for key in keys} | more
 
