@@ -347,11 +347,12 @@ class MaskedSums(ProtectedSums):
             tally,
             lambda _, reply: _is_of(reply["seed"], KEY) and _is_of(reply["held"], SHARE * (len(agreed.of) - 1)),
         )
+        reasons = [f"'{party}' ({why})" for party, why in tally.missing.items() if party not in missing][:3]
         tally.missing = missing  # a party lost from here on has its part in the sum
         if len(opened) < agreed.threshold:
             raise TooFewAnswers(
                 f"action '{step.wanted.action}': opening a masked sum needs {agreed.threshold} of {len(agreed.of)} "
-                f"parties, {len(opened)} are left"
+                f"parties, {len(opened)} are left{'; missing: ' * bool(reasons)}{', '.join(reasons)}"
             )
         self._unmask(summed, agreed, at, inside, opened)
         return ClosedSum(tuple(inside), form, summed)
