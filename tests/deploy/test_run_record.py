@@ -95,7 +95,8 @@ def test_without_the_record_the_difference_of_two_studies_is_one_partys_part(tmp
             file.unlink()
     several.restarted()
     two = several.run("two", ALL, at_train("party-3")).runs[0].weights
-    weight = {party: float(own["weight of weights"]) for party, own in parts.items()}
+    named = next(name for name in parts["party-0"] if name.startswith("weight of "))
+    weight = {party: float(own[named]) for party, own in parts.items()}
     left = sum(weight[party] for party in ALL[:3])
     for name in one:
         shown = (one[name].double() * sum(weight.values()) - two[name].double() * left) / weight["party-3"]
