@@ -54,7 +54,12 @@ def methods(**options: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"methods": methods(patience=3)}, {"methods": methods(rounds=2)}, {"methods": methods(local={"lr": 0.010001})}],
+    [
+        {},
+        {"methods": methods(patience=3)},
+        {"methods": methods(rounds=2)},
+        {"methods": methods(local={"lr": 0.010001})},
+    ],
     ids=["the same", "an option of no effect", "more rounds", "an option of little effect"],
 )
 def test_two_studies_that_differ_by_one_party_do_not_show_its_part(
@@ -223,9 +228,9 @@ def test_states_are_those_of_the_data_and_the_plan_or_of_what_the_server_sends(t
     assert set(first.states("sum_up", {}, "parties", 0)) & set(
         record(tmp_path, plan='{"method": {"name": "m"}, "seed": 5}').states("sum_up", {}, "parties", 0)
     )
-    assert record(tmp_path, stage="set-up").states("first", {}, "server", 0) == record(
-        tmp_path, stage="set-up"
-    ).states("first", sent, "server", 9)
+    assert record(tmp_path, stage="set-up").states("first", {}, "server", 0) == record(tmp_path, stage="set-up").states(
+        "first", sent, "server", 9
+    )
 
 
 def test_fingerprints_of_data_differ_from_party_to_party(tmp_path: Path) -> None:

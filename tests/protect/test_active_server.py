@@ -356,7 +356,7 @@ def test_a_party_refuses_and_the_server_learns_no_part(deviation: str) -> None:
     assert not server.learns()
     for name in server.of:  # it goes on as well as it can
         with suppress(IsthmusError):
-            server.open_as(name, {party: server.of[name] for party in server.of[name]})
+            server.open_as(name, dict.fromkeys(server.of[name], server.of[name]))
     assert not server.learns()
 
 

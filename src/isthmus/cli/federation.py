@@ -180,6 +180,8 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
     screen = console()
     for shown in disclosure_tables(found):
         screen.print(shown, soft_wrap=True)
+    if any(each.protection == "ckks" for each in found):
+        screen.print("ckks hides parts from a server that follows the protocol, not from another one; masks do.")
     parties = max(each.parties for each in found)
     screen.print(
         f"Sizes are those of '{whole.data_set().name}' with {parties} parties in place of the federation's data; "

@@ -108,7 +108,9 @@ class PartyLedger:
             self._note(line, len(raw) + 1)
             known = self.hash if self.entries == head["entries"] else known
         if self.entries < head["entries"]:
-            raise _fault(self.path, f"its end is cut off: {head['entries']} lines were written, {self.entries} are left")
+            raise _fault(
+                self.path, f"its end is cut off: {head['entries']} lines were written, {self.entries} are left"
+            )
         if known != head["hash"] and head["entries"]:
             raise _fault(self.path, f"line {head['entries']} is not the one that {self.head_path.name} knows")
         if torn:

@@ -641,7 +641,9 @@ class PartySide(ABC):
         assert self.ring is not None
         known = self.ring.public_keys
         if self.name not in parties or not known.keys() >= set(parties) or len(set(parties)) < len(parties):
-            raise IsthmusError(f"refused: a study over the parties {', '.join(parties)}; its kit has {', '.join(known)}")
+            raise IsthmusError(
+                f"refused: a study over the parties {', '.join(parties)}; its kit has {', '.join(known)}"
+            )
         least = max(self.min_parties(), min(2, len(known)))
         if len(parties) < least:
             raise IsthmusError(f"refused: a study over {len(parties)} of {len(known)} parties, it needs {least}")

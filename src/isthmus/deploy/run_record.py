@@ -74,7 +74,7 @@ class RunRecord(SumRecord):
             fields = reply.describe()
             rows = count_rows({"ids": slice_of(reply.columns["ids"], 0)}) if "ids" in reply.columns else 0
         what = {"action": message["action"], "verb": verb, "eyes": eyes_of(verb, to), "sent": sent, "rows": rows}
-        more = {"fields": fields[:LONGEST], "protection": self.protections.get(verb, "none")}
+        more: dict[str, Any] = {"fields": fields[:LONGEST], "protection": self.protections.get(verb, "none")}
         self._append("answer", **what, **more, **self._pending())
 
     def closed_again(self, sent: int) -> None:
@@ -83,8 +83,10 @@ class RunRecord(SumRecord):
 
     def refused(self, message: Message, why: str) -> None:
         """Write what the party did not do, and why."""
-        asked = {key: str(message.get(key, ""))[:LONGEST] for key in ("do", "step", "action", "verb")}
-        self._append("refusal", **{key: value for key, value in asked.items() if value}, why=why[:LONGEST])
+        asked: dict[str, Any] = {
+            key: str(message[key])[:LONGEST] for key in ("do", "step", "action", "verb") if key in message
+        }
+        self._append("refusal", **asked, why=why[:LONGEST])
 
     def account(self) -> dict[str, Any]:
         """What this party answered in this run, and the head of its ledger."""
@@ -131,7 +133,8 @@ class RunRecord(SumRecord):
 
     def _fingerprint(self, *parts: str) -> str:
         joined = json.dumps([self.data, *parts]).encode()
-        self._guarded(lambda: self.ledger.salt or self.ledger.load())
+        if not self.ledger.salt:
+            self._guarded(self.ledger.load)
         return hmac.new(self.ledger.salt, joined, hashlib.sha256).hexdigest()[:32]
 
     def _append(self, event: str, check: Callable[[], str] = str, **what: Any) -> None:
