@@ -357,7 +357,7 @@ def test_ledger_names_what_was_done_to_it(isthmus: Isthmus, tmp_path: Path) -> N
     assert "the last line is torn" in isthmus("party", "ledger", "kit").err
     ledger.path.write_bytes(whole.replace(b"1200", b"0012", 1))
     done = isthmus("party", "ledger", "kit")
-    assert done.code == 1
+    assert done.code == 2
     assert done.err.startswith("isthmus: kit/state/ledger.jsonl: line 2 was changed")
     assert len(done.err.splitlines()) == 1
     assert "no ledger in other" in isthmus("party", "ledger", "other").err

@@ -149,7 +149,7 @@ def ledger(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a party disclosed and refused, and check that its ledger is whole; the exit code is 1 if it is not."""
+    """Show what a party disclosed and refused, and check that its ledger is whole; if it is not, say where."""
     from isthmus.deploy.party_ledger import FILE, START, Totals, check_head, read_ledger
 
     path = kit / "state" / FILE
