@@ -13,6 +13,7 @@ from command_line import Done, Isthmus
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.datasets.public import data_root
 from isthmus.data.ids import read_key
+from isthmus.deploy.party_ledger import PartyLedger
 from isthmus.study.config import Study
 from party_folders import assert_same_parties, graph_draft, two_drafts
 
@@ -315,3 +316,48 @@ def test_parties_with_a_key_are_studied(isthmus: Isthmus, tmp_path: Path) -> Non
     isthmus("party", "key", "key")
     small = ("run", "--data", "out/", *SMALL)
     assert told(isthmus(*small))[:2] == told(isthmus(*small, "--set", "data.key=key"))[:2]
+
+
+# ---- ledger
+
+
+def ledger_of(folder: Path) -> PartyLedger:
+    ledger = PartyLedger(folder / "kit" / "state" / "ledger.jsonl")
+    run = {"study": "s", "run": "r/fedavg-0", "method": "fedavg", "protection": "masks"}
+    call = {"action": "train", "verb": "total", "eyes": "server sees the sum"}
+    ledger.append("begin", **run)
+    ledger.append("answer", **run, **call, sent=1200)
+    ledger.append("sum", **run, parties=["a", "b"], states=["x"])
+    ledger.append("answer", **run, **call, sent=1200)
+    ledger.append("refusal", **run, action="train", verb="ask", why="refused")
+    return ledger
+
+
+def test_ledger_shows_what_a_party_disclosed_and_that_its_chain_is_whole(isthmus: Isthmus, tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path)
+    done = isthmus("party", "ledger", "kit", "--head", f"5:{ledger.hash}")
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "r/fedavg-0 (fedavg): train, total: 2 answers, 2,400 bytes: server sees the sum, protection masks",
+        "r/fedavg-0 (fedavg): train, ask: refused 1 times",
+        "helped to open 1 sums",
+        f"5 lines, none changed, removed or moved; head 5:{ledger.hash}",
+    ]
+    found = json.loads(isthmus("party", "ledger", "kit", "--json").out)
+    assert (found["entries"], found["head"], len(found["lines"])) == (5, ledger.hash, 5)
+
+
+def test_ledger_names_what_was_done_to_it(isthmus: Isthmus, tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path)
+    whole = ledger.path.read_bytes()
+    assert "5 has another hash than the head" in isthmus("party", "ledger", "kit", "--head", f"5:{'0' * 64}").err
+    assert "its end is cut off, or rewritten" in isthmus("party", "ledger", "kit", "--head", f"9:{'0' * 64}").err
+    assert "give LINES:HASH" in isthmus("party", "ledger", "kit", "--head", "x").err
+    ledger.path.write_bytes(whole + b"torn")
+    assert "the last line is torn" in isthmus("party", "ledger", "kit").err
+    ledger.path.write_bytes(whole.replace(b"1200", b"0012", 1))
+    done = isthmus("party", "ledger", "kit")
+    assert done.code == 2
+    assert done.err.startswith("isthmus: kit/state/ledger.jsonl: line 2 was changed")
+    assert len(done.err.splitlines()) == 1
+    assert "no ledger in other" in isthmus("party", "ledger", "other").err

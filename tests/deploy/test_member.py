@@ -68,7 +68,6 @@ def test_states_are_gone_when_a_run_is_over(tmp_path: Path) -> None:
         ('methods = ["fedprox"]', "refused: method 'fedavg' is not among limits.methods (fedprox)"),
         ('actions = ["introduce", "encode", "evaluate"]', "refused: action 'train' is not among limits.actions"),
         ('verbs = ["ask"]', "refused: 'total' is not among limits.verbs (ask)"),
-        ("min_contributors = 4", "refused: a total of 3, limits.min_contributors is 4"),
         ("epsilon = 1.0", "refused: method 'fedavg' adds no noise, but limits.epsilon demands it"),
     ],
 )
@@ -81,6 +80,27 @@ def test_a_party_refuses_what_its_limits_do_not_allow(limits: str, why: str, tmp
     assert set(notes) == {"party-1"}
     assert why in notes["party-1"]
     assert run.metrics
+
+
+@pytest.mark.parametrize("parties", [1, 2])
+def test_a_study_over_too_few_of_the_federation_does_not_start(parties: int, tmp_path: Path) -> None:
+    """The administrator leaves parties out, or writes fewer into the own kit: a sum over one is its model."""
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    if parties == 2:
+        with_limits(tmp_path / "data", "min_contributors = 3")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+    some = {name: members[name] for name in list(members)[2 - parties : 2]}
+    least = parties + 1
+    with pytest.raises(IsthmusError, match=f"refused: a study over {parties} of 3 parties, it needs {least}"):
+        coordinate(study, ByHand(some), "s", tmp_path / "server")
+
+
+def test_a_study_over_parties_of_other_kits_does_not_start(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg"), tmp_path / "data")
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+    some = {**members, "party-x": members["party-2"]}
+    with pytest.raises(IsthmusError, match="refused: a study over the parties party-0, party-1, party-2, party-x; its"):
+        coordinate(study, ByHand(some), "s", tmp_path / "server")
 
 
 def test_what_a_method_spends_is_known_before_it_runs(tmp_path: Path) -> None:

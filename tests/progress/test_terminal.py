@@ -12,7 +12,7 @@ from rich.console import Console
 from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.federation.ledger import Entry, Ledger
 from isthmus.methods.base import Method
-from isthmus.progress.terminal import TerminalProgress, results_table, show_cut
+from isthmus.progress.terminal import TerminalProgress, difference_lines, results_table, show_cut
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results
 
@@ -205,3 +205,11 @@ def test_name_of_a_party_is_no_markup() -> None:
     whole = cut(1)
     named = replace(whole, parties=(replace(whole.parties[0], name="[red]bank[/red]"),))
     assert "[red]bank[/red]" in "".join(printed(named, 200))
+
+
+def test_differences_between_ledgers_are_said_with_what_may_explain_them() -> None:
+    run = result("fedavg", 0)
+    assert difference_lines(Results({}, [run])) == []
+    found = difference_lines(Results({}, [replace(run, reconciled={"differences": ["one", "two"], "heads": {}})]))
+    assert found[:2] == ["one", "two"]
+    assert "the ledgers differ: an answer that came too late" in found[2]

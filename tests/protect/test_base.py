@@ -90,7 +90,7 @@ def test_a_party_does_not_open_a_sum_of_one_or_one_that_it_is_not_in(kind: str, 
     table = closed_only(kind)
     with pytest.raises(IsthmusError, match=r"refused: "):
         opened(table, "a", of)
-    assert not any(guard._opened for guard in table.guards.values())
+    assert not any(guard.record._opened for guard in table.guards.values())
 
 
 def test_a_party_has_a_say_in_how_many_are_in_a_sum() -> None:

@@ -227,7 +227,7 @@ def test_nothing_is_opened_before_others_confirm_it() -> None:
     with pytest.raises(IsthmusError, match="nobody has confirmed"):
         table.guards["a"].answer_step(message)
     said = {party: confirmed(table, party, "abcde", head) for party in "abcde"}
-    with pytest.raises(IsthmusError, match="1 of 5 say the same parties are in the sum, too few"):
+    with pytest.raises(IsthmusError, match="1 of 5 say the same parties are in the sum, 3 must"):
         table.guards["a"].answer_step(message)
     one = for_party("a", {"b": said["b"]})
     with pytest.raises(IsthmusError, match="2 of 5 say"):

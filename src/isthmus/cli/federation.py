@@ -97,7 +97,7 @@ def run_command(
     _quiet()
     from isthmus.deploy.flare import Admin
     from isthmus.deploy.launch import run_federation
-    from isthmus.progress.terminal import TerminalProgress, show_results, unanswered_lines
+    from isthmus.progress.terminal import TerminalProgress, difference_lines, show_results, unanswered_lines
 
     whole = _study(study)
 
@@ -116,7 +116,7 @@ def run_command(
         typer.echo(json.dumps(results.to_dict()))
         return
     show_results(results, console())
-    for line in unanswered_lines(results):
+    for line in (*unanswered_lines(results), *difference_lines(results)):
         typer.echo(line)
     typer.echo(f"results in {out}")
 
@@ -180,6 +180,8 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
     screen = console()
     for shown in disclosure_tables(found):
         screen.print(shown, soft_wrap=True)
+    if any(each.protection == "ckks" for each in found):
+        screen.print("ckks hides parts from a server that follows the protocol, not from another one; masks do.")
     parties = max(each.parties for each in found)
     screen.print(
         f"Sizes are those of '{whole.data_set().name}' with {parties} parties in place of the federation's data; "

@@ -1,4 +1,4 @@
-"""Commands for party folders: check, counts, new, export, key."""
+"""Commands for party folders: check, counts, new, export, key; and for what a party disclosed: ledger."""
 
 from __future__ import annotations
 
@@ -138,6 +138,46 @@ def key(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> Non
 
     write_key(file)
     typer.echo(f"key in {file}: give it to every party, never to the server")
+
+
+@app.command()
+def ledger(
+    kit: Annotated[Path, typer.Argument(help="The party's kit.")],
+    head: Annotated[
+        list[str] | None,
+        typer.Option(help="A head that somebody else holds, as LINES:HASH (results.json has one per run); repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a party disclosed and refused, and check that its ledger is whole; if it is not, say where."""
+    from isthmus.deploy.party_ledger import FILE, START, Totals, check_head, read_ledger
+
+    path = kit / "state" / FILE
+    if not path.exists() and not path.with_suffix(".head").exists():
+        raise IsthmusError(f"no ledger in {kit}: give the kit of a party that has joined a federation")
+    lines, note = read_ledger(path)
+    for each in head or ():
+        entries, _, hash_ = each.partition(":")
+        if not entries.isdigit():
+            raise IsthmusError(f"--head is '{each}': give LINES:HASH")
+        check_head(lines, int(entries), hash_, path)
+    sums = Totals()
+    for line in lines:
+        sums.add(line)
+    last = lines[-1]["hash"] if lines else START
+    if as_json:
+        typer.echo(json.dumps({"entries": len(lines), "head": last, "totals": sums.rows(), "lines": lines}))
+        return
+    for row in sums.rows():
+        what = f"{row['action']}, {row['verb']}" if row["action"] else "a request"
+        how = f"{row['answers']:,} answers, {row['sent']:,} bytes: {row['eyes']}, protection {row['protection']}"
+        refused = f"refused {row['refusals']:,} times"
+        typer.echo(f"{row['run']} ({row['method']}): {what}: {refused if row['refusals'] else how}")
+    opened = sum(line["event"] == "sum" for line in lines)
+    typer.echo(f"helped to open {opened:,} sums")
+    if note:
+        typer.echo(note, err=True)
+    typer.echo(f"{len(lines):,} lines, none changed, removed or moved; head {len(lines)}:{last}")
 
 
 def _data_settings(table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.data.datasets.folder import PartyFolders
+from isthmus.deploy.reconciling import reconcile
 from isthmus.deploy.remote import Message, Post, RemoteTransport
 from isthmus.deploy.setup import Agreement, agree, totals_to_payload
 from isthmus.errors import IsthmusError, TooFewAnswers
@@ -61,6 +62,7 @@ def coordinate(
     federation = Federation(transport)
     agreement = agree(federation)
     task = agreement.task(study.named_task())
+    in_set_up = reconcile(transport, federation.ledger, "set-up")["differences"]
     runs: list[RunResult] = []
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
@@ -76,6 +78,8 @@ def coordinate(
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
             run = Run(method, (), task, module, description=about, **where)
             result = run.go()
+            result.reconciled = reconcile(transport, result.ledger, f"{method.name}, seed {seed}")
+            result.reconciled["differences"][:0], in_set_up[:] = in_set_up, ()
         except IsthmusError as error:
             kind = TooFewAnswers if isinstance(error, TooFewAnswers) else IsthmusError
             raise kind(f"{method.name}, seed {seed}: {error}") from error

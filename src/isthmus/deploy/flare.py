@@ -295,6 +295,7 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
     # two processes with one kit would keep pushing each other out of the federation
     with store.lock(kit.folder / LOCK, str(kit.folder)):
         member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # checks the folder
+        member.ledger.load()
         if member.limits.min_contributors > len(kit.parties):
             raise IsthmusError(
                 f"{data}: limits.min_contributors is {member.limits.min_contributors}, more than this federation has "

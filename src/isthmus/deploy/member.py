@@ -14,7 +14,9 @@ from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.deploy.limits import limit_problems
+from isthmus.deploy.party_ledger import FILE, Index, PartyLedger
 from isthmus.deploy.remote import ActionHandler, Message, PartySide
+from isthmus.deploy.run_record import RunRecord
 from isthmus.deploy.setup import SetUpHandler, build_encoding, totals_from_payload
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -51,7 +53,10 @@ class Member(PartySide):
         self.digest = ""
         self.site: Site | None = None
         self.description: Mapping[str, Any] = {}
+        self.index = Index()
+        self.ledger = PartyLedger(state / FILE, self.index.add)
         self.contents = self._read()
+        self._data: tuple[list[Any], str] = [], ""
 
     def _read(self) -> Contents:
         contents, problems = check_folder(self.folder, self.key)
@@ -88,6 +93,8 @@ class Member(PartySide):
         seed = settings["seed"]
         method, task = _named(Method, settings["method"], "name"), _named(Task, settings["task"], "name")
         self.limits.permit_method(method, self.protect.noise)
+        if self.record is not None:
+            self.record.epsilon = method.most_spent()
         check_task(method, task)
         totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.columns))
         encoding = build_encoding(self.contents, totals)
@@ -103,6 +110,23 @@ class Member(PartySide):
         self.description = describe_model(method, encoder, task, seed, party.features, labels, columns)
         self.site = method.site([party], task, module, seed=seed, noise_seed=self._noise_seed(seed))
         return self.site
+
+    def open_record(self, plan: Message) -> RunRecord:
+        sealed = {"exchange": "sealed"} if self.protect.exchange == "sealed" else {}
+        protections = {**sealed, "total": self.protect.protection().name}
+        return RunRecord(self.ledger, self.index, plan, self._data_digest(), protections)
+
+    def _data_digest(self) -> str:
+        """A hash of the tables in the party folder, computed again only if one of them has changed."""
+        files = sorted(each for each in self.folder.iterdir() if each.suffix in (".parquet", ".csv") and each.is_file())
+        stats = [[each.name, each.stat().st_size, each.stat().st_mtime_ns] for each in files]
+        if stats != self._data[0]:
+            found = hashlib.sha256()
+            for each in files:
+                with each.open("rb") as file:
+                    found.update(f"{each.name} {hashlib.file_digest(file, 'sha256').hexdigest()} ".encode())
+            self._data = stats, found.hexdigest()
+        return self._data[1]
 
     def _noise_seed(self, seed: int) -> int:
         """Return the seed of noise, which is equal if the study runs again: equal noise spends no further budget."""

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -27,13 +27,14 @@ from isthmus.federation.actions import Binding
 from isthmus.federation.answers import Reply, Total
 from isthmus.federation.checks import changed_fields
 from isthmus.federation.ledger import Verb
-from isthmus.federation.packed import PackedReply, open_mail, open_request, pack_mail, pack_request
+from isthmus.federation.packed import PackedReply, message_size, open_mail, open_request, pack_mail, pack_request
 from isthmus.federation.rules import Rules
 from isthmus.federation.transport import Command, Each, Transport
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.options import Protect
 
 if TYPE_CHECKING:
+    from isthmus.deploy.run_record import RunRecord
     from isthmus.protect.base import Guard
     from isthmus.protect.sealing import Channel, Keyring
 
@@ -128,7 +129,8 @@ class RemoteTransport(Transport):
     ) -> None:
         protect, self.rules = protect or Protect(), rules or Rules()
         self.post = post
-        self.begin = {**begin, "protect": protect.model_dump_json(), "norm": self.rules.norm}
+        more = {"protect": protect.model_dump_json(), "norm": self.rules.norm, "parties": list(post.sites)}
+        self.begin = {**begin, **more}
         self.limit = limit
         self.sealed = protect.exchange == "sealed"
         protection = protect.protection()
@@ -212,6 +214,10 @@ class RemoteTransport(Transport):
     def close(self) -> None:
         """Have the parties drop what they saved for this run."""
         self._notify_all({"do": "end"})
+
+    def accounts(self) -> dict[str, Message | str]:
+        """Ask every party what its own ledger says that it answered in this run."""
+        return self._replies_to({party: {"do": "account"} for party in self.parties if party not in self.absent})
 
     # ---- for protected totals
 
@@ -512,6 +518,7 @@ class PartySide(ABC):
         self.norm = math.inf
         self.channel: Channel | None = None
         self.guard: Guard | None = None
+        self.record: RunRecord | None = None
         self._lock = Lock()
 
     @abstractmethod
@@ -542,6 +549,10 @@ class PartySide(ABC):
     def delete_states(self, run: str) -> None:
         """Delete all states of a run that is over."""
 
+    def open_record(self, plan: Message) -> RunRecord | None:
+        """Return what the party writes into its ledger in a run; none where it keeps no ledger."""
+        return None
+
     def handle(self, message: Message) -> Message:
         """Reply to any message, one at a time; an error is a reply too."""
         if message.get("do") == "greet" and not self._lock.acquire(blocking=False):
@@ -553,10 +564,10 @@ class PartySide(ABC):
         except IsthmusError as error:
             text = " ".join(str(error).split())
             log.info("party '%s' did not answer: %s", self.name, text)  # shows auditors what it refused
-            return self._refusal(text)
+            return self._refusal(text, message)
         except Exception as error:  # its text may quote data, so it stays in the log of this machine
             log.exception("party '%s'", self.name)
-            return self._refusal(f"{type(error).__name__} (see the log at the party)")
+            return self._refusal(f"{type(error).__name__} (see the log at the party)", message)
         finally:
             self._lock.release()
 
@@ -589,6 +600,8 @@ class PartySide(ABC):
             if model := self.handler.models().get(self.name):
                 with self._on_disk():
                     self.write_model(self.run, model)
+        elif do == "account":
+            return {} if self.record is None else self.record.account()
         elif do == "end":
             self.delete_states(self.run)
         else:
@@ -603,22 +616,43 @@ class PartySide(ABC):
         self.protect, self.norm = Protect.model_validate_json(message["protect"]), float(message["norm"])
         protection, run = self.protect.protection(), str(message["run"])
         self.channel = self.guard = None
+        self.record = self.open_record(message)
+        parties = list(map(str, message["parties"]))
         if self.ring is not None:
+            self._check_parties(parties)
             from isthmus.protect.sealing import Channel  # needs an extra
 
             self.channel = Channel(self.ring, run)
             self.guard = protection.guard(self.channel, self.min_parties())
+            if self.guard is not None and self.record is not None:
+                self.guard.record = self.record
         elif self.protect.exchange == "sealed" or protection.name != "none":
             raise IsthmusError(
                 f"party '{self.name}' has no key to seal with: make its kit again with isthmus federation new"
             )
-        self.handler, self.run = self.begin(message), run
+        handler = self.begin(message)
+        if self.record is not None:
+            self.record.begun(parties)
+        self.handler, self.run = handler, run
         return {"answered": 0, **({} if self.channel is None else {"session": self.channel.session})}
+
+    def _check_parties(self, parties: Sequence[str]) -> None:
+        """Refuse a study over parties that are not in the own kit, or over so few that a sum shows one of them."""
+        assert self.ring is not None
+        known = self.ring.public_keys
+        if self.name not in parties or not known.keys() >= set(parties) or len(set(parties)) < len(parties):
+            raise IsthmusError(
+                f"refused: a study over the parties {', '.join(parties)}; its kit has {', '.join(known)}"
+            )
+        least = max(self.min_parties(), min(2, len(known)))
+        if len(parties) < least:
+            raise IsthmusError(f"refused: a study over {len(parties)} of {len(known)} parties, it needs {least}")
 
     def _answer(self, handler: ActionHandler, message: Message) -> Message:
         action, verb, shield = str(message["action"]), str(message["verb"]), message.get("shield")
         binding = handler.binding(action)
-        binding.permit(action, verb, str(message.get("to", "server") if shield is None else shield["to"]))
+        to, before = str(message.get("to", "server") if shield is None else shield["to"]), self._count_answered()
+        binding.permit(action, verb, to)
         hidden = shield is not None if verb == "total" else self.protect.exchange == "sealed" and verb == "exchange"
         binding.permit_disclosure(action, verb, int(message["under"]), protected=hidden)
         request = open_request(message["request"], self.limit)
@@ -628,10 +662,15 @@ class PartySide(ABC):
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         if "shield" in message:
-            closed = self._close_part(action, reply, request, message, binding.least)
+            states = () if self.record is None else self.record.states(action, request, to, before)
+            closed = self._close_part(action, reply, request, message, binding.least, states)
+            if self.record is not None:
+                self.record.answered(message, reply, message_size(closed))
             return {**closed, "answered": self._count_answered()}
         packed = PackedReply.of(action, reply, self.limit)
         letters = [self._seal(action, each, own) for each, own in zip(packed.letters, reply.letters, strict=False)]
+        if self.record is not None and reply.parties:
+            self.record.answered(message, reply, message_size(packed.letters or packed.answers))
         return {
             "parties": list(packed.parties),
             "answers": list(packed.answers),
@@ -641,7 +680,13 @@ class PartySide(ABC):
         }
 
     def _close_part(
-        self, action: str, reply: Reply, request: wire.Payload | Each, message: Message, least: int
+        self,
+        action: str,
+        reply: Reply,
+        request: wire.Payload | Each,
+        message: Message,
+        least: int,
+        states: tuple[str, ...],
     ) -> Message:
         """Close a part of a protected sum, after the checks that nobody can make on a closed one."""
         if self.guard is None:
@@ -652,13 +697,16 @@ class PartySide(ABC):
             why = norm_problem(_fields_of(reply), request, self.norm)
         if why:
             raise IsthmusError(why.removeprefix(f"action '{action}', "))
-        return self.guard.close_answer(reply, message, self.limit, least)
+        return self.guard.close_answer(reply, message, self.limit, least, states)
 
     def _answer_step(self, message: Message) -> Message:
         if self.guard is None:
             raise IsthmusError("refused: totals of this run are not protected")
         if message["step"] == "again":
-            return self.guard.close_again(message["shield"], self.limit)
+            closed = self.guard.close_again(message["shield"], self.limit)
+            if self.record is not None:
+                self.record.closed_again(message_size(closed))
+            return closed
         return self.guard.answer_step(message)
 
     def _seal(self, action: str, packed: Mapping[str, Any], letters: Mapping[str, Any]) -> dict[str, Any]:
@@ -696,7 +744,10 @@ class PartySide(ABC):
             return b""
         return data
 
-    def _refusal(self, why: str) -> Message:
+    def _refusal(self, why: str, message: Message) -> Message:
+        with suppress(IsthmusError):  # a ledger that cannot be written is in the log, and nothing leaves
+            if (record := self.record or self.open_record({})) is not None:
+                record.refused(message, why)
         return {"wrong": why, "begun": self.handler is not None, "answered": self._count_answered()}
 
     @contextmanager

@@ -95,6 +95,15 @@ def open_mail(data: bytes | Mapping[str, bytes], limit: int) -> Mapping[str, Any
     return _open_all(data, limit) if isinstance(data, Mapping) else wire.decode(data, limit=limit)
 
 
+def message_size(value: Any) -> int:
+    """Count the bytes in a message."""
+    if isinstance(value, Mapping):
+        return sum(map(message_size, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(message_size, value))
+    return len(value) if isinstance(value, bytes) else 0
+
+
 def _open_all(payloads: Mapping[str, bytes], limit: int) -> dict[str, Any]:
     return {name: wire.decode(data, limit=limit) for name, data in payloads.items()}
 

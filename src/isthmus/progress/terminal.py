@@ -197,6 +197,13 @@ def unanswered_lines(results: Results) -> list[str]:
     ]
 
 
+def difference_lines(results: Results) -> list[str]:
+    """What differs between the server's ledger and the parties' own, a line each, and why that may be."""
+    found = [line for run in results.runs for line in run.reconciled.get("differences", ())]
+    why = "an answer that came too late, or a round repeated by --resume, is in a party's ledger alone; nothing else is"
+    return [*found, f"the ledgers differ: {why}"] if found else []
+
+
 def show_cut(cut: CutDescription, console: Console) -> None:
     """Print a table of what each party holds, and sentences on the cut."""
     table = parties_table(cut)

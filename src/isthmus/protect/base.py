@@ -9,6 +9,7 @@ only parties read its rows, closed counts come first, and parts leave out rows w
 from __future__ import annotations
 
 import random
+import secrets
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,11 +22,12 @@ from torch import Tensor
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors
-from isthmus.federation.packed import pack_request
+from isthmus.federation.packed import message_size, pack_request
 from isthmus.federation.transport import Each, Sums, TotalRequest, TotalResult
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.parts import Form, Part, form_of, format_form, parse_form, split_weights
 from isthmus.protect.sealing import Channel
+from isthmus.protect.sums_opened import SumRecord
 
 Message = dict[str, Any]
 MIN_PARTIES = 2
@@ -56,17 +58,21 @@ class Guard(ABC):
     Arguments:
         channel: the party's envelopes to other parties.
         min_parties: how many parties a sum needs for this party to help open it.
+
+    Attributes:
+        record: of the sums that the party closed and opened; where it keeps a ledger, of all runs.
     """
 
     def __init__(self, channel: Channel, min_parties: int = MIN_PARTIES) -> None:
         self.channel = channel
         self.name = channel.ring.name
         self.min_parties = self.required = max(MIN_PARTIES, min_parties)
+        self.record = SumRecord()
         self._part: Part | None = None
         self._ids: IdUnion | None = None
         self._wants: Tensor | None = None
         self._to = "server"
-        self._opened: list[frozenset[str]] = []
+        self._states: tuple[str, ...] = ()
 
     @abstractmethod
     def answer_step(self, message: Message) -> Message:
@@ -80,16 +86,19 @@ class Guard(ABC):
     def open(self, closed: Any, form: Form, rows: Tensor | None, message: Message) -> dict[str, Tensor]:
         """Open a closed sum that is for the parties: all rows of its columns, or these."""
 
-    def close_answer(self, reply: Reply, message: Message, limit: int, least: int = 1) -> Message:
+    def close_answer(
+        self, reply: Reply, message: Message, limit: int, least: int = 1, states: tuple[str, ...] = ()
+    ) -> Message:
         """Keep this party's reply as its part of a sum, and close it.
 
         Arguments:
             message: the call; its `shield` says what to close, and how.
             least: parties that the sum needs, whatever the server says.
+            states: fingerprints of what the reply was made from.
         """
         wanted = message["shield"]
         answer: Message = {"fields": reply.describe(), "floor": self.min_parties}
-        self._opened, self._ids = [], None
+        self._states, self._ids = (*states, secrets.token_hex(8)), None  # this answer is a state of its own
         self.required = max(self.min_parties, int(wanted["least"]), least)
         self._to = str(wanted["to"])
         if "ids" in wanted:
@@ -116,7 +125,10 @@ class Guard(ABC):
             columns = part.with_rows(wire.decode(wanted["opened"], limit=limit)["rows"]).columns
         else:
             columns = part.columns
-        return {"form": format_form(form_of(columns)), "closed": self.close(columns, wanted)}
+        closed = self.close(columns, wanted)
+        if wanted["what"] == "sums":
+            self.record.note_closed(self._states)
+        return {"form": format_form(form_of(columns)), "closed": closed}
 
     def read_total(self, message: Message, limit: int) -> dict[str, Any]:
         """Open a total for the parties, and return this party's payload."""
@@ -132,16 +144,15 @@ class Guard(ABC):
         return wire.unflatten(fields)
 
     def permit_opening(self, of: Sequence[str], what: str) -> None:
-        """Refuse to open a sum that shows too few parties' parts, alone or with earlier sums of the same answers."""
+        """Refuse to open a sum that shows too few parties' parts, alone or with earlier sums from the same state."""
         if self.name not in of or len(set(of)) < self.required:
             raise IsthmusError(f"refused: a sum over {len(set(of))} is not opened, it needs {self.required} parties")
-        if what != "sums":
-            return
-        sets = [*self._opened, frozenset(of)]
-        together = Counter(tuple(party in each for each in sets) for party in set().union(*sets))
-        if min(together.values()) < self.required:
-            raise IsthmusError("refused: with sums opened earlier, this one would show too few parties' parts")
-        self._opened = sets
+        if what == "sums":
+            self.record.open(frozenset(of), self.required, self._states)
+
+    def repeats(self, what: str) -> bool:
+        """Whether the kept part left before: in another closed sum, or in an answer from the same state."""
+        return what == "sums" and self.record.times_closed(self._states) > 1
 
 
 @dataclass
@@ -160,15 +171,6 @@ class Tally:
             self.received[party] += message_size(message)
         for party, reply in replies.items():
             self.sent[party] += message_size(reply)
-
-
-def message_size(value: Any) -> int:
-    """Count the bytes in a message."""
-    if isinstance(value, Mapping):
-        return sum(map(message_size, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(message_size, value))
-    return len(value) if isinstance(value, bytes) else 0
 
 
 @dataclass

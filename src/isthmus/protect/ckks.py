@@ -2,7 +2,8 @@
 
 In every run the first party of a sum makes new keys. It sends the secret key, sealed, to the other parties, and the
 server gets what it needs for adding. One party opens a sum for the server; a sum for the parties goes to all of them.
-A party that colludes with the server could open single parts, which masks prevent.
+It is for a server that follows the protocol: another one makes a part look like a sum, and an honest party opens it for
+it. So could a party that colludes with the server. Masks prevent both.
 """
 
 from __future__ import annotations

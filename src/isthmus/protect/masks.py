@@ -79,6 +79,7 @@ class PartyAgreement:
         groups: g by party.
         masked: sums that this party has masked a part of, and what it masked: counts or sums.
         confirmed: sums for which it has told the others which parties are in them, and these.
+        needed: how many of these must have confirmed them before it helps to open the sum.
         opened: sums that it helped to open.
     """
 
@@ -93,6 +94,7 @@ class PartyAgreement:
     groups: dict[str, bytes] = field(default_factory=dict)
     masked: dict[int, str] = field(default_factory=dict)
     confirmed: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    needed: dict[int, int] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
 
     def share(self, party: str, at: int, seed: bool) -> bytes:
@@ -122,7 +124,9 @@ class MaskingGuard(Guard):
     def _keys(self, message: Message) -> Message:
         """Round 0: draw keys for sums over these parties; they replace those of earlier agreements."""
         of, count = tuple(map(str, message["of"])), int(message["count"])
-        if self.name not in of or len(set(of)) < len(of) or len(of) < self.min_parties or not 0 < count <= AT_ONCE:
+        known = self.channel.ring.public_keys.keys()
+        few = len(set(of)) < max(len(of), self.min_parties)
+        if self.name not in of or few or not known >= set(of) or not 0 < count <= AT_ONCE:
             raise IsthmusError(f"refused: keys for {count} sums over the parties {', '.join(of)}")
         threshold = openers(len(of), self.threshold)
         self._name = str(message["agreement"])
@@ -190,6 +194,8 @@ class MaskingGuard(Guard):
         if of != tuple(party for party in mine.of if party in of):
             raise IsthmusError("refused: these are not parties of this sum, in their order")
         self.permit_opening(of, mine.masked[at])
+        # who has not seen how an earlier sum was opened relies on all others, one of whom has
+        mine.needed[at] = len(of) if self.repeats(mine.masked[at]) else mine.threshold
         mine.confirmed[at] = of
         about = _about_parties(mine, at, of)
         return {"confirmed": {party: self.channel.seal(party, b"", about) for party in of if party != self.name}}
@@ -205,8 +211,10 @@ class MaskingGuard(Guard):
             if party in of and party != self.name:
                 with suppress(IsthmusError):
                     agree += self.channel.open(party, envelope, about) == b""
-        if agree < mine.threshold:
-            raise IsthmusError(f"refused: {agree} of {len(mine.of)} say the same parties are in the sum, too few")
+        if agree < mine.needed[at]:
+            raise IsthmusError(
+                f"refused: {agree} of {len(mine.of)} say the same parties are in the sum, {mine.needed[at]} must"
+            )
         mine.opened.add(at)
         held = b"".join(mine.share(party, at, seed=party in of) for party in mine.of if party != self.name)
         seed, mine.seeds[at], mine.privates[at] = mine.seeds[at], b"", b""  # nobody may open this sum again
@@ -339,11 +347,12 @@ class MaskedSums(ProtectedSums):
             tally,
             lambda _, reply: _is_of(reply["seed"], KEY) and _is_of(reply["held"], SHARE * (len(agreed.of) - 1)),
         )
+        reasons = [f"'{party}' ({why})" for party, why in tally.missing.items() if party not in missing][:3]
         tally.missing = missing  # a party lost from here on has its part in the sum
         if len(opened) < agreed.threshold:
             raise TooFewAnswers(
                 f"action '{step.wanted.action}': opening a masked sum needs {agreed.threshold} of {len(agreed.of)} "
-                f"parties, {len(opened)} are left"
+                f"parties, {len(opened)} are left{'; missing: ' * bool(reasons)}{', '.join(reasons)}"
             )
         self._unmask(summed, agreed, at, inside, opened)
         return ClosedSum(tuple(inside), form, summed)

@@ -81,7 +81,8 @@ class Protect(Options):
     """
 
     total: dict[str, Any] = Field(default={"name": "none"})
-    """Protection of totals: none, masks or ckks; or a table with a name and options."""
+    """Protection of totals: none, masks, or ckks (only from a server that follows the protocol); or a table with a name
+    and options."""
     exchange: Literal["sealed", "none"] = "sealed"
     """Whether messages between parties are sealed."""
     noise: Literal["own", "study"] = "own"

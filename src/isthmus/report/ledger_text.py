@@ -93,6 +93,8 @@ def _sentences(action: ActionSummary) -> str:
     if not hidden:
         return text
     bare = (action.protection or "none") == "none"
+    if action.protection == "ckks":
+        return f"{text} Protected by ckks from a server that follows the protocol, not from another one."
     return f"{text} {hidden}" if bare else f"{text} Protected by {action.protection}."
 
 

@@ -60,6 +60,8 @@ class RunResult:
         over_parties: by metric the mean over parties, plain and weighted by test items, and the worst party.
         evaluated: which model of a party was evaluated: the one that the server `sent` or the one `trained` from it.
         description: what the models need beside their weights to be used: see `study.models`.
+        reconciled: of a federation, `differences` between the server's ledger and the parties' own, and the `heads` of
+            those.
     """
 
     method: str
@@ -80,6 +82,7 @@ class RunResult:
     groups: dict[str, list[str]] = field(default_factory=dict)
     majority: float | None = None
     description: dict[str, Any] = field(default_factory=dict, repr=False)
+    reconciled: dict[str, Any] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -90,7 +93,9 @@ class RunResult:
         """The run's entry in `results.json`."""
         keys = ("method", "seed", "rounds", "chosen_round", "seconds", "evaluated", "metrics")
         more = {
-            key: getattr(self, key) for key in ("privacy", "parties", "over_parties", "groups") if getattr(self, key)
+            key: getattr(self, key)
+            for key in ("privacy", "parties", "over_parties", "groups", "reconciled")
+            if getattr(self, key)
         }
         share = {} if self.majority is None else {"majority": self.majority}
         return {key: getattr(self, key) for key in keys} | share | more
