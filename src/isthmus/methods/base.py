@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
 Role = Literal["federated", "pooled", "alone"]
+EVALUATING = ("evaluate", "lend")
+"""Actions of every party that are called to evaluate, not to train."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class Method(Registered):
 
     def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
         """The party side for these parties; `where` are the site's seed and device."""
-        return self.AtParty(self, parties, task, module, **where)
+        return self.site_type()(self, parties, task, module, **where)
 
     def extended(self, module: nn.Module) -> nn.Module:
         """The model that it trains, where it adds something to the one that a study names."""
@@ -193,6 +196,19 @@ class Method(Registered):
 
     def check(self, module: nn.Module) -> None:
         """An error where it cannot train this model."""
+
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        """How often a whole run with this model calls each action of `AtParty`, at most: a party answers no more.
+
+        Each once a round, and what evaluates as often as `every` says; a method that calls otherwise says so here.
+        """
+        rated = math.ceil(self.rounds / self.every)
+        actions = self.site_type().actions()
+        return {name: rated if name in EVALUATING else self.rounds for name in actions}
+
+    def site_type(self) -> type[Site]:
+        """The class of its party side."""
+        return self.AtParty
 
     @abstractmethod
     def models(self, state: State) -> Models:
