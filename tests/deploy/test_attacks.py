@@ -21,7 +21,7 @@ Lie = Callable[[Message], Message | None]
 def answers_to(lie: Lie, tmp_path: Path, name: str = "fedavg", **more: Any) -> list[Message]:
     """What parties reply if every message that can be a lie is told as one, before the honest one."""
     study = at_folders(study_of(name, **{"protect": MASKS, **more}), tmp_path / "data", parties=4)
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     replies: list[Message] = []
 
     def meddle(party: str, message: Message) -> None:

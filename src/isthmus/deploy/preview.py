@@ -17,6 +17,7 @@ from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import find_folders
 from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.writing import write_parties
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import InProcessPost
@@ -81,6 +82,9 @@ def preview(study: Study) -> list[Disclosure]:
                 "training": {},
             }
         )
+        proposal = Proposal(dry, tuple(members))
+        for member in members.values():
+            member.approvals.approve(proposal)
         outcome = coordinate(dry, InProcessPost(members), "preview", Path(temporary) / "server")
     disclosures = list(_disclosures("set-up", outcome.ledger, None))
     for run, method in zip(outcome.runs, study.method_list(), strict=True):
