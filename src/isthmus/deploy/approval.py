@@ -22,6 +22,8 @@ from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.limits import Limits
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
+from isthmus.study.setup import extended, module_of
+from isthmus.tasks.base import Task
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,14 @@ KEPT = 50
 """Proposals without an approval that a party keeps; the oldest go first."""
 DIGITS = 32
 """Hexadecimal digits of a hash: 128 bits of SHA-256."""
+
+READERS = {
+    ("ask", "server"): "the server reads the answer",
+    ("total", "server"): "the server reads the sum over parties",
+    ("total", "parties"): "parties read the sum over parties",
+    ("exchange", "server"): "the addressed party reads it",
+}
+"""Who reads an answer, by verb and by whom a total is for."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,44 @@ class Proposal:
     @cached_property
     def hash(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()[:DIGITS]
+
+
+def describe_proposal(proposal: Proposal) -> Iterator[str]:
+    """Yield lines on what a study does, and what a party that approves it answers at most."""
+    study, protect = proposal.study, proposal.study.protect
+    total = protect.protection()
+    yield f"study {proposal.hash}"
+    yield f"parties: {', '.join(proposal.parties)}"
+    readable = "" if total.name != "none" else ": the server can read every party's part"
+    yield f"totals: {total.name}{readable}; messages: {protect.exchange}; noise: {protect.noise}"
+    yield f"model: {_assignments(study.resolved()['model'])}; seeds: {', '.join(map(str, study.seeds))}"
+    task = study.named_task() or Task.named("node-classification").read({"classes": 2}, "task")
+    for method in study.method_list():
+        yield f"method {method.name}: {_assignments(method.model_dump())}"
+        spent = method.most_spent()
+        if spent is not None:
+            yield f"  spends epsilon {spent:g} in each run on what its noise protects"
+        actions = method.site_type().actions()
+        module = extended(method, module_of(study.encoder(), 1, task, 0), 0)
+        for action, times in method.calls(module).items():
+            binding = actions[action].binding
+            verbs = (method.evaluate_by,) if action == "evaluate" else binding.verbs
+            what = " or ".join(READERS[verb, binding.to] for verb in verbs)
+            if times and action != "lend":  # which needs pairs, that no federation has
+                yield f"  {action}: at most {times:,} times in a run; {what}"
+
+
+def _assignments(options: Mapping[str, Any], prefix: str = "") -> str:
+    """Options as text.
+
+    >>> _assignments({"rounds": 3, "local": {"lr": 0.1}})
+    'rounds = 3, local.lr = 0.1'
+    """
+    found = [
+        _assignments(value, f"{prefix}{name}.") if isinstance(value, Mapping) else f"{prefix}{name} = {value}"
+        for name, value in options.items()
+    ]
+    return ", ".join(found)
 
 
 def split_shares(study: Study) -> dict[str, float]:
