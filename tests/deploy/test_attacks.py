@@ -86,14 +86,14 @@ def test_sums_over_neighbours_are_never_for_the_server(name: str, action: str, t
 # ---- a study is bound to what was approved
 
 
-def begun(study: Study, tmp_path: Path, *parties: str, **changes: Any) -> str:
+def begun(planned: Study, tmp_path: Path, *parties: str, **changes: Any) -> str:
     """What a party that approved another study replies to the beginning of this one."""
     if not (tmp_path / "data").exists():
         at_folders(study_of("fedavg"), tmp_path / "data")
     member = members_of(tmp_path / "data", tmp_path / "parties", study_of("fedavg"))["party-0"]
-    proposal = Proposal(study, parties or PARTIES)
-    message = {"do": "begin", "run": "r", "stage": "set-up", "study": proposal.text, "norm": study.federation.norm}
-    reply = member.handle({**message, "protect": study.protect.model_dump_json(), **changes})
+    proposal = Proposal(planned, parties or PARTIES)
+    message = {"do": "begin", "run": "r", "stage": "set-up", "study": proposal.text, "norm": planned.federation.norm}
+    reply = member.handle({**message, "protect": planned.protect.model_dump_json(), **changes})
     if "wrong" not in reply:
         assert reply["answered"] == 0
     return str(reply.get("wrong", ""))

@@ -14,6 +14,18 @@ Verb = Literal["ask", "total", "exchange"]
 STANDING = ("methods", "rounds", "epochs", "totals")
 """Limits that a standing approval must name."""
 
+SUGGESTED = """
+# In a federation this party answers only studies that it approved (isthmus federation approve).
+# Remove the comment signs to answer studies within these bounds without an approval of their own:
+# [limits]
+# standing = true
+# methods = ["fedavg"]
+# rounds = 100
+# epochs = 10
+# totals = ["masks"]
+"""
+"""The end of a new `party.toml`."""
+
 
 class PlannedMethod(Protocol):
     """What limits ask of a method."""
