@@ -59,7 +59,9 @@ def test_what_a_party_approves_is_what_was_previewed(isthmus: Isthmus, tmp_path:
     study = Study.of(read_toml(tmp_path / "study.toml"))
     with pytest.raises(IsthmusError, match="not approved"):
         Approvals(tmp_path / "kits" / "b" / "state" / "studies").permit(Proposal(study, ("a", "b")), Limits(), ())
-    assert f"to approve it: isthmus federation approve kits/b {hashed}" in isthmus("federation", "approve", "kits/b").out
+    assert (
+        f"to approve it: isthmus federation approve kits/b {hashed}" in isthmus("federation", "approve", "kits/b").out
+    )
 
 
 def test_preview_says_what_parties_would_refuse(isthmus: Isthmus, tmp_path: Path) -> None:

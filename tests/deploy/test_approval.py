@@ -106,7 +106,9 @@ def test_a_standing_approval_is_for_so_many_studies_of_all_parties(tmp_path: Pat
     assert approvals.permit(proposal(seeds=[0]), limits, PARTIES) == 2
     with pytest.raises(IsthmusError, match=r"is beyond the 2 of limits\.studies there: approve it"):
         approvals.permit(proposal(seeds=[2]), limits, PARTIES)
-    with pytest.raises(IsthmusError, match="is not approved there"):  # the difference to one of all would show one party
+    with pytest.raises(
+        IsthmusError, match="is not approved there"
+    ):  # the difference to one of all would show one party
         approvals.permit(Proposal(proposal().study, PARTIES[:2]), limits, PARTIES)
     approvals.approve(proposal(seeds=[2]))
     assert approvals.permit(proposal(seeds=[2]), limits, PARTIES) == 2

@@ -194,8 +194,8 @@ def test_a_study_whose_server_is_killed_again_and_again_ends_as_planned(tmp_path
             if trained[0] == last:
                 raise Killed
 
+        post, pause = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), killing), 1e9 if kill == 3 else 0
         with pytest.raises(Killed):
-            members = members_of(tmp_path / "data", tmp_path / "parties")
-            coordinate(study, ByHand(members, killing), "s", tmp_path / "server", save_every=1e9 if kill == 3 else 0)
+            coordinate(study, post, "s", tmp_path / "server", save_every=pause)
     members = members_of(tmp_path / "data", tmp_path / "parties")
     assert coordinate(study, ByHand(members), "s", tmp_path / "server", save_every=0).runs[0].rounds == 5

@@ -16,8 +16,8 @@ from tests.federation.at_parties import Post, transport_of
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 from tests.federation.scripted import NAMES, number, site_of
 
-from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.approval import Proposal
+from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import ActionHandler, Message, RemoteTransport, norm_problem
 from isthmus.errors import IsthmusError, TooFewAnswers

@@ -217,8 +217,9 @@ def preview(
     screen = console()
     for shown in disclosure_tables(found):
         screen.print(shown, soft_wrap=True)
+    number = max(each.parties for each in found)
     screen.print(
-        f"Sizes are those of '{whole.data_set().name}' with {max(each.parties for each in found)} parties in place of the federation's data; "
+        f"Sizes are those of '{whole.data_set().name}' with {number} parties in place of the federation's data; "
         "names with [n] are arrays whose length depends on a party's data.",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip

@@ -188,7 +188,11 @@ class Approvals:
 
     def _unapproved(self, study: str, why: str) -> IsthmusError:
         log.warning(
-            "study %s is %s here: read and approve it with isthmus federation approve %s %s", study, why, self.kit, study
+            "study %s is %s here: read and approve it with isthmus federation approve %s %s",
+            study,
+            why,
+            self.kit,
+            study,
         )
         return IsthmusError(f"refused: study {study} is {why} there: {remedy(study)}")
 
@@ -265,8 +269,8 @@ class Tally:
                     return
                 if self.counts[kind] >= planned * times:
                     raise IsthmusError(
-                        f"refused: the study plans {planned:,} calls of {kind}, and {self.counts[kind]:,} were answered "
-                        f"(limits.repeats): {remedy(self.path.stem)}"
+                        f"refused: the study plans {planned:,} calls of {kind}, and {self.counts[kind]:,} were answered"
+                        f" (limits.repeats): {remedy(self.path.stem)}"
                     )
                 file.write(f"{call} {kind}\n".encode())
                 file.flush()

@@ -114,9 +114,7 @@ class Member(PartySide):
         task = Agreement.of_party(self.contents, str(plan["kind"]), totals).task(study.named_task())
         check_task(method, task)
         encoding = build_encoding(self.contents, totals)
-        party = build_party(
-            self.contents, encoding, key=self.key, seed=study.draw_of(seed), **split_shares(study)
-        )
+        party = build_party(self.contents, encoding, key=self.key, seed=study.draw_of(seed), **split_shares(study))
         (party,) = task.set_masks([party])
         if study.unlabelled == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")

@@ -175,7 +175,12 @@ class FedSagePlus(FedSage):
         yield from super().server(federation, model, state)
 
     def calls(self, module: nn.Module) -> dict[str, int]:
-        counts = {"scale": 1, "start": 1, "mend": 1, **dict.fromkeys(("show", "compare", "learn"), self.neighgen.rounds)}
+        counts = {
+            "scale": 1,
+            "start": 1,
+            "mend": 1,
+            **dict.fromkeys(("show", "compare", "learn"), self.neighgen.rounds),
+        }
         return {**super().calls(module), **counts}
 
     class AtParty(Prepared, FedAvg.AtParty):

@@ -25,9 +25,9 @@ from isthmus.data.folder.arrow import (
     to_texts,
 )
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
+from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.reading import check_folder
-from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, write_table

@@ -19,7 +19,7 @@ SUGGESTED = """
 # Remove the comment signs to answer studies within these bounds without an approval of their own:
 # [limits]
 # standing = true
-# methods = ["fedavg"]
+# methods = []  # their names: isthmus methods
 # rounds = 100
 # epochs = 10
 # totals = ["masks"]
