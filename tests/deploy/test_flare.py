@@ -57,7 +57,7 @@ def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.M
             if each[1] == "approve":
                 assert done.stdout.splitlines()[0] == f"study {proposed}"
             if each[1] == "preview":
-                assert "server sees the sum" in done.stdout
+                assert "sum (masks)" in done.stdout
             if each[1] == "status":
                 assert [f"party-{at}: connected" for at in range(3)] == done.stdout.splitlines()[:3]
         assert listening(here) == {"127.0.0.1"}
