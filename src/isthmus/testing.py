@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
+from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each
@@ -212,6 +214,21 @@ def _is_weight(name: str, path: str) -> bool:
     return path == name or path.endswith(f"/{name}")
 
 
+def calls_are_declared(subject: Subject) -> None:
+    """A run calls no action more often than `calls` says: a party of a federation answers no more."""
+    made = subject.run()
+    declared = subject.method.calls(made.module)
+    for action, count in calls_in(made.go().ledger).items():
+        most = declared.get(action, 0)
+        assert count <= most, f"action '{action}' was called {count} times, `calls` says {most} at most"
+
+
+def calls_in(ledger: Ledger) -> Counter[str]:
+    """How often each action was called; deliveries are no calls."""
+    calls = {(entry.action, entry.call) for entry in ledger.entries if not entry.action.endswith(": delivery")}
+    return Counter(action for action, _ in calls)
+
+
 def faults_are_named(subject: Subject) -> None:
     """A party that fails, or answers with NaN, is named; the run goes on or stops as the method's quorum says."""
     if subject.method.role == "pooled":
@@ -265,6 +282,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
         resume_equals_uninterrupted,
         test_labels_decide_nothing,
         weights_travel_or_are_kept,
+        calls_are_declared,
         faults_are_named,
         ledger_counts_every_byte,
     )

@@ -9,7 +9,7 @@ from isthmus.federation import pieces
 from isthmus.methods.base import Method
 from isthmus.methods.fedcog import FedCog
 from isthmus.nn.encoders import Encoder
-from isthmus.testing import CHECKS, check_method, small_parties
+from isthmus.testing import CHECKS, Subject, calls_in, check_method, small_parties
 
 CASES = [(name, level) for name, kind in Method.known().items() for level in kind.levels if level != "pair"]
 
@@ -76,3 +76,12 @@ def test_mini_batches_of_pairs_conform(optimizer: str, lr: float) -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_fedcog_conforms_with_totals(check: str) -> None:
     check_method(FedCog(rounds=3, through="totals"), small_parties("node"), checks=[check])
+
+
+@pytest.mark.parametrize(("name", "level"), CASES)
+def test_a_whole_run_calls_as_often_as_declared(name: str, level: Level) -> None:
+    subject = Subject(Method.named(name)(rounds=4), small_parties(level), Encoder.named(Method.named(name).encoder)())
+    run = subject.run()
+    declared = {action: most for action, most in subject.method.calls(run.module).items() if most}
+    made = calls_in(run.go().ledger)
+    assert {action: most for action, most in declared.items() if action != "lend"} == made  # lend is for pairs

@@ -48,7 +48,9 @@ NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
 
 
 def study_of(name: str, rounds: int = 3, **more: Any) -> Study:
-    return Study.of({"training": {"rounds": rounds}, "unlabelled": "idle", **STUDIES[name], **more})
+    """With plain totals, whose numbers are those of one process bit for bit, unless `more` says something else."""
+    whole = {"training": {"rounds": rounds}, "unlabelled": "idle", **STUDIES[name], **more}
+    return Study.of({**whole, "protect": {"total": "none", **whole.get("protect", {})}})
 
 
 def in_one_process(study: Study) -> RunResult:
@@ -59,7 +61,7 @@ def in_one_process(study: Study) -> RunResult:
 
 
 def federated(study: Study, base: Path, meddle: Meddler | None = None) -> Outcome:
-    post = ByHand(members_of(base / "data", base / "parties"), meddle)
+    post = ByHand(members_of(base / "data", base / "parties", study), meddle)
     return coordinate(study, post, "s", base / "server", save_every=0)
 
 
@@ -82,3 +84,9 @@ def failing_at(party: str, rounds: set[int], reply: Message | str) -> Meddler:
 def with_limits(folder: Path, text: str) -> None:
     path = folder / "party-1" / "party.toml"
     path.write_text(f"{path.read_text()}\n[limits]\n{text}\n")
+
+
+def with_groups_of_one(folder: Path) -> None:
+    """Have all parties answer sums over themselves alone, as a group of one party needs them."""
+    for path in folder.glob("*/party.toml"):
+        path.write_text(f"{path.read_text()}\n[limits]\nmin_contributors = 1\n")

@@ -16,8 +16,11 @@ from typing import Any
 from pyarrow import parquet
 
 from isthmus import toml
+from isthmus.deploy.approval import Approvals, Proposal
 from isthmus.deploy.forks import NAME
 from isthmus.deploy.logs import ENGINE_LOG
+from isthmus.deploy.member import APPROVALS
+from isthmus.study.config import Study, read_toml
 
 COMMAND = (sys.executable, "-m", "isthmus")
 
@@ -80,11 +83,21 @@ class Federation:
     def join(self, party: str, **environment: str) -> None:
         self.begin(party, ["join", self.kits / party, "--data", self.data[party]], **environment)
 
+    def approve(self, study: Path) -> None:
+        """As `isthmus federation approve` at every party, without a process for each."""
+        proposal = Proposal(Study.of(read_toml(study)), tuple(self.data))
+        for party in self.data:
+            Approvals(self.kits / party / "state" / APPROVALS).approve(proposal)
+
     def run(self, study: Path, out: Path, *more: str, seconds: float = 180.0) -> subprocess.CompletedProcess[str]:
+        if "--resume" not in more:
+            self.approve(study)
         return isthmus("federation", "run", self.kits / "admin", study, "--out", out, *more, seconds=seconds)
 
     def watch(self, study: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
         """As `run`, beside whatever a test does meanwhile."""
+        if "--resume" not in more:
+            self.approve(study)
         words = ["run", self.kits / "admin", study, "--out", out, *more]
         return self.begin(f"run-{len(self.processes)}", words)
 

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.deploy.federated_studies import study_of
+from tests.deploy.federated_studies import study_of, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import coordinate
+from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message
+from isthmus.study.config import Study
 
+PARTIES = ("party-0", "party-1", "party-2")
 MASKS = {"total": "masks"}
 Lie = Callable[[Message], Message | None]
 """Makes another message of one that an honest server sends; None: there is nothing to lie about in this one."""
@@ -21,7 +25,7 @@ Lie = Callable[[Message], Message | None]
 def answers_to(lie: Lie, tmp_path: Path, name: str = "fedavg", **more: Any) -> list[Message]:
     """What parties reply if every message that can be a lie is told as one, before the honest one."""
     study = at_folders(study_of(name, **{"protect": MASKS, **more}), tmp_path / "data", parties=4)
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     replies: list[Message] = []
 
     def meddle(party: str, message: Message) -> None:
@@ -77,3 +81,121 @@ def test_sums_over_neighbours_are_never_for_the_server(name: str, action: str, t
 
     why = f"refused: what action '{action}' answers is not for the server: set protect.total = 'masks'"
     assert refused(answers_to(plain, tmp_path / "three", name, **more), why)
+
+
+# ---- a study is bound to what was approved
+
+
+def begun(planned: Study, tmp_path: Path, *parties: str, **changes: Any) -> str:
+    """What a party that approved another study replies to the beginning of this one."""
+    if not (tmp_path / "data").exists():
+        at_folders(study_of("fedavg"), tmp_path / "data")
+    member = members_of(tmp_path / "data", tmp_path / "parties", study_of("fedavg"))["party-0"]
+    proposal = Proposal(planned, parties or PARTIES)
+    message = {"do": "begin", "run": "r", "stage": "set-up", "study": proposal.text, "norm": planned.federation.norm}
+    reply = member.handle({**message, "protect": planned.protect.model_dump_json(), **changes})
+    if "wrong" not in reply:
+        assert reply["answered"] == 0
+    return str(reply.get("wrong", ""))
+
+
+def test_only_the_very_study_that_was_approved_begins(tmp_path: Path) -> None:
+    """Nothing of the set-up is answered to another one, and the hash is the party's own."""
+    study = study_of("fedavg")
+    assert begun(study, tmp_path) == ""
+    masked = study_of("fedavg", protect={"total": "masks"})
+    for other in (
+        masked,
+        study_of("fedavg", rounds=4),
+        study_of("fedavg", seeds=[0, 1]),
+        study_of("fedavg", methods=[{"name": "fedavg", "local": {"epochs": 10**9}}]),
+        study_of("local"),
+        study_of("fedavg", model={"encoder": "gcn", "hidden": 32}),
+        study_of("fedavg", unlabelled="error"),
+    ):
+        why = begun(other, tmp_path)
+        assert why.startswith(f"refused: study {Proposal(other, PARTIES).hash} is not approved there: approve it with")
+    assert "is not approved" in begun(study, tmp_path, "party-0", "party-1")
+    assert "party 'party-0' is not among the study's (party-1)" in begun(study, tmp_path, "party-1")
+    other = "the server begins with other [protect] or [federation] than the study has"
+    assert other in begun(study, tmp_path, protect=masked.protect.model_dump_json())
+    assert other in begun(study, tmp_path, norm=1e30)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"parties": 3}', "x" * 2_000_000])
+def test_what_is_no_study_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    why = begun(study_of("fedavg"), tmp_path, study=text)
+    assert why.startswith("refused: the s")
+    assert "\n" not in why
+
+
+def finished(tmp_path: Path, name: str = "fedavg", limits: str = "", **more: Any) -> tuple[ByHand, dict[str, Member]]:
+    """An honest run, after which the parties are still there."""
+    study = at_folders(study_of(name, **more), tmp_path / "data")
+    if limits:
+        with_limits(tmp_path / "data", limits)
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
+    post = ByHand(members)
+    coordinate(study, post, "s", tmp_path / "server", save_every=0)
+    return post, members
+
+
+def calls_of(post: ByHand, party: str, action: str) -> list[Message]:
+    return [message for to, message in post.sent if to == party and message.get("action") == action]
+
+
+@pytest.mark.parametrize(("repeats", "more"), [(0, 0), (1, 3), (2, 6)])
+@pytest.mark.parametrize("action", ["evaluate", "train"])
+def test_no_action_is_answered_more_often_than_planned(action: str, repeats: int, more: int, tmp_path: Path) -> None:
+    """The study has three rounds; a dishonest server goes on asking, each time something else."""
+    post, members = finished(tmp_path, limits=f"repeats = {repeats}")
+    last = calls_of(post, "party-1", action)[-1]
+    replies = [members["party-1"].handle({**last, "under": 3 + at}) for at in range(30)]
+    assert [("wrong" in reply) for reply in replies] == [False] * more + [True] * (30 - more)
+    why = f"refused: the study plans 3 calls of '{action}' in method fedavg, seed 0, and {3 + more} were answered"
+    assert replies[-1]["wrong"].startswith(f"{why} (limits.repeats): approve it with isthmus federation approve KIT ")
+
+
+def test_beginning_again_under_other_names_gives_no_further_calls(tmp_path: Path) -> None:
+    post, members = finished(tmp_path, limits="repeats = 0")
+    (begin,) = [message for to, message in post.sent if to == "party-1" and message.get("stage") == "run"]
+    train = calls_of(post, "party-1", "train")
+    for name in ("t", "u"):
+        restarted = members_of(tmp_path / "data", tmp_path / "parties")["party-1"]  # a new job is a new process
+        assert "wrong" not in restarted.handle({**begin, "run": name})
+        assert "wrong" not in restarted.handle(train[0])  # exactly what it answered before
+        assert "the study plans 3 calls" in restarted.handle(train[2])["wrong"]  # not at this point
+    for change in ({"seed": 1}, {"method": "local"}, {"seed": True}):
+        assert "refused: the study has no run of" in members["party-1"].handle({**begin, **change})["wrong"]
+
+
+def test_noise_is_not_drawn_again(tmp_path: Path) -> None:
+    """A mean over many draws would show the edges."""
+    post, members = finished(tmp_path, "fgcl", limits="repeats = 0")
+    (protect,) = calls_of(post, "party-1", "protect")
+    for at in range(3):
+        assert "plans 1 calls of 'protect'" in members["party-1"].handle({**protect, "under": 2 + 5 * at})["wrong"]
+
+
+def test_a_study_whose_server_is_killed_again_and_again_ends_as_planned(tmp_path: Path) -> None:
+    """What a resumed run repeats was answered before, so no further approval is needed."""
+    study = at_folders(study_of("fedavg", rounds=5), tmp_path / "data")
+    with_limits(tmp_path / "data", "repeats = 0")
+    members_of(tmp_path / "data", tmp_path / "parties", study)
+
+    class Killed(KeyboardInterrupt):
+        pass
+
+    for kill in (1, 3, 2, 4):
+        trained = [0]
+
+        def killing(to: str, message: Message, last: int = kill, trained: list[int] = trained) -> None:
+            trained[0] += to == "party-0" and message.get("action") == "train"
+            if trained[0] == last:
+                raise Killed
+
+        post, pause = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), killing), 1e9 if kill == 3 else 0
+        with pytest.raises(Killed):
+            coordinate(study, post, "s", tmp_path / "server", save_every=pause)
+    members = members_of(tmp_path / "data", tmp_path / "parties")
+    assert coordinate(study, ByHand(members), "s", tmp_path / "server", save_every=0).runs[0].rounds == 5

@@ -111,7 +111,7 @@ def test_an_encoding_has_the_same_bits_in_a_study_a_cluster_and_a_federation(her
 
     from isthmus.deploy.coordinator import coordinate
 
-    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), None)
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties", study), None)
     found = coordinate(study, post, "s", tmp_path / "server", save_every=0).runs[0]
     assert found.history == [each for each in due.history if not each[1].startswith("pooled_")]
 

@@ -13,6 +13,7 @@ from tests.deploy.federated_studies import (
     federated,
     in_one_process,
     study_of,
+    with_groups_of_one,
     with_limits,
 )
 from tests.federation.by_hand import at_folders, members_of
@@ -34,6 +35,8 @@ def test_sums_over_neighbours_are_not_sent_without_protection(name: str, tmp_pat
 @pytest.mark.parametrize("name", [name for name in STUDIES if name not in NEED_PROTECTION])
 def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
+    if name == "two-groups":
+        with_groups_of_one(tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]
     assert "parties" not in there.models
     for owner in ("shared", "groups"):

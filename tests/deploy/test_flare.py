@@ -41,7 +41,7 @@ def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.M
             Path(block.title).write_text(block.text)
     words = [line.split()[1:] for block in page if block.language == "console" for line in commands(block, all=True)]
     assert [each[1] for each in words if each[0] == "federation"] == [
-        "preview", "new", "serve", "join", "join", "join", "run", "status"
+        "preview", "new", "serve", "join", "join", "join", "approve", "approve", "approve", "run", "status"
     ]  # fmt: skip
     here = Federation.__new__(Federation)
     here.base, here.kits, here.processes = tmp_path, tmp_path / "kits", {}
@@ -53,7 +53,11 @@ def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.M
             done = isthmus(*each, seconds=300)
             assert done.returncode == 0, done.stderr
             if each[1] == "preview":
-                assert "server sees the sum" in done.stdout
+                proposed = done.stdout.splitlines()[-1].split()[1]
+            if each[1] == "approve":
+                assert done.stdout.splitlines()[0] == f"study {proposed}"
+            if each[1] == "preview":
+                assert "sum (masks)" in done.stdout
             if each[1] == "status":
                 assert [f"party-{at}: connected" for at in range(3)] == done.stdout.splitlines()[:3]
         assert listening(here) == {"127.0.0.1"}
@@ -62,7 +66,7 @@ def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.M
     study = Study.of({"unlabelled": "idle", "data": {"name": "folder", "path": "data"}, "methods": [
         {"name": "fedavg", "rounds": 30}
     ]})  # fmt: skip
-    check_equal(tmp_path / "runs" / "fraud", study)
+    check_equal(tmp_path / "runs" / "fraud", study, "masks")
     said = {(row["verb"], row["action"]) for row in rows_of(tmp_path / "runs" / "fraud", "set-up")}
     assert said == {("ask", "introduce"), ("ask", "encode")}
     assert (tmp_path / "runs" / "fraud" / "report.html").exists()

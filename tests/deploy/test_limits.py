@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.deploy.federated_studies import study_of
+from tests.federation.by_hand import at_folders
 
 from isthmus.data.folder.limits import Limits
+from isthmus.data.folder.settings import PartyFile
 from isthmus.deploy.limits import limit_problems
 from isthmus.deploy.setup import SET_UP, SetUpHandler
 
@@ -35,3 +40,14 @@ def test_unknown_name_is_a_problem_of_party_toml(limits: dict[str, Any], text: s
 @pytest.mark.parametrize("action", SET_UP)
 def test_party_answers_every_action_of_the_set_up(action: str) -> None:
     assert callable(getattr(SetUpHandler, f"_{action}"))
+
+
+def test_a_new_party_folder_proposes_a_standing_approval_that_can_be_used(tmp_path: Path) -> None:
+    at_folders(study_of("fedavg"), tmp_path)
+    path = tmp_path / "party-0" / "party.toml"
+    assert not PartyFile.read(tomllib.loads(path.read_text()), "party.toml").limits.standing
+    lines = [line.removeprefix("# ") for line in path.read_text().splitlines()]
+    lines = [line for line in lines if not line.startswith(("In a federation", "Remove the comment"))]
+    limits = PartyFile.read(tomllib.loads("\n".join(lines)), "party.toml").limits
+    assert limits.standing
+    assert limits.totals == ["masks"]

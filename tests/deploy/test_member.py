@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.deploy.federated_studies import federated, in_one_process, study_of, with_limits
+from tests.deploy.federated_studies import federated, in_one_process, study_of, with_groups_of_one, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
 from isthmus.deploy.coordinator import coordinate
@@ -24,6 +25,8 @@ from isthmus.study.results import Results
 @pytest.mark.parametrize("name", ["fedavg", "local", "fedper", "ditto", "two-groups", "fedcog-gcn"])
 def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name), tmp_path / "data")
+    if name == "two-groups":
+        with_groups_of_one(tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]
     for party in ("party-0", "party-1", "party-2"):
         (file,) = (tmp_path / "parties" / party / "weights").glob("*-0.safetensors")
@@ -65,13 +68,11 @@ def test_states_are_gone_when_a_run_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        ('methods = ["fedprox"]', "refused: method 'fedavg' is not among limits.methods (fedprox)"),
         ('actions = ["introduce", "encode", "evaluate"]', "refused: action 'train' is not among limits.actions"),
         ('verbs = ["ask"]', "refused: 'total' is not among limits.verbs (ask)"),
-        ("epsilon = 1.0", "refused: method 'fedavg' adds no noise, but limits.epsilon demands it"),
     ],
 )
-def test_a_party_refuses_what_its_limits_do_not_allow(limits: str, why: str, tmp_path: Path) -> None:
+def test_a_party_refuses_calls_that_its_limits_do_not_allow(limits: str, why: str, tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     with (tmp_path / "data" / "party-1" / "party.toml").open("a") as file:
         file.write(f"\n[limits]\n{limits}\n")
@@ -103,16 +104,48 @@ def test_a_study_over_parties_of_other_kits_does_not_start(tmp_path: Path) -> No
         coordinate(study, ByHand(some), "s", tmp_path / "server")
 
 
-def test_what_a_method_spends_is_known_before_it_runs(tmp_path: Path) -> None:
-    more: dict[str, Any] = {"methods": [{"name": "fgcl", "epsilons": [1.0, 0.5]}], "protect": {}}
-    study = at_folders(study_of("fgcl", **more), tmp_path / "data")
-    for party, epsilon in (("party-0", 1.5), ("party-1", 1.4)):
-        with (tmp_path / "data" / party / "party.toml").open("a") as file:
-            file.write(f"\n[limits]\nepsilon = {epsilon}\n")
-    run = federated(study, tmp_path).runs[0]
-    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
-    assert set(notes) == {"party-1"}
-    assert "spends epsilon 1.5, limits.epsilon is 1.4" in notes["party-1"]
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ('methods = ["fedprox"]', "refused: method 'fedavg' is not among limits.methods (fedprox)"),
+        ("epsilon = 1.0", "refused: method 'fedavg' adds no noise, but limits.epsilon demands it"),
+        ("rounds = 2", "refused: method 'fedavg' has 3 rounds, limits.rounds is 2"),
+        ("epochs = 4", "refused: method 'fedavg' has 5 epochs, limits.epochs is 4"),
+        ("evaluations = 2", "refused: method 'fedavg' has 3 evaluations, limits.evaluations is 2"),
+        ("runs = 1", "refused: the study has 2 runs, limits.runs is 1"),
+    ],
+)
+def test_a_study_beyond_the_limits_is_refused_before_anything_is_answered(
+    limits: str, why: str, tmp_path: Path
+) -> None:
+    """Although it was approved: limits hold for every study."""
+    study = at_folders(study_of("fedavg", seeds=[0, 1]), tmp_path / "data")
+    with_limits(tmp_path / "data", limits)
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties", study))
+    with pytest.raises(IsthmusError, match=f"missing: party-1 \\({re.escape(why)}"):
+        coordinate(study, post, "s", tmp_path / "server")
+    assert {message["do"] for _, message in post.sent} <= {"begin", "meet"}
+
+
+def test_evaluations_are_sums_unless_a_party_allows_more(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", training={"rounds": 2, "evaluate_by": "ask"}), tmp_path / "data")
+    why = "method 'fedavg' evaluates by 'ask', limits.evaluate_by accepts total"
+    with pytest.raises(IsthmusError, match=why):
+        federated(study, tmp_path)
+    for party in sorted((tmp_path / "data").iterdir()):
+        with (party / "party.toml").open("a") as file:
+            file.write('\n[limits]\nevaluate_by = ["ask"]\n')
+    assert federated(study, tmp_path).runs[0].over_parties
+
+
+def test_what_a_study_spends_is_known_before_it_runs(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"methods": [{"name": "fgcl", "epsilons": [1.0, 0.5]}], "protect": {"noise": "own"}}
+    study = at_folders(study_of("fgcl", seeds=[0, 1], **more), tmp_path / "data")
+    with_limits(tmp_path / "data", "epsilon = 2.9")
+    with pytest.raises(IsthmusError, match=r"spends epsilon 3 in 2 runs, limits.epsilon is 2\.9"):
+        federated(study, tmp_path)
+    once = study.model_copy(update={"seeds": [0]})
+    assert federated(once, tmp_path).runs[0].rounds == 3
 
 
 def test_a_folder_of_another_party_is_refused(tmp_path: Path) -> None:
@@ -134,7 +167,7 @@ def test_noise_is_drawn_from_what_the_server_does_not_know(tmp_path: Path) -> No
     views: dict[str, torch.Tensor] = {}
     for noise, name in (("own", "s"), ("own", "t"), ("study", "u")):
         study = at_folders(study_of("fgcl", protect={"noise": noise}), tmp_path / name / "data")
-        members = members_of(tmp_path / name / "data", tmp_path / name / "parties")
+        members = members_of(tmp_path / name / "data", tmp_path / name / "parties", study)
         coordinate(study, ByHand(members), name, tmp_path / name / "server")
         views[name] = noisy(members["party-0"])
     assert torch.equal(views["s"], views["t"])  # the same study spends nothing twice
@@ -144,10 +177,8 @@ def test_noise_is_drawn_from_what_the_server_does_not_know(tmp_path: Path) -> No
 def test_a_party_that_limits_epsilon_wants_noise_of_its_own(tmp_path: Path) -> None:
     study = at_folders(study_of("fgcl"), tmp_path / "data")
     with_limits(tmp_path / "data", "epsilon = 100.0")
-    run = federated(study, tmp_path).runs[0]
-    notes = {row["party"]: row["note"] for row in run.ledger.rows() if row["note"]}
-    assert set(notes) == {"party-1"}
-    assert "refused: limits.epsilon demands noise of the party's own" in notes["party-1"]
+    with pytest.raises(IsthmusError, match=r"refused: limits\.epsilon demands noise of the party's own"):
+        federated(study, tmp_path)
 
 
 def test_a_party_may_ask_for_protected_totals(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.federation.at_parties import Post, transport_of
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 from tests.federation.scripted import NAMES, number, site_of
 
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import ActionHandler, Message, RemoteTransport, norm_problem
@@ -41,14 +42,14 @@ def test_a_party_that_is_cut_off_is_named_and_comes_back(tmp_path: Path) -> None
 def test_a_party_that_was_started_anew_goes_on_from_its_state(tmp_path: Path) -> None:
     study = at_folders(study_of("local", rounds=4), tmp_path / "data")
     folder = tmp_path / "data"
-    members = members_of(folder, tmp_path / "parties")
+    members = members_of(folder, tmp_path / "parties", study)
     began = [0]
 
     def killed_once(to: str, message: Message) -> Message | str | None:
         if to == "party-1" and message.get("action") == "train":
             began[0] += 1
             if began[0] == 3:
-                post.members["party-1"] = members_of(folder, tmp_path / "parties")["party-1"]
+                post.members["party-1"] = members_of(folder, tmp_path / "parties", study)["party-1"]
         return None
 
     post = ByHand(members, killed_once)
@@ -103,7 +104,7 @@ def test_a_part_that_does_not_fit_the_others_is_left_out(tmp_path: Path) -> None
     def other_form(reply: Message) -> None:
         reply["answers"] = [wire.encode({"weights": {"w": torch.ones(3)}, "more": torch.ones(2)})]
 
-    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties", study))
     post.meddle = changed_at("party-1", 2, other_form)(post)
     run = coordinate(study, post, "s", tmp_path / "server").runs[0]
     notes = {(row["party"], row["round"]): row["note"] for row in run.ledger.rows() if row["note"]}
@@ -116,7 +117,7 @@ def test_a_party_that_lost_its_state_is_not_believed(tmp_path: Path) -> None:
     def forgetful(reply: Message) -> None:
         reply["answered"] -= 1
 
-    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties", study))
     post.meddle = changed_at("party-1", 2, forgetful)(post)
     run = coordinate(study, post, "s", tmp_path / "server").runs[0]
     first = next(row for row in run.ledger.rows() if row["note"])
@@ -128,7 +129,7 @@ def test_what_was_delivered_meanwhile_comes_to_who_was_cut_off(tmp_path: Path) -
     members = members_of_banks(tmp_path)
     cut = {"party-1"}
     post = ByHand(members, lambda to, message: "cut off" if to in cut else None)
-    transport = RemoteTransport(post, {"do": "begin", "run": "r", "stage": "set-up"})
+    transport = RemoteTransport(post, {"do": "begin", "run": "r", **SET_UP}, protect=BANKS.protect)
     assert set(transport.absent) == {"party-1"}
     transport.send(
         Command("deliver", transport.parties, "sum_up", payload={p: {"sum": torch.ones(1)} for p in members})
@@ -142,9 +143,13 @@ def test_what_was_delivered_meanwhile_comes_to_who_was_cut_off(tmp_path: Path) -
     ]
 
 
+BANKS = study_of("fedavg")
+SET_UP = {"stage": "set-up", "study": Proposal(BANKS, ("party-0", "party-1", "party-2")).text}
+
+
 def members_of_banks(base: Path) -> dict[str, Member]:
-    at_folders(study_of("fedavg"), base / "data")
-    return members_of(base / "data", base / "parties")
+    at_folders(BANKS, base / "data")
+    return members_of(base / "data", base / "parties", BANKS)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,7 @@ def members_of_banks(base: Path) -> dict[str, Member]:
 )
 def test_a_message_that_is_none_is_refused(message: Message, why: str, tmp_path: Path) -> None:
     member = members_of_banks(tmp_path)["party-0"]
-    begin = {"run": "r", "stage": "set-up", "protect": Protect().model_dump_json(), "norm": 1000.0,
+    begin = {"run": "r", **SET_UP, "protect": BANKS.protect.model_dump_json(), "norm": 1000.0,
              "parties": ["party-0", "party-1", "party-2"]}  # fmt: skip
     member.handle({"do": "begin", **begin})
     assert why in member.handle({**begin, **message})["wrong"]
@@ -171,7 +176,7 @@ def test_a_message_that_is_none_is_refused(message: Message, why: str, tmp_path:
 def test_messages_to_others_leave_by_exchange_alone(tmp_path: Path) -> None:
     """A coordinator that says `total` does not get at what `limits.verbs` forbids."""
     study = at_folders(study_of("fedcog"), tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
 
     def lying(to: str, message: Message) -> Message | str | None:
         return members[to].handle({**message, "verb": "total"}) if message.get("verb") == "exchange" else None
@@ -189,9 +194,11 @@ def test_a_party_at_work_says_so(tmp_path: Path) -> None:
 
 def test_who_refuses_to_begin_is_not_asked_again(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
-    with (tmp_path / "data" / "party-1" / "party.toml").open("a") as file:
-        file.write("\n[limits]\nmethods = []\n")
-    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"))
+
+    def refusing(to: str, message: Message) -> Message | None:
+        return {"wrong": "no", "begun": False} if to == "party-1" and message.get("stage") == "run" else None
+
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties", study), refusing)
     coordinate(study, post, "s", tmp_path / "server")
     assert [message["do"] for to, message in post.sent if to == "party-1"].count("begin") == 2  # set-up, and the run
 
@@ -221,7 +228,7 @@ def test_a_party_whose_answer_is_far_too_large_is_named_and_the_run_goes_on(tota
     """In the open the server finds out; under masks the party checks itself before it closes its part."""
     study = study_of("fedavg", protect={"total": total}, training={"rounds": 3, "quorum": 0.5})
     study = at_folders(study, tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     enlarging(members["party-1"], 1e4)
     run = coordinate(study, ByHand(members), "s", tmp_path / "server").runs[0]
     failed = {(row["action"], row["party"], row["note"]) for row in run.ledger.rows() if row["status"] == "failed"}
@@ -234,12 +241,14 @@ def test_without_its_own_check_a_far_too_large_part_is_found_by_halves(tmp_path:
     study = study_of("fedavg", protect={"total": "masks"}, training={"rounds": 3, "quorum": 0.5})
     plan = study.model_copy(update={"data": {"name": "banks", "nodes": 400}})
     study = at_folders(plan, tmp_path / "data", parties=8)
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     enlarging(members["party-5"], 1e4)
     begun = members["party-5"]._begin_run
 
     def careless(message: Message) -> Message:
-        return begun({**message, "norm": 1e30})
+        reply = begun(message)
+        members["party-5"].norm = 1e30
+        return reply
 
     members["party-5"]._begin_run = careless  # type: ignore[method-assign]
     run = coordinate(study, ByHand(members), "s", tmp_path / "server").runs[0]
@@ -269,7 +278,7 @@ def test_an_envelope_that_is_not_as_it_was_sent_is_refused(how: str, tmp_path: P
             message["mail"] = {sender: data[:-1] + bytes([data[-1] ^ 1]) for sender, data in mail.items()}
         return None
 
-    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), meddle)
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties", study), meddle)
     with suppress(IsthmusError):  # all must take part in propagation
         coordinate(study, post, "s", tmp_path / "server")
     assert "party 'party-1': refused: an envelope from" in caplog.text
@@ -287,7 +296,7 @@ def test_the_server_sees_of_messages_no_more_than_their_size(tmp_path: Path) -> 
                     found.extend(each["sealed"] for each in letters.values())
             return replies
 
-    coordinate(study, Nosy(members_of(tmp_path / "data", tmp_path / "parties")), "s", tmp_path / "server")
+    coordinate(study, Nosy(members_of(tmp_path / "data", tmp_path / "parties", study)), "s", tmp_path / "server")
     assert found
     for envelope in found:
         with pytest.raises(IsthmusError, match="no payload"):
@@ -309,32 +318,34 @@ def test_a_party_does_not_answer_in_the_open_what_is_to_be_protected(change: Any
             return post.members[to].handle(change(message))
         return None
 
-    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), meddle)
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties", study), meddle)
     with pytest.raises(TooFewAnswers, match=why):
         coordinate(study, post, "s", tmp_path / "server")
 
 
 def test_a_party_without_a_key_to_seal_with_says_so(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     members["party-2"].ring = None
     with pytest.raises(IsthmusError, match="'party-2' has no key to seal with"):
         coordinate(study, ByHand(members), "s", tmp_path / "server")
-    open_study = study.model_copy(update={"protect": Protect(exchange="none")})
+    open_study = study.model_copy(update={"protect": Protect(total={"name": "none"}, exchange="none")})
+    for member in members.values():
+        member.approvals.approve(Proposal(open_study, tuple(members)))
     assert coordinate(open_study, ByHand(members), "t", tmp_path / "server").runs[0].rounds == 3
 
 
 def test_a_party_that_starts_anew_is_in_masked_sums_again(tmp_path: Path) -> None:
     study = study_of("fedcog", training={"rounds": 6, "quorum": 0.5}, protect={"total": "masks"})
     study = at_folders(study, tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     trained = [0]
 
     def killed_once(to: str, message: Message) -> Message | str | None:
         if to == "party-1" and message.get("action") == "train":
             trained[0] += 1
             if trained[0] == 3:
-                post.members["party-1"] = members_of(tmp_path / "data", tmp_path / "parties")["party-1"]
+                post.members["party-1"] = members_of(tmp_path / "data", tmp_path / "parties", study)["party-1"]
         return None
 
     post = ByHand(members, killed_once)
@@ -346,7 +357,7 @@ def test_a_party_that_starts_anew_is_in_masked_sums_again(tmp_path: Path) -> Non
 
 def test_of_a_full_disk_the_server_learns_that_and_not_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
 
     def full(*told: Any, **more: Any) -> None:
         error = OSError(28, "No space left on device")

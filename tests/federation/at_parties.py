@@ -98,4 +98,10 @@ def transport_of(
         for party in parties
     }
     post = Post(sides)
-    return RemoteTransport(post, {"do": "begin", "run": "r"}, protect=protect, rules=rules, **options), post
+    return RemoteTransport(
+        post,
+        {"do": "begin", "run": "r"},
+        protect=protect or Protect.read({"total": "none"}, "protect"),
+        rules=rules,
+        **options,
+    ), post

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from isthmus.data.folder.writing import write_parties
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import InProcessPost, Message, PartySide
 from isthmus.protect.sealing import Keyring, generate_keyrings
@@ -44,11 +45,15 @@ def at_folders(study: Study, folder: Path, parties: int = 3) -> Study:
     return Study.of({**plan.resolved(), **more, "parties": None, "data": data, "partition": {}})
 
 
-def members_of(folder: Path, state: Path) -> dict[str, Member]:
-    """The parties of some folders, each with a place of its own for what it keeps."""
+def members_of(folder: Path, state: Path, *approved: Study) -> dict[str, Member]:
+    """The parties of some folders, each with a place of its own for what it keeps, and studies that it has approved."""
     names = tuple(sorted(each.name for each in folder.iterdir() if each.is_dir()))
     rings = rings_of(names)
-    return {name: Member(folder / name, state / name, name, ring=rings[name]) for name in names}
+    members = {name: Member(folder / name, state / name, name, ring=rings[name]) for name in names}
+    for study in approved:
+        for member in members.values():
+            member.approvals.approve(Proposal(study, names))
+    return members
 
 
 @lru_cache(maxsize=32)

@@ -165,14 +165,51 @@ def stop(kit: AdminKit) -> None:
 
 
 @app.command()
-def preview(study: StudyFile, as_json: Json = False) -> None:
+def approve(
+    kit: Annotated[Path, typer.Argument(help="The party's kit.")],
+    study: Annotated[
+        str | None, typer.Argument(help="The study: its TOML file, or the hash of one that waits here.")
+    ] = None,
+) -> None:
+    """Approve a study at a party: show what it does and answer it from then on; without a study, list what waits."""
+    from isthmus.deploy.approval import Approvals, Proposal, describe_proposal
+    from isthmus.deploy.flare import Kit
+
+    contents = Kit.read(kit, "party")
+    approvals = Approvals(contents.studies, str(kit))
+    if study is None:
+        for proposal in (waiting := approvals.waiting()):
+            typer.echo("\n".join(describe_proposal(proposal)))
+            typer.echo(f"to approve it: isthmus federation approve {kit} {proposal.hash}\n")
+        if not waiting:
+            typer.echo("no study waits for an approval")
+        return
+    file = Path(study)
+    known = file.suffix != ".toml" and not file.exists()
+    proposal = approvals.find(study) if known else Proposal(_study(file), contents.parties)
+    for line in describe_proposal(proposal):
+        typer.echo(line)
+    count = approvals.approve(proposal)
+    typer.echo(f"approved by {contents.name}{'' if count == 1 else f', {count} times by now'}")
+
+
+@app.command()
+def preview(
+    study: StudyFile,
+    parties: Annotated[str, typer.Option(help="Names of the parties, separated by commas, as in their kits.")] = "",
+    as_json: Json = False,
+) -> None:
     """Show what each party will disclose, to whom, how often and how many bytes, from a dry run on this machine."""
     from dataclasses import asdict
 
-    from isthmus.deploy.preview import disclosure_tables
+    from isthmus.deploy.approval import Proposal
+    from isthmus.deploy.preview import disclosure_tables, for_parties, stand_ins
     from isthmus.deploy.preview import preview as previewed
 
     whole = _study(study)
+    named = tuple(each.strip() for each in parties.split(",")) if parties else ()
+    if named:
+        whole = for_parties(whole, len(named))
     found = previewed(whole)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found]))
@@ -182,12 +219,15 @@ def preview(study: StudyFile, as_json: Json = False) -> None:
         screen.print(shown, soft_wrap=True)
     if any(each.protection == "ckks" for each in found):
         screen.print("ckks hides parts from a server that follows the protocol, not from another one; masks do.")
-    parties = max(each.parties for each in found)
+    number = max(each.parties for each in found)
     screen.print(
-        f"Sizes are those of '{whole.data_set().name}' with {parties} parties in place of the federation's data; "
+        f"Sizes are those of '{whole.data_set().name}' with {number} parties in place of the federation's data; "
         "names with [n] are arrays whose length depends on a party's data.",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
+    proposal = Proposal(whole, named or stand_ins(whole))
+    others = "" if named else " (for others, name them with --parties)"
+    typer.echo(f"Study {proposal.hash} with the parties {', '.join(proposal.parties)}{others}")
 
 
 def _quiet() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isthmus.data.datasets.folder import PartyFolders
+from isthmus.deploy.approval import Proposal, split_shares
 from isthmus.deploy.reconciling import reconcile
 from isthmus.deploy.remote import Message, Post, RemoteTransport
 from isthmus.deploy.setup import Agreement, agree, totals_to_payload
@@ -21,7 +20,6 @@ from isthmus.study.loop import Run, RunResult
 from isthmus.study.models import describe_model
 from isthmus.study.run import Watcher, run_methods
 from isthmus.study.setup import check_task, module_of
-from isthmus.tasks.base import Task
 
 
 @dataclass
@@ -41,7 +39,7 @@ def check_federation(study: Study) -> None:
     for method in study.method_list():
         if method.role == "pooled":
             raise IsthmusError(f"method '{method.name}' needs all data in one place: leave it out of a federation")
-    _shares(study)
+    split_shares(study)
 
 
 def coordinate(
@@ -56,7 +54,8 @@ def coordinate(
     """
     check_federation(study)
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
-    transport = RemoteTransport(post, {"do": "begin", "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
+    begin: Message = {"do": "begin", "study": Proposal(study, tuple(post.sites)).text}
+    transport = RemoteTransport(post, {**begin, "run": f"{name}/set-up", "stage": "set-up"}, **fixed)
     if transport.absent:
         raise IsthmusError(f"the set-up needs all parties, and these are missing: {format_missing(transport.absent)}")
     federation = Federation(transport)
@@ -66,7 +65,7 @@ def coordinate(
     runs: list[RunResult] = []
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
-        plan = build_plan(study, method, task, agreement, f"{name}/{method.name}-{seed}", seed)
+        plan = begin_run(begin, method, seed, agreement, f"{name}/{method.name}-{seed}")
         try:
             transport = RemoteTransport(post, plan, **fixed)
             module = module_of(study.encoder(), agreement.features, task, seed)
@@ -91,23 +90,8 @@ def coordinate(
     return Outcome(runs, federation.ledger)
 
 
-def build_plan(study: Study, method: Method, task: Task, agreement: Agreement, run: str, seed: int) -> Message:
-    """Return what a party must know about a run: everything but its own data."""
-    shares = _shares(study)
-    plan = {
-        "method": {"name": method.name, **method.model_dump()},
-        "task": {"name": task.name, **task.model_dump()},
-        "model": {"encoder": study.encoder().name, **study.encoder().model_dump()},
-        "seed": seed,
-        "split": {"seed": seed if study.data_seed is None else study.data_seed, **shares},
-        "unlabelled": study.unlabelled,
-    }
+def begin_run(begin: Message, method: Method, seed: int, agreement: Agreement, run: str) -> Message:
+    """Return the message that begins a run: the study, which run of it, and what the set-up agreed on."""
     totals = wire.encode(totals_to_payload(agreement.totals))
-    return {"do": "begin", "run": run, "stage": "run", "plan": json.dumps(plan), "totals": totals}
-
-
-def _shares(study: Study) -> dict[str, float]:
-    """Return the training and validation shares of labelled items, for parties whose files have no split."""
-    data = study.data_set()
-    given = data if isinstance(data, PartyFolders) else PartyFolders(path="")
-    return {"train": given.train, "val": given.val}
+    which = {"run": run, "stage": "run", "method": method.name, "seed": seed}
+    return {**begin, **which, "kind": agreement.kind, "totals": totals}

@@ -63,7 +63,7 @@ from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.forks import Forks
 from isthmus.deploy.launch import JobState
 from isthmus.deploy.logs import ENGINE_LOG, log_config
-from isthmus.deploy.member import Member
+from isthmus.deploy.member import APPROVALS, Member
 from isthmus.deploy.remote import Message, Post
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
@@ -165,6 +165,15 @@ class Kit:
         if kit.role != role:
             raise IsthmusError(f"{folder} is the kit of the federation's {kit.role}: give the kit of its {role}")
         return kit
+
+    @property
+    def state(self) -> Path:
+        """Where a party keeps what a restart needs, its models, and the studies that it approved."""
+        return self.folder / "state"
+
+    @property
+    def studies(self) -> Path:
+        return self.state / APPROVALS
 
     def ring(self) -> Keyring:
         """Return the party's own key and the public keys of all parties."""
@@ -294,7 +303,7 @@ def take_part(folder: Path, data: Path, key: Path | None = None, *, ready: Calla
     shared = None if key is None else read_key(key)
     # two processes with one kit would keep pushing each other out of the federation
     with store.lock(kit.folder / LOCK, str(kit.folder)):
-        member = Member(data, kit.folder / "state", kit.name, shared, kit.ring())  # checks the folder
+        member = Member(data, kit.state, kit.name, shared, kit.ring())  # checks the folder
         member.ledger.load()
         if member.limits.min_contributors > len(kit.parties):
             raise IsthmusError(
@@ -613,7 +622,7 @@ class PartyJob:
         kit = Kit.read(Path(collab.fl_ctx.get_workspace().get_root_dir()), "party")
         paths = store.read_json(kit.folder / DATA, within=kit.folder)
         key = None if paths["key"] is None else read_key(Path(paths["key"]))
-        return Member(Path(paths["data"]), kit.folder / "state", kit.name, key, kit.ring())
+        return Member(Path(paths["data"]), kit.state, kit.name, key, kit.ring())
 
 
 # ---- the administrator

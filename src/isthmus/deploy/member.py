@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,25 +12,30 @@ from isthmus import store
 from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
+from isthmus.data.folder.settings import FILE
+from isthmus.deploy.approval import DIGITS, Approvals, Proposal, split_shares
 from isthmus.deploy.limits import limit_problems
-from isthmus.deploy.party_ledger import FILE, Index, PartyLedger
+from isthmus.deploy.party_ledger import FILE as LEDGER
+from isthmus.deploy.party_ledger import Index, PartyLedger
 from isthmus.deploy.remote import ActionHandler, Message, PartySide
 from isthmus.deploy.run_record import RunRecord
-from isthmus.deploy.setup import SetUpHandler, build_encoding, totals_from_payload
+from isthmus.deploy.setup import Agreement, SetUpHandler, build_encoding, totals_from_payload
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
-from isthmus.nn.encoders import Encoder
+from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
 from isthmus.study.setup import check_task, extended, module_of
-from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:
     from isthmus.protect.sealing import Keyring
 
 log = logging.getLogger(__name__)
+
+APPROVALS = "studies"
+"""The folder in a party's state with the studies that it knows."""
 
 
 class Member(PartySide):
@@ -50,11 +54,14 @@ class Member(PartySide):
     ) -> None:
         super().__init__(name, ring)
         self.folder, self.state, self.key = folder, state, key
-        self.digest = ""
+        self.approvals = Approvals(state / APPROVALS, str(state.parent))
+        self.digest = self.call = self.stage = ""
+        self.planned: Mapping[str, int] = {}
+        self.times = 0
         self.site: Site | None = None
         self.description: Mapping[str, Any] = {}
         self.index = Index()
-        self.ledger = PartyLedger(state / FILE, self.index.add)
+        self.ledger = PartyLedger(state / LEDGER, self.index.add)
         self.contents = self._read()
         self._data: tuple[list[Any], str] = [], ""
 
@@ -81,30 +88,52 @@ class Member(PartySide):
         return self.limits.min_contributors
 
     def check_call(self, message: Message) -> None:
-        self.limits.permit_call(str(message["verb"]), str(message["action"]), int(message["under"]))
+        """Refuse what the limits do not allow, and what is more than the study plans."""
+        action, verb = str(message["action"]), str(message["verb"])
+        self.limits.permit_call(verb, action, int(message["under"]))
+        assert self.handler is not None
+        self.handler.binding(action)  # refuses an unknown one
+        call = hashlib.sha256(self.call.encode())
+        for part in (action, verb, str(message.get("to")), str(message["under"])):
+            call.update(f"{part} ".encode())
+        request = message.get("request", b"")
+        call.update(request if isinstance(request, bytes) else b"".join(request.values()))
+        digest = call.hexdigest()[:DIGITS]
+        self.tally.count(digest, f"'{action}' in {self.stage}", self.planned.get(action, 0), self.times)
+        self.call = digest
 
     def begin(self, plan: Message) -> ActionHandler:
-        self.limits.permit_protection(self.protect.protection().name)
         if plan["stage"] == "set-up":
-            return self._set_up()
+            self._refresh()
+        proposal = Proposal.read(str(plan["study"]))
+        study = proposal.study
+        if str(plan["study"]) != proposal.text or set(plan["parties"]) != set(proposal.parties):
+            raise IsthmusError("refused: the server begins another study than it sent, or over other parties")
+        self._check_plan(proposal)
+        known = proposal.parties if self.ring is None else tuple(self.ring.public_keys)
+        self.times = self.approvals.permit(proposal, self.limits, known)
+        self.tally = self.approvals.tally(proposal)
+        if plan["stage"] == "set-up":
+            handler = SetUpHandler(self.contents, self.key)
+            self._plan("the set-up", handler.calls(), plan)
+            return handler
         if plan["stage"] != "run":
             raise IsthmusError(f"unknown stage '{plan['stage']}': use one version of isthmus at server and parties")
-        settings = json.loads(plan["plan"])
-        seed = settings["seed"]
-        method, task = _named(Method, settings["method"], "name"), _named(Task, settings["task"], "name")
-        self.limits.permit_method(method, self.protect.noise)
+        method, seed = self._run_of(study, str(plan["method"]), plan["seed"])
         if self.record is not None:
             self.record.epsilon = method.most_spent()
-        check_task(method, task)
         totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.columns))
+        task = Agreement.of_party(self.contents, str(plan["kind"]), totals).task(study.named_task())
+        check_task(method, task)
         encoding = build_encoding(self.contents, totals)
-        party = build_party(self.contents, encoding, key=self.key, **settings["split"])
+        party = build_party(self.contents, encoding, key=self.key, seed=study.draw_of(seed), **split_shares(study))
         (party,) = task.set_masks([party])
-        if settings["unlabelled"] == "error" and not bool(party.training_mask.any()):
+        if study.unlabelled == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
-        self.digest = hashlib.sha256(plan["plan"].encode() + plan["totals"]).hexdigest()[:16]
-        encoder, own = _named(Encoder, settings["model"], "encoder"), self.contents.settings
+        encoder, own = study.encoder(), self.contents.settings
         module = extended(method, module_of(encoder, party.features, task, seed), seed)
+        self._plan(f"method {method.name}, seed {seed}", method.calls(module), plan)
+        self.digest = self.call[:16]
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         self.description = describe_model(method, encoder, task, seed, party.features, labels, columns)
@@ -128,22 +157,52 @@ class Member(PartySide):
             self._data = stats, found.hexdigest()
         return self._data[1]
 
+    def _check_plan(self, proposal: Proposal) -> None:
+        """Refuse a study beyond the limits, without this party, or begun in another way than it says."""
+        study = proposal.study
+        if self.name not in proposal.parties:
+            raise IsthmusError(f"refused: party '{self.name}' is not among the study's ({', '.join(proposal.parties)})")
+        same = Proposal(study.model_copy(update={"protect": self.protect}), proposal.parties)
+        if same.text != proposal.text or self.norm != study.federation.norm:
+            raise IsthmusError("refused: the server begins with other [protect] or [federation] than the study has")
+        self.limits.permit_protection(self.protect.protection().name)
+        methods, seeds = study.method_list(), len(study.seeds)
+        self.limits.permit_runs(len(methods) * seeds)
+        for method in methods:
+            self.limits.permit_method(method, self.protect.noise, seeds)
+
+    @staticmethod
+    def _run_of(study: Study, name: str, seed: Any) -> tuple[Method, int]:
+        """Return the method and the seed of a run, which must be one of the study's."""
+        method = next((each for each in study.method_list() if each.name == name), None)
+        if method is None or seed not in study.seeds or type(seed) is not int:
+            raise IsthmusError(f"refused: the study has no run of method '{name}' with seed {seed}")
+        return method, seed
+
+    def _plan(self, stage: str, planned: Mapping[str, int], plan: Message) -> None:
+        """Set what may be called from here on; the same begin leads to the same digests of calls."""
+        self.stage, self.planned = stage, planned
+        said = [str(plan.get(key)) for key in ("study", "stage", "method", "seed", "kind")]
+        begun = hashlib.sha256("\n".join([*said, *_state_of(self.folder)]).encode())
+        begun.update(plan.get("totals", b""))
+        self.call = begun.hexdigest()[:DIGITS]
+
     def _noise_seed(self, seed: int) -> int:
         """Return the seed of noise, which is equal if the study runs again: equal noise spends no further budget."""
         if self.protect.noise == "study" or self.ring is None:
             return seed
         return seed_of(seed, "noise", self.ring.private_key.hex())
 
-    def _set_up(self) -> SetUpHandler:
+    def _refresh(self) -> None:
+        """Read the folder again: a study begins with its present content and limits."""
         try:
             self.contents = self._read()
         except IsthmusError as error:  # its text names the folder, which the server must not learn
             log.error("party '%s': %s", self.name, error)
             raise IsthmusError("its folder has a problem (read the log at the party)") from error
-        return SetUpHandler(self.contents, self.key)
 
     def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
-        store.save(self._file(run, mark), saved, private=True)
+        store.save(self._file(run, mark), {**saved, "call": self.call}, private=True)
         others = sorted(self._files(run), key=lambda file: file.stat().st_mtime_ns)
         for file in others[:-2]:  # the server may have missed the last one
             file.unlink(missing_ok=True)
@@ -152,7 +211,8 @@ class Member(PartySide):
         path = self._file(run, mark)
         if not path.exists():
             raise IsthmusError(f"party '{self.name}' has no such saved state: start the study again with --force")
-        found: Mapping[str, Any] = store.load(path)
+        found = dict(store.load(path))
+        self.call = str(found.pop("call"))
         return found
 
     def write_model(self, run: str, weights: wire.Payload) -> None:
@@ -176,6 +236,7 @@ def _file_name(run: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run)
 
 
-def _named(kind: Any, table: Mapping[str, Any], key: str) -> Any:
-    found = kind.named(str(table[key]))
-    return found.read({name: value for name, value in table.items() if name != key}, f"{found.kind} '{found.name}'")
+def _state_of(folder: Path) -> list[str]:
+    """Names, sizes and times of a party folder's files: what a party answers from."""
+    found = [(file.name, file.stat()) for file in sorted(folder.iterdir()) if file.name != FILE]
+    return [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in found]

@@ -17,9 +17,11 @@ from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.loading import find_folders
 from isthmus.data.folder.settings import FILE, PartyFile
 from isthmus.data.folder.writing import write_parties
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import InProcessPost
+from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Ledger
 from isthmus.methods.base import Method
 from isthmus.report.wording import format_bytes
@@ -81,11 +83,30 @@ def preview(study: Study) -> list[Disclosure]:
                 "training": {},
             }
         )
+        proposal = Proposal(dry, tuple(members))
+        for member in members.values():
+            member.approvals.approve(proposal)
         outcome = coordinate(dry, InProcessPost(members), "preview", Path(temporary) / "server")
     disclosures = list(_disclosures("set-up", outcome.ledger, None))
     for run, method in zip(outcome.runs, study.method_list(), strict=True):
         disclosures += _disclosures(method.name, run.ledger, method)
     return disclosures
+
+
+def for_parties(study: Study, count: int) -> Study:
+    """Return a study whose stand-in data have so many parties; party folders are as many as there are."""
+    if not isinstance(study.data_set(), PartyFolders):
+        return study.model_copy(update={"parties": count})
+    found = len(stand_ins(study))
+    if found != count:
+        raise IsthmusError(f"--parties names {count} parties, '{study.data['path']}' has {found} party folders")
+    return study
+
+
+def stand_ins(study: Study) -> tuple[str, ...]:
+    """Return the names of the parties whose data stand in for those of the federation's."""
+    with tempfile.TemporaryDirectory() as temporary:
+        return tuple(_folders(study, Path(temporary) / "data"))
 
 
 def _with_few_rounds(method: Method) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isthmus.deploy.approval import DIGITS
 from isthmus.deploy.party_ledger import Index, LedgerFault, PartyLedger, Totals
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -32,7 +33,7 @@ LONGEST = 500
 
 def study_digest(plan: Message) -> str:
     """The hash of the study that a run belongs to, as the message with which the run begins has it."""
-    return hashlib.sha256(str(plan.get("plan", "")).encode()).hexdigest()
+    return hashlib.sha256(str(plan.get("study", "")).encode()).hexdigest()[:DIGITS]
 
 
 class RunRecord(SumRecord):
@@ -166,9 +167,11 @@ def eyes_of(verb: str, to: str) -> str:
 def _method_of(plan: Message) -> tuple[str, str]:
     """The name of a plan's method, and the plan without what changes no answer."""
     try:
-        settings = json.loads(plan["plan"])
-        name = str(settings["method"]["name"])
-        settings["method"] = {key: value for key, value in settings["method"].items() if key not in BOOKKEEPING}
+        study, name = json.loads(plan["study"]), str(plan["method"])
+        (method,) = (each for each in study["methods"] if each["name"] == name)
+        settings = {key: study.get(key) for key in ("task", "model", "data_seed", "split", "unlabelled")}
+        settings["method"] = {key: value for key, value in method.items() if key not in BOOKKEEPING}
+        settings["seed"] = plan["seed"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the party will refuse to begin
         return "", ""
     totals = hashlib.sha256(bytes(plan.get("totals", b""))).hexdigest()

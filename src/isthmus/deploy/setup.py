@@ -31,6 +31,8 @@ SET_UP: dict[str, Verb] = {
     "introduce": "ask", "values": "ask", "first": "total", "second": "total", "encode": "ask",
 }  # fmt: skip
 """The actions of the set-up, and the verb that each answers."""
+COLUMN_STEPS = ("values",)
+"""Those that are called once for each column of their kind; the others are called once."""
 KINDS = ("classification", "multilabel", "regression")
 """Kinds of labels; if parties differ, the last of their kinds in this order holds for all."""
 
@@ -50,6 +52,14 @@ class Agreement:
     kind: str
     features: int
     totals: Sequence[Totals] = field(default=(), repr=False)
+
+    @classmethod
+    def of_party(cls, contents: Contents, kind: str, totals: Sequence[Totals]) -> Agreement:
+        """What was agreed on, as a party knows it from its own folder; the server adds only kind and sums."""
+        own = _label_kind(contents.y)
+        if kind not in KINDS[KINDS.index(own) :]:
+            raise IsthmusError(f"refused: the server says that labels are of kind '{kind}', here they are '{own}'")
+        return cls(contents.settings.common, kind, 0, totals)
 
     def task(self, named: Task | None) -> Task:
         """Return the named task, completed from the parties' labels, or the task that the labels ask for."""
@@ -122,6 +132,11 @@ class SetUpHandler:
         self.key = key
         self.columns = contents.settings.feature_columns()
         self.answered = [0]
+
+    def calls(self) -> dict[str, int]:
+        """How often the set-up calls each step, at most."""
+        keyed = sum(column.has_keyed_totals for column in self.columns.values())
+        return {step: keyed if step in COLUMN_STEPS else 1 for step in SET_UP}
 
     def binding(self, name: str) -> Binding:
         if name not in SET_UP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from isthmus.tasks.base import Task
 
 Weighting = Literal["train", "size", "even"]
 Role = Literal["federated", "pooled", "alone", "constant"]
+EVALUATING = ("evaluate", "lend")
+"""Actions of every party that are called to evaluate, not to train."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ class Method(Registered):
 
     def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
         """The party side for these parties; `where` are the site's seed and device."""
-        return self.AtParty(self, parties, task, module, **where)
+        return self.site_type()(self, parties, task, module, **where)
 
     def predictor(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
         """The site that predicts with a trained model, from the parties' graphs alone; no other party is asked."""
@@ -204,6 +207,19 @@ class Method(Registered):
     def left_out(self, parties: Sequence[Party]) -> Sequence[str]:
         """What of these parties' data it does not use, such as "leaves out 2 features"."""
         return ()
+
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        """How often a whole run with this model calls each action of `AtParty`, at most: a party answers no more.
+
+        Each once a round, and what evaluates as often as `every` says; a method that calls otherwise says so here.
+        """
+        rated = math.ceil(self.rounds / self.every)
+        actions = self.site_type().actions()
+        return {name: rated if name in EVALUATING else self.rounds for name in actions}
+
+    def site_type(self) -> type[Site]:
+        """The class of its party side."""
+        return self.AtParty
 
     @abstractmethod
     def models(self, state: State) -> Models:

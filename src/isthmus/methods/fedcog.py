@@ -91,6 +91,11 @@ class FedCog(Composed):
             yield state
         yield from super().server(federation, model, state)
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        hops, total = diffusion_of(module).hops, self.through == "totals"
+        sums = {"border": int(total), "propagate": 0 if total else hops, "propagate_total": hops if total else 0}
+        return {**super().calls(module), **sums, "settle": 1}
+
     class AtParty(Prepared):
         def __init__(
             self, method: FedCog, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any

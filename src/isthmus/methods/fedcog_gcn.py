@@ -108,6 +108,12 @@ class FedCogGcn(Method):
             start = {"weights": state.weights} if layer == 0 else {}
             federation.exchange("forth", {"layer": layer, "training": training, **start})
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        counts = super().calls(module)
+        layers = len(convolutions_of(module, self.name).convs)
+        passes = {"forth": layers * (self.rounds + counts["evaluate"]), "back": layers * self.rounds}
+        return {**counts, "count": 1, **passes}
+
     class AtParty(Coupled):
         method: FedCogGcn
 

@@ -152,6 +152,14 @@ class FedGC(Matching, Averaging):
     def bottleneck_of(self, features: int) -> Bottleneck:
         return Bottleneck(features, self.width or features)
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        taught = self.passes * self.teaching if self.self_training else 0
+        return {
+            **super().calls(module), "known": min(self.hops, 1), "sum_up": self.hops, "settle": self.hops,
+            "train": taught, "validate": taught, "label": self.passes if self.self_training else 0,
+            "width": int(self.bottleneck), "transform": int(self.bottleneck),
+        }  # fmt: skip
+
     class AtParty(NeighbourSums, Matching.AtParty, Learning):
         method: FedGC
 

@@ -64,6 +64,9 @@ class FedGcn(FedAvg):
             yield state
         yield from super().server(federation, model, state)
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        return {**super().calls(module), **dict.fromkeys(("known", "sum_up", "settle"), int(self.hops > 0))}
+
     class AtParty(NeighbourSums, FedAvg.AtParty):
         method: FedGcn
 

@@ -237,6 +237,9 @@ class FedGL(FedAvg):
         index, weight = torch.cat([index, edges], dim=1), torch.cat([own, self.beta * weight])
         return Data(x=graph.x, y=graph.y, edge_index=index, edge_weight=weight, num_nodes=nodes)
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        return {**super().calls(module), "known": 1, "learn": self.rounds - 1}
+
     class AtParty(Prepared, FedAvg.AtParty):
         method: FedGL
 

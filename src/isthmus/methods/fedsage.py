@@ -174,6 +174,15 @@ class FedSagePlus(FedSage):
             yield state
         yield from super().server(federation, model, state)
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        counts = {
+            "scale": 1,
+            "start": 1,
+            "mend": 1,
+            **dict.fromkeys(("show", "compare", "learn"), self.neighgen.rounds),
+        }
+        return {**super().calls(module), **counts}
+
     class AtParty(Prepared, FedAvg.AtParty):
         method: FedSagePlus
 

@@ -165,6 +165,9 @@ class FGCL(FedAvg):
             account.add(mechanism.cost, draws)
         return account
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        return {**super().calls(module), "protect": 1}
+
     class AtParty(Prepared, FedAvg.AtParty):
         method: FGCL
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from pydantic import Field
+from torch import nn
 
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
@@ -38,6 +39,9 @@ class Local(Method):
 
     def models(self, state: State) -> Models:
         return Models(personal=True)
+
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        return {**super().calls(module), "start": 1}
 
     class AtParty(Learning):
         method: Local

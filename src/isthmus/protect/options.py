@@ -80,8 +80,8 @@ class Protect(Options):
     Masks(bits=32, threshold=0.5)
     """
 
-    total: dict[str, Any] = Field(default={"name": "none"})
-    """Protection of totals: none, masks, or ckks (only from a server that follows the protocol); or a table with a name
+    total: dict[str, Any] = Field(default={"name": "masks"})
+    """Protection of totals: masks, ckks (only from a server that follows the protocol) or none; or a table with a name
     and options."""
     exchange: Literal["sealed", "none"] = "sealed"
     """Whether messages between parties are sealed."""
@@ -95,5 +95,5 @@ class Protect(Options):
 
     def protection(self) -> Protection:
         """Return the protection of totals, with its options."""
-        named = Protection.named(str(self.total.get("name", "none")))
+        named = Protection.named(str(self.total.get("name", "masks")))
         return named.read({key: value for key, value in self.total.items() if key != "name"}, "protect.total")

@@ -25,6 +25,7 @@ from isthmus.data.folder.arrow import (
     to_texts,
 )
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
+from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.problems import Problem, join_names, printable
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
@@ -79,7 +80,7 @@ def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: 
     with atomic_folder(folder, force=force) as new_folder:
         for file, table in tables.items():
             write_table(new_folder / file, table)
-        store.write(new_folder / FILE, toml.dumps(settings))
+        store.write(new_folder / FILE, toml.dumps(settings) + SUGGESTED)
         _, problems = check_folder(new_folder)
         if any(each.severe for each in problems):
             raise UnusableFolder(problems)

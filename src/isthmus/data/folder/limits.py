@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from isthmus.errors import IsthmusError
 from isthmus.options import Options
 
 Verb = Literal["ask", "total", "exchange"]
+STANDING = ("methods", "rounds", "epochs", "totals")
+"""Limits that a standing approval must name."""
+
+SUGGESTED = """
+# In a federation this party answers only studies that it approved (isthmus federation approve).
+# Remove the comment signs to answer studies within these bounds without an approval of their own:
+# [limits]
+# standing = true
+# methods = []  # their names: isthmus methods
+# rounds = 100
+# epochs = 10
+# totals = ["masks"]
+"""
+"""The end of a new `party.toml`."""
 
 
-class PrivateMethod(Protocol):
+class PlannedMethod(Protocol):
     """What limits ask of a method."""
 
     name: ClassVar[str]
 
+    @property
+    def rounds(self) -> int: ...
+
+    @property
+    def every(self) -> int: ...
+
+    @property
+    def evaluate_by(self) -> Literal["total", "ask"]: ...
+
     def most_spent(self) -> float | None: ...
+
+    def model_dump(self) -> dict[str, Any]: ...
 
 
 class Limits(Options):
@@ -29,34 +54,78 @@ class Limits(Options):
 
     methods: list[str] | None = None
     """Methods that may run; default: all."""
+    rounds: int | None = Field(None, ge=1)
+    """The largest of a method's numbers of rounds."""
+    epochs: int | None = Field(None, ge=1)
+    """The largest of a method's numbers of epochs."""
+    evaluations: int | None = Field(None, ge=1)
+    """The most evaluations that a run may have."""
+    runs: int | None = Field(None, ge=1)
+    """The most runs that a study may have: methods times seeds."""
+    repeats: int = Field(1, ge=0)
+    """How often calls that a study plans may be repeated with other content, as after a crash. Repeating exactly what
+    was answered before discloses nothing new and does not count."""
     actions: list[str] | None = None
     """Actions that the party answers, including those of the set-up; default: all. Its verb goes with an action."""
     verbs: list[Verb] = Field(["ask", "total", "exchange"])
     """What may leave: answers that the server reads (ask), parts of sums (total), messages to parties (exchange)."""
-    min_contributors: int = Field(1, ge=1)
+    evaluate_by: list[Literal["total", "ask"]] = Field(["total"])
+    """How the counts of evaluations may leave: in sums, or (ask) so that the server reads the party's own."""
+    min_contributors: int = Field(2, ge=1)
     """The party answers a total only if at least this many parties contribute to it."""
     totals: list[str] | None = None
     """Accepted protections of totals, such as masks; default: any or none."""
     epsilon: float | None = Field(None, gt=0)
-    """The largest epsilon that a method may spend; with this limit, methods without noise are refused."""
+    """The largest epsilon that all runs of a study may spend; with this limit, methods without noise are refused."""
+    standing: bool = False
+    """Whether studies within these limits run without an approval of their own; the limits must then name methods,
+    rounds, epochs and totals."""
+    studies: int = Field(10, ge=1)
+    """How many different studies may run by this standing approval."""
 
-    def permit_method(self, method: PrivateMethod, noise: str) -> None:
-        """Refuse a method that is not allowed or that spends too much.
+    @model_validator(mode="after")
+    def _names_bounds(self) -> Limits:
+        if self.standing and (missing := [name for name in STANDING if getattr(self, name) is None]):
+            raise ValueError(f"a standing approval needs {', '.join(f'limits.{name}' for name in missing)}, too")
+        return self
+
+    def permit_method(self, method: PlannedMethod, noise: str, runs: int) -> None:
+        """Refuse a method that is not allowed, or with options beyond the limits.
 
         Arguments:
             noise: where the study's noise is drawn from: `own`, a secret of the party, or `study`, the study's seed.
+            runs: runs of this method in the study: one for each seed.
         """
-        if self.methods is not None and method.name not in self.methods:
-            raise _refusal(f"method '{method.name}' is not among limits.methods ({_joined(self.methods)})")
+        name = method.name
+        if self.methods is not None and name not in self.methods:
+            raise _refusal(f"method '{name}' is not among limits.methods ({_joined(self.methods)})")
+        options = method.model_dump()
+        planned = {kind: max(_numbers_of(kind, options), default=0) for kind in ("rounds", "epochs")}
+        planned["evaluations"] = -(-method.rounds // method.every)
+        for kind, number in planned.items():
+            most = getattr(self, kind)
+            if most is not None and number > most:
+                raise _refusal(f"method '{name}' has {number:,} {kind}, limits.{kind} is {most:,}")
+        if method.evaluate_by not in self.evaluate_by:
+            raise _refusal(
+                f"method '{name}' evaluates by '{method.evaluate_by}', limits.evaluate_by accepts "
+                f"{_joined(self.evaluate_by)}"
+            )
         if self.epsilon is None:
             return
         spent = method.most_spent()
         if spent is None:
-            raise _refusal(f"method '{method.name}' adds no noise, but limits.epsilon demands it")
+            raise _refusal(f"method '{name}' adds no noise, but limits.epsilon demands it")
         if noise != "own":
             raise _refusal("limits.epsilon demands noise of the party's own: set protect.noise = 'own'")
-        if spent > self.epsilon:
-            raise _refusal(f"method '{method.name}' spends epsilon {spent:g}, limits.epsilon is {self.epsilon:g}")
+        if runs * spent > self.epsilon:
+            each = "" if runs == 1 else f" in {runs} runs"
+            raise _refusal(f"method '{name}' spends epsilon {runs * spent:g}{each}, limits.epsilon is {self.epsilon:g}")
+
+    def permit_runs(self, runs: int) -> None:
+        """Refuse a study of too many runs."""
+        if self.runs is not None and runs > self.runs:
+            raise _refusal(f"the study has {runs} runs, limits.runs is {self.runs}")
 
     def permit_protection(self, name: str) -> None:
         """Refuse a study whose totals do not have one of the accepted protections."""
@@ -73,6 +142,19 @@ class Limits(Options):
             raise _refusal(
                 f"a total of {contributors}, limits.min_contributors is {self.min_contributors}, action '{action}'"
             )
+
+
+def _numbers_of(kind: str, options: Mapping[str, Any]) -> Iterator[int]:
+    """Yield all numbers of rounds, or of epochs, among options, however deep.
+
+    >>> sorted(_numbers_of("epochs", {"head_epochs": 2, "rounds": 9, "local": {"epochs": 5}}))
+    [2, 5]
+    """
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _numbers_of(kind, value)
+        elif isinstance(value, int) and (name == kind or name.endswith(f"_{kind}")):
+            yield value
 
 
 def _refusal(reason: str) -> IsthmusError:

@@ -20,6 +20,7 @@ from torch import Tensor
 from isthmus import store, toml
 from isthmus.data import rows
 from isthmus.data.folder.edges import ROWS as EDGE_ROWS
+from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.settings import FILE, FORMAT
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, ROWS
 from isthmus.data.party import SPLITS, Party
@@ -73,7 +74,7 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
         write_table(folder / GRAPHS, pa.table({"id": pa.array(np.arange(party.items)), **labels}))
     _write_blocks(folder / NODES, _node_blocks(party, ids, {} if party.level == "graph" else labels))
     _write_blocks(folder / EDGES, _edge_blocks(party, ids))
-    store.write(folder / FILE, toml.dumps(settings))
+    store.write(folder / FILE, toml.dumps(settings) + SUGGESTED)
 
 
 @contextmanager

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 from torch import nn
 
-from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.models import Models
 from isthmus.federation.site import Prepared, Site
 from isthmus.federation.verbs import Federation
-from isthmus.methods.base import Averaging, Learning, Method, Model, State
+from isthmus.methods.base import EVALUATING, Averaging, Learning, Method, Model, State
 from isthmus.methods.fedavg import FedAvg
-from isthmus.tasks.base import Task
 
 
 def as_table(trainer: Any) -> Any:
@@ -67,9 +65,12 @@ class Composed(Averaging):
         }
         return {"rounds", "quorum", *(own - theirs), *self.model_fields_set}
 
-    def site(self, parties: Sequence[Party], task: Task, module: nn.Module, **where: Any) -> Site:
-        kind = type("AtParty", (self.AtParty, self.training().AtParty), {})
-        return kind(self, parties, task, module, **where)
+    def site_type(self) -> type[Site]:
+        return type("AtParty", (self.AtParty, self.training().AtParty), {})
+
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        trained = self.training().calls(module)
+        return {**super().calls(module), **{name: trained[name] for name in trained.keys() - {*EVALUATING}}}
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         yield from self.training().server(federation, model, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from copy import copy
@@ -179,6 +180,9 @@ class Condensing(Method):
         party = Party.of_graph("condensed", graph)
         return alone.trained(module, initial_weights(module), party, task, self.target, seed)[0]
 
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        return {**super().calls(module), "size": 1, "count": 1}
+
     class AtParty(Site):
         method: Condensing
 
@@ -320,6 +324,10 @@ class Matching(Condensing):
     def _hidden(self, state: State, graph: Mapping[str, Tensor]) -> Tensor:
         """Inputs of the SGC's linear layer."""
         return propagate(state.scale * graph["x"], self.joined(graph), self.hops_matched)
+
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        matched = self.rounds if self.inner else math.ceil(self.rounds / self.renew)
+        return {**super().calls(module), "match": matched}
 
     class AtParty(Condensing.AtParty):
         method: Matching

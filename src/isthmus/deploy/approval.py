@@ -1,0 +1,289 @@
+"""What a party has agreed to: studies that a person approved there, and what of them was answered.
+
+A study is approved as a whole, by its hash: methods with all options, task, encoder, seeds, protection, rules, and the
+parties that take part. The party computes the hash itself. It keeps in its state folder what it approved and which
+calls it answered, so that neither a new job nor a new name lets a server ask for more than the study plans.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from isthmus import store
+from isthmus.data.datasets.folder import PartyFolders
+from isthmus.data.folder.limits import Limits
+from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
+from isthmus.study.setup import extended, module_of
+from isthmus.tasks.base import Task
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Format number of the file of a proposal."""
+LONGEST = 1_000_000
+"""Characters of a proposal's text, at most."""
+KEPT = 50
+"""Proposals without an approval that a party keeps; the oldest go first."""
+DIGITS = 32
+"""Hexadecimal digits of a hash: 128 bits of SHA-256."""
+
+READERS = {
+    ("ask", "server"): "the server reads the answer",
+    ("total", "server"): "the server reads the sum over parties",
+    ("total", "parties"): "parties read the sum over parties",
+    ("exchange", "server"): "the addressed party reads it",
+}
+"""Who reads an answer, by verb and by whom a total is for."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A study as parties approve it, and the parties that are to take part."""
+
+    study: Study
+    parties: tuple[str, ...]
+
+    @classmethod
+    def read(cls, text: str) -> Proposal:
+        """Read the text of a proposal, which may come from a server."""
+        remedy = "use one version of isthmus at server and parties"
+        if len(text) > LONGEST:
+            raise IsthmusError(f"refused: the study has more than {LONGEST:,} characters")
+        try:
+            values = dict(json.loads(text))
+            parties = tuple(map(str, values.pop("parties")))
+            shares = dict(values.pop("split"))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise IsthmusError(f"refused: the server sent no study: {remedy}") from error
+        return cls(Study.of({**values, "data": {"name": "folder", "path": ".", **shares}}, "study"), parties)
+
+    @cached_property
+    def text(self) -> str:
+        """All that a party can check of a study, with every default spelled out; equal studies have equal texts."""
+        study, protect = self.study, self.study.protect
+        protection = protect.protection()
+        resolved = study.resolved()
+        kept = ("seeds", "data_seed", "unlabelled", "task", "model", "methods")
+        content = {
+            **{name: resolved[name] for name in kept},
+            "split": split_shares(study),
+            "protect": {**protect.model_dump(), "total": {"name": protection.name, **protection.model_dump()}},
+            "federation": study.federation.model_dump(),
+            "parties": sorted(self.parties),
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    @cached_property
+    def hash(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()[:DIGITS]
+
+
+def describe_proposal(proposal: Proposal) -> Iterator[str]:
+    """Yield lines on what a study does, and what a party that approves it answers at most."""
+    study, protect = proposal.study, proposal.study.protect
+    total = protect.protection()
+    yield f"study {proposal.hash}"
+    yield f"parties: {', '.join(proposal.parties)}"
+    readable = "" if total.name != "none" else ": the server can read every party's part"
+    yield f"totals: {total.name}{readable}; messages: {protect.exchange}; noise: {protect.noise}"
+    yield f"model: {_assignments(study.resolved()['model'])}; seeds: {', '.join(map(str, study.seeds))}"
+    task = study.named_task() or Task.named("node-classification").read({"classes": 2}, "task")
+    for method in study.method_list():
+        yield f"method {method.name}: {_assignments(method.model_dump())}"
+        spent = method.most_spent()
+        if spent is not None:
+            yield f"  spends epsilon {spent:g} in each run on what its noise protects"
+        actions = method.site_type().actions()
+        module = extended(method, module_of(study.encoder(), 1, task, 0), 0)
+        for action, times in method.calls(module).items():
+            binding = actions[action].binding
+            verbs = (method.evaluate_by,) if action == "evaluate" else binding.verbs
+            what = " or ".join(READERS[verb, binding.to] for verb in verbs)
+            if times and action != "lend":  # which needs pairs, that no federation has
+                yield f"  {action}: at most {times:,} times in a run; {what}"
+
+
+def _assignments(options: Mapping[str, Any], prefix: str = "") -> str:
+    """Options as text.
+
+    >>> _assignments({"rounds": 3, "local": {"lr": 0.1}})
+    'rounds = 3, local.lr = 0.1'
+    """
+    found = [
+        _assignments(value, f"{prefix}{name}.") if isinstance(value, Mapping) else f"{prefix}{name} = {value}"
+        for name, value in options.items()
+    ]
+    return ", ".join(found)
+
+
+def split_shares(study: Study) -> dict[str, float]:
+    """Return the training and validation shares of labelled items, for parties whose files have no split."""
+    data = study.data_set()
+    given = data if isinstance(data, PartyFolders) else PartyFolders(path="")
+    return {"train": given.train, "val": given.val}
+
+
+class Approvals:
+    """The studies that a party knows.
+
+    Arguments:
+        folder: where they are kept.
+        kit: the party's kit, for the command in messages.
+    """
+
+    def __init__(self, folder: Path, kit: str = "KIT") -> None:
+        self.folder, self.kit = folder, kit
+
+    def approve(self, proposal: Proposal) -> int:
+        """Approve a study, once more if it was approved before; return how often it is approved now."""
+        count = self._count(proposal.hash) + 1
+        self._write(proposal, count)
+        return count
+
+    def waiting(self) -> list[Proposal]:
+        """Return the studies that a server began and nobody approved, the newest first."""
+        return [proposal for proposal, count in self._read_all() if not count]
+
+    def find(self, prefix: str) -> Proposal:
+        """Return the study whose hash begins so."""
+        found = [each for each, _ in self._read_all() if each.hash.startswith(prefix.lower())]
+        if len(found) != 1:
+            what = "several known studies" if found else "no known study"
+            raise IsthmusError(
+                f"'{prefix}' is the hash of {what}: give all {DIGITS} digits that isthmus federation preview printed, "
+                "or the study's TOML file"
+            )
+        return found[0]
+
+    def permit(self, proposal: Proposal, limits: Limits, known: Sequence[str]) -> int:
+        """Return how often the calls of a study may be answered; refuse one that nobody approved.
+
+        Arguments:
+            known: the parties in this party's kit; a standing approval is for studies of all of them.
+        """
+        count = self._count(proposal.hash)
+        if count:
+            return count * (1 + limits.repeats)
+        if not limits.standing or set(proposal.parties) != set(known):
+            self._keep(proposal)
+            raise self._unapproved(proposal.hash, "not approved")
+        others = [tally for tally in self._tallies() if tally.stem != proposal.hash and not self._count(tally.stem)]
+        if len(others) >= limits.studies:
+            self._keep(proposal)
+            raise self._unapproved(proposal.hash, f"beyond the {limits.studies} of limits.studies")
+        return 1 + limits.repeats
+
+    def tally(self, proposal: Proposal) -> Tally:
+        """What was answered of a study."""
+        return Tally(self.folder / f"{proposal.hash}.calls")
+
+    def _unapproved(self, study: str, why: str) -> IsthmusError:
+        log.warning(
+            "study %s is %s here: read and approve it with isthmus federation approve %s %s",
+            study,
+            why,
+            self.kit,
+            study,
+        )
+        return IsthmusError(f"refused: study {study} is {why} there: {remedy(study)}")
+
+    def _keep(self, proposal: Proposal) -> None:
+        """Keep a study that a server began, so that a person can read it."""
+        if not self._file(proposal.hash).exists():
+            self._write(proposal, 0)
+        for each in self.waiting()[KEPT:]:
+            self._file(each.hash).unlink(missing_ok=True)
+
+    def _file(self, study: str) -> Path:
+        return self.folder / f"{study}.json"
+
+    def _tallies(self) -> Iterator[Path]:
+        return self.folder.glob("*.calls")
+
+    def _write(self, proposal: Proposal, count: int) -> None:
+        content = {"format": FORMAT, "approved": count, "study": json.loads(proposal.text)}
+        store.write(self._file(proposal.hash), json.dumps(content, indent=1), private=True)
+
+    def _count(self, study: str) -> int:
+        path = self._file(study)
+        return int(self._content(path)["approved"]) if path.exists() else 0
+
+    def _read_all(self) -> list[tuple[Proposal, int]]:
+        paths = sorted(self.folder.glob("*.json"), key=lambda path: -path.stat().st_mtime_ns)
+        contents = map(self._content, paths)
+        return [(Proposal.read(json.dumps(each["study"])), int(each["approved"])) for each in contents]
+
+    def _content(self, path: Path) -> Mapping[str, Any]:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            store.check_format(path, content, FORMAT, "delete it and approve the study again")
+            return {"approved": int(content["approved"]), "study": content["study"]}
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise IsthmusError(f"{path} is damaged: delete it and approve the study again") from error
+
+
+def remedy(study: str) -> str:
+    """What the party's owner types; a server gets no path of the party's machine."""
+    return f"approve it with isthmus federation approve KIT {study}"
+
+
+class Tally:
+    """The calls of a study that a party answered, over all jobs, in a file that is only added to.
+
+    A call is known by a digest of all calls before it in its run and of its own content. One that was answered before
+    repeats the same answer, so it is free; a resumed run consists of such calls as long as the same parties answer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answered: set[str] = set()
+        self.counts: Counter[str] = Counter()
+        self._at = 0
+
+    def count(self, call: str, kind: str, planned: int, times: int) -> None:
+        """Count a call before it is answered; refuse one that is more than the study plans.
+
+        Arguments:
+            call: digest of the call and of those before it.
+            kind: what is counted together, such as an action of one run.
+            planned: how often the study plans it.
+            times: how often this may be answered.
+        """
+        import fcntl  # only on POSIX
+
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # two jobs may run at once
+                self._read_on(file)
+                if call in self.answered:
+                    return
+                if self.counts[kind] >= planned * times:
+                    raise IsthmusError(
+                        f"refused: the study plans {planned:,} calls of {kind}, and {self.counts[kind]:,} were answered"
+                        f" (limits.repeats): {remedy(self.path.stem)}"
+                    )
+                file.write(f"{call} {kind}\n".encode())
+                file.flush()
+                self._read_on(file)
+        except OSError as error:
+            log.error("%s: %s", self.path, error)
+            raise IsthmusError(f"cannot write down what it answers: {error.strerror}") from error
+
+    def _read_on(self, file: Any) -> None:
+        """Read what was added since the last time."""
+        file.seek(self._at)
+        for line in file.read().decode().splitlines():
+            call, _, kind = line.partition(" ")
+            self.answered.add(call)
+            self.counts[kind] += 1
+        self._at = file.tell()
