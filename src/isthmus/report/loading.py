@@ -31,6 +31,15 @@ class OverParties(BaseModel):
     worst_party: str
 
 
+class Turnout(BaseModel):
+    """Who counted in the rounds from `first` to `last`, and of who did not the reason."""
+
+    first: int
+    last: int
+    counted: list[str]
+    missing: dict[str, str]
+
+
 class RunSummary(BaseModel):
     """One run, as `results.json` has it."""
 
@@ -44,6 +53,8 @@ class RunSummary(BaseModel):
     over_parties: dict[str, OverParties] = {}
     evaluated: str = ""
     privacy: dict[str, Any] = {}
+    turnout: list[Turnout] = []
+    stopped: str = ""
     under_way: bool = False
     """The metrics are those of its last round so far; the chosen round and the ledger are not known yet."""
 
