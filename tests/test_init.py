@@ -18,8 +18,8 @@ SOURCE = Path(isthmus.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 EXTRAS = {"pymetis", "rdkit", "nvflare", "cryptography", "tenseal"}
 ALLOWED = {
-    "nvflare": ["deploy/flare.py"],
-    "cryptography": ["deploy/flare.py", "protect/sealing.py", "protect/masks.py"],
+    "nvflare": ["deploy/admin.py", "deploy/commands.py", "deploy/flare.py", "deploy/kits.py"],
+    "cryptography": ["deploy/door.py", "deploy/flare.py", "deploy/kits.py", "protect/sealing.py", "protect/masks.py"],
     "tenseal": ["protect/ckks.py"],
 }
 """Files that may import an optional dependency at the top."""

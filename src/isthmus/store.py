@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from isthmus.errors import IsthmusError
 from isthmus.version import VERSION
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = 2
 """Format number of saved values (checkpoints, finished runs). Raise it when older files can no longer be read."""
@@ -182,9 +181,14 @@ def pack(value: Any) -> bytes:
 
     A tensor that occurs in several places is stored once.
 
+    >>> import torch
     >>> unpack(pack({"a": [1, 2.5, None], "b": {"w": torch.ones(1)}}))
     {'a': [1, 2.5, None], 'b': {'w': tensor([1.])}}
     """
+    import safetensors.torch
+    import torch
+    from torch import Tensor
+
     tensors: dict[str, Tensor] = {}
     stored: dict[int, tuple[str, Tensor]] = {}  # holds the tensor too, so that no other object gets its id
 
@@ -210,6 +214,8 @@ def pack(value: Any) -> bytes:
 
 def unpack(data: bytes) -> Any:
     """Return the value that `pack` encoded; tuples come back as lists. Damaged data are a ValueError."""
+    import safetensors.torch
+
     try:
         tensors = safetensors.torch.load(data)
         tree = parse_json(bytes(tensors.pop("tree").numpy()))

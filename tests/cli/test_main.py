@@ -480,7 +480,8 @@ def test_killed_process_goes_on_to_the_same_bits(isthmus: Isthmus, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_all_jobs_and_leaves_a_study_to_resume(isthmus: Isthmus, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["terminal", "service manager"])
+def test_an_interrupt_ends_all_jobs_and_leaves_a_study_to_resume(by: str, isthmus: Isthmus, tmp_path: Path) -> None:
     flags = ("run", *SMALL, "--rounds", "300", "--method", "fedavg,local", "--out", "out")
     words = [sys.executable, "-c", SAVING, *flags, "--jobs", "2"]
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -488,7 +489,10 @@ def test_an_interrupt_ends_all_jobs_and_leaves_a_study_to_resume(isthmus: Isthmu
     state = tmp_path / "out" / ".state"
     until("a checkpoint", lambda: any(state.glob("*.checkpoint")) or process.poll() is not None, 120)
     own = [int(each) for each in children.read_text().split()]
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    if by == "terminal":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.terminate()
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "isthmus: stopped; continue with --resume\n")
     assert len(own) >= 2

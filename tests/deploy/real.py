@@ -171,11 +171,11 @@ def parties_in(folder: Path) -> dict[str, Path]:
 
 def until_round(federation: Federation, rounds: int) -> None:
     """Wait until the run has come so far."""
-    from isthmus.deploy import flare
+    from isthmus.deploy.admin import Admin
 
     def there() -> bool:
-        jobs = [job["job_id"] for job in admin.jobs() if job["status"] == "RUNNING"]
-        return any(line["at"] >= rounds for job in jobs for line in admin.progress(job))
+        running = [study for study in admin.look()["studies"] if study["state"] == "running"]
+        return any(line["at"] >= rounds for study in running for line in study["lines"])
 
-    with flare.Admin(federation.kits / "admin") as admin:
+    with Admin(federation.kits / "admin") as admin:
         until(f"round {rounds}", there, 240)

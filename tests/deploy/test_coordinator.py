@@ -16,12 +16,13 @@ from tests.deploy.federated_studies import (
     with_groups_of_one,
     with_limits,
 )
-from tests.federation.by_hand import at_folders, members_of
+from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
+from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.remote import Message
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
-from isthmus.progress.terminal import unanswered_lines
+from isthmus.progress.terminal import absence_lines
 from isthmus.study.results import Results
 
 
@@ -117,12 +118,21 @@ def test_unknown_name_in_the_limits_of_a_party_is_an_error(tmp_path: Path) -> No
         members_of(tmp_path / "data", tmp_path / "parties")
 
 
-def test_who_did_not_answer_is_told_with_the_first_reason(tmp_path: Path) -> None:
+def test_who_did_not_count_is_said_by_round_with_the_first_reason(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     outcome = federated(study, tmp_path, failing_at("party-1", {2}, "no answer within 600 s"))
-    (line,) = unanswered_lines(Results(study.resolved(), outcome.runs))
-    assert line.startswith("party 'party-1' did not answer ")
-    assert line.endswith("first in round 2 of fedavg: action 'train', no answer within 600 s")
+    results = Results(study.resolved(), outcome.runs)
+    assert absence_lines(results) == [
+        "fedavg, seed 0: party 'party-1' did not count in 1 of 3 rounds, first in round 2: "
+        "action 'train', no answer within 600 s"
+    ]
+    assert results.on_subset()
+    spans = results.to_dict()["runs"][0]["turnout"]
+    assert [(each["first"], each["last"], list(each["counted"]), list(each["missing"])) for each in spans] == [
+        (1, 1, ["party-0", "party-1", "party-2"], []),
+        (2, 2, ["party-0", "party-2"], ["party-1"]),
+        (3, 3, ["party-0", "party-1", "party-2"], []),
+    ]
 
 
 def test_what_ends_a_run_names_the_method_and_parties_of_one_reason_together(tmp_path: Path) -> None:
@@ -139,3 +149,89 @@ def test_methods_that_pool_are_no_federation(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg", methods=[{"name": "centralized"}]), tmp_path / "data")
     with pytest.raises(IsthmusError, match="'centralized' needs all data in one place"):
         federated(study, tmp_path)
+
+
+def gone_at(party: str, rounds: set[int]) -> Meddler:
+    """From its call to train in the first of these rounds on, a party is not there at all."""
+    count = [0]
+
+    def meddle(to: str, message: Message) -> Message | str | None:
+        if to == party:
+            count[0] += message.get("action") == "train"
+            if count[0] in rounds:
+                return "it cannot be reached"
+        return None
+
+    return meddle
+
+
+def test_a_study_whose_majority_vanished_goes_on_from_the_last_round_that_a_quorum_has(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", training={"rounds": 6, "quorum": 0.6}), tmp_path / "data")
+    whole = in_one_process(study)
+    gone = [gone_at(party, {4}) for party in ("party-0", "party-2")]
+
+    def vanishing(to: str, message: Message) -> Message | str | None:
+        return next((said for each in gone if (said := each(to, message)) is not None), None)
+
+    done = Outcome()
+    post = ByHand(members_of(tmp_path / "data", tmp_path / "parties"), vanishing)
+    with pytest.raises(TooFewAnswers, match=r"round 4, train: only 1 of 3 parties answered"):
+        coordinate(study, post, "s", tmp_path / "server", outcome=done)
+    (partial,) = done.runs
+    assert (partial.rounds, partial.history) == (3, [each for each in whole.history if each[0] <= 3])
+    assert "only 1 of 3 parties answered" in partial.stopped
+    assert set(done.absent) == {"party-0", "party-2"}
+    again = federated(study, tmp_path).runs[0]
+    assert again.history == whole.history
+    trained = [row["round"] for row in again.ledger.rows() if row["action"] == "train" and row["party"] == "party-1"]
+    assert trained == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_checkpoint_that_too_few_parties_have_replaces_nothing(tmp_path: Path) -> None:
+    """The others die while round 3 is saved; only one party has it, so all go on from round 2."""
+    study = at_folders(study_of("fedavg", training={"rounds": 5, "quorum": 0.6}), tmp_path / "data")
+    whole = in_one_process(study)
+    saves = dict.fromkeys(("party-0", "party-2"), 0)
+
+    def dying(to: str, message: Message) -> Message | str | None:
+        if to in saves:
+            saves[to] += message["do"] == "save"
+            return "it cannot be reached" if saves[to] >= 3 else None
+        return None
+
+    with pytest.raises(IsthmusError, match="only 1 of 3 parties answered"):
+        federated(study, tmp_path, dying)
+    assert federated(study, tmp_path).runs[0].history == whole.history
+
+
+def test_the_checkpoint_before_serves_where_the_last_one_is_of_no_use(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", training={"rounds": 6, "quorum": 0.6}), tmp_path / "data")
+    whole = in_one_process(study)
+    with pytest.raises(IsthmusError, match="only 0 of 3"):
+        federated(study, tmp_path, lambda to, message: gone_now(message, 5))
+    for party in ("party-0", "party-1"):  # their last state is lost, as when a disk was not flushed
+        files = sorted((tmp_path / "parties" / party / "kept").iterdir(), key=lambda file: file.stat().st_mtime_ns)
+        assert len(files) >= 2
+        files[-1].unlink()
+    assert federated(study, tmp_path).runs[0].history == whole.history
+
+
+def gone_now(message: Message, at: int) -> str | None:
+    """What a party says that is not there any more once so many rounds were saved."""
+    seen = gone_now.__dict__.setdefault("marks", set())
+    if message["do"] == "save":
+        seen.add(message["mark"])
+    return "it cannot be reached" if len(seen) >= at and message["do"] == "call" else None
+
+
+def test_parties_delete_what_they_saved_only_when_the_result_is_on_the_disk(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", rounds=2), tmp_path / "data")
+    ended = list[bool]()
+
+    def watching(to: str, message: Message) -> Message | str | None:
+        if message["do"] == "end":
+            ended.append((tmp_path / "server" / "fedavg-0.run").exists())
+        return None
+
+    federated(study, tmp_path, watching)
+    assert ended == [True] * 3

@@ -143,9 +143,9 @@ def assert_no_key_at(folder: Path, federation: Federation) -> None:
 
 def hostile(job: Path, kind: str, mark: Path) -> Path:
     """A job that brings code which leaves a mark, or one that has another class loaded than those allowed."""
-    from isthmus.deploy import flare
+    from isthmus.deploy.admin import write_job
 
-    flare._write_job(job, {"methods": []}, "x", ["party-0", "party-1", "party-2"])
+    write_job(job, {"methods": []}, "0" * 32, ["party-0", "party-1", "party-2"], "{}")
     config = job / "app" / "config" / "config_fed_client.json"
     said = json.loads(config.read_text())
     if kind == "code":
@@ -160,13 +160,14 @@ def hostile(job: Path, kind: str, mark: Path) -> Path:
 
 @pytest.mark.processes
 def test_code_that_comes_with_a_job_is_refused(federation: Federation, tmp_path: Path) -> None:
-    from isthmus.deploy import flare
+    from isthmus.deploy.admin import Admin
 
     mark = tmp_path / "was-here"
-    with flare.Admin(federation.kits / "admin") as admin:
+    with Admin(federation.kits / "admin") as admin:
         jobs = [str(admin._ask("submit_job", str(hostile(tmp_path / kind, kind, mark)))) for kind in ("code", "class")]
-        until("the end of the jobs", lambda: all(admin.state(job) != "running" for job in jobs), 120)
-        assert [admin.state(job) for job in jobs] == ["lost", "lost"]
+        until("the end of the jobs", lambda: all(admin.follow("0" * 32, job).state != "running" for job in jobs), 120)
+        states = [admin.follow("0" * 32, job).state for job in jobs]
+        assert states == ["lost", "lost"]
     assert not mark.exists()
 
 
@@ -205,26 +206,11 @@ def test_mistakes_show_before_anybody_is_reached(tmp_path: Path) -> None:
     assert "limits.min_contributors is 2, more than this federation has parties (1)" in said.stderr
 
 
-def test_who_is_gone_is_not_there_though_flare_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from isthmus.deploy import flare
-
-    now = 10_000.0
-    looks = [{"a": now - 3, "b": now - 200, "c": now + 500}, {"a": now - 3, "b": now - 200, "c": now + 505}]
-    admin = flare.Admin.__new__(flare.Admin)
-    admin.kit = flare.Kit("x", "admin", "admin", "h", 1, ("a", "b", "c", "d"), {}, Path())
-    monkeypatch.setattr(admin, "_last_seen", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
-    monkeypatch.setattr(flare.time, "time", lambda: now)
-    passing = iter(range(0, 1000, 5))
-    monkeypatch.setattr(flare.time, "monotonic", lambda: float(next(passing)))
-    monkeypatch.setattr(flare.time, "sleep", lambda seconds: None)
-    assert admin.connected() == ["a", "c"]  # c's clock is wrong, but it was heard of again
-
-
 @pytest.mark.processes
 def test_a_certificate_that_has_expired_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.lighter.impl import cert
 
-    from isthmus.deploy import flare
+    from isthmus.deploy import kits
 
     at_folders(BANKS, tmp_path / "data", parties=2)
     generate = cert.generate_cert
@@ -238,7 +224,7 @@ def test_a_certificate_that_has_expired_lets_nobody_in(tmp_path: Path, monkeypat
     monkeypatch.setattr(cert, "generate_cert", dated)
     here = Federation.__new__(Federation)
     here.base, here.kits, here.processes, here.port = tmp_path, tmp_path / "kits", {}, free_port()
-    flare.make_kits("x", ["party-0", "party-1"], "localhost", here.port, here.kits)
+    kits.make_kits("x", ["party-0", "party-1"], "localhost", here.port, here.kits)
     said = isthmus("federation", "join", here.kits / "party-1", "--data", tmp_path / "data" / "party-1")
     assert said.returncode == 2
     assert "client.crt expired on" in said.stderr
@@ -303,24 +289,25 @@ def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("change", "found"), [({"format": 99}, "format 99"), ({"format": None}, "no format number")])
 def test_a_kit_of_another_format_is_refused(tmp_path: Path, change: dict[str, Any], found: str) -> None:
     from isthmus import __version__
-    from isthmus.deploy import flare
+    from isthmus.deploy import flare, kits
+    from isthmus.deploy.admin import Admin
     from isthmus.errors import IsthmusError
 
-    kits = flare.make_kits("x", ["party-0"], "localhost", free_port(), tmp_path / "kits")
-    for kit in kits:
-        assert flare.Kit.read(kit.folder, kit.role) == kit
-        file = kit.folder / flare.KIT
+    made = kits.make_kits("x", ["party-0"], "localhost", free_port(), tmp_path / "kits")
+    for kit in made:
+        assert kits.Kit.read(kit.folder, kit.role) == kit
+        file = kit.folder / kits.KIT
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    server, admin, party = (kit.folder for kit in kits)
+    server, admin, party = (kit.folder for kit in made)
     for start in (
         lambda: flare.serve(server),
         lambda: flare.take_part(party, tmp_path / "data"),
-        lambda: flare.Admin(admin),
+        lambda: Admin(admin),
     ):
         with pytest.raises(IsthmusError) as error:
             start()
         text = str(error.value)
-        assert f"it has {found}, and isthmus {__version__} reads format {flare.FORMAT}" in text
+        assert f"it has {found}, and isthmus {__version__} reads format {kits.FORMAT}" in text
         assert "make new kits for all parties with isthmus federation new" in text
         assert "\n" not in text
 
@@ -328,8 +315,8 @@ def test_a_kit_of_another_format_is_refused(tmp_path: Path, change: dict[str, An
 def test_the_classes_that_a_kit_allows_exist() -> None:
     from importlib import import_module
 
-    from isthmus.deploy import flare
+    from isthmus.deploy.admin import LOADED
 
-    for path in flare.LOADED:
+    for path in LOADED:
         module, _, name = path.rpartition(".")
         assert isinstance(getattr(import_module(module), name), type)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,15 @@ from tests.deploy.federated_studies import federated, study_of
 from tests.federation.by_hand import at_folders
 
 from isthmus.deploy.coordinator import Outcome
-from isthmus.deploy.launch import JobState, run_federation
+from isthmus.deploy.launch import run_federation
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
+from isthmus.report.report import write_report
 from isthmus.study.config import Study
-from isthmus.study.run import STATE, Watcher
+from isthmus.study.run import STATE, Watcher, hold_folder
+
+pytest.importorskip("nvflare")
+from isthmus.deploy.admin import JobState, Standing
 
 PARTIES = ("party-0", "party-1", "party-2")
 
@@ -28,34 +34,37 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Outcome]:
 
 
 class Fake:
-    """An administrator whose jobs end as told: 'done', 'lost', or 'running' first and then done."""
+    """An administrator whose studies end as told: 'done', 'lost', or 'running' first and then done."""
 
     parties = PARTIES
 
     def __init__(self, outcome: dict[str, Any], *ends: JobState, absent: int = 0) -> None:
         self.result, self.ends, self.absent = outcome, list(ends), absent
-        self.runs: list[str] = []
+        self.names: list[str] = []
+        self.cleared: list[str] = []
 
     def missing(self) -> list[str]:
         self.absent -= 1
         return ["party-1"] if self.absent >= 0 else []
 
-    def submit(self, study: Mapping[str, Any], run: str) -> str:
-        self.runs.append(run)
-        return f"job-{len(self.runs)}"
+    def submit(self, study: Mapping[str, Any], name: str) -> str:
+        self.names.append(name)
+        return f"job-{len(self.names)}"
 
-    def progress(self, job: str) -> list[dict[str, Any]]:
-        return [{"method": "fedavg", "seed": 0, "rounds": 2, "at": 1, "metrics": {"test_accuracy": 0.5}}]
+    def follow(self, name: str, job: str) -> Standing:
+        lines = [{"method": "fedavg", "seed": 0, "rounds": 2, "at": 1, "metrics": {"test_accuracy": 0.5}}]
+        state = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
+        return Standing(state, lines, "the job or its server was stopped" if state == "lost" else "")
 
-    def state(self, job: str) -> JobState:
-        return self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
-
-    def outcome(self, job: str) -> dict[str, Any]:
+    def outcome(self, name: str) -> dict[str, Any]:
         return self.result
 
+    def clear(self, name: str) -> None:
+        self.cleared.append(name)
 
-def dumped(outcome: Outcome) -> dict[str, Any]:
-    return {"runs": [run.dump() for run in outcome.runs], "ledger": outcome.ledger.dump()}
+
+def dumped(outcome: Outcome, wrong: str = "") -> dict[str, Any]:
+    return {**outcome.dump(), "wrong": wrong}
 
 
 class Listening(Watcher):
@@ -79,6 +88,7 @@ def test_results_of_the_job_become_a_result_folder(finished: tuple[Study, Outcom
     assert asked == [["party-1"]]
     assert (tmp_path / "out" / "set-up.parquet").exists()
     assert not (tmp_path / "out" / STATE).exists()
+    assert admin.cleared == admin.names
 
 
 def test_a_lost_job_is_resumed_under_the_name_of_its_run(finished: tuple[Study, Outcome], tmp_path: Path) -> None:
@@ -86,9 +96,55 @@ def test_a_lost_job_is_resumed_under_the_name_of_its_run(finished: tuple[Study, 
     lost = Fake(dumped(outcome), "lost")
     with pytest.raises(IsthmusError, match="continue with isthmus federation run --resume"):
         run_federation(lost, study, tmp_path / "out", pause=0.0)
-    again = Fake(dumped(outcome), "lost", "lost", "done")
+    assert not lost.cleared
+    again = Fake(dumped(outcome), "lost", "done")
     assert run_federation(again, study, tmp_path / "out", resume=True, pause=0.0).runs
-    assert again.runs == lost.runs
+    assert again.names == lost.names
+
+
+def test_a_study_that_ended_unseen_is_fetched_and_not_run_again(
+    finished: tuple[Study, Outcome], tmp_path: Path
+) -> None:
+    study, outcome = finished
+
+    class Cut(Fake):
+        """The server is gone when the results are to be fetched."""
+
+        def outcome(self, name: str) -> dict[str, Any]:
+            raise IsthmusError("the server does not answer")
+
+    first = Cut(dumped(outcome), "running", "done")
+    with pytest.raises(IsthmusError, match="does not answer"):
+        run_federation(first, study, tmp_path / "out", pause=0.0)
+    again = Fake(dumped(outcome), "done")
+    assert run_federation(again, study, tmp_path / "out", resume=True, pause=0.0).runs
+    assert again.names == []
+    assert again.cleared == first.names
+
+
+def test_a_study_that_had_to_stop_leaves_what_is_finished_and_goes_on(
+    finished: tuple[Study, Outcome], tmp_path: Path
+) -> None:
+    study, outcome = finished
+    partial = Outcome([replace(outcome.runs[0], rounds=1, stopped="round 2, train: only 1 of 3")], outcome.ledger)
+    stopped = Fake(dumped(partial, "round 2, train: only 1 of 3"), "done")
+    with pytest.raises(IsthmusError, match=r"only 1 of 3 \(when that is fixed, .*has what is finished so far\)"):
+        run_federation(stopped, study, tmp_path / "out", pause=0.0)
+    assert stopped.cleared == []
+    (run,) = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    assert (run["rounds"], run["stopped"]) == (1, "round 2, train: only 1 of 3")
+    assert "stopped early. round 2" in write_report([tmp_path / "out"]).read_text()
+    again = Fake(dumped(outcome), "done")
+    again.result, before = dumped(partial, "round 2"), dumped(outcome)
+    again.submit = lambda study, name: again.__dict__.update(result=before) or "job-2"  # type: ignore[method-assign,func-returns-value]
+    assert not run_federation(again, study, tmp_path / "out", resume=True, pause=0.0).runs[0].stopped
+    assert not (tmp_path / "out" / STATE).exists()
+
+
+def test_one_folder_is_for_one_study_at_a_time(finished: tuple[Study, Outcome], tmp_path: Path) -> None:
+    study, outcome = finished
+    with hold_folder(tmp_path / "out"), pytest.raises(IsthmusError, match="is in use by another study"):
+        run_federation(Fake(dumped(outcome), "done"), study, tmp_path / "out", pause=0.0)
 
 
 def test_parties_that_do_not_connect_are_named(finished: tuple[Study, Outcome], tmp_path: Path) -> None:

@@ -422,7 +422,7 @@ def test_a_party_that_restarted_begins_again_and_goes_on_from_its_saved_state(sa
     federation, transport, post = over_messages()
     ask(federation)
     if saved:
-        federation.save()
+        transport.confirm(federation.save())
     side = post.members["party-1"]
     side.handler, side.run = None, ""
     assert list(federation.ask("say", {}).missing) == ["party-1"]
@@ -433,7 +433,7 @@ def test_a_party_that_restarted_begins_again_and_goes_on_from_its_saved_state(sa
 def test_a_party_that_lost_its_saved_state_stays_out() -> None:
     federation, transport, post = over_messages()
     ask(federation)
-    federation.save()
+    transport.confirm(federation.save())
     side = post.members["party-1"]
     side.handler, side.run = None, ""
     side.states.clear()
@@ -509,7 +509,7 @@ def test_models_and_states_stay_with_their_parties() -> None:
     assert federation.models() == {}
     assert [bool(side.model) for side in post.members.values()] == [True, True, False, False]
     saved = federation.save()
-    assert saved.keys() == {"mark", "answered"}
+    assert saved.keys() == {"mark", "answered", "saved"}
     assert all(saved["mark"] in side.states for side in post.members.values())
     transport.close()
     assert not any(side.states for side in post.members.values())

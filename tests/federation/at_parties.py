@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scripted import small_parties
@@ -44,7 +44,8 @@ class SiteSide(PartySide):
     def min_parties(self) -> int:
         return 1
 
-    def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
+    def save_state(self, run: str, mark: str, saved: Mapping[str, Any], keep: Sequence[str]) -> None:
+        self.states = {each: state for each, state in self.states.items() if each in keep}
         self.states[mark] = store.pack(saved)
 
     def load_state(self, run: str, mark: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from isthmus.federation.ledger import COLUMNS, Entry, Ledger
+from isthmus.federation.ledger import COLUMNS, Entry, Ledger, Turnout
 from isthmus.store import pack, unpack
 
 
@@ -86,3 +86,26 @@ def test_rows_by_id_are_counted_where_they_go() -> None:
     assert min(counts["known"].values()) > 0
     assert min(counts["sum_up: delivery"].values()) > 0
     assert set(counts["train"].values()) == {0}
+
+
+def test_the_turnout_says_by_spans_of_rounds_who_counted_and_who_did_not() -> None:
+    ledger = Ledger()
+
+    def book(at: int, action: str, **notes: str) -> None:
+        told = ("server sees the sum", "w", "none", ("a", "b"), (0, 0), (0, 0), notes)
+        ledger.add(Entry(at, len(ledger.entries), "total", action, *told))  # type: ignore[arg-type]
+
+    for at in (1, 2):
+        book(at, "train")
+    book(3, "train", b="it rained")
+    book(3, "evaluate", b="it still rained")
+    book(4, "train")
+    book(4, "evaluate", b="it snowed")
+    book(4, "evaluate: delivery")
+    book(5, "train")
+    assert ledger.turnout() == [
+        Turnout(1, 2, ("a", "b"), {}),
+        Turnout(3, 4, ("a",), {"b": "it rained"}),
+        Turnout(5, 5, ("a", "b"), {}),
+    ]
+    assert Ledger().turnout() == []

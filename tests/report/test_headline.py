@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from typing import Any
 
 import pytest
@@ -124,3 +125,23 @@ def test_one_method_of_one_setting_in_two_folders(build: Build) -> None:
     text = Page(write_report([build("a", ("fedavg",), (0,)), build("b", ("fedavg",), (1,))])).text
     assert "fedavg (b) reached" in text
     assert "; fedavg (a) " in text
+
+
+def test_results_in_which_a_party_is_missing_cannot_be_overlooked(build: Build) -> None:
+    assert "not results of all parties" not in Page(write_report([build("whole")])).text
+
+    def without(parts: dict[str, Any]) -> None:
+        first, second, *_ = parts["results"]["runs"]
+        first["turnout"] = [
+            {"first": 1, "last": 2, "counted": ["a", "b & c"], "missing": {}},
+            {"first": 3, "last": 9, "counted": ["a"], "missing": {"b & c": "no answer within 8 s"}},
+        ]
+        first["rounds"] = 9
+        second["stopped"] = "round 4, train: only 1 of 3"
+
+    text = Page(write_report([build("part", change=without)])).text
+    assert "These are not results of all parties in all rounds." in text
+    line = "party 'b & c' did not count in 7 of 9 rounds, first in round 3: no answer within 8 s"
+    assert escape(line) in text
+    assert "stopped early. round 4, train: only 1 of 3" in text
+    assert text.index("not results of all parties") < text.index(" reached ")

@@ -37,7 +37,7 @@ from isthmus.study import run as study_run
 from isthmus.study.config import Study, merge, read_toml
 from isthmus.study.loop import RunResult
 from isthmus.study.processes import ProcessKilled
-from isthmus.study.run import STATE, Watcher, run, run_study
+from isthmus.study.run import STATE, Watcher, hold_folder, run, run_study
 from isthmus.study.setup import module_for, task_for
 
 SMALL: dict[str, Any] = {"data": {"name": "banks", "nodes": 100}, "model": {"hidden": 8}, "training": {"rounds": 4}}
@@ -457,7 +457,7 @@ def test_resume_of_another_study_is_refused(started: Path) -> None:
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None], ids=["empty", "file", "nothing"])
 def test_resume_of_nothing_is_refused(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     make(tmp_path / "out")
-    with pytest.raises(IsthmusError, match="holds no started study: run it without --resume"):
+    with pytest.raises(IsthmusError, match=r"holds no started study: run it without|is a file: choose a folder"):
         run_study(small(), tmp_path / "out", resume=True)
 
 
@@ -633,3 +633,25 @@ def test_results_are_saved_to_a_folder_by_its_name_too(tmp_path: Path) -> None:
     results = isthmus.run("fedavg", rounds=1)
     results.save(str(tmp_path / "named"))
     assert (tmp_path / "named" / "results.json").exists()
+
+
+def test_two_studies_in_one_folder_do_not_run_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    class Second(Watcher):
+        """Starts the same study again while the first one runs."""
+
+        def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+            for more in ({"resume": True}, {"force": True}):
+                with pytest.raises(IsthmusError, match="is in use by another study: wait for it, or stop it first"):
+                    run_study(small(), out, **more)
+
+    assert run_study(small(), out, watcher=Second()).runs
+    with pytest.raises(IsthmusError, match="holds a finished study"):
+        run_study(small(), out, resume=True)
+
+
+def test_a_folder_that_was_created_to_be_locked_is_not_left_behind(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), hold_folder(tmp_path / "out"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "out").exists()

@@ -24,6 +24,9 @@ HERE = "here"
 """What `--ray` stands for without a value: a cluster that is started on this machine."""
 ADDRESS = re.compile(rf"{HERE}|auto|(ray://)?[\w.\-]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+|[0-9]+(\.[0-9]+){{3}}")
 
+ON_SUBSET = 3
+"""Exit code of a study that finished, but not with all parties in all rounds."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 Ray = Annotated[

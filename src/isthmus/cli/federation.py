@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json, console
+from isthmus.cli.common import ON_SUBSET, Json, console
 from isthmus.errors import IsthmusError
 
 app = typer.Typer(name="federation", help="Run a study whose parties are on their own machines.", no_args_is_help=True)
@@ -30,7 +30,7 @@ def new(
 ) -> None:
     """Make a start-up kit for the server, each party and the administrator: send each folder to its owner."""
     from isthmus.deploy.coordinator import check_federation
-    from isthmus.deploy.flare import make_kits
+    from isthmus.deploy.kits import AUTHORITY, make_kits
 
     check_federation(_study(study))
     host, colon, port = server.rpartition(":")
@@ -40,6 +40,32 @@ def new(
     kits = make_kits(name, [each.strip() for each in parties.split(",")], host, int(port), out, days=days)
     for kit in kits:
         typer.echo(f"{kit.role} {'' if kit.role != 'party' else kit.name + ' '}in {kit.folder}")
+    typer.echo(f"authority in {out / AUTHORITY}: its key can make kits, so keep this folder offline, or delete it")
+
+
+@app.command()
+def renew(
+    authority: Annotated[Path, typer.Argument(help="The authority's folder, which isthmus federation new made.")],
+    name: Annotated[str, typer.Argument(help="A party, or admin.")],
+    out: Annotated[Path, typer.Option(help="Folder for the new kit; it must be new or empty.")],
+) -> None:
+    """Make a new kit in place of one that was lost, copied or has expired."""
+    from isthmus.deploy.kits import ROSTER, renew_kit
+
+    kit = renew_kit(authority, name, out)
+    typer.echo(f"{name} in {kit.folder}")
+    typer.echo(f"copy {kit.folder / ROSTER} into the administrator's kit: the next command there voids the old kit")
+
+
+@app.command()
+def revoke(kit: AdminKit, name: Annotated[str, typer.Argument(help="A party, or admin.")]) -> None:
+    """Have the server refuse the present kit of a party, and end its connection; a renewed kit is let in."""
+    _quiet()
+    from isthmus.deploy.admin import Admin
+
+    with Admin(kit) as admin:
+        admin.revoke(name)
+    typer.echo(f"the kit of {name} is revoked: make a new one with isthmus federation renew")
 
 
 @app.command()
@@ -51,8 +77,10 @@ def serve(
 ) -> None:
     """Run the server of a federation until it is stopped."""
     from isthmus.deploy import flare
+    from isthmus.deploy.kits import Kit
+    from isthmus.deploy.member import APPROVALS
 
-    contents = flare.Kit.read(kit, "server")
+    contents = Kit.read(kit, "server")
     line = f"serving {', '.join(contents.parties)} at {bind or contents.host}:{contents.port}; log in {kit / 'log.txt'}"
     _exit_on_interrupt()
     flare.serve(kit, bind=bind, ready=lambda: typer.echo(line))
@@ -66,21 +94,29 @@ def join(
 ) -> None:
     """Run a party until it is stopped: it answers from its folder, within the limits set there."""
     from isthmus.deploy import flare
+    from isthmus.deploy.kits import Kit
+    from isthmus.deploy.member import APPROVALS
 
-    contents = flare.Kit.read(kit, "party")
+    contents = Kit.read(kit, "party")
     line = f"{contents.name} joins {contents.host}:{contents.port}; log in {kit / 'log.txt'}"
+
+    def refused(why: str) -> None:
+        os.write(2, f"isthmus: the server does not let this party in: {why}\n".encode())
+        os._exit(2)
+
     _exit_on_interrupt()
-    flare.take_part(kit, data, key, ready=lambda: typer.echo(line))
+    flare.take_part(kit, data, key, ready=lambda: typer.echo(line), refused=refused)
 
 
 def _exit_on_interrupt() -> None:
-    """Exit at once on Ctrl-C; FLARE would wait for its threads."""
+    """Exit at once on Ctrl-C and SIGTERM; FLARE would wait for its threads."""
 
     def end(*signalled: object) -> None:
         os.write(2, b"isthmus: stopped\n")
         os._exit(130)
 
-    signal.signal(signal.SIGINT, end)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
 
 
 @app.command("run")
@@ -95,9 +131,9 @@ def run_command(
 ) -> None:
     """Run a study in the federation and write a result folder."""
     _quiet()
-    from isthmus.deploy.flare import Admin
+    from isthmus.deploy.admin import Admin
     from isthmus.deploy.launch import run_federation
-    from isthmus.progress.terminal import TerminalProgress, difference_lines, show_results, unanswered_lines
+    from isthmus.progress.terminal import TerminalProgress, difference_lines, show_results
 
     whole = _study(study)
 
@@ -114,51 +150,62 @@ def run_command(
         raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
-        return
-    show_results(results, console())
-    for line in (*unanswered_lines(results), *difference_lines(results)):
-        typer.echo(line)
-    typer.echo(f"results in {out}")
+    else:
+        show_results(results, console())
+        for line in difference_lines(results):
+            typer.echo(line)
+        typer.echo(f"results in {out}")
+    if results.on_subset():
+        raise typer.Exit(ON_SUBSET)
 
 
 @app.command()
 def status(kit: AdminKit, as_json: Json = False) -> None:
     """Show which parties are connected, and all jobs."""
     _quiet()
-    from isthmus.deploy.flare import Admin
+    from isthmus.deploy.admin import Admin
 
     with Admin(kit) as admin:
-        connected, jobs = admin.connected(), admin.jobs()
-        progress = {job["job_id"]: admin.progress(job["job_id"]) for job in jobs if job.get("status") == "RUNNING"}
-    parties = [{"party": party, "connected": party in connected} for party in admin.kit.parties]
-    summaries = [
-        {
-            "job": job["job_id"],
-            "methods": job.get("job_name", ""),
-            "state": job["status"],
-            "at": job.get("submit_time", ""),
-        }
-        for job in jobs
+        seen = admin.look()
+    studies = [
+        {**study, "state": "lost"} if study["state"] == "running" and study["job"] not in seen["jobs"] else study
+        for study in seen["studies"]
     ]
     if as_json:
-        typer.echo(json.dumps({"parties": parties, "jobs": summaries, "progress": progress}))
+        parties = [{"party": party, "connected": connected} for party, connected in seen["parties"].items()]
+        typer.echo(json.dumps({"parties": parties, "refused": seen["refused"], "studies": studies}))
         return
-    for each in parties:
-        typer.echo(f"{each['party']}: {'connected' if each['connected'] else 'not connected'}")
-    for job in summaries:
-        typer.echo(f"{job['at']}  {job['state']}  {job['methods']}")
-        for line in progress.get(job["job"], []):
+    for party, connected in seen["parties"].items():
+        typer.echo(f"{party}: {'connected' if connected else 'not connected'}")
+    for party, told in seen["refused"].items():
+        typer.echo(f"refused '{party}' from {told['place']} at {told['at']}: {told['why']}")
+    for study in studies:
+        typer.echo(f"{study['started'][:19]}  {', '.join(study['methods'])}: {_standing(study)}")
+        for line in study["lines"]:
             typer.echo(f"  {line['method']}, seed {line['seed']}: round {line['at']} of {line['rounds']}")
+        for party, why in study["absent"].items():
+            typer.echo(f"  party '{party}' was not there at the end: {why}")
+
+
+def _standing(study: dict[str, Any]) -> str:
+    """Return how a study stands, in words."""
+    if study["state"] == "lost":
+        return "its job or server was killed; continue with isthmus federation run --resume"
+    if study["state"] == "stopped":
+        return f"stopped: {study['why']}"
+    if study["state"] == "finished":
+        return "finished" if study["fetched"] else "finished; fetch the results with isthmus federation run --resume"
+    return "running"
 
 
 @app.command()
 def stop(kit: AdminKit) -> None:
     """Stop running jobs; isthmus federation run --resume continues them."""
     _quiet()
-    from isthmus.deploy.flare import Admin
+    from isthmus.deploy.admin import Admin
 
     with Admin(kit) as admin:
-        running = [job["job_id"] for job in admin.jobs() if not str(job.get("status")).startswith("FINISHED")]
+        running = admin.look()["jobs"]
         for job in running:
             admin.stop(job)
     typer.echo(f"stopped: {len(running)}")
@@ -173,10 +220,11 @@ def approve(
 ) -> None:
     """Approve a study at a party: show what it does and answer it from then on; without a study, list what waits."""
     from isthmus.deploy.approval import Approvals, Proposal, describe_proposal
-    from isthmus.deploy.flare import Kit
+    from isthmus.deploy.kits import Kit
+    from isthmus.deploy.member import APPROVALS
 
     contents = Kit.read(kit, "party")
-    approvals = Approvals(contents.studies, str(kit))
+    approvals = Approvals(contents.state / APPROVALS, str(kit))
     if study is None:
         for proposal in (waiting := approvals.waiting()):
             typer.echo("\n".join(describe_proposal(proposal)))

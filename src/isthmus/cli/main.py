@@ -15,7 +15,7 @@ import typer
 
 from isthmus.cli import listing
 from isthmus.cli.audit import audit_command, audits_command
-from isthmus.cli.common import Json, Ray, connected, console, give_ray_a_value, read_study, use_one_thread
+from isthmus.cli.common import ON_SUBSET, Json, Ray, connected, console, give_ray_a_value, read_study, use_one_thread
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.listing import print_kind
 from isthmus.cli.models import embed_command, export_command, predict_command
@@ -284,10 +284,12 @@ def _run(
         raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
-        return
-    show_results(results, console())
-    if out is not None:
-        typer.echo(f"results in {out}")
+    else:
+        show_results(results, console())
+        if out is not None:
+            typer.echo(f"results in {out}")
+    if results.on_subset():
+        raise typer.Exit(ON_SUBSET)
 
 
 @contextmanager
@@ -323,7 +325,8 @@ def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
 def main() -> None:
     """Run the command line: an error is one line on standard error and exit code 2; `--debug` shows its traceback."""
     ignore_library_warnings()
-    signal.signal(signal.SIGINT, _interrupt)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _interrupt)
     debug = "--debug" in sys.argv
     if debug:  # at any position
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
@@ -343,7 +346,8 @@ def main() -> None:
 
 def _interrupt(*_: object) -> None:
     """Stop in good order; a second interrupt ends the process at once."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 

@@ -28,10 +28,16 @@ class Outcome:
 
     Attributes:
         ledger: the ledger of the set-up; every run has its own.
+        absent: by party that was not there when the last run ended the reason.
     """
 
-    runs: list[RunResult]
-    ledger: Ledger = field(repr=False)
+    runs: list[RunResult] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger, repr=False)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return {"runs": [run.dump() for run in self.runs], "ledger": self.ledger.dump(), "absent": self.absent}
 
 
 def check_federation(study: Study) -> None:
@@ -43,7 +49,14 @@ def check_federation(study: Study) -> None:
 
 
 def coordinate(
-    study: Study, post: Post, name: str, state: Path, *, watcher: Watcher | None = None, save_every: float = 2.0
+    study: Study,
+    post: Post,
+    name: str,
+    state: Path,
+    *,
+    watcher: Watcher | None = None,
+    save_every: float = 0.0,
+    outcome: Outcome | None = None,
 ) -> Outcome:
     """Do the set-up, then run every method with every seed.
 
@@ -51,6 +64,8 @@ def coordinate(
         post: carries messages to the parties.
         name: name of this study; an interrupted study is resumed under the same name.
         state: folder for checkpoints and finished runs.
+        save_every: least seconds between two checkpoints; a resumed study repeats rounds that are in none.
+        outcome: filled as the study proceeds, so that it has what is finished if the study has to stop.
     """
     check_federation(study)
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
@@ -62,10 +77,13 @@ def coordinate(
     agreement = agree(federation)
     task = agreement.task(study.named_task())
     in_set_up = reconcile(transport, federation.ledger, "set-up")["differences"]
-    runs: list[RunResult] = []
+    outcome = outcome or Outcome()
+    outcome.ledger = federation.ledger
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
+        nonlocal transport
         plan = begin_run(begin, method, seed, agreement, f"{name}/{method.name}-{seed}")
+        run: Run | None = None
         try:
             transport = RemoteTransport(post, plan, **fixed)
             module = module_of(study.encoder(), agreement.features, task, seed)
@@ -79,15 +97,25 @@ def coordinate(
             result = run.go()
             result.reconciled = reconcile(transport, result.ledger, f"{method.name}, seed {seed}")
             result.reconciled["differences"][:0], in_set_up[:] = in_set_up, ()
+            return result
         except IsthmusError as error:
+            text = f"{method.name}, seed {seed}: {error}"
+            if run is not None and (partial := run.so_far(text)) is not None:
+                outcome.runs.append(partial)
             kind = TooFewAnswers if isinstance(error, TooFewAnswers) else IsthmusError
-            raise kind(f"{method.name}, seed {seed}: {error}") from error
-        transport.close()
-        return result
+            raise kind(text) from error
 
-    for seed in study.seeds:
-        runs += run_methods(study.method_list(), seed, train, watcher or Watcher(), state)
-    return Outcome(runs, federation.ledger)
+    def close() -> None:
+        """The result is on the disk, so the parties may delete what they saved for the run."""
+        transport.close()
+
+    try:
+        for seed in study.seeds:
+            for result in run_methods(study.method_list(), seed, train, watcher or Watcher(), state, close):
+                outcome.runs.append(result)
+    finally:
+        outcome.absent = dict(transport.absent)
+    return outcome
 
 
 def begin_run(begin: Message, method: Method, seed: int, agreement: Agreement, run: str) -> Message:

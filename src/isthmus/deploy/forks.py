@@ -127,7 +127,11 @@ def _wait_for_requests(link: socket.socket, main: Main, load: Callable[[], None]
                 _, status = os.waitpid(key.data, 0)
                 _report(link, {"pid": key.data, "code": os.waitstatus_to_exitcode(status)})
                 continue
-            if not (line := requests.readline()):
+            try:
+                line = requests.readline()
+            except OSError:  # the process that asks was killed
+                line = b""
+            if not line:
                 os._exit(0)
             own_session, when_own = os.pipe()
             pid = os.fork()

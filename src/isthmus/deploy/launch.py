@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from isthmus import store
@@ -18,10 +19,10 @@ from isthmus.methods.base import Method
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.run import STATE, Watcher, prepare_folder
+from isthmus.study.run import STATE, Watcher, hold_folder, prepare_folder
 
-JobState = Literal["running", "done", "lost"]
-"""State of a job; a lost job has ended without an outcome."""
+if TYPE_CHECKING:
+    from isthmus.deploy.admin import Standing
 
 
 class Administrator(Protocol):
@@ -32,13 +33,13 @@ class Administrator(Protocol):
 
     def missing(self) -> list[str]: ...
 
-    def submit(self, study: Mapping[str, Any], run: str) -> str: ...
+    def submit(self, study: Mapping[str, Any], name: str) -> str: ...
 
-    def progress(self, job: str) -> list[dict[str, Any]]: ...
+    def follow(self, name: str, job: str) -> Standing: ...
 
-    def state(self, job: str) -> JobState: ...
+    def outcome(self, name: str) -> dict[str, Any]: ...
 
-    def outcome(self, job: str) -> dict[str, Any]: ...
+    def clear(self, name: str) -> None: ...
 
 
 def run_federation(
@@ -55,8 +56,11 @@ def run_federation(
 ) -> Results:
     """Start a study in a federation, watch it, and write the same result folder as a study in one process.
 
+    If the study has to stop, the folder gets the results of the rounds that are finished, and an error says why.
+
     Arguments:
-        resume: continue the study in `out`: watch its job if that still runs, else start from its last checkpoint.
+        resume: continue the study in `out`: fetch its results if it has ended, watch its job if that still runs, else
+            start one from the last checkpoint.
         wait: seconds within which all parties must be connected.
         pause: seconds between two polls.
         waiting: called once with the parties that are not connected yet.
@@ -64,37 +68,42 @@ def run_federation(
     check_federation(study)
     more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
     resolved = {**study.resolved(), **more}
-    prepare_folder(out, resolved, resume=resume, force=force)
-    path = out / STATE / "job"
     watcher = watcher or Watcher()
-    watcher.study_started(resolved)
-    started = store.load(path) if resume and path.exists() else {"run": uuid4().hex, "job": ""}
-    reported: dict[tuple[str, int], int] = {}
-
-    def watch() -> dict[str, Any]:
-        _watch(admin, started["job"], study, watcher, pause, reported)
-        done = admin.state(started["job"]) == "done"
-        return admin.outcome(started["job"]) if done else {"wrong": "the job or its server was stopped"}
-
-    outcome: dict[str, Any] = watch() if started["job"] else {"wrong": ""}
-    if "wrong" in outcome:  # the job never started, or was lost: start one from the last checkpoint
-        _wait_for_parties(admin, wait, pause, waiting)
-        started["job"] = admin.submit(resolved, started["run"])
-        store.save(path, started)
-        outcome = watch()
-    if "wrong" in outcome:
-        raise IsthmusError(f"{outcome['wrong']} (when that is fixed, continue with isthmus federation run --resume)")
-    ledger = Ledger()
-    ledger.restore(outcome["ledger"])
-    runs = [_check_result(RunResult.of_dump(run), study) for run in outcome["runs"]]
-    shares = {name: resolved["data"][name] for name in ("train", "val") if name in resolved["data"]}
-    data = {"parties": len(admin.parties), "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
-    results = Results(
-        {**resolved, **data}, sort_runs(runs, [method.name for method in study.method_list()]), set_up=ledger
-    )
-    results.save(out)
-    shutil.rmtree(out / STATE, ignore_errors=True)
+    with hold_folder(out):
+        prepare_folder(out, resolved, resume=resume, force=force)
+        path = out / STATE / "job"
+        watcher.study_started(resolved)
+        started = store.load(path) if resume and path.exists() else {"name": uuid4().hex, "job": ""}
+        reported: dict[tuple[str, int], int] = {}
+        outcome: dict[str, Any] = {"wrong": "not started"}
+        if started["job"]:
+            outcome = _watch(admin, started, study, watcher, pause, reported)
+        if outcome["wrong"]:  # the job never started, stopped or was lost: start one from the last checkpoint
+            _wait_for_parties(admin, wait, pause, waiting)
+            started["job"] = admin.submit(resolved, started["name"])
+            store.save(path, started)
+            outcome = _watch(admin, started, study, watcher, pause, reported)
+        results = _results_of(outcome, study, resolved, len(admin.parties))
+        if results.runs:
+            results.save(out)
+        if outcome["wrong"]:
+            finished = f"; {out} has what is finished so far" if results.runs else ""
+            remedy = "when that is fixed, continue with isthmus federation run --resume"
+            raise IsthmusError(f"{outcome['wrong']} ({remedy}{finished})")
+        shutil.rmtree(out / STATE, ignore_errors=True)
+    with suppress(IsthmusError):  # the results are here; what the server keeps of them is in nobody's way
+        admin.clear(started["name"])
     return results
+
+
+def _results_of(outcome: Mapping[str, Any], study: Study, resolved: Mapping[str, Any], parties: int) -> Results:
+    ledger = Ledger()
+    ledger.restore(outcome.get("ledger", []))
+    runs = [_check_result(RunResult.of_dump(run), study) for run in outcome.get("runs", [])]
+    shares = {name: resolved["data"][name] for name in ("train", "val") if name in resolved["data"]}
+    data = {"parties": parties, "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
+    methods = [method.name for method in study.method_list()]
+    return Results({**resolved, **data}, sort_runs(runs, methods), set_up=ledger)
 
 
 def _check_result(run: RunResult, study: Study) -> RunResult:
@@ -121,13 +130,23 @@ def _wait_for_parties(admin: Administrator, wait: float, pause: float, waiting: 
 
 
 def _watch(
-    admin: Administrator, job: str, study: Study, watcher: Watcher, pause: float, reported: dict[tuple[str, int], int]
-) -> None:
-    """Report changes to the watcher until the job has ended."""
+    admin: Administrator,
+    started: Mapping[str, str],
+    study: Study,
+    watcher: Watcher,
+    pause: float,
+    reported: dict[tuple[str, int], int],
+) -> dict[str, Any]:
+    """Report changes to the watcher until the study has ended, and return its outcome."""
     methods = {method.name: method for method in study.method_list()}
-    while admin.state(job) == "running":
-        for line in admin.progress(job):
+    while True:
+        standing = admin.follow(started["name"], started["job"])
+        for line in standing.lines:
             _report(watcher, methods[line["method"]], line, reported)
+        if standing.state == "done":
+            return admin.outcome(started["name"])
+        if standing.state == "lost":
+            return {"wrong": standing.why}
         time.sleep(pause)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,11 +201,12 @@ class Member(PartySide):
             log.error("party '%s': %s", self.name, error)
             raise IsthmusError("its folder has a problem (read the log at the party)") from error
 
-    def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
+    def save_state(self, run: str, mark: str, saved: Mapping[str, Any], keep: Sequence[str]) -> None:
         store.save(self._file(run, mark), {**saved, "call": self.call}, private=True)
-        others = sorted(self._files(run), key=lambda file: file.stat().st_mtime_ns)
-        for file in others[:-2]:  # the server may have missed the last one
-            file.unlink(missing_ok=True)
+        kept = {self._file(run, each) for each in (mark, *keep)}
+        for file in self._files(run):
+            if file not in kept:
+                file.unlink(missing_ok=True)
 
     def load_state(self, run: str, mark: str) -> Mapping[str, Any]:
         path = self._file(run, mark)

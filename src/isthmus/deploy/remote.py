@@ -49,6 +49,8 @@ LARGE_MEAN = 20.0
 """A mean of answers may be this many times as large as the request, over however many parties."""
 GREETING_SECONDS = 5.0
 """Seconds that an absent party has to answer a greeting."""
+END_SECONDS = 30.0
+"""Seconds that parties have to hear that a run is over."""
 GREETING_PAUSE = 0.02
 """Seconds that a call waits for answers to greetings; later ones count in the next call."""
 
@@ -143,7 +145,7 @@ class RemoteTransport(Transport):
         self.answered = dict.fromkeys(self.parties, 0)
         self.absent: dict[str, str] = {}
         self.refused: set[str] = set()
-        self.mark = ""
+        self.mark, self.mark_before = "", ""
         self.answered_at_mark = dict(self.answered)
         self.undelivered: dict[str, dict[str, Message]] = {}
         self._greeter = ThreadPoolExecutor(1, thread_name_prefix="greeter")
@@ -163,9 +165,9 @@ class RemoteTransport(Transport):
         if command.do == "deliver":
             self._deliver(command)
         elif command.do == "save":  # every party saves its state on its own machine, under this mark
-            self.mark, self.answered_at_mark = uuid4().hex, dict(self.answered)
-            self._notify_all({"do": "save", "mark": self.mark})
-            return [Reply((), state={"mark": self.mark, "answered": self.answered_at_mark})]
+            mark, answered = uuid4().hex, dict(self.answered)
+            self._notify_all({"do": "save", "mark": mark, "keep": [self.mark, self.mark_before]})
+            return [Reply((), state={"mark": mark, "answered": answered, "saved": list(self.present())})]
         elif command.do == "restore":
             self._restore(command.payload)
         elif command.do == "models":
@@ -204,16 +206,40 @@ class RemoteTransport(Transport):
             missed.pop(command.action, None)  # the last delivery comes last
             missed[command.action] = messages[party]
 
-    def _restore(self, saved: Mapping[str, Any]) -> None:
-        self.mark = str(saved["mark"])
+    def present(self) -> tuple[str, ...]:
+        return tuple(party for party in self.parties if party not in self.absent)
+
+    def kept_by(self, saved: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(saved["saved"])
+
+    def confirm(self, saved: Mapping[str, Any]) -> None:
+        self.mark_before, self.mark = self.mark, str(saved["mark"])
         self.answered_at_mark = {party: int(count) for party, count in saved["answered"].items()}
+
+    def restart(self) -> None:
+        """Have the parties begin the run again, after they could not restore a state."""
+        self.mark = self.mark_before = ""
+        self.answered = dict.fromkeys(self.parties, 0)
+        for party, reply in self._replies_to(dict.fromkeys(self.parties, self.begin)).items():
+            self.absent.pop(party, None)
+            if isinstance(reply, str):
+                self._exclude(party, reply)
+            else:
+                self._register(party, reply)
+        self._share_sessions()
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        self.confirm(saved)
         for party in self.parties:
             if party not in self.absent:
                 self._restore_party(party)
 
     def close(self) -> None:
         """Have the parties drop what they saved for this run."""
-        self._notify_all({"do": "end"})
+        ends: dict[str, Message] = {party: {"do": "end"} for party in self.present()}
+        for party, reply in self._replies_to(ends, min(self.rules.seconds, END_SECONDS)).items():
+            if isinstance(reply, str):
+                self._exclude(party, reply)
 
     def accounts(self) -> dict[str, Message | str]:
         """Ask every party what its own ledger says that it answered in this run."""
@@ -534,8 +560,8 @@ class PartySide(ABC):
         """Return how many parties a sum needs for this party to help open it."""
 
     @abstractmethod
-    def save_state(self, run: str, mark: str, saved: Mapping[str, Any]) -> None:
-        """Write a state on this machine."""
+    def save_state(self, run: str, mark: str, saved: Mapping[str, Any], keep: Sequence[str]) -> None:
+        """Write a state on this machine, and delete all others of the run but those under the marks to keep."""
 
     @abstractmethod
     def load_state(self, run: str, mark: str) -> Mapping[str, Any]:
@@ -595,7 +621,8 @@ class PartySide(ABC):
             self.handler.deliver(str(message["action"]), {self.name: self._open_mail(message)})
         elif do == "save":
             with self._on_disk():
-                self.save_state(self.run, str(message["mark"]), self.handler.save())
+                keep = [str(mark) for mark in message["keep"][:2]]  # two checkpoints of the server's need theirs
+                self.save_state(self.run, str(message["mark"]), self.handler.save(), keep)
         elif do == "models":
             if model := self.handler.models().get(self.name):
                 with self._on_disk():

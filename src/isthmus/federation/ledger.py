@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Verb = Literal["ask", "total", "exchange"]
@@ -35,6 +35,16 @@ class Entry:
     received: tuple[int, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """Who counted in the rounds from `first` to `last`, and of who did not the first reason."""
+
+    first: int
+    last: int
+    counted: tuple[str, ...]
+    missing: Mapping[str, str]
 
 
 class Ledger:
@@ -87,6 +97,26 @@ class Ledger:
     def received(self) -> int:
         """Bytes that came to the parties, all together."""
         return sum(sum(entry.received) for entry in self.entries)
+
+    def turnout(self) -> list[Turnout]:
+        """By spans of rounds who counted and who did not; a party counts in a round in which it answered every call."""
+        rounds: dict[int, tuple[dict[str, None], dict[str, str]]] = {}
+        for entry in self.entries:
+            if entry.action.endswith(": delivery"):
+                continue
+            asked, missing = rounds.setdefault(entry.round, ({}, {}))
+            asked.update(dict.fromkeys(entry.parties))
+            for party, why in entry.notes.items():
+                missing.setdefault(party, why)
+        spans: list[Turnout] = []
+        for at, (asked, missing) in sorted(rounds.items()):
+            counted = tuple(party for party in asked if party not in missing)
+            last = spans[-1] if spans else None
+            if last is not None and last.counted == counted and last.missing.keys() == missing.keys():
+                spans[-1] = replace(last, last=at)
+            else:
+                spans.append(Turnout(at, at, counted, missing))
+        return spans
 
     def dump(self) -> list[dict[str, Any]]:
         """The entries as plain data, for a checkpoint."""

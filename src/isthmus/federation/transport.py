@@ -80,6 +80,17 @@ class Transport(ABC):
         """Start all parties again, as they were before the run; only where `recovers` says so."""
         raise NotImplementedError
 
+    def present(self) -> tuple[str, ...]:
+        """Return the parties that can be asked at all."""
+        return self.parties
+
+    def kept_by(self, saved: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the parties whose part of a saved state exists."""
+        return self.parties
+
+    def confirm(self, saved: Mapping[str, Any]) -> None:  # noqa: B027 - most transports keep the state themselves
+        """The checkpoint with this saved state is written: sites go back to it if they start again."""
+
     def close(self) -> None:  # noqa: B027 - most transports have nothing to do
         """The run is over: sites may drop what they saved for it."""
 

@@ -123,7 +123,7 @@ class Federation:
         if coefficients is not None:
             self._check_coefficients(action, coefficients, to, rows)
         if self.transport.sums is not None:
-            wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self._needed(asked))
+            wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self.needed(asked))
             return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
         sum_only = to == "server" and rows is None and action not in self.watch
         command = Command("answer", asked, action, "total", request, sum_only, same_form=to == "server", to=to)
@@ -322,14 +322,15 @@ class Federation:
         )
         self.ledger.add(delivery)
 
-    def _needed(self, asked: Sequence[str]) -> int:
-        """How many of these parties must answer."""
+    def needed(self, asked: Sequence[str] | None = None) -> int:
+        """Return how many of these parties must answer; without an argument, of all."""
+        asked = self.parties if asked is None else asked
         if self.everyone == "always" or (self.everyone == "set-up" and self.clock() == 0):
             return len(asked)
         return max(1, math.ceil(self.quorum * len(asked) - 1e-9))  # 0.07 * 100 is a little more than 7
 
     def _require_answers(self, action: str, asked: Sequence[str], answered: int, missing: Mapping[str, str]) -> None:
-        needed = self._needed(asked)
+        needed = self.needed(asked)
         if answered >= needed and not (missing and needed == len(asked)):
             return
         due = "all must" if needed == len(asked) else f"quorum {needed}"

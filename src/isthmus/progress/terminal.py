@@ -131,7 +131,11 @@ class TerminalProgress(ProgressBars, Watcher):
 
 
 def show_results(results: Results, console: Console) -> None:
-    """Print the results table, what a reader must know first, and what noise has spent."""
+    """Print who did not count, the results table, what a reader must know first, and what noise has spent."""
+    if missing := absence_lines(results):
+        console.print(f"[bold red]{wording.SUBSET}[/]", highlight=False)
+        for line in missing:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(results_table(results))
     for line in results.notes:
         console.print(f"note: {line}", markup=False, highlight=False, soft_wrap=True)
@@ -183,18 +187,13 @@ def privacy_lines(results: Results) -> list[str]:
     return [f"{method}: {wording.describe_privacy(privacy)}" for method, privacy in most.items()]
 
 
-def unanswered_lines(results: Results) -> list[str]:
-    """For each party that left calls unanswered a line with the first reason."""
-    failed: dict[str, list[dict[str, Any]]] = {}
+def absence_lines(results: Results) -> list[str]:
+    """Return for each run that stopped early, and each party that did not count in all rounds, a line."""
+    lines = [f"{run.method}, seed {run.seed}: stopped early. {run.stopped}" for run in results.runs if run.stopped]
     for run in results.runs:
-        for row in run.ledger.rows():
-            if row["status"] != "answered":
-                failed.setdefault(row["party"], []).append({"method": run.method, **row})
-    return [
-        f"party '{party}' did not answer {len(rows):,} times, "
-        f"first in round {rows[0]['round']} of {rows[0]['method']}: {rows[0]['note']}"
-        for party, rows in failed.items()
-    ]
+        spans = [(span.first, span.last, span.missing) for span in run.ledger.turnout()]
+        lines += wording.absences(f"{run.method}, seed {run.seed}", run.rounds, spans)
+    return lines
 
 
 def difference_lines(results: Results) -> list[str]:

@@ -11,6 +11,8 @@ from isthmus.report.differences import LEVEL, Difference, differences
 from isthmus.report.loading import Findings, Setting
 from isthmus.report.wording import ALONE
 
+_MAX_ABSENCES = 12
+"""Lines on parties that did not always count."""
 _EQUAL = 1e-9
 """Means that differ by less than this are equal."""
 
@@ -29,8 +31,21 @@ def headline(findings: Findings) -> str:
     for setting in findings.settings:
         if setting.name:
             parts.append(f"<h2 class=setting>{escape(setting.name)}</h2>")
-        parts += [_verdict(findings, setting), _notes(setting), _facts(setting)]
+        parts += [_subset(setting), _verdict(findings, setting), _notes(setting), _facts(setting)]
     return "".join(parts)
+
+
+def _subset(setting: Setting) -> str:
+    """Whose data are not, or not always, in these figures."""
+    lines = [f"{run.method}, seed {run.seed}: stopped early. {run.stopped}" for run in setting.runs if run.stopped]
+    for run in setting.runs:
+        spans = [(span.first, span.last, span.missing) for span in run.turnout]
+        lines += wording.absences(f"{run.method}, seed {run.seed}", run.rounds, spans)
+    if not lines:
+        return ""
+    more = [f"… and {len(lines) - _MAX_ABSENCES} more; all are in the ledger."] if len(lines) > _MAX_ABSENCES else []
+    items = "".join(f"<li>{escape(line)}</li>" for line in [*lines[:_MAX_ABSENCES], *more])
+    return f"<div class=subset role=alert><b>{wording.SUBSET}</b><ul>{items}</ul></div>"
 
 
 def _verdict(findings: Findings, setting: Setting) -> str:

@@ -32,6 +32,15 @@ class OverParties(BaseModel):
     worst_party: str
 
 
+class Turnout(BaseModel):
+    """Who counted in the rounds from `first` to `last`, and of who did not the reason."""
+
+    first: int
+    last: int
+    counted: list[str]
+    missing: dict[str, str]
+
+
 class RunSummary(BaseModel):
     """One run, as `results.json` has it."""
 
@@ -46,6 +55,8 @@ class RunSummary(BaseModel):
     evaluated: str = ""
     majority: float | None = None
     privacy: dict[str, Any] = {}
+    turnout: list[Turnout] = []
+    stopped: str = ""
     under_way: bool = False
     """The metrics are those of its last round so far; the chosen round and the ledger are not known yet."""
 

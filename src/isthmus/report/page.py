@@ -94,6 +94,8 @@ h2{margin:56px 0 16px;padding-top:14px;border-top:2px solid var(--ink);font-size
 h2.setting{margin:24px 0 4px;padding:0;border:0;font-size:16px}h3{margin:32px 0 8px;font-size:17px}
 h4{margin:20px 0 4px;font-size:15px}
 .verdict{margin:0 0 6px;max-width:56rem;font-size:22px;line-height:1.4;overflow-wrap:anywhere}
+.subset{margin:0 0 16px;padding:12px 16px;border-left:4px solid var(--warm);background:var(--tint)}
+.subset ul{margin:6px 0 0;padding-left:20px}
 .caution,.note{margin:0 0 16px;color:var(--soft);font-size:14px}.note{margin-top:12px}
 .facts{display:flex;flex-wrap:wrap;gap:1px;margin:20px 0;
 padding:1px;background:var(--line)}

@@ -22,6 +22,9 @@ MAX_PARTIES = 50
 MAX_LABEL_COLUMNS = 8
 """Classes or tasks in a table; more of them share one column."""
 
+SUBSET = "These are not results of all parties in all rounds."
+"""Stands above results in which a party is missing, or rounds are."""
+
 
 _NOUNS = {
     "weights": "model weights",
@@ -284,6 +287,27 @@ def _labels_text(cut: CutDescription, party: PartyDescription) -> str:
 def _mean_text(values: Sequence[float], digits: int) -> str:
     mean = f"{fmean(values):.{digits}f}"
     return mean if len(set(values)) == 1 else f"{mean} ± {stdev(values):.{digits}f}"
+
+
+def absences(run: str, rounds: int, spans: Iterable[tuple[int, int, Mapping[str, str]]]) -> list[str]:
+    """For each party that did not count in all rounds of a run a sentence with the first reason.
+
+    Arguments:
+        spans: for the rounds from the first to the last the parties that did not count, each with the reason.
+
+    >>> absences("fedavg, seed 0", 10, [(1, 4, {}), (5, 10, {"north": "no answer within 60 s"})])
+    ["fedavg, seed 0: party 'north' did not count in 6 of 10 rounds, first in round 5: no answer within 60 s"]
+    """
+    missed: dict[str, tuple[int, int, str]] = {}
+    for first, last, missing in spans:
+        for party, why in missing.items():
+            count, since, reason = missed.get(party, (0, first, why))
+            missed[party] = count + last - first + 1, since, reason
+    return [
+        f"{run}: party '{party}' did not count in {count:,} of {max(rounds, count):,} rounds, "
+        f"first in round {first}: {why}"
+        for party, (count, first, why) in missed.items()
+    ]
 
 
 def describe_privacy(privacy: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ LOSSES = 3
 SAVING = 0.1
 """Largest share of a run's time that goes into checkpoints: those of many parties are large."""
 
+FEW_PARTIES = 100
+"""Up to so many parties a result lists who counted in every round; the ledger has them all."""
+
 History = list[tuple[int, str, float]]
 OnRound = Callable[[int, Mapping[str, float]], None]
 
@@ -62,6 +65,7 @@ class RunResult:
         description: what the models need beside their weights to be used: see `study.models`.
         reconciled: of a federation, `differences` between the server's ledger and the parties' own, and the `heads` of
             those.
+        stopped: why the run ended before its last round.
     """
 
     method: str
@@ -83,6 +87,7 @@ class RunResult:
     majority: float | None = None
     description: dict[str, Any] = field(default_factory=dict, repr=False)
     reconciled: dict[str, Any] = field(default_factory=dict)
+    stopped: str = ""
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -94,11 +99,18 @@ class RunResult:
         keys = ("method", "seed", "rounds", "chosen_round", "seconds", "evaluated", "metrics")
         more = {
             key: getattr(self, key)
-            for key in ("privacy", "parties", "over_parties", "groups", "reconciled")
+            for key in ("privacy", "parties", "over_parties", "groups", "reconciled", "stopped")
             if getattr(self, key)
         }
         share = {} if self.majority is None else {"majority": self.majority}
-        return {key: getattr(self, key) for key in keys} | share | more
+        return {key: getattr(self, key) for key in keys} | share | more | self._turnout()
+
+    def _turnout(self) -> dict[str, Any]:
+        """Who counted in which rounds; of many parties only the rounds in which some did not."""
+        spans = self.ledger.turnout()
+        if max((len(span.counted) + len(span.missing) for span in spans), default=0) > FEW_PARTIES:
+            spans = [span for span in spans if span.missing]
+        return {"turnout": [{**asdict(span), "counted": list(span.counted)} for span in spans]} if spans else {}
 
     def dump(self) -> dict[str, Any]:
         more = {"models": self.models, "coordinates": self.coordinates, "graph": self.graph}
@@ -110,7 +122,8 @@ class RunResult:
         ledger = Ledger()
         ledger.restore(saved["ledger"])
         history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
-        return cls(**{**saved, "ledger": ledger, "history": history})
+        known = {name: value for name, value in saved.items() if name != "turnout"}
+        return cls(**{**known, "ledger": ledger, "history": history})
 
 
 class Run:
@@ -183,10 +196,7 @@ class Run:
 
     def go(self) -> RunResult:
         """Run to the end, from the checkpoint if it exists. Lost parties start again, if they can, and so do rounds."""
-        resumed = self.checkpoint if self.checkpoint is not None and self.checkpoint.exists() else None
-        if resumed is not None:
-            with store.expected_content(resumed):
-                self._restore(store.load(resumed))
+        self._resume()
         losses = 0
         while True:
             reached = int(self.state.round)
@@ -198,6 +208,13 @@ class Run:
                     raise
                 log.warning("round %d: %s; going on from the last snapshot", int(self.state.round), error)
                 self._begin_again()
+
+    def so_far(self, stopped: str) -> RunResult | None:
+        """Return the result of the rounds that are finished, of a run that stopped; none if nothing was evaluated."""
+        if not self.progress["metrics"]:
+            return None
+        result = self._result(self.progress["seconds"])
+        return replace(result, rounds=max(at for at, _, _ in self.history), stopped=stopped)
 
     def _go(self) -> RunResult:
         began, saved_at = time.perf_counter() - self.progress["seconds"], time.perf_counter()
@@ -213,21 +230,55 @@ class Run:
         return self._result(time.perf_counter() - began)
 
     def _take_snapshot(self) -> None:
-        """Save the run: to the checkpoint, or in memory if it only serves to start lost parties again."""
-        if self.checkpoint is not None:
-            store.save(self.checkpoint, self._save())
-        else:
-            self._snapshot = store.pack(self._save())
+        """Save the run: to the checkpoint, or in memory if it only serves to start lost parties again.
+
+        A checkpoint that too few parties have as well could not be resumed, so it replaces nothing.
+        """
+        saved = self._save()
+        if self.checkpoint is None:
+            self._snapshot = store.pack(saved)
+            return
+        kept, needed = self.transport.kept_by(saved["sites"]), self.federation.needed()
+        if len(kept) < needed:
+            log.warning("round %d: only %d parties saved it, %d must", int(self.state.round), len(kept), needed)
+            return
+        if self.checkpoint.exists():
+            self.checkpoint.replace(previous_of(self.checkpoint))
+        store.save(self.checkpoint, saved)
+        self.transport.confirm(saved["sites"])
+
+    def _resume(self) -> bool:
+        """Go back to the last checkpoint that enough parties have as well; return whether there is any checkpoint."""
+        if self.checkpoint is None:
+            return False
+        found = [each for each in (self.checkpoint, previous_of(self.checkpoint)) if each.exists()]
+        for at, path in enumerate(found):
+            if at:
+                self._start_over()
+            with store.expected_content(path):
+                self._restore(store.load(path))
+            there = self.transport.present()
+            if len(there) >= self.federation.needed():
+                path.replace(self.checkpoint)
+                return True
+        if found:
+            raise IsthmusError(
+                f"only {len(there)} of {len(self.federation.parties)} parties can go on from round "
+                f"{int(self.state.round)} ({self.federation.needed()} must): have the others join with the kit that "
+                "has their state, or start the study again with --force"
+            )
+        return False
 
     def _begin_again(self) -> None:
         """Start all parties again and go back to the last snapshot, or to the beginning."""
+        self._start_over()
+        if not self._resume() and self._snapshot is not None:
+            self._restore(store.unpack(self._snapshot))
+
+    def _start_over(self) -> None:
         self.transport.restart()
         self.state, self.progress, self.history = State(), _progress(), []
         self.federation.ledger = Ledger()
-        if self.checkpoint is not None and self.checkpoint.exists():
-            self._restore(store.load(self.checkpoint))
-        elif self._snapshot is not None:
-            self._restore(store.unpack(self._snapshot))
 
     def _rounds(self) -> Any:
         if self._is_over():
@@ -371,6 +422,11 @@ class Run:
         self.history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
         self.federation.ledger.restore(saved["ledger"])
         self.federation.restore(saved["sites"])
+
+
+def previous_of(checkpoint: Path) -> Path:
+    """Return where the checkpoint before this one is kept."""
+    return checkpoint.with_name(f"{checkpoint.name}-before")
 
 
 def _progress() -> dict[str, Any]:

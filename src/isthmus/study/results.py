@@ -76,6 +76,10 @@ class Results:
             "cuts": [{"seeds": seeds, **cut.to_dict()} for cut, seeds in cuts.items()],
         }
 
+    def on_subset(self) -> bool:
+        """Return whether some party did not count in some round."""
+        return any(span.missing for run in self.runs for span in run.ledger.turnout())
+
     def methods(self) -> dict[str, dict[str, Any]]:
         """What the report has to know of each method: its role and what its own fields are."""
         read = {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.own_code import identify
 from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
-from isthmus.study.loop import OnRound, Run, RunResult
+from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, result_notes
 from isthmus.study.own_models import code_of, model_table, named_encoder
@@ -108,22 +109,18 @@ def run_study(
     count_processes(jobs)  # refuses negative ones
     watcher = watcher or Watcher()
     out = None if out is None else Path(out)
-    methods = study.method_list()
     if cluster is not None:
         study.check_importable()
     side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
-    first_cut, judged_by = _describe(first), first.task.select_by
+    methods, first_cut, judged_by = study.method_list(), _describe(first), first.task.select_by
     notes = data_notes(methods, first.parties, first_cut)
     existed = out is not None and out.exists()
-    if out is not None:
-        prepare_folder(out, resolved, resume=resume, force=force)
-    watcher.study_started(resolved)
     state = None if out is None else out / STATE
     runs: list[RunResult] = []
-    cuts: dict[int, CutDescription] = {}
+    cuts: dict[int, CutDescription] = {study.seeds[0]: first_cut}
 
     def train(method: Method, seed: int, **options: Any) -> RunResult:
         if cluster is not None and method.role != "pooled":  # a pooled method has one party, nothing to spread
@@ -134,30 +131,33 @@ def run_study(
         finally:
             run.transport.close()
 
-    try:
-        if side_by_side:
-            cuts[study.seeds[0]] = first_cut
-            del first  # every process loads its own
-            runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every)
-        else:
-            for seed in study.seeds:
-                loaded = first if seed == study.seeds[0] else load(seed)
-                cuts[seed] = first_cut if seed == study.seeds[0] else _describe(loaded)
-                watcher.cut_made(seed, cuts[seed])
-                runs += run_methods(methods, seed, train, watcher, state)
-    except ProcessKilled:
-        raise
-    except IsthmusError:
+    with nullcontext() if out is None else hold_folder(out):
         if out is not None:
-            _discard_unless_started(out, existed)
-        raise
-    runs = sort_runs(runs, [method.name for method in methods])
-    notes += result_notes(methods, runs, judged_by)
-    results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
-    if out is not None:
-        results.save(out)
-        shutil.rmtree(out / STATE, ignore_errors=True)
-    return results
+            prepare_folder(out, resolved, resume=resume, force=force)
+        watcher.study_started(resolved)
+        try:
+            if side_by_side:
+                del first  # every process loads its own
+                runs = _run_side_by_side(study, jobs, cluster, cuts, watcher, state, save_every)
+            else:
+                for seed in study.seeds:
+                    loaded = first if seed == study.seeds[0] else load(seed)
+                    cuts[seed] = first_cut if seed == study.seeds[0] else _describe(loaded)
+                    watcher.cut_made(seed, cuts[seed])
+                    runs += run_methods(methods, seed, train, watcher, state)
+        except ProcessKilled:
+            raise
+        except IsthmusError:
+            if out is not None:
+                _discard_unless_started(out, existed)
+            raise
+        runs = sort_runs(runs, [method.name for method in methods])
+        notes += result_notes(methods, runs, judged_by)
+        results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
+        if out is not None:
+            results.save(out)
+            shutil.rmtree(out / STATE, ignore_errors=True)
+        return results
 
 
 def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options: Any) -> Run:
@@ -177,24 +177,30 @@ def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options
 
 
 def run_methods(
-    methods: Sequence[Method], seed: int, train: Callable[..., RunResult], watcher: Watcher, state: Path | None = None
-) -> list[RunResult]:
-    """Run every method with one seed and return the results; runs that are finished already are read from `state`.
+    methods: Sequence[Method],
+    seed: int,
+    train: Callable[..., RunResult],
+    watcher: Watcher,
+    state: Path | None = None,
+    saved: Callable[[], None] = lambda: None,
+) -> Iterator[RunResult]:
+    """Run every method with one seed and yield the results; runs that are finished already are read from `state`.
 
     Arguments:
         train: trains a method; called with the method, the seed and the options `checkpoint` and `on_round` of `Run`.
         state: folder for checkpoints and finished runs.
+        saved: called after each run, when its result is on the disk.
     """
-    runs = []
     for method in methods:
         if (restored := _restore_run(state, method, seed, watcher)) is not None:
-            runs.append(restored)
+            yield restored
             continue
         watcher.run_started(method, seed)
         on_round = partial(watcher.round_done, method, seed)
-        runs.append(train(method, seed, checkpoint=_checkpoint(state, method, seed), on_round=on_round))
-        _finish_run(state, method, runs[-1], watcher)
-    return runs
+        result = train(method, seed, checkpoint=_checkpoint(state, method, seed), on_round=on_round)
+        _finish_run(state, method, result, watcher)
+        saved()
+        yield result
 
 
 @dataclass(frozen=True)
@@ -322,8 +328,41 @@ def _finish_run(state: Path | None, method: Method, result: RunResult, watcher: 
     checkpoint = _checkpoint(state, method, result.seed)
     if checkpoint is not None:
         store.save(checkpoint.with_suffix(".run"), result.dump())
-        checkpoint.unlink(missing_ok=True)
+        for path in (checkpoint, previous_of(checkpoint)):
+            path.unlink(missing_ok=True)
     watcher.run_done(result)
+
+
+@contextmanager
+def hold_folder(out: Path) -> Iterator[None]:
+    """Lock a result folder for the duration of the `with` block: two studies in one folder would mix their files."""
+    existed = out.exists()
+    if existed and not out.is_dir():
+        raise IsthmusError(f"{out} is a file: choose a folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        folder = os.open(out, os.O_RDONLY)
+    except OSError as error:
+        raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
+    try:
+        _lock(folder)
+        yield
+    except BlockingIOError as error:
+        raise IsthmusError(f"{out} is in use by another study: wait for it, or stop it first") from error
+    finally:
+        os.close(folder)
+        if not existed:
+            with suppress(OSError):  # it has content
+                out.rmdir()
+
+
+def _lock(file: int) -> None:
+    """Lock an open file or folder until it is closed; Windows has no such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
@@ -337,8 +376,6 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
         if store.load(mark) != _as_loaded(resolved):
             raise IsthmusError(f"{out} holds another study: resume it with the options it was started with")
         return
-    if out.exists() and not out.is_dir():
-        raise IsthmusError(f"{out} is a file: choose a folder")
     if out.exists() and any(out.iterdir()):
         if not force:
             raise IsthmusError(f"{out} is not empty: use --resume to continue, --force to start over, or a new folder")
