@@ -182,8 +182,8 @@ def test_messages_to_others_leave_by_exchange_alone(tmp_path: Path) -> None:
 def test_a_party_at_work_says_so(tmp_path: Path) -> None:
     member = members_of_banks(tmp_path)["party-0"]
     with member._lock:
-        assert member.handle({"do": "greet"}) == {"busy": True}
-    assert member.handle({"do": "greet"}) == {"run": "", "answered": 0}
+        assert member.handle({"do": "greet", "nonce": "a"}) == {"busy": True, "nonce": "a"}
+    assert member.handle({"do": "greet", "nonce": "b"}) == {"run": "", "answered": 0, "nonce": "b"}
 
 
 def test_who_refuses_to_begin_is_not_asked_again(tmp_path: Path) -> None:

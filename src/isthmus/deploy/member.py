@@ -17,9 +17,10 @@ from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.deploy.limits import limit_problems
 from isthmus.deploy.remote import ActionHandler, Message, PartySide
-from isthmus.deploy.setup import SetUpHandler, build_encoding, totals_from_payload
+from isthmus.deploy.setup import SetUpHandler, build_encoding, introduced_of, totals_from_payload
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
+from isthmus.federation.bounds import Introduced
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
@@ -69,6 +70,9 @@ class Member(PartySide):
     def limits(self) -> Limits:
         """What the party allows."""
         return self.contents.settings.limits
+
+    def introduced(self) -> Introduced:
+        return introduced_of(self.contents)
 
     def min_parties(self) -> int:
         return self.limits.min_contributors

@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors
 from isthmus.federation.packed import pack_request
-from isthmus.federation.transport import Each, Sums, TotalRequest, TotalResult
+from isthmus.federation.transport import Sums, TotalRequest, TotalResult
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.parts import Form, Part, form_of, format_form, parse_form, split_weights
 from isthmus.protect.sealing import Channel
@@ -180,8 +180,8 @@ class ClosedSum:
     value: Any
 
 
-SumCheck = Callable[[Total, wire.Payload | Each], str]
-"""Says what is wrong with a total of a request; empty if nothing is."""
+SumCheck = Callable[[Total, TotalRequest, Sequence[str]], str]
+"""Says what is wrong with a total over these parties; empty if nothing is."""
 
 
 class ProtectedSums(Sums):
@@ -231,7 +231,7 @@ class ProtectedSums(Sums):
             unread = Total({}, {}, len(closed.of), tally.missing, wanted.rows, opened)
             return self._made(wanted, unread, tally, delivered)
         total = self._total(closed, step, tally)
-        if why := self.check(total, wanted.request):
+        if why := self.check(total, wanted, closed.of):
             total = self._without_faulty(step, closed, why, tally)
         return self._made(wanted, total, tally, {})
 
@@ -265,9 +265,12 @@ class ProtectedSums(Sums):
         parties, heads = self.ready(wanted.action, parties, tally)
         _require(wanted, parties, tally)
         messages = {party: step.message(party, len(parties), heads[party], self.links.limit) for party in parties}
-        replies = self.send_step(
-            wanted.action, messages, tally, lambda _, reply: self.fits(reply["closed"], parse_form(reply["form"]))
-        )
+
+        def fit(_: str, reply: Message) -> bool:
+            floor = reply["floor"] if step.first else 0
+            return type(floor) is int and 0 <= floor <= len(parties) and self._has_form(reply)
+
+        replies = self.send_step(wanted.action, messages, tally, fit)
         form = _most_common_form(replies)
         parts = {party: reply["closed"] for party, reply in replies.items() if reply["form"] == form}
         for party in replies.keys() - parts.keys():
@@ -278,8 +281,15 @@ class ProtectedSums(Sums):
         if step.first:
             tally.fields = str(next(iter(replies.values())).get("fields", ""))[:MAX_TEXT]
             tally.wants = {party: reply["wants"] for party, reply in replies.items() if "wants" in reply}
-            tally.min_parties = max(int(reply.get("floor", 0)) for reply in replies.values())
+            tally.min_parties = max(int(reply["floor"]) for reply in replies.values())
         return self.add(step, parts, parse_form(form), tally)
+
+    def _has_form(self, reply: Message) -> bool:
+        """Whether a reply is a closed part of the form that it says."""
+        form = reply["form"]
+        return (
+            isinstance(form, str) and len(form) <= wire.LONGEST_HEADER and self.fits(reply["closed"], parse_form(form))
+        )
 
     def send_step(
         self,
@@ -361,7 +371,7 @@ class ProtectedSums(Sums):
             raise TooFewAnswers(
                 f"action '{again.wanted.action}': parties were lost while a faulty sum was repeated"
             ) from lost
-        return None if self.check(total, again.wanted.request) else total
+        return None if self.check(total, again.wanted, of) else total
 
 
 @dataclass(frozen=True)
