@@ -379,10 +379,9 @@ class RemoteTransport(Transport):
         """The parts of one party's reply; a reply with more of them than one party can have is an error."""
         parties, answers, failures = list(reply["parties"]), list(reply["answers"]), dict(reply["failures"])
         letters = list(reply["letters"])
-        if len(parties) > 1 or len(answers) > 1 or len(letters) > 1 or len(failures) > 1:
-            return PackedReply((), [], (), dict.fromkeys([*parties[:2], *list(failures)[:2]], ""))
-        if len(answers) != len(parties) or any(len(each) > len(self.parties) for each in letters):
-            raise IsthmusError(f"party '{party}': its reply has other numbers of parties, answers and messages")
+        several = max(map(len, (parties, answers, letters, failures))) > 1
+        if several or len(answers) != len(parties) or any(len(each) > len(self.parties) for each in letters):
+            raise IsthmusError(f"party '{party}': its reply has too many parties, answers or messages")
         reasons = {str(name): _printable(why) for name, why in failures.items()}
         return PackedReply(tuple(map(str, parties)), answers, [self._letters(each) for each in letters], reasons)
 

@@ -170,7 +170,13 @@ class SetUpHandler:
     def _introduce(self, request: wire.Payload) -> dict[str, Any]:
         settings = {**self.contents.settings.common, "hashed": self.contents.hashed}
         kind, size = _label_kind(self.contents.y), introduced_of(self.contents)
-        return {"agreed": json.dumps(settings), "kind": kind, "items": size.items, "labels": size.labels, "nodes": size.nodes}
+        return {
+            "agreed": json.dumps(settings),
+            "kind": kind,
+            "items": size.items,
+            "labels": size.labels,
+            "nodes": size.nodes,
+        }
 
     def _values(self, request: wire.Payload) -> dict[str, Any]:
         name, column = list(self.columns.items())[int(request["column"])]

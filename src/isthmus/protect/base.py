@@ -263,7 +263,7 @@ class ProtectedSums(Sums):
         """Compute a closed sum over those of these parties that answer."""
         wanted = step.wanted
         parties, heads = self.ready(wanted.action, parties, tally)
-        _require(wanted, parties, tally)
+        _require(step, parties, tally)
         messages = {party: step.message(party, len(parties), heads[party], self.links.limit) for party in parties}
 
         def fit(_: str, reply: Message) -> bool:
@@ -275,7 +275,7 @@ class ProtectedSums(Sums):
         parts = {party: reply["closed"] for party, reply in replies.items() if reply["form"] == form}
         for party in replies.keys() - parts.keys():
             tally.missing[party] = f"action '{wanted.action}', its part has another form than the others'"
-        _require(wanted, parts, tally)
+        _require(step, parts, tally)
         if step.of and parts.keys() != set(step.of):
             raise _PartiesLost(tuple(party for party in step.of if party in parts))
         if step.first:
@@ -420,9 +420,13 @@ class _PartiesLost(Exception):  # noqa: N818 - it is not an error of its own
         self.left = left
 
 
-def _require(wanted: TotalRequest, of: Collection[str], tally: Tally) -> None:
-    """Raise an error, with the reasons for missing parties, if too few are left to open a sum."""
-    needed = max(MIN_PARTIES, wanted.min_contributors, wanted.quorum)
+def _require(step: SumStep, of: Collection[str], tally: Tally) -> None:
+    """Raise an error, with the reasons for missing parties, if too few are left to open a sum.
+
+    The quorum counts when the search for a faulty part is over: sums over halves have fewer parties.
+    """
+    wanted = step.wanted
+    needed = max(MIN_PARTIES, wanted.min_contributors, 0 if step.of else wanted.quorum)
     if len(of) >= needed:
         return
     missing = [f"'{party}' ({why})" for party, why in tally.missing.items()][:3]

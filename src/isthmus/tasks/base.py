@@ -19,6 +19,9 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.tasks.metrics import metric_of
 
+LARGEST_SUM = 1e100
+"""No sum of losses or errors is larger: sums over any number of parties stay finite."""
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -142,6 +145,8 @@ class Task(Registered):
                 return f"'{name}' is not {'whole' if whole else 'real'} numbers {list(shape)}"
             if not bool((value >= 0).all()) or not bool(torch.isfinite(value).all()):
                 return f"'{name}' is negative or not finite"
+            if not whole and bool((value > LARGEST_SUM).any()):
+                return f"'{name}' is too large"
             if whole and bool((value > max(labels, parties)).any()):
                 return f"'{name}' counts more than the {labels} labels that were introduced"
         if not self.count(counts) <= labels:
