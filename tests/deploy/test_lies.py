@@ -49,8 +49,8 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study_at(folder: Path, total: str = "none", name: str = "fedavg", **more: Any) -> Study:
     settings = {"protect": {"total": total}, "training": {"rounds": 2, "quorum": 0.5}, **more}
     study = study_of(name, **settings)
-    return Study.of({**study.resolved(), "protect": settings["protect"], "data": {"name": "folder", "path": str(folder)},
-                     "partition": {}, "parties": None, "federation": more.get("federation", {})})  # fmt: skip
+    data = {"data": {"name": "folder", "path": str(folder)}, "partition": {}, "parties": None}
+    return Study.of({**study.resolved(), "protect": settings["protect"], **data})
 
 
 # ---- how a lie is told
@@ -418,7 +418,7 @@ SET_UP: dict[str, tuple[str, AnswerLie, str]] = {
     "other features": ("encode", field("features", told(7)), "encodes another number of features"),
     "no features": ("encode", without("features"), "number of features that is none"),
     "features as a table": (
-        "encode", fields(lambda columns: columns.update({"features/a": columns.pop("features")})), "features that is none"
+        "encode", fields(lambda columns: columns.update({"features/a": columns.pop("features")})), "that is none"
     ),
     "values as fractions": ("values", field("ids", lambda ids: ids.double()), "no list of ids"),
     "values as a matrix": ("values", field("ids", lambda ids: ids.view(1, -1)), "no list of ids"),
