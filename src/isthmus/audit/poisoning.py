@@ -103,7 +103,8 @@ class GraphBackdoor(Attacker):
         )
         y = torch.cat([graph.y, graph.y.new_full((new,), self.target)])
         poisoned = Data(x=torch.cat([x, largest]), edge_index=edges, y=y, num_nodes=count + new, **more)
-        masks = {split: torch.cat([getattr(party, split), torch.zeros(new, dtype=torch.bool)]) for split in _SPLITS}
+        none = torch.zeros(new, dtype=torch.bool)
+        masks: dict[str, Any] = {split: torch.cat([getattr(party, split), none]) for split in _SPLITS}
         ids = None if party.ids is None else torch.cat([party.ids, -1 - torch.arange(new)])
         return replace(party, graph=poisoned, ids=ids, **masks)
 
@@ -117,7 +118,8 @@ class LyingTransport(LocalTransport):
     Arguments:
         liars: names of the parties that lie.
         attacker: what they do.
-        aggregation: how the study makes means; if a federation would refuse the lie, the largest one that it takes is told.
+        aggregation: how the study makes means; instead of a lie that it would refuse, they tell the largest one that it
+            takes.
     """
 
     def __init__(
