@@ -38,7 +38,9 @@ def answers_to(lie: Lie, tmp_path: Path, name: str = "fedavg", **more: Any) -> l
 
 
 def refused(replies: list[Message], why: str) -> bool:
-    return all(why in reply.get("wrong", "") and reply.keys() <= {"wrong", "begun", "answered"} for reply in replies)
+    return all(
+        why in reply.get("wrong", "") and reply.keys() <= {"wrong", "begun", "answered", "nonce"} for reply in replies
+    )
 
 
 @pytest.mark.parametrize("action", ["train", "evaluate"])

@@ -84,7 +84,8 @@ class Post(InProcessPost):
                 continue
             found[party] = self.members[party].handle(message)
             if instead is not None:
-                found[party] = instead(message, found[party])
+                reply = instead(message, found[party])
+                found[party] = {"nonce": message["nonce"], **reply} if isinstance(reply, dict) else reply
         return found
 
 

@@ -32,6 +32,8 @@ class ByHand(InProcessPost):
     def _one(self, party: str, message: Message) -> Message | str:
         self.sent.append((party, message))
         reply = None if self.meddle is None else self.meddle(party, message)
+        if isinstance(reply, dict):  # what a test says instead of the party belongs to this message
+            return {"nonce": message["nonce"], **reply}
         return self.members[party].handle(message) if reply is None else reply
 
 

@@ -202,7 +202,7 @@ def test_halves_keep_to_what_parties_ask_for() -> None:
     assert len([party for party in table.parties if party in found.missing]) == 4
 
 
-def too_large(total: Total, request: Any) -> str:
+def too_large(total: Total, wanted: Any, of: Any) -> str:
     return "a part is far too large" if float(total.sums["weights/w"].abs().max()) > 1e4 else ""
 
 

@@ -78,7 +78,6 @@ def serve(
     """Run the server of a federation until it is stopped."""
     from isthmus.deploy import flare
     from isthmus.deploy.kits import Kit
-    from isthmus.deploy.member import APPROVALS
 
     contents = Kit.read(kit, "server")
     line = f"serving {', '.join(contents.parties)} at {bind or contents.host}:{contents.port}; log in {kit / 'log.txt'}"
@@ -95,7 +94,6 @@ def join(
     """Run a party until it is stopped: it answers from its folder, within the limits set there."""
     from isthmus.deploy import flare
     from isthmus.deploy.kits import Kit
-    from isthmus.deploy.member import APPROVALS
 
     contents = Kit.read(kit, "party")
     line = f"{contents.name} joins {contents.host}:{contents.port}; log in {kit / 'log.txt'}"

@@ -45,6 +45,7 @@ def check_federation(study: Study) -> None:
     for method in study.method_list():
         if method.role == "pooled":
             raise IsthmusError(f"method '{method.name}' needs all data in one place: leave it out of a federation")
+        method.aggregation().permit(study.protect.protection().name)
     split_shares(study)
 
 
@@ -74,7 +75,8 @@ def coordinate(
     if transport.absent:
         raise IsthmusError(f"the set-up needs all parties, and these are missing: {format_missing(transport.absent)}")
     federation = Federation(transport)
-    agreement = agree(federation)
+    agreement = agree(federation, study.federation.largest_share)
+    fixed["introduced"] = agreement.introduced
     task = agreement.task(study.named_task())
     in_set_up = reconcile(transport, federation.ledger, "set-up")["differences"]
     outcome = outcome or Outcome()

@@ -19,9 +19,10 @@ from isthmus.deploy.party_ledger import FILE as LEDGER
 from isthmus.deploy.party_ledger import Index, PartyLedger
 from isthmus.deploy.remote import ActionHandler, Message, PartySide
 from isthmus.deploy.run_record import RunRecord
-from isthmus.deploy.setup import Agreement, SetUpHandler, build_encoding, totals_from_payload
+from isthmus.deploy.setup import Agreement, SetUpHandler, build_encoding, introduced_of, totals_from_payload
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
+from isthmus.federation.bounds import Introduced
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
@@ -83,6 +84,9 @@ class Member(PartySide):
     def limits(self) -> Limits:
         """What the party allows."""
         return self.contents.settings.limits
+
+    def introduced(self) -> Introduced:
+        return introduced_of(self.contents)
 
     def min_parties(self) -> int:
         return self.limits.min_contributors

@@ -11,9 +11,10 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -25,11 +26,12 @@ from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.actions import Binding
 from isthmus.federation.answers import Reply, Total
+from isthmus.federation.bounds import Introduced, total_problem, weight_problem
 from isthmus.federation.checks import changed_fields
 from isthmus.federation.ledger import Verb
 from isthmus.federation.packed import PackedReply, message_size, open_mail, open_request, pack_mail, pack_request
 from isthmus.federation.rules import Rules
-from isthmus.federation.transport import Command, Each, Transport
+from isthmus.federation.transport import Command, Each, TotalRequest, Transport
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.options import Protect
 
@@ -118,6 +120,7 @@ class RemoteTransport(Transport):
         protect: how totals and messages are protected.
         rules: how long parties have for an action, and how large answers may be.
         limit: largest payload, in bytes.
+        introduced: by party what it introduced in the set-up.
     """
 
     def __init__(
@@ -128,7 +131,9 @@ class RemoteTransport(Transport):
         protect: Protect | None = None,
         rules: Rules | None = None,
         limit: int = wire.LIMIT,
+        introduced: Mapping[str, Introduced] | None = None,
     ) -> None:
+        self.introduced = introduced or {}
         protect, self.rules = protect or Protect(), rules or Rules()
         self.post = post
         more = {"protect": protect.model_dump_json(), "norm": self.rules.norm, "parties": list(post.sites)}
@@ -269,10 +274,17 @@ class RemoteTransport(Transport):
                 found[party] = reply
         return found, missing
 
-    def _check_sum(self, total: Total, request: wire.Payload | Each) -> str:
+    def _check_sum(self, total: Total, wanted: TotalRequest, of: Sequence[str]) -> str:
         """Return what is wrong with a sum of unchecked parts; a large part hides in a mean, so the limit is lower."""
-        means = {name: value / total.weights[name] for name, value in total.sums.items() if _has_mean(total, name)}
-        return norm_problem(means, request, max(LARGE_MEAN, self.rules.norm / total.contributors))
+        if why := norm_problem(
+            total.single_means(), wanted.request, max(LARGE_MEAN, self.rules.norm / total.contributors)
+        ):
+            return why
+        known = [self.introduced[party] for party in of if party in self.introduced]
+        if len(known) < len(of):
+            return ""
+        introduced = Introduced.sum(known)
+        return total_problem(total, introduced) or wanted.check(total, introduced)
 
     # ---- who is there
 
@@ -369,19 +381,21 @@ class RemoteTransport(Transport):
         self._notify({party: message for party in self.parties if party not in self.absent})
 
     def _replies_to(self, messages: Mapping[str, Message], seconds: float | None = None) -> dict[str, Message | str]:
-        """Send messages and return the replies in their order, or the reason why there is none."""
-        found = self.post.send(messages, self.rules.seconds if seconds is None else seconds) if messages else {}
-        return {party: _checked(found.get(party, "no reply")) for party in messages}
+        """Send messages and return the replies in their order, or the reason why there is none.
+
+        A reply repeats the nonce of its message: an earlier reply, or one to another message, is none.
+        """
+        nonces = {party: token_hex(16) for party in messages}
+        asked = {party: {**message, "nonce": nonces[party]} for party, message in messages.items()}
+        found = self.post.send(asked, self.rules.seconds if seconds is None else seconds) if messages else {}
+        return {party: _checked(found.get(party, "no reply"), nonces[party]) for party in messages}
 
     def _reply(self, verb: Verb, party: str, action: str, reply: Message | str) -> Reply:
         if isinstance(reply, str):
             self._note_failure(party, reply)
             return Reply((), failures={party: f"action '{action}', {reply}"})
         try:
-            letters = [self._letters(each) for each in reply["letters"]]
-            found = PackedReply(tuple(reply["parties"]), list(reply["answers"]), letters, dict(reply["failures"])).open(
-                action, self.limit
-            )
+            found = self._unpacked(party, reply).open(action, self.limit)
         except Exception:  # a message from outside may break a reader in any way
             return Reply((), failures={party: f"action '{action}', malformed reply"})
         letters_to = {to for letters in found.letters for to in letters}
@@ -393,13 +407,26 @@ class RemoteTransport(Transport):
             return Reply((), failures={party: f"action '{action}', {why}"})
         return found
 
+    def _unpacked(self, party: str, reply: Message) -> PackedReply:
+        """The parts of one party's reply; a reply with more of them than one party can have is an error."""
+        parties, answers, failures = list(reply["parties"]), list(reply["answers"]), dict(reply["failures"])
+        letters = list(reply["letters"])
+        several = max(map(len, (parties, answers, letters, failures))) > 1
+        if several or len(answers) != len(parties) or any(len(each) > len(self.parties) for each in letters):
+            raise IsthmusError(f"party '{party}': its reply has too many parties, answers or messages")
+        reasons = {str(name): _printable(why) for name, why in failures.items()}
+        return PackedReply(tuple(map(str, parties)), answers, [self._letters(each) for each in letters], reasons)
+
     def _letters(self, letters: Mapping[str, Any]) -> dict[str, bytes | wire.Sealed]:
         if not self.sealed:
             return dict(letters)
-        return {
-            to: wire.Sealed(each["sealed"], int(each["inside"]), str(each["fields"])[:LONGEST_DESCRIPTION])
-            for to, each in letters.items()
-        }
+        found: dict[str, bytes | wire.Sealed] = {}
+        for to, each in letters.items():
+            inside, fields = each["inside"], _printable(each["fields"], LONGEST_DESCRIPTION)
+            if type(inside) is not int or not 0 <= inside <= len(each["sealed"]):
+                raise IsthmusError("an envelope has a payload of another size than it says")
+            found[str(to)] = wire.Sealed(bytes(each["sealed"]), inside, fields)
+        return found
 
     def _note_failure(self, party: str, reply: str) -> None:
         """Note that a party failed: it is absent, or only refused."""
@@ -462,17 +489,14 @@ def _lost_state(answered: Any, due: int) -> str:
     return f"its state is after {answered} actions, not after {due}: it was lost"
 
 
-def _has_mean(total: Total, name: str) -> bool:
-    """Whether a field has one weight, above zero."""
-    weight = total.weights[name]
-    return isinstance(weight, float | int) and weight > 0
-
-
-def _checked(reply: Any) -> Message | str:
+def _checked(reply: Any, nonce: str) -> Message | str:
+    """A reply to the message with this nonce, or the reason why there is none."""
     if isinstance(reply, str):
         return reply
     if not isinstance(reply, dict):
         return "malformed reply"
+    if reply.get("nonce") != nonce:
+        return "its reply belongs to another request"
     if "wrong" not in reply:
         return reply
     wrong = Refusal(_printable(reply["wrong"]))
@@ -480,13 +504,13 @@ def _checked(reply: Any) -> Message | str:
     return wrong
 
 
-def _printable(text: Any) -> str:
+def _printable(text: Any, longest: int = LONGEST_REASON) -> str:
     """A text from a party, fit to be shown in a terminal.
 
     >>> _printable("gone\\x1b[2J" + 400 * "!")[:12]
     'gone [2J!!!!'
     """
-    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:LONGEST_REASON])
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:longest])
     return " ".join(printable.split())
 
 
@@ -497,19 +521,26 @@ def _of_commonest_form(action: str, replies: Sequence[Reply]) -> list[Reply]:
     if len(counted) < 2:
         return list(replies)
     (most, times), (_, next_times) = counted.most_common(2)
-    if times == next_times:
-        return list(replies)  # a tie does not say which ones are wrong
+    why = "its part differs from the others' in fields or shapes"
+    if times == next_times:  # a tie does not say which ones are wrong: none can be added up if a field has two forms
+        if not _contradict(counted):
+            return list(replies)
+        most, why = (), "parts differ in fields or shapes, and no form is the commonest"
     return [
         reply
         if form == most or not reply.parties
-        else Reply(
-            (),
-            failures=dict.fromkeys(
-                reply.parties, f"action '{action}', its part differs from the others' in fields or shapes"
-            ),
-        )
+        else Reply((), failures=dict.fromkeys(reply.parties, f"action '{action}', {why}"))
         for form, reply in zip(forms, replies, strict=True)
     ]
+
+
+def _contradict(forms: Iterable[tuple[Any, ...]]) -> bool:
+    """Whether a field has another type or shape in one form than in another."""
+    of_name: dict[str, set[Any]] = {}
+    for form in forms:
+        for name, *rest in form:
+            of_name.setdefault(name, set()).add(tuple(rest))
+    return any(len(each) > 1 for each in of_name.values())
 
 
 def _form_of(reply: Reply) -> tuple[Any, ...]:
@@ -579,8 +610,15 @@ class PartySide(ABC):
         """Return what the party writes into its ledger in a run; none where it keeps no ledger."""
         return None
 
+    def introduced(self) -> Introduced | None:
+        """Return what the party introduces in the set-up, which its answers are checked against before they leave."""
+        return None
+
     def handle(self, message: Message) -> Message:
-        """Reply to any message, one at a time; an error is a reply too."""
+        """Reply to any message, one at a time, with its nonce; an error is a reply too."""
+        return {**self._reply_to(message), "nonce": message.get("nonce")}
+
+    def _reply_to(self, message: Message) -> Message:
         if message.get("do") == "greet" and not self._lock.acquire(blocking=False):
             return {"busy": True}
         if message.get("do") != "greet":
@@ -721,10 +759,16 @@ class PartySide(ABC):
         faults = [*reply.failures.values(), *reply.unsendable().values(), *changed_fields(reply, request).values()]
         why = next(iter(faults), "")
         if not why:
-            why = norm_problem(_fields_of(reply), request, self.norm)
+            why = norm_problem(_fields_of(reply), request, self.norm) or self._weight_problem(reply)
         if why:
             raise IsthmusError(why.removeprefix(f"action '{action}', "))
         return self.guard.close_answer(reply, message, self.limit, least, states)
+
+    def _weight_problem(self, reply: Reply) -> str:
+        """Return what is wrong with the weights in a reply of this party."""
+        introduced = self.introduced()
+        most = math.inf if introduced is None else introduced.items
+        return next(filter(None, (weight_problem(name, slice_of(w, 0), most) for name, w in reply.weights.items())), "")
 
     def _answer_step(self, message: Message) -> Message:
         if self.guard is None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,10 +19,19 @@ from torch import Tensor
 from isthmus.data.folder.columns import Column, Totals
 from isthmus.data.folder.encoding import Encoding, first_totals, second_totals
 from isthmus.data.folder.reading import Contents
+from isthmus.deploy.introductions import (
+    KINDS,
+    check_shares,
+    compare_introductions,
+    compare_widths,
+    read_columns,
+    read_introduction,
+)
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.actions import Binding
 from isthmus.federation.answers import Answer, Reply
+from isthmus.federation.bounds import Introduced, ids_problem
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
@@ -33,8 +43,10 @@ SET_UP: dict[str, Verb] = {
 """The actions of the set-up, and the verb that each answers."""
 COLUMN_STEPS = ("values",)
 """Those that are called once for each column of their kind; the others are called once."""
-KINDS = ("classification", "multilabel", "regression")
-"""Kinds of labels; if parties differ, the last of their kinds in this order holds for all."""
+
+Step = Literal["first", "second"]
+STEPS: tuple[Step, ...] = ("first", "second")
+"""The sums of columns, in order: the second ones need the first."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +58,14 @@ class Agreement:
         kind: the kind of labels, one of `KINDS`.
         features: width of the encoded features.
         totals: for each column in order, the sums that determine its encoding.
+        introduced: by party how much it holds.
     """
 
     agreed: Mapping[str, Any]
     kind: str
     features: int
     totals: Sequence[Totals] = field(default=(), repr=False)
+    introduced: Mapping[str, Introduced] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of_party(cls, contents: Contents, kind: str, totals: Sequence[Totals]) -> Agreement:
@@ -79,7 +93,7 @@ class Agreement:
 
     def encoding(self) -> dict[str, Any]:
         """How columns become features, as plain values."""
-        columns = _columns(self.agreed)
+        columns = read_columns(self.agreed)
         known = Encoding(columns, dict(zip(columns, self.totals, strict=True))).to_dict()
         return {**known, "molecules": self.agreed["smiles.features"]}
 
@@ -89,22 +103,26 @@ class Agreement:
         return Task.named(f"{self.agreed['level']}-{self.kind}").read(options, "task")
 
 
-def agree(federation: Federation) -> Agreement:
-    """Do the set-up as the server and return the agreement."""
-    answers = federation.ask("introduce")
-    agreed = {party: json.loads(str(answer["agreed"])) for party, answer in answers.items()}
-    first, settings = next(iter(agreed.items()))
-    for party, own in agreed.items():
-        for key, value in own.items():
-            if value != settings[key]:
-                raise IsthmusError(f"party '{party}': '{key}' in party.toml differs from that of '{first}'")
-    kind = max((str(answer["kind"]) for answer in answers.values()), key=KINDS.index)
-    columns = _columns(settings)
+def agree(federation: Federation, largest_share: float = 1.0) -> Agreement:
+    """Do the set-up as the server and return the agreement.
+
+    Arguments:
+        largest_share: the largest share of all items that one party may introduce.
+    """
+    found = {party: read_introduction(party, answer) for party, answer in federation.ask("introduce").items()}
+    settings = compare_introductions(found)
+    check_shares(found, largest_share)
+    kind = max((each.kind for each in found.values()), key=KINDS.index)
+    introduced = {party: each.size for party, each in found.items()}
+    federation.transport.introduced = introduced
+    columns = read_columns(settings)
+    federation.checks = {step: partial(_sums_problem, columns, step) for step in STEPS}
+    federation.checks["values"] = lambda answer, own: ids_problem(answer.get("ids"), own.nodes)
     totals: list[dict[str, Tensor]] = [{} for _ in columns]
     for at, column in enumerate(columns.values()):
         if column.has_keyed_totals:
             totals[at] = {"ids": federation.agree("values", {"column": at}).ids}
-    for step in ("first", "second"):
+    for step in STEPS:
         counted = [at for at, column in enumerate(columns.values()) if column.has_totals(step)]
         if counted:
             request = {"known": known} if (known := totals_to_payload(totals)) else {}
@@ -113,10 +131,19 @@ def agree(federation: Federation) -> Agreement:
                 totals[at] = {**totals[at], **total.sum(str(at))}
     known = totals_to_payload(totals)
     widths = federation.ask("encode", {"known": known} if known else {})
-    found = {int(answer["features"]) for answer in widths.values()}
-    if len(found) > 1:
-        raise IsthmusError(f"parties have {min(found)} and {max(found)} features: give all the same columns")
-    return Agreement(settings, kind, found.pop(), totals)
+    features = compare_widths({party: answer.get("features") for party, answer in widths.items()})
+    return Agreement(settings, kind, features, totals, introduced)
+
+
+def _sums_problem(columns: Mapping[str, Column], step: Step, answer: Mapping[str, Any], introduced: Introduced) -> str:
+    """Say what is wrong with what parties add to the sums of the columns."""
+    due = {str(at): name for at, name in enumerate(columns) if columns[name].has_totals(step)}
+    if answer.keys() != due.keys():
+        return "sums of other columns than those that need them"
+    for at, name in due.items():
+        if why := columns[name].totals_problem(step, answer[at], introduced.nodes):
+            return f"column '{name}': {why}"
+    return ""
 
 
 class SetUpHandler:
@@ -168,7 +195,14 @@ class SetUpHandler:
 
     def _introduce(self, request: wire.Payload) -> dict[str, Any]:
         settings = {**self.contents.settings.common, "hashed": self.contents.hashed}
-        return {"agreed": json.dumps(settings), "kind": _label_kind(self.contents.y)}
+        kind, size = _label_kind(self.contents.y), introduced_of(self.contents)
+        return {
+            "agreed": json.dumps(settings),
+            "kind": kind,
+            "items": size.items,
+            "labels": size.labels,
+            "nodes": size.nodes,
+        }
 
     def _values(self, request: wire.Payload) -> dict[str, Any]:
         name, column = list(self.columns.items())[int(request["column"])]
@@ -210,11 +244,12 @@ def totals_to_payload(totals: Sequence[Totals]) -> dict[str, Any]:
     return {str(at): dict(each) for at, each in enumerate(totals) if each}
 
 
-def _columns(agreed: Mapping[str, Any]) -> dict[str, Column]:
-    return {
-        column: Column.named(str(kind)).read(options, f"columns.{column}")
-        for column, (kind, options) in agreed["columns"].items()
-    }
+def introduced_of(contents: Contents) -> Introduced:
+    """How much a party introduces: its items, and their labels."""
+    y = contents.y
+    labels = int((~y.isnan() if y.is_floating_point() else y >= 0).sum())
+    nodes = contents.items if contents.batch is None else len(contents.batch)
+    return Introduced(contents.items, labels, nodes)
 
 
 def _label_kind(y: Tensor) -> str:

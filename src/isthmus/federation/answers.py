@@ -147,6 +147,7 @@ class Reply:
             {name: pick(column, at) for name, column in self.weights.items()},
             [self.letters[i] for i in at] if self.letters else (),
             dict(self.failures),
+            arrival=self.arrival,
         )
 
     def unsendable(self) -> dict[int, str]:
@@ -251,6 +252,9 @@ class Total:
         missing: by party why it is not.
         rows: a union of ids; then every field is keyed by rows.
         opened: rows with enough contributors; others are zero.
+
+    Attributes:
+        means: by path a mean that was not made of the sum.
     """
 
     def __init__(
@@ -265,9 +269,12 @@ class Total:
         self.sums, self.weights = sums, weights
         self.contributors, self.missing = contributors, dict(missing)
         self.rows, self.opened = rows, opened
+        self.means: Mapping[str, Tensor] = {}
 
     def sum(self, name: str) -> Any:
         """The (weighted) sum of a field or group of fields; rows that are not opened are zero."""
+        if any(path == name or path.startswith(f"{name}/") for path in self.means):
+            raise IsthmusError(f"'{name}' was combined in another way than by a sum: set aggregate = 'mean'")
         return self._read(name, lambda path: self.sums[path].contiguous().cpu())
 
     def mean(self, name: str, default: Any = None) -> Any:
@@ -286,6 +293,11 @@ class Total:
         """Return all sums as a payload."""
         return wire.unflatten(self.sums)
 
+    def single_means(self) -> dict[str, Tensor]:
+        """By path the means of the fields that have one weight, above zero."""
+        ones = {path: weight for path, weight in self.weights.items() if isinstance(weight, float | int) and weight > 0}
+        return {path: self.sums[path] / weight for path, weight in ones.items()}
+
     def _read(self, name: str, value: Any) -> Any:
         if name in self.sums:
             return value(name)
@@ -295,6 +307,8 @@ class Total:
         return wire.unflatten({path.removeprefix(f"{name}/"): value(path) for path in paths})
 
     def _mean(self, path: str) -> Tensor:
+        if path in self.means:
+            return self.means[path]
         total = self.weights[path]
         value = self.sums[path]
         value = value if value.is_floating_point() else value.double()

@@ -12,6 +12,7 @@ from torch import Tensor
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import Arrival, Reply
+from isthmus.federation.bounds import weight_faults
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.stacks import is_stack, outline, slice_of
@@ -38,6 +39,7 @@ def check_reply(reply: Reply, command: Command, limit: int, positions: Mapping[s
     over = _too_large(arrived, sizes, limit)
     sent = {party: 0 if at in over else sizes[at] for at, party in enumerate(arrived.parties)}
     arrived = leave_out(action, arrived, over)
+    arrived = leave_out(action, arrived, weight_faults(arrived))
     arrived = leave_out(action, arrived, changed_fields(arrived, command.payload if command.same_form else {}))
     return replace(arrived, arrival=Arrival(sent, _fields(verb, arrived, positions), _rows_sent(arrived)))
 

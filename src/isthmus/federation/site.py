@@ -17,6 +17,7 @@ from isthmus.federation import wire
 from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
+from isthmus.federation.robust import Aggregation
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import Draws, seed_of
 from isthmus.nn.layerwise import infer
@@ -45,6 +46,8 @@ class PartySideOf(Protocol):
     def evaluate_by(self) -> Literal["total", "ask"]: ...
 
     def averaging_weights(self, cohort: Cohort) -> Tensor: ...
+
+    def aggregation(self) -> Aggregation: ...
 
 
 class Site:
@@ -304,7 +307,10 @@ class Site:
                 self.answered[at] += 1
             if isinstance(request, Each):
                 request = join([request.payloads[name] for name in self.cohort.names])
-            result = function(self, _to(request, self.hosted.device))
+            request = _to(request, self.hosted.device)
+            result = function(self, request)
+            if isinstance(result, Answer):
+                result = self.method.aggregation().limit(result, request)
             return Reply.of(self.cohort.names, Answer({}) if result is None else result)
 
     def _failed(self, at: int, name: str, error: Exception) -> Reply:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total
+from isthmus.federation.bounds import Introduced
 from isthmus.federation.ledger import Verb
 
 
@@ -64,6 +65,8 @@ class Transport(ABC):
         sums: makes totals whose summands the server cannot see; None: the server's process adds up plain summands.
         protections: by verb, what protects its payloads.
         recovers: parties that are lost can be started again.
+        introduced: by party what it introduced in the set-up, which bounds its answers; empty where the parties are of
+            this process, and before the set-up.
     """
 
     parties: tuple[str, ...]
@@ -71,6 +74,7 @@ class Transport(ABC):
     sums: Sums | None = None
     protections: Mapping[Verb, str] = {}
     recovers: bool = False
+    introduced: Mapping[str, Introduced] = {}
 
     @abstractmethod
     def send(self, command: Command) -> list[Reply]:
@@ -95,9 +99,17 @@ class Transport(ABC):
         """The run is over: sites may drop what they saved for it."""
 
 
+AnswerCheck = Callable[[Mapping[str, Any], Introduced], str]
+"""Says what is wrong with an answer, or with a sum of answers, of parties that introduced so much; or nothing."""
+
+
 @dataclass(frozen=True)
 class TotalRequest:
-    """The arguments of `Federation.total`, and how many parties must be in the sum by the quorum."""
+    """The arguments of `Federation.total`, and how many parties must be in the sum by the quorum.
+
+    Arguments:
+        check: says what is wrong with the sum, once it is open.
+    """
 
     action: str
     request: wire.Payload | Each
@@ -106,6 +118,7 @@ class TotalRequest:
     rows: IdUnion | None = None
     min_contributors: int = 1
     quorum: int = 1
+    check: Callable[[Total, Introduced], str] = lambda total, introduced: ""
 
 
 @dataclass(frozen=True)

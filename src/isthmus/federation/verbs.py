@@ -13,16 +13,19 @@ import torch
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
-from isthmus.federation.checks import check_reply, count_rows
+from isthmus.federation.bounds import Introduced, answer_problem, ids_problem
+from isthmus.federation.checks import check_reply, count_rows, leave_out
 from isthmus.federation.ledger import Entry, Eyes, Ledger, Verb
+from isthmus.federation.robust import Aggregation, Mean, stack_returned
 from isthmus.federation.sums import positions_of
-from isthmus.federation.transport import Command, Each, Request, To, TotalRequest, Transport
+from isthmus.federation.transport import AnswerCheck, Command, Each, Request, To, TotalRequest, Transport
 from isthmus.nn.draws import draws_of
 from isthmus.nn.stacks import slice_of
 
 log = logging.getLogger(__name__)
 
 Needed = Literal["never", "set-up", "always"]
+BoundCheck = Callable[[Reply, int, Introduced], str]
 Coefficients = Mapping[str, Mapping[str, float]]
 """By addressee, by contributor: how much of the contributor's answer the addressee gets."""
 
@@ -39,6 +42,8 @@ class Federation:
             always.
         clock: returns the current round, for the ledger and for sampling.
         watch: by action, a function that is called with the replies of every call whose answers reach this process.
+        checks: by action, what is wrong with an answer of a party on another machine, or with a sum of such answers.
+        aggregation: how means of what parties trained are made.
     """
 
     def __init__(
@@ -50,13 +55,17 @@ class Federation:
         everyone: Needed = "never",
         clock: Callable[[], int] = lambda: 0,
         watch: Mapping[str, Callable[[Sequence[Reply]], None]] | None = None,
+        checks: Mapping[str, AnswerCheck] | None = None,
+        aggregation: Aggregation | None = None,
     ) -> None:
+        self.aggregation = aggregation or Mean()
+        self.aggregation.permit("none" if transport.sums is None else transport.protections.get("total", "masks"))
         self.transport = transport
         self.parties = transport.parties
         self.positions = positions_of(self.parties)
         self.ledger = Ledger()
         self.seed, self.quorum, self.everyone = seed, quorum, everyone
-        self.clock, self.watch = clock, watch or {}
+        self.clock, self.watch, self.checks = clock, watch or {}, dict(checks or {})
 
     def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
         """Sample a share of the parties, at least one, anew for every round and purpose."""
@@ -123,11 +132,20 @@ class Federation:
         if coefficients is not None:
             self._check_coefficients(action, coefficients, to, rows)
         if self.transport.sums is not None:
-            wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self.needed(asked))
+
+            def check(total: Total, introduced: Introduced) -> str:
+                why = self.aggregation.problem(total.single_means(), request)
+                return why or self._check_of(action)(total.payload(), introduced)
+
+            wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self.needed(asked), check)
             return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
-        sum_only = to == "server" and rows is None and action not in self.watch
+        sum_only = to == "server" and rows is None and action not in self.watch and not self.aggregation.apart
         command = Command("answer", asked, action, "total", request, sum_only, same_form=to == "server", to=to)
-        replies = self._call(command, eyes)
+
+        def in_bounds(reply: Reply, at: int, introduced: Introduced) -> str:
+            return answer_problem(reply, at, introduced, len(asked), rows)
+
+        replies = self._call(command, eyes, in_bounds)
         wants = _values(replies, "wants") if rows is not None else {}
         for reply in replies if rows is not None else ():
             reply.columns.pop("wants", None)
@@ -138,6 +156,8 @@ class Federation:
         if total.opened is not None and len(total.opened) and not bool(total.opened.any()):
             log.warning("round %d, %s: no row has %d contributors", self.clock(), action, min_contributors)
         if to == "server":
+            if self.aggregation.apart and (values := stack_returned(replies, request, self.positions)):
+                total.means = self.aggregation.combine(values)
             return total
         ids = _values(replies, "ids") | wants
         parcels = {party: _parcel(total, ids.get(party)) for party in asked}
@@ -168,7 +188,16 @@ class Federation:
 
     def agree(self, action: str, request: Request = None) -> IdUnion:
         """The union of the (hashed) ids that the parties answer in the field `ids`: a step of set-up."""
-        answers = self.ask(action, request)
+        asked, request = self._check(action, request, None)
+
+        def has_ids(reply: Reply, at: int, introduced: Introduced | None = None) -> str:
+            if "ids" not in reply.columns:
+                return "no field 'ids' in the answer"
+            why = ids_problem(slice_of(reply.columns["ids"], at))
+            return why and f"field 'ids' {why}"
+
+        command = Command("answer", asked, action, "ask", request)
+        answers = Answers(self._call(command, "server sees each answer", has_ids), asked)
         for party, answer in answers.items():
             if "ids" not in answer:
                 raise PayloadError(f"party '{party}', action '{action}': no field 'ids' in the answer")
@@ -257,13 +286,36 @@ class Federation:
         self._send("deliver", payload=parcels, action=action)
         return Receipt({("total", party): size for party, size in sizes.items()}, missing)
 
-    def _call(self, command: Command, eyes: Eyes) -> list[Reply]:
-        """Call an action; return the replies without faulty answers, and add the call to the ledger."""
+    def _check_of(self, action: str) -> AnswerCheck:
+        """The check of answers to an action, and of their sum."""
+        return self.checks.get(action, lambda answer, introduced: "")
+
+    def _out_of_bounds(self, reply: Reply, command: Command, bounds: BoundCheck | None) -> dict[int, str]:
+        """Positions of parties on other machines whose answers cannot be true, or cannot be used."""
+        faulty: dict[int, str] = {}
+        for at, party in enumerate(reply.parties):
+            introduced = self.transport.introduced.get(party)
+            if introduced is None or command.verb == "exchange":
+                continue
+            fields = {path: slice_of(column, at) for path, column in reply.columns.items()}
+            why = "" if bounds is None else bounds(reply, at, introduced)
+            why = why or self.aggregation.problem(fields, command.payload)
+            if why := why or self._check_of(command.action)(wire.unflatten(fields), introduced):
+                faulty[at] = why
+        return faulty
+
+    def _call(self, command: Command, eyes: Eyes, bounds: BoundCheck | None = None) -> list[Reply]:
+        """Call an action; return the replies without faulty answers, and add the call to the ledger.
+
+        Arguments:
+            bounds: says what is wrong with an answer of a party on another machine, by its position in a reply.
+        """
         action, asked, verb = command.action, command.of, command.verb
         assert verb is not None
         limit = self.transport.limit
         sent_back = self.transport.send(command)
         replies = [check_reply(each, command, limit, self.positions) for each in sent_back]
+        replies = [leave_out(action, each, self._out_of_bounds(each, command, bounds)) for each in replies]
         arrivals = [reply.arrival for reply in replies if reply.arrival is not None]
         sent = {party: size for arrival in arrivals for party, size in arrival.sent.items()}
         rows = {party: count for arrival in arrivals for party, count in arrival.rows.items()}

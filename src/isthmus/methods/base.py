@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from isthmus.data.party import Cohort, Level, Party
+from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answers, Total
 from isthmus.federation.models import Models
+from isthmus.federation.robust import Aggregation, Mean
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Request
 from isthmus.federation.verbs import Federation, Needed
@@ -249,6 +251,10 @@ class Method(Registered):
         """How much each party counts in a mean, `[parties]`."""
         return torch.ones(len(cohort))
 
+    def aggregation(self) -> Aggregation:
+        """How means of what parties trained are made."""
+        return Mean()
+
 
 class Learning(Site):
     """The party side of a method that trains locally; one that learns something else than the task extends `fit`."""
@@ -270,8 +276,24 @@ class Averaging(Method):
     """Share of the parties drawn in each round."""
     weighting: Weighting = "train"
     """What a party's weights count by: its training items, all its items, or evenly."""
+    aggregate: dict[str, Any] = Field(default={"name": "mean"})
+    """How trained weights are combined: mean, clipped-mean, median, trimmed-mean or krum; or a table with a name and
+    options. See the page on lying parties."""
     local: LocalTraining = LocalTraining()
     """Training at the parties."""
+
+    @field_validator("aggregate", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        options = {"name": given} if isinstance(given, str) else given
+        try:
+            found = Aggregation.of(options)
+        except IsthmusError as error:
+            raise ValueError(str(error)) from error
+        return {"name": found.name, **found.model_dump()}
+
+    def aggregation(self) -> Aggregation:
+        return Aggregation.of(self.aggregate)
 
     def models(self, state: State) -> Models:
         return Models(shared=state.weights)

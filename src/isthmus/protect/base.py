@@ -23,7 +23,7 @@ from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import IdUnion, Reply, Total, require_contributors
 from isthmus.federation.packed import message_size, pack_request
-from isthmus.federation.transport import Each, Sums, TotalRequest, TotalResult
+from isthmus.federation.transport import Sums, TotalRequest, TotalResult
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.parts import Form, Part, form_of, format_form, parse_form, split_weights
 from isthmus.protect.sealing import Channel
@@ -182,8 +182,8 @@ class ClosedSum:
     value: Any
 
 
-SumCheck = Callable[[Total, wire.Payload | Each], str]
-"""Says what is wrong with a total of a request; empty if nothing is."""
+SumCheck = Callable[[Total, TotalRequest, Sequence[str]], str]
+"""Says what is wrong with a total over these parties; empty if nothing is."""
 
 
 class ProtectedSums(Sums):
@@ -233,7 +233,7 @@ class ProtectedSums(Sums):
             unread = Total({}, {}, len(closed.of), tally.missing, wanted.rows, opened)
             return self._made(wanted, unread, tally, delivered)
         total = self._total(closed, step, tally)
-        if why := self.check(total, wanted.request):
+        if why := self.check(total, wanted, closed.of):
             total = self._without_faulty(step, closed, why, tally)
         return self._made(wanted, total, tally, {})
 
@@ -265,23 +265,33 @@ class ProtectedSums(Sums):
         """Compute a closed sum over those of these parties that answer."""
         wanted = step.wanted
         parties, heads = self.ready(wanted.action, parties, tally)
-        _require(wanted, parties, tally)
+        _require(step, parties, tally)
         messages = {party: step.message(party, len(parties), heads[party], self.links.limit) for party in parties}
-        replies = self.send_step(
-            wanted.action, messages, tally, lambda _, reply: self.fits(reply["closed"], parse_form(reply["form"]))
-        )
+
+        def fit(_: str, reply: Message) -> bool:
+            floor = reply["floor"] if step.first else 0
+            return type(floor) is int and 0 <= floor <= len(parties) and self._has_form(reply)
+
+        replies = self.send_step(wanted.action, messages, tally, fit)
         form = _most_common_form(replies)
         parts = {party: reply["closed"] for party, reply in replies.items() if reply["form"] == form}
         for party in replies.keys() - parts.keys():
             tally.missing[party] = f"action '{wanted.action}', its part has another form than the others'"
-        _require(wanted, parts, tally)
+        _require(step, parts, tally)
         if step.of and parts.keys() != set(step.of):
             raise _PartiesLost(tuple(party for party in step.of if party in parts))
         if step.first:
             tally.fields = str(next(iter(replies.values())).get("fields", ""))[:MAX_TEXT]
             tally.wants = {party: reply["wants"] for party, reply in replies.items() if "wants" in reply}
-            tally.min_parties = max(int(reply.get("floor", 0)) for reply in replies.values())
+            tally.min_parties = max(int(reply["floor"]) for reply in replies.values())
         return self.add(step, parts, parse_form(form), tally)
+
+    def _has_form(self, reply: Message) -> bool:
+        """Whether a reply is a closed part of the form that it says."""
+        form = reply["form"]
+        return (
+            isinstance(form, str) and len(form) <= wire.LONGEST_HEADER and self.fits(reply["closed"], parse_form(form))
+        )
 
     def send_step(
         self,
@@ -363,7 +373,7 @@ class ProtectedSums(Sums):
             raise TooFewAnswers(
                 f"action '{again.wanted.action}': parties were lost while a faulty sum was repeated"
             ) from lost
-        return None if self.check(total, again.wanted.request) else total
+        return None if self.check(total, again.wanted, of) else total
 
 
 @dataclass(frozen=True)
@@ -412,9 +422,13 @@ class _PartiesLost(Exception):  # noqa: N818 - it is not an error of its own
         self.left = left
 
 
-def _require(wanted: TotalRequest, of: Collection[str], tally: Tally) -> None:
-    """Raise an error, with the reasons for missing parties, if too few are left to open a sum."""
-    needed = max(MIN_PARTIES, wanted.min_contributors, wanted.quorum)
+def _require(step: SumStep, of: Collection[str], tally: Tally) -> None:
+    """Raise an error, with the reasons for missing parties, if too few are left to open a sum.
+
+    The quorum counts when the search for a faulty part is over: sums over halves have fewer parties.
+    """
+    wanted = step.wanted
+    needed = max(MIN_PARTIES, wanted.min_contributors, 0 if step.of else wanted.quorum)
     if len(of) >= needed:
         return
     missing = [f"'{party}' ({why})" for party, why in tally.missing.items()][:3]

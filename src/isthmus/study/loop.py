@@ -17,6 +17,7 @@ from isthmus import store
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answers, PlainTotal, Reply
+from isthmus.federation.bounds import Introduced
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
@@ -192,6 +193,8 @@ class Run:
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
             watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
+            checks={"evaluate": self._check_counts},
+            aggregation=method.aggregation(),
         )
 
     def go(self) -> RunResult:
@@ -328,6 +331,16 @@ class Run:
         if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
             self._told = int(state.round)
             self.on_round(state.round, metrics)
+
+    def _check_counts(self, answer: Mapping[str, Any], introduced: Introduced) -> str:
+        """Say what is wrong with the counts of one party, or with a sum of counts."""
+        if answer.keys() != {"val", "test"}:
+            return f"counts are of {', '.join(map(str, answer)) or 'nothing'}, not of val, test"
+        for split, counts in answer.items():
+            if why := self.task.counts_problem(counts, introduced.labels, introduced.parties):
+                return f"{split} counts: {why}"
+        counted = sum(self.task.count(counts) for counts in answer.values())
+        return f"it counts {counted:g} labels and introduced {introduced.labels}" if counted > introduced.labels else ""
 
     def _watch(self, replies: Sequence[Reply]) -> None:
         """Keep each party's test counts of the last evaluation."""

@@ -19,6 +19,9 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.tasks.metrics import metric_of
 
+LARGEST_SUM = 1e100
+"""No sum of losses or errors is larger: sums over any number of parties stay finite."""
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -127,6 +130,36 @@ class Task(Registered):
     @abstractmethod
     def counts(self, step: Step) -> dict[str, Tensor]:
         """Counts and sums of each party, `[parties, ...]`, from which `metrics` follow."""
+
+    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        """By count whether it is of whole numbers, and its shape; a task that does not say gets no checks."""
+        return {}
+
+    def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
+        """Say what is wrong with counts that parties on other machines answered, or with a sum of them.
+
+        Arguments:
+            labels: labels that the parties hold, which bound what they can count.
+            parties: how many parties the counts are of.
+        """
+        forms = self.count_forms()
+        if not forms:
+            return ""
+        if not isinstance(counts, Mapping) or counts.keys() != forms.keys():
+            return f"there are other counts than {', '.join(forms)}"
+        for name, (whole, shape) in forms.items():
+            value = counts[name]
+            if not isinstance(value, Tensor) or tuple(value.shape) != shape or value.is_floating_point() == whole:
+                return f"'{name}' is not {'whole' if whole else 'real'} numbers {list(shape)}"
+            if not bool((value >= 0).all()) or not bool(torch.isfinite(value).all()):
+                return f"'{name}' is negative or not finite"
+            if not whole and bool((value > LARGEST_SUM).any()):
+                return f"'{name}' is too large"
+            if whole and bool((value > max(labels, parties)).any()):
+                return f"'{name}' counts more than the {labels} labels that were introduced"
+        if not self.count(counts) <= labels:
+            return f"it counts {self.count(counts):g} labels, {labels} were introduced"
+        return ""
 
     @abstractmethod
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:

@@ -57,6 +57,9 @@ class Classification(Task):
         loss = F.cross_entropy(step.output, step.y, reduction="none").cpu()  # some devices have no doubles
         return {"confusion": confusion.view(-1, self.classes, self.classes), "loss": step.sum(loss.double())}
 
+    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        return {"confusion": (True, (self.classes, self.classes)), "loss": (False, ())}
+
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["confusion"].sum())
 

@@ -159,6 +159,17 @@ class GraphClustering(GraphClassification):
             predicted = cross_val_predict(model, z, y, cv=split)
         return len(y), int((predicted == y).sum())
 
+    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        confusion = (self.classes, self.classes)
+        return {"parties": (True, ()), "confusion": (True, confusion), "probed": (True, ()), "hit": (True, ())}
+
+    def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
+        if why := super().counts_problem(counts, labels, parties):
+            return why
+        numbers = {name: int(counts[name]) for name in ("parties", "probed", "hit")}
+        fit = numbers["parties"] <= parties and numbers["hit"] <= numbers["probed"] <= labels
+        return "" if fit else f"numbers of parties, and of graphs of the probe, do not fit: {numbers}"
+
     def metrics(self, counts: Mapping[str, Any]) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for prefix in self.scales.values():

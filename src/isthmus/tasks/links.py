@@ -66,6 +66,15 @@ class LinkPrediction(Task):
         auc = areas(counts["scores"]).squeeze(1)
         return counts | {"areas": auc.nan_to_num(), "parties": (~auc.isnan()).long()}
 
+    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        return _SCORES.count_forms() | {"areas": (False, ()), "parties": (True, ())}
+
+    def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
+        if why := super().counts_problem(counts, labels, parties):
+            return why
+        fit = float(counts["areas"]) <= float(counts["parties"]) + 1e-6 and int(counts["parties"]) <= parties
+        return "" if fit else f"there are areas of more than {parties} parties, or areas above 1"
+
     def count(self, counts: Mapping[str, Any]) -> float:
         return _SCORES.count(counts)
 

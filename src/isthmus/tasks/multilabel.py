@@ -64,6 +64,9 @@ class MultiLabel(MultiTask):
         losses = self.entry_loss(step.output, y).masked_fill(~known, 0.0).cpu()  # some devices have no doubles
         return {"scores": counts, "loss": step.sum(losses.double().sum(1))}
 
+    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        return {"scores": (True, (self.tasks, 2, BINS)), "loss": (False, ())}
+
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["scores"].sum())
 

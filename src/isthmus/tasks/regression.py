@@ -12,6 +12,9 @@ from torch.nn import functional as F
 from isthmus.data.party import Level
 from isthmus.tasks.base import MultiTask, Step, names_of
 
+ROUNDING = 1e-6
+"""Share by which sums of errors may differ: masked ones are rounded."""
+
 
 class Regression(MultiTask):
     """Mean squared error; RMSE and MAE over the labelled entries of all tasks together.
@@ -42,6 +45,16 @@ class Regression(MultiTask):
         error = (step.output - y).masked_fill(~known, 0.0).cpu().double()  # some devices have no doubles
         sums = {"squared": error.square(), "absolute": error.abs()}
         return {"entries": step.sum(known.sum(1))} | {name: step.sum(errors.sum(1)) for name, errors in sums.items()}
+
+    def count_forms(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        return {"entries": (True, ()), "squared": (False, ()), "absolute": (False, ())}
+
+    def counts_problem(self, counts: Any, labels: int, parties: int = 1) -> str:
+        if why := super().counts_problem(counts, labels, parties):
+            return why
+        entries, squared, absolute = (float(counts[name]) for name in ("entries", "squared", "absolute"))
+        most = math.sqrt(entries) * math.sqrt(squared)  # by the inequality of Cauchy and Schwarz
+        return "" if absolute <= most * (1 + ROUNDING) + ROUNDING else "absolute errors do not fit the squared ones"
 
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["entries"])

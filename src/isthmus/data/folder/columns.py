@@ -44,6 +44,8 @@ MAX_CATEGORIES, MIN_NAMES = 100, 10
 """More values than the first are suspicious in a category; up to the second they are never taken for names."""
 MAX_DENSE = 100
 """A category with more values than this is encoded as a sparse matrix."""
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number in a column."""
 MAX_WIDTH = 1 << 24
 """Features in one column; a wider column is a mistake, or needs a model that fits no machine."""
 
@@ -89,6 +91,10 @@ class Column(Registered):
         """Return what this party adds to the second totals, given the first totals of all parties."""
         return {}
 
+    def totals_problem(self, step: Literal["first", "second"], totals: Any, items: int) -> str:
+        """Say what is wrong with totals of parties that hold so many items together."""
+        return ""
+
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         """Return the features, `[nodes, width]`, dense or sparse CSR."""
         raise NotImplementedError
@@ -130,6 +136,21 @@ class Number(Column):
             return {}
         difference = _finite(table.column(column)) - _mean(first)
         return {"squares": torch.tensor((difference**2).sum())}
+
+    def totals_problem(self, step: Literal["first", "second"], totals: Any, items: int) -> str:
+        names = ("count", "sum") if step == "first" else ("squares",)
+        if not isinstance(totals, dict) or tuple(totals) != names:
+            return f"there are other sums than {', '.join(names)}"
+        for name, value in totals.items():
+            if not isinstance(value, Tensor) or value.dim() or value.is_floating_point() == (name == "count"):
+                return f"'{name}' is not a single {'whole' if name == 'count' else 'real'} number"
+        if step == "second":
+            most = items * (2 * LARGEST) ** 2
+            return "" if 0 <= float(totals["squares"]) <= most else "squares are negative, or too large"
+        count, total = int(totals["count"]), float(totals["sum"])
+        if not 0 <= count <= items:
+            return f"it counts {count} numbers, {items} items were introduced"
+        return "" if abs(total) <= count * LARGEST + 1e-6 else f"{count} numbers cannot add up to {total:.3g}"
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
         numbers = to_floats(table.column(column))
