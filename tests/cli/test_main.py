@@ -71,6 +71,8 @@ def test_json_is_all_there_is_on_standard_output(isthmus: Isthmus) -> None:
             "metrics",
             "over_parties",
             "parties",
+            "majority",
+            "turnout",
         }
         assert run["rounds"] == 3
         assert run["seconds"] > 0
@@ -330,7 +332,7 @@ MISTAKES = {
     "nowhere.toml": "cannot read the study nowhere.toml: No such file or directory",
     ".": "cannot read the study .: Is a directory",
     "--out taken": "taken is a file: choose a folder",
-    "--out taken/below": "cannot write taken/below",
+    "--out taken/below": "cannot create the folder taken/below",
 }  # fmt: skip
 
 

@@ -51,8 +51,8 @@ class Liar(Member):
         self.action, self.lie = action, lie
 
     def begin(self, plan: Message) -> ActionHandler:
-        self.norm = 1e300
         handler = super().begin(plan)
+        self.norm = 1e300
         return LyingHandler(handler, self.action, self.lie) if hasattr(self, "lie") else handler  # type: ignore[return-value]
 
     def _weight_problem(self, reply: Reply) -> str:
@@ -64,7 +64,7 @@ def run_with_liar(
     reply: ReplyLie | None = None,
 ) -> Outcome:  # fmt: skip
     """Run a study in which one party lies in the answers to an action, or in its replies to calls of it."""
-    members: dict[str, Member] = dict(members_of(folder, base / "parties"))
+    members: dict[str, Member] = dict(members_of(folder, base / "parties", study))
     if answer is not None:
         honest = members[liar]
         lying = Liar(honest.folder, honest.state, liar, ring=honest.ring)

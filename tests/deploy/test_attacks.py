@@ -94,7 +94,8 @@ def begun(planned: Study, tmp_path: Path, *parties: str, **changes: Any) -> str:
         at_folders(study_of("fedavg"), tmp_path / "data")
     member = members_of(tmp_path / "data", tmp_path / "parties", study_of("fedavg"))["party-0"]
     proposal = Proposal(planned, parties or PARTIES)
-    message = {"do": "begin", "run": "r", "stage": "set-up", "study": proposal.text, "norm": planned.federation.norm}
+    message = {"do": "begin", "run": "r", "stage": "set-up", "study": proposal.text, "norm": planned.federation.norm,
+               "parties": list(proposal.parties)}  # fmt: skip
     reply = member.handle({**message, "protect": planned.protect.model_dump_json(), **changes})
     if "wrong" not in reply:
         assert reply["answered"] == 0
@@ -118,7 +119,7 @@ def test_only_the_very_study_that_was_approved_begins(tmp_path: Path) -> None:
         why = begun(other, tmp_path)
         assert why.startswith(f"refused: study {Proposal(other, PARTIES).hash} is not approved there: approve it with")
     assert "is not approved" in begun(study, tmp_path, "party-0", "party-1")
-    assert "party 'party-0' is not among the study's (party-1)" in begun(study, tmp_path, "party-1")
+    assert "refused: a study over the parties party-1; its kit has" in begun(study, tmp_path, "party-1")
     other = "the server begins with other [protect] or [federation] than the study has"
     assert other in begun(study, tmp_path, protect=masked.protect.model_dump_json())
     assert other in begun(study, tmp_path, norm=1e30)

@@ -83,6 +83,7 @@ def files(folder: Path) -> dict[str, bytes]:
     for run in results["runs"]:
         run.pop("seconds")
     found.pop("report.html", None)
+    found.pop("SHA256SUMS")  # which has that of results.json
     return {**found, "results.json": json.dumps(results).encode()}
 
 

@@ -44,6 +44,7 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         parquet.write_table(table, party / "nodes.parquet")
         with (party / "party.toml").open("a") as file:
             file.write('\n[columns.age]\nkind = "number"\n\n[columns.town]\nkind = "category"\nstructural = false\n')
+            file.write('\n[limits]\nevaluate_by = ["total", "ask"]\n')
     return folder
 
 

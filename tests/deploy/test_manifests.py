@@ -330,7 +330,7 @@ def shown() -> list[list[str]]:
 
 
 def test_commands_on_the_page_are_accepted() -> None:
-    assert len(shown()) == 8
+    assert len(shown()) == 11
     assert not [each for words in shown() for each in refused(words)]
     for block in blocks(PAGE):
         assert block.language == "console"

@@ -33,7 +33,7 @@ def test_both_sides_count_the_same_answers_and_bytes(name: str, total: str, tmp_
 def test_an_answer_that_the_server_asks_for_beside_its_ledger_is_named(tmp_path: Path) -> None:
     """It asks one party twice, and keeps the second answer from its ledger."""
     study = at_folders(study_of("fedavg", rounds=2), tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
 
     extra = dict.fromkeys(members, 0)
 
@@ -68,7 +68,7 @@ def test_an_answer_that_the_server_asks_for_beside_its_ledger_is_named(tmp_path:
 )
 def test_an_account_that_is_none_is_named(account: Any, why: str, tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg", rounds=2), tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
 
     def lie(party: str, message: Message) -> Any:
         return account if party == "party-1" and message["do"] == "account" else None

@@ -167,7 +167,7 @@ def members_of_banks(base: Path) -> dict[str, Member]:
 )
 def test_a_message_that_is_none_is_refused(message: Message, why: str, tmp_path: Path) -> None:
     member = members_of_banks(tmp_path)["party-0"]
-    begin = {"run": "r", **SET_UP, "protect": BANKS.protect.model_dump_json(), "norm": 1000.0,
+    begin = {"run": "r", **SET_UP, "protect": BANKS.protect.model_dump_json(), "norm": BANKS.federation.norm,
              "parties": ["party-0", "party-1", "party-2"]}  # fmt: skip
     member.handle({"do": "begin", **begin})
     assert why in member.handle({**begin, **message})["wrong"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from tests.deploy.federated_studies import study_of
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.party_ledger import FILE, Index, PartyLedger, read_ledger
 from isthmus.deploy.remote import Message
@@ -34,6 +36,8 @@ class Several:
         table = self.study.model_dump()
         study = Study.of({**table, **changed, "protect": MASKS})
         some = {party: self.members[party] for party in parties}
+        for member in some.values():
+            member.approvals.approve(Proposal(study, tuple(parties)))
         return coordinate(study, ByHand(some, meddle), name, self.base / f"server-{name}")
 
     def restarted(self) -> None:
@@ -150,7 +154,7 @@ def test_what_a_party_discloses_is_written_before_it_leaves(tmp_path: Path) -> N
     assert train["eyes"] == "server sees the sum"
     assert train["protection"] == "masks"
     assert train["method"] == "fedavg"
-    assert len(train["study"]) == 64
+    assert train["study"] == Proposal(several.study, ALL).hash
     assert train["fields"].startswith("weights/")
     assert {event for event, _ in counts} == {"answer", "sum"}
     (one, *_) = [line for line in several.lines() if line["event"] == "sum"]
@@ -175,7 +179,7 @@ def test_what_a_party_refuses_is_written_too(tmp_path: Path) -> None:
 
 def test_what_a_study_may_spend_is_in_the_ledger(tmp_path: Path) -> None:
     study = at_folders(study_of("fgcl", rounds=1, protect={}), tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     coordinate(study, ByHand(members), "s", tmp_path / "server")
     lines, _ = read_ledger(tmp_path / "parties" / "party-0" / FILE)
     spent = study.method_list()[0].most_spent()
@@ -185,7 +189,7 @@ def test_what_a_study_may_spend_is_in_the_ledger(tmp_path: Path) -> None:
 
 def test_nothing_leaves_a_party_whose_ledger_cannot_be_written(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg", rounds=1), tmp_path / "data")
-    members = members_of(tmp_path / "data", tmp_path / "parties")
+    members = members_of(tmp_path / "data", tmp_path / "parties", study)
     for break_it, why in (
         (lambda path: (path.unlink(), path.mkdir()), "cannot write its ledger: Is a directory"),
         (lambda path: path.write_text("{}\n"), "its ledger is not as it was written (read the log at the party)"),
@@ -204,21 +208,22 @@ def test_nothing_leaves_a_party_whose_ledger_cannot_be_written(tmp_path: Path) -
         path.write_bytes(kept)
 
 
-def record(folder: Path, data: str = "d", **plan: Any) -> RunRecord:
+def record(folder: Path, data: str = "d", seed: int = 0, stage: str = "run", **options: Any) -> RunRecord:
     index = Index()
-    begin = {"run": "r", "stage": "run", "plan": '{"method": {"name": "m"}, "seed": 0}', **plan}
+    text = json.dumps({"methods": [{"name": "m", **options}, {"name": "other"}], "task": {}})
+    begin = {"run": "r", "stage": stage, "study": text, "method": "m", "seed": seed}
     return RunRecord(PartyLedger(folder / FILE, index.add), index, begin, data, {"total": "masks"})
 
 
 def test_states_are_those_of_the_data_and_the_plan_or_of_what_the_server_sends(tmp_path: Path) -> None:
     first, sent = record(tmp_path), {"w": torch.ones(2)}
     base = set(first.states("train", sent, "server", 3))
-    again = record(tmp_path, plan='{"seed": 0, "method": {"name": "m", "rounds": 9, "every": 2}}')
+    again = record(tmp_path, rounds=9, every=2)
     assert set(again.states("train", sent, "server", 3)) == base
     for other, alike in (
         (first.states("train", {"w": torch.zeros(2)}, "server", 3), True),  # the same place in the plan
         (first.states("train", sent, "server", 4), True),  # what the server sends is the same
-        (record(tmp_path, plan='{"method": {"name": "m"}, "seed": 1}').states("train", sent, "server", 3), True),
+        (record(tmp_path, seed=1).states("train", sent, "server", 3), True),
         (first.states("train", {"w": torch.zeros(2)}, "server", 4), False),
         (first.states("train", {"w": torch.ones(1, 2)}, "server", 4), False),
         (first.states("evaluate", sent, "server", 3), False),
@@ -226,7 +231,7 @@ def test_states_are_those_of_the_data_and_the_plan_or_of_what_the_server_sends(t
     ):
         assert bool(base & set(other)) == alike
     assert set(first.states("sum_up", {}, "parties", 0)) & set(
-        record(tmp_path, plan='{"method": {"name": "m"}, "seed": 5}').states("sum_up", {}, "parties", 0)
+        record(tmp_path, seed=5).states("sum_up", {}, "parties", 0)
     )
     assert record(tmp_path, stage="set-up").states("first", {}, "server", 0) == record(tmp_path, stage="set-up").states(
         "first", sent, "server", 9
@@ -240,4 +245,4 @@ def test_fingerprints_of_data_differ_from_party_to_party(tmp_path: Path) -> None
 
 
 def test_a_study_has_one_digest() -> None:
-    assert study_digest({"plan": "x", "run": "a"}) == study_digest({"plan": "x", "run": "b"}) != study_digest({})
+    assert study_digest({"study": "x", "run": "a"}) == study_digest({"study": "x", "run": "b"}) != study_digest({})

@@ -17,7 +17,7 @@ def test_a_protection_is_given_by_name_or_as_a_table() -> None:
 
 
 def test_without_a_protection_the_server_adds_readable_summands() -> None:
-    plain = Protect().protection()
+    plain = Protect.read({"total": "none"}, "protect").protection()
     channel = Channel(generate_keyrings(("a", "b"))["a"], "run")
     assert plain.sums(None, lambda *sum_of: "", 1) is None  # type: ignore[arg-type]
     assert plain.guard(channel, 2) is None

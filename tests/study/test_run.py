@@ -69,13 +69,18 @@ def test_folder_holds_results_and_nothing_else(two: Path) -> None:
     weights = {f"weights/fedavg-{seed}.safetensors" for seed in (0, 3)} | {
         f"weights/local-{seed}/party-{at}.safetensors" for seed in (0, 3) for at in range(4)
     }
-    assert files(two) == {"results.json", "study.toml", "history.parquet", "ledger.parquet"} | weights
+    about = {
+        f"weights/{name}-{seed}.{kind}" for name in ("fedavg", "local") for seed in (0, 3) for kind in ("json", "md")
+    }
+    tables = {"results.json", "study.toml", "history.parquet", "ledger.parquet", "SHA256SUMS"}
+    assert files(two) == tables | weights | about
     assert not (two / STATE).exists()
 
 
 def test_results_have_a_run_for_each_method_and_seed(two: Path) -> None:
     found = json.loads((two / "results.json").read_text())
-    assert set(found) == {"format", "isthmus", "created", "versions", "study", "methods", "runs", "summary", "cuts"}
+    about = {"format", "isthmus", "created", "versions", "study", "methods"}
+    assert set(found) == about | {"runs", "summary", "cuts", "notes"}
     assert [(each["method"], each["seed"]) for each in found["runs"]] == [
         ("fedavg", 0), ("fedavg", 3), ("local", 0), ("local", 3),
     ]  # fmt: skip
@@ -192,7 +197,7 @@ def outline(folder: Path) -> dict[str, Any]:
     """Everything in a result folder that must be alike: the files by their bytes, the runs but for their seconds."""
     results = json.loads((folder / "results.json").read_text())
     runs = [{name: value for name, value in each.items() if name != "seconds"} for each in results["runs"]]
-    kept = files(folder) - {"results.json", "study.toml"}
+    kept = files(folder) - {"results.json", "study.toml", "SHA256SUMS"}
     return {
         "study": results["study"],
         "runs": runs,

@@ -111,7 +111,7 @@ class Member(PartySide):
             self._refresh()
         proposal = Proposal.read(str(plan["study"]))
         study = proposal.study
-        if str(plan["study"]) != proposal.text or set(plan["parties"]) != set(proposal.parties):
+        if str(plan["study"]) != proposal.text or set(plan.get("parties", ())) != set(proposal.parties):
             raise IsthmusError("refused: the server begins another study than it sent, or over other parties")
         self._check_plan(proposal)
         known = proposal.parties if self.ring is None else tuple(self.ring.public_keys)

@@ -682,7 +682,7 @@ class PartySide(ABC):
         protection, run = self.protect.protection(), str(message["run"])
         self.channel = self.guard = None
         self.record = self.open_record(message)
-        parties = list(map(str, message["parties"]))
+        parties = list(map(str, message.get("parties", ())))
         if self.ring is not None:
             self._check_parties(parties)
             from isthmus.protect.sealing import Channel  # needs an extra

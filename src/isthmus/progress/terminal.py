@@ -138,7 +138,7 @@ def show_results(results: Results, console: Console) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(results_table(results))
     for line in results.notes:
-        console.print(f"note: {line}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"note: {line}", markup=False, highlight=False)
     for line in privacy_lines(results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -80,6 +80,8 @@ def _options(table: Mapping[str, Any], name: str) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_text(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):  # of a run that was resumed, tuples are lists
+        return "[" + ", ".join(map(_text, value)) + "]"
     return str(value)
 
 

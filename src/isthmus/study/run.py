@@ -414,8 +414,8 @@ def _discard_unless_started(out: Path, existed: bool) -> None:
 def _holds_results(out: Path) -> bool:
     """Whether a study wrote this folder; other programs have files called results.json too."""
     try:
-        return "isthmus" in result_files.load_summary(out, any_format=True)
-    except IsthmusError:
+        return "isthmus" in store.parse_json(store.read_text(out / result_files.RESULTS))
+    except (OSError, ValueError, TypeError):  # damaged results count too
         return False
 
 
