@@ -64,7 +64,7 @@ def print_kind(kind: Kind, name: str | None, as_json: bool) -> None:
         return
     options = Table.grid(padding=(0, 2))
     options.add_column()
-    options.add_column(min_width=max((len(option["name"]) for option in entry["options"]), default=0))
+    options.add_column(no_wrap=True)
     options.add_column(max_width=16, overflow="fold")
     for option in entry["options"]:
         default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
