@@ -26,7 +26,7 @@ def default() -> dict[str, object]:
 
 def test_lines_of_the_engine_do_not_reach_the_log_of_a_person(tmp_path: Path) -> None:
     """In a process of its own, because logging is configured once for a process."""
-    (tmp_path / "config.json").write_text(json.dumps(log_config(default())))
+    (tmp_path / "config.json").write_text(json.dumps(log_config(default(), tmp_path)))
     script = (
         "import json, logging, sys; from pathlib import Path\n"
         "from nvflare.fuel.utils.log_utils import apply_log_config\n"
@@ -45,5 +45,5 @@ def test_lines_of_the_engine_do_not_reach_the_log_of_a_person(tmp_path: Path) ->
 
 
 def test_levels_are_those_of_the_logging_module() -> None:
-    config = log_config(default())
+    config = log_config(default(), Path("kit"))
     assert all(logging.getLevelName(each["level"]) == logging.INFO for each in config["loggers"].values())

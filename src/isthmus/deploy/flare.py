@@ -286,7 +286,7 @@ def _write_local_files(kit: Kit) -> None:
     inside = {"host": "127.0.0.1", "listen_host": "127.0.0.1", "connection_security": "clear"}
     write_json(local / "comm_config.json", {"internal": {"scheme": "tcp", "resources": inside}})
     logs = json.loads((local / "log_config.json.default").read_text(encoding="utf-8"))
-    write_json(local / "log_config.json", log_config(logs))
+    write_json(local / "log_config.json", log_config(logs, kit.folder))
 
 
 # ---- what runs in a job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 LOG = "log.txt"
@@ -13,15 +14,16 @@ OURS = "isthmus"
 FORMAT = "%(asctime)s - %(levelname)s - %(message)s"
 
 
-def log_config(default: Mapping[str, Any]) -> dict[str, Any]:
+def log_config(default: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return FLARE's configuration of logging with two files instead of its five outputs.
 
     Arguments:
         default: what FLARE would use; its settings of files stay.
+        folder: the kit. Its processes and those of its jobs write our lines into one file there.
     """
     file = default["handlers"]["logFileHandler"]
     handlers = {
-        "ours": {**file, "level": "INFO", "formatter": "ours", "filename": LOG},
+        "ours": {**file, "level": "INFO", "formatter": "ours", "filename": str(folder / LOG)},
         "engine": {**file, "filename": ENGINE_LOG},
     }
     loggers = {
