@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.data import rows
 from isthmus.data.party import Level
@@ -40,6 +40,9 @@ class Majority(Method):
             state.labels, state.known = total.sum("labels"), total.sum("known")
         for state.round in state.rounds(self.rounds):
             yield state
+
+    def calls(self, module: nn.Module) -> dict[str, int]:
+        return {**super().calls(module), "count": 1}
 
     def models(self, state: State) -> Models:
         return Models(context={"labels": state.labels, "known": state.known})

@@ -15,6 +15,12 @@ from isthmus.errors import IsthmusError
 class StubMethod:
     name: str = "fedavg"
     epsilon: float | None = None
+    rounds: int = 5
+    every: int = 2
+    evaluate_by: str = "total"
+
+    def model_dump(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "local": {"epochs": 4}, "head_epochs": 7}
 
     def most_spent(self) -> float | None:
         return self.epsilon
@@ -29,11 +35,11 @@ def refusal(call: Any, *arguments: Any) -> str:
     return ""
 
 
-def test_without_limits_everything_is_allowed() -> None:
+def test_without_limits_everything_is_allowed_but_a_sum_over_one() -> None:
     limits = Limits()
-    assert not refusal(limits.permit_method, StubMethod(), "study")
+    assert not refusal(limits.permit_method, StubMethod(), "study", 1)
     assert not refusal(limits.permit_protection, "none")
-    assert not any(refusal(limits.permit_call, verb, "train", 1) for verb in ("ask", "total", "exchange"))
+    assert not any(refusal(limits.permit_call, verb, "train", 2) for verb in ("ask", "total", "exchange"))
 
 
 @pytest.mark.parametrize(
@@ -48,10 +54,17 @@ def test_without_limits_everything_is_allowed() -> None:
         ),
         ({"epsilon": 1}, StubMethod(epsilon=1.5), "own", "method 'fedavg' spends epsilon 1.5, limits.epsilon is 1"),
         ({"epsilon": 1, "methods": ["fedavg"]}, StubMethod(epsilon=1.0), "own", ""),
+        ({"rounds": 4}, StubMethod(), "own", "method 'fedavg' has 5 rounds, limits.rounds is 4"),
+        ({"epochs": 6}, StubMethod(), "own", "method 'fedavg' has 7 epochs, limits.epochs is 6"),
+        ({"evaluations": 2}, StubMethod(), "own", "method 'fedavg' has 3 evaluations, limits.evaluations is 2"),
+        (
+            {}, StubMethod(evaluate_by="ask"), "own",
+            "method 'fedavg' evaluates by 'ask', limits.evaluate_by accepts total",
+        ),
     ],
 )  # fmt: skip
 def test_method_is_held_to_the_limits(limits: dict[str, Any], method: StubMethod, noise: str, text: str) -> None:
-    assert refusal(Limits(**limits).permit_method, method, noise) == (text and f"refused: {text}")
+    assert refusal(Limits(**limits).permit_method, method, noise, 1) == (text and f"refused: {text}")
 
 
 @pytest.mark.parametrize(("totals", "text"), [(["masks"], ""), (["ckks"], "accepts ckks"), ([], "accepts none")])

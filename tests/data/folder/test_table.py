@@ -25,6 +25,7 @@ def test_blocks_of_a_file_are_those_of_memory(tmp_path, monkeypatch, columns, gr
     monkeypatch.setattr(module, "ROWS", rows)
     memory = Table.open(tmp_path / "a.parquet", streamed=["x", "y"])
     monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(module, "SMALL", 0)
     streamed = Table.open(tmp_path / "a.parquet", streamed=["x", "y"])
     assert (memory.streamed, streamed.streamed, streamed.memory.column_names) == ([], ["x", "y"], ["id", "x.at"])
     assert streamed.column_names == memory.column_names
@@ -37,6 +38,7 @@ def test_blocks_of_a_file_are_those_of_memory(tmp_path, monkeypatch, columns, gr
 
 def test_columns_stay_in_the_file_if_their_values_are_many(tmp_path, monkeypatch, columns):
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    monkeypatch.setattr(module, "SMALL", 0)
     for large, streamed in ((20, ["x"]), (21, [])):  # two numbers in each row
         monkeypatch.setattr(module, "LARGE", large)
         assert Table.open(tmp_path / "a.parquet", streamed=["x"]).streamed == streamed
