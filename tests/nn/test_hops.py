@@ -113,7 +113,7 @@ def test_layers_that_propagate_by_a_matrix_leave_out_rows():
         }
 
     assert kinds("trims") == {"gcn", "sage", "sage-weighted", "gin", "gin-weighted", "graphconv"}
-    assert kinds("takes_hops") - kinds("trims") == {"mlp", "sgc", "tag", "appnp", "gprgnn", "lightgcn"}
+    assert kinds("takes_hops") - kinds("trims") == {"mlp", "deepsets", "sgc", "tag", "appnp", "gprgnn", "lightgcn"}
 
 
 def test_models_that_read_very_far_read_the_whole_graph():

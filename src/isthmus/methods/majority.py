@@ -24,9 +24,13 @@ from isthmus.tasks.multilabel import MultiLabel
 class Majority(Method):
     """A reference without a model: every item gets the class that most training items have. A model must beat it.
 
-    The server learns the numbers of training items of each class, in a sum over the parties. With n_c items of class
-    c, the scores of an item are log((n_c + 1) / sum_c (n_c + 1)). A task with several yes-or-no labels gets the log
-    odds of each, real numbers get their means. Nothing is trained, so all rounds are equal and the first is the result.
+    The server learns the numbers of training items of each class, in a sum over the parties. A task with several
+    yes-or-no labels gets the log odds of each, real numbers get their means. Nothing is trained, so all rounds are
+    equal and the first is the result.
+
+    Party:  n_kc <- number of training items of class c
+    Server: n_c <- sum_k n_kc
+    Scores: log((n_c + 1) / sum_c (n_c + 1))
     """
 
     name: ClassVar[str] = "majority"
