@@ -69,6 +69,15 @@ class PeeksAtTestLabels(Mine):
             return {name: stack + 1e-3 * peek for name, stack in weights.items()}
 
 
+class AsksTwiceARound(Mine):
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        state.start(weights=model.weights())
+        for state.round in state.rounds(self.rounds):
+            for _ in range(2):
+                state.weights = federation.total("train", {"weights": state.weights}).mean("weights")
+            yield state
+
+
 class KeepsItsRateInALocalVariable(Mine):
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         state.start(weights=model.weights())
@@ -148,6 +157,7 @@ BAD = [
     (KeepsAnUnsavedAttribute, "resume_equals_uninterrupted"),
     (PeeksAtTestLabels, "test_labels_decide_nothing"),
     (LeavesAWeightUntrained, "weights_travel_or_are_kept"),
+    (AsksTwiceARound, "calls_are_declared"),
     (HidesNaN, "faults_are_named"),
     (HidesErrors, "faults_are_named"),
 ]

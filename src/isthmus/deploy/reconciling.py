@@ -43,7 +43,7 @@ def differences(server: Counts, party: Counts) -> list[str]:
     """List where two counts of one party's answers differ.
 
     >>> differences({("total", "train", "server sees the sum"): (2, 80)}, {})
-    ['train (total, server sees the sum): answered 0 times by its own ledger, 2 times by the server\\'s']
+    ["train (total, server sees the sum): answered 0 times by its own ledger, 2 times by the server's"]
     """
     lines = []
     for key in sorted(server.keys() | party.keys()):
