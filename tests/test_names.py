@@ -13,7 +13,7 @@ from isthmus.methods.base import Method
 SOURCE = Path(isthmus.__file__).parent
 KNOWN = {name: kind for name, kind in Method.known().items() if kind.__module__.startswith("isthmus.")}
 ORDINARY = {"local", "majority", "scaffold", "Local", "Majority", "Scaffold"}
-"""Words with a meaning of their own: an option, a share and a partition. Of these only imports of the method are looked for."""
+"""Words with a meaning of their own: an option, a share, a partition. Of these only imports are looked for."""
 WORDS = ({*KNOWN} | {kind.__name__ for kind in KNOWN.values()}) - ORDINARY
 MODULES = {kind.__module__ for kind in KNOWN.values()}
 

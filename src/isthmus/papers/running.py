@@ -20,6 +20,7 @@ from isthmus.papers.measures import Measure
 from isthmus.papers.measures.training import Training
 from isthmus.papers.plan import Cell, Table, nested
 from isthmus.papers.results import TableResults
+from isthmus.study.loop import previous_of
 from isthmus.study.processes import Pool, Processes, Send
 
 
@@ -109,7 +110,7 @@ class Runner:
         """Delete the results and checkpoints of the cells to run."""
         for cell in self.cells:
             self.results.cells.pop(tuple(cell.place.values()), None)
-            for checkpoint in self.state.glob(f"{cell.digest}-*.checkpoint"):
+            for checkpoint in self.state.glob(f"{cell.digest}-*.checkpoint*"):
                 checkpoint.unlink(missing_ok=True)
 
     def _trials(self) -> Iterator[Job]:
@@ -187,7 +188,8 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     if len(missing) == len(job.metrics):
         raise IsthmusError(f"no metric '{missing[0]}': {did_you_mean(missing[0], measured.metrics)}")
     figures = {name: measured.metrics[metric] for name, metric in job.metrics.items() if metric in measured.metrics}
-    job.checkpoint.unlink(missing_ok=True)
+    for path in (job.checkpoint, previous_of(job.checkpoint)):
+        path.unlink(missing_ok=True)
     return {
         "seed": job.seed,
         "figures": {name: round(value, 6) for name, value in figures.items()},
