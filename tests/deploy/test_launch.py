@@ -108,7 +108,7 @@ def test_a_study_that_ended_unseen_is_fetched_and_not_run_again(
     study, outcome = finished
 
     class Cut(Fake):
-        """The server is gone when the results are to be fetched."""
+        """The server is gone before the results are fetched."""
 
         def outcome(self, name: str) -> dict[str, Any]:
             raise IsthmusError("the server does not answer")
