@@ -16,7 +16,7 @@ def too_few_shown(sets: Sequence[frozenset[str]], least: int) -> str:
     >>> too_few_shown([frozenset("abcd"), frozenset("ab")], 2)
     ''
     >>> too_few_shown([frozenset("abcd"), frozenset("abc")], 2)
-    'refused: with sums opened earlier, this one would show the part of d alone'
+    'refused: with sums opened earlier, this one would show the part of d alone: use another seed, or wait for all'
     """
     together: dict[tuple[bool, ...], list[str]] = {}
     for party in sorted(set().union(*sets)):
@@ -25,7 +25,7 @@ def too_few_shown(sets: Sequence[frozenset[str]], least: int) -> str:
     if len(shown) >= least:
         return ""
     whose = f"the part of {shown[0]} alone" if len(shown) == 1 else f"only the parts of {', '.join(shown)} together"
-    return f"refused: with sums opened earlier, this one would show {whose}"
+    return f"refused: with sums opened earlier, this one would show {whose}: use another seed, or wait for all"
 
 
 class SumRecord:
