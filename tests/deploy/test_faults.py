@@ -106,6 +106,36 @@ def test_a_party_whose_machine_dies_costs_no_result(back: bool, fragile: Federat
     assert max(row["round"] for row in rows_of(tmp_path / "out")) == ROUNDS
 
 
+STUCK = """
+    def lie(remote):
+        import pathlib, time
+        called = remote.PartySide._answer
+
+        def stuck(self, present, message):
+            if message["action"] == "introduce":
+                (pathlib.Path(__file__).parent / "asked").touch()
+                time.sleep(600)
+            return called(self, present, message)
+
+        remote.PartySide._answer = stuck
+"""
+"""The party is asked to introduce itself and does not get further."""
+
+
+def test_a_party_whose_machine_dies_in_the_set_up_is_named(still: Federation, tmp_path: Path) -> None:
+    start_with_liar(still, STUCK, tmp_path / "lies")
+    study = written(tmp_path / "s.toml", federation={"seconds": 8.0}, methods=fedavg(5))
+    run = still.watch(study, tmp_path / "out")
+    until("the set-up", (tmp_path / "lies" / "asked").exists, 120)
+    still.kill("party-1")
+    assert run.wait(180) == 2
+    assert "party-1" in still.log(f"run-{len(still.data) + 1}")
+    still.join("party-1")
+    done = still.run(study, tmp_path / "out", "--resume", seconds=240)
+    assert done.returncode == 0, done.stderr
+    assert max(row["round"] for row in rows_of(tmp_path / "out")) == 5
+
+
 def test_a_study_whose_majority_vanished_can_be_resumed(fragile: Federation, tmp_path: Path) -> None:
     study = written(tmp_path / "s.toml", **PLAIN, federation={"seconds": 5.0}, methods=fedavg(200))
     run = fragile.watch(study, tmp_path / "out")
