@@ -35,6 +35,7 @@ class Table:
     Arguments:
         replies: by party its answer, whatever it is asked.
         min_parties: parties that must be in a sum, as each party has it.
+        contributors: parties that must contribute to a sum or to a row of it, as each party has it.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Table:
         wrong: Callable[..., str] = lambda *sum_of: "",
         tries: int = 5,
         min_parties: int = 1,
+        contributors: int = 1,
         **options: Any,
     ) -> None:
         kind = Protection.named(protection).read(options, protection)
         self.parties, self.limit = tuple(replies), wire.LIMIT
-        self.replies, self.meddle = dict(replies), meddle
+        self.replies, self.meddle, self.contributors = dict(replies), meddle, contributors
         channels = {party: Channel(ring, "run") for party, ring in generate_keyrings(self.parties).items()}
         for party, channel in channels.items():
             channel.set_sessions({other: each.session for other, each in channels.items() if other != party})
@@ -93,7 +95,7 @@ class Table:
         if message["do"] == "call":
             reply = self.replies[party]
             kept = Reply(reply.parties, dict(reply.columns), dict(reply.weights))
-            return guard.close_answer(kept, message, self.limit)
+            return guard.close_answer(kept, message, self.limit, contributors=self.contributors)
         if message["do"] == "deliver":
             self.delivered[party] = guard.read_total(message["shield"], self.limit)
             return {}

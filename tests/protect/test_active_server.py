@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.protect.closed import NAMES, Table, for_party, weights_of
+import torch
+from tests.protect.closed import NAMES, Table, for_party, rows_of, weights_of
 
 from isthmus.errors import IsthmusError
+from isthmus.federation import wire
 from isthmus.protect import masks
 from isthmus.protect.base import Message
 from isthmus.protect.masks import MaskingGuard, openers
@@ -68,8 +70,9 @@ class ActiveServer:
         return name
 
     def close(self, party: str, name: str, at: int = 0, again: bool = False, **more: Any) -> Message:
+        call = {key: more.pop(key) for key in ("action", "request") if key in more}
         shield = {"agreement": name, "at": at, "what": "sums", "to": "server", "least": 1, **more}
-        message: Message = {"do": "call", "shield": shield}
+        message: Message = {"do": "call", "shield": shield, **call}
         if again:
             message = {"do": "shield", "step": "again", "shield": shield}
         reply = self.table.answer(party, message)
@@ -358,6 +361,143 @@ def test_a_party_refuses_and_the_server_learns_no_part(deviation: str) -> None:
         with suppress(IsthmusError):
             server.open_as(name, dict.fromkeys(server.of[name], server.of[name]))
     assert not server.learns()
+
+
+# ---- one sum of which parties are told different things
+
+
+def told_apart(server: ActiveServer, victim: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    """All close a part; the victim e is told something else. Return what is refused."""
+    server.agree(server.parties)
+    for party in server.parties:
+        server.close(party, "one", **(victim if party == "e" else others))
+    return server.open_as("one", dict.fromkeys(server.parties, server.parties))
+
+
+def rows_named(ids: Sequence[int]) -> bytes:
+    return wire.encode({"ids": torch.tensor(ids)})
+
+
+APART: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "request": ({"request": b"one"}, {"request": b"another"}),
+    "a request for each": ({"request": {"e": b"one"}}, {"request": b"one"}),
+    "action": ({"action": "train"}, {"action": "evaluate"}),
+    "minimum": ({"least": 1}, {"least": 2}),
+    "counts or sums": ({"what": "counts"}, {"what": "sums"}),
+    "rows": ({"ids": rows_named([3, 5, 8, 11])}, {"ids": rows_named([3, 5, 8, 11, 12])}),
+}
+
+
+@pytest.mark.parametrize("what", APART)
+def test_a_sum_of_which_parties_were_told_different_things_is_noise(what: str) -> None:
+    """Their masks do not cancel, so neither e's part nor the sum of the others follows, whoever opens it."""
+    server = ActiveServer(5)
+    if what == "rows":
+        server.table.replies = rows_of(5)
+    refused = told_apart(server, *APART[what])
+    assert len(refused) == 1
+    assert "1 of 5 say" in refused[0]
+    abouts = {party: server.guard(party)._agreement.masked[0].about for party in server.parties}  # type: ignore[union-attr]
+    assert len({abouts[party] for party in "abcd"}) == 1
+    assert abouts["e"] != abouts["a"]
+    one, other = (masks._common(bytes(range(32)), public_key(bytes(32)), abouts[each]) for each in "ae")
+    assert one != other
+
+
+def test_rows_opened_for_one_party_alone_show_nothing() -> None:
+    """The others are told to add zeros."""
+    server = ActiveServer(5)
+    server.table.replies = rows_of(5)
+    server.agree(server.parties, count=2)
+    closed: dict[str, bytes] = {}
+    for party in server.parties:
+        server.close(party, "one", ids=rows_named([3, 5, 8, 11]))
+        opened = wire.encode({"rows": torch.full((4,), party == "e")})
+        closed[party] = server.close(party, "one", at=1, again=True, opened=opened)["closed"]
+    assert len(server.open_as("one", dict.fromkeys(server.parties, server.parties), at=1)) == 5
+    words = sum(np.frombuffer(each, dtype=np.uint64) for each in closed.values())
+    for party in server.parties:
+        agreement = server.guard(party)._agreement
+        assert agreement is not None
+        if agreement.seeds[1]:
+            words = words - masks.stream(agreement.seeds[1], len(words))
+    assert np.abs(words.view(np.int64).astype(float)).mean() > 2.0**60  # not e's part, which is small
+
+
+@pytest.mark.parametrize("more", [{"what": "x"}, {"opened": wire.encode({"rows": torch.ones(1, dtype=torch.bool)})}])
+def test_a_sum_of_anything_else_is_refused(more: Mapping[str, Any]) -> None:
+    server = ActiveServer(5)
+    server.agree(server.parties)
+    with pytest.raises(IsthmusError, match="a sum is of counts or sums, and of rows that the call named"):
+        server.close("a", "one", **more)
+
+
+def test_a_sum_is_looked_up_by_what_was_closed_for_it() -> None:
+    """Another call between closing and confirming changes nothing."""
+    server = ActiveServer(5)
+    server.agree(server.parties, count=2)
+    for party in server.parties:
+        server.close(party, "one")
+    server.open_as("one", dict.fromkeys(server.parties, server.parties))
+    server.agree("abcd", "two", count=2)
+    for party in "abcd":
+        server.close(party, "two", again=True)
+        server.close(party, "two", at=1)
+    with pytest.raises(IsthmusError, match="would show the part of e alone"):
+        server.confirm("a", "two", "abcd")
+
+
+# ---- contributors
+
+
+def counted(server: ActiveServer) -> bytes:
+    """All close their counts of contributors, and open them; return the counts and their proof."""
+    server.agree(server.parties, count=2)
+    ids = rows_named([3, 5, 8, 11])
+    closed = [server.close(party, "one", what="counts", ids=ids)["closed"] for party in server.parties]
+    words = sum(np.frombuffer(each, dtype=np.uint64) for each in closed)
+    for party in server.parties:
+        agreement = server.guard(party)._agreement
+        assert agreement is not None
+        words = words - masks.stream(agreement.seeds[0], len(words))
+    assert not server.open_as("one", dict.fromkeys(server.parties, server.parties))
+    return words.tobytes()
+
+
+@pytest.mark.parametrize("forged", ["none", "one more", "a multiple", "nothing"])
+def test_a_row_with_too_few_contributors_is_not_summed_whatever_the_server_says(forged: str) -> None:
+    server = ActiveServer(5)
+    server.table.contributors = 3
+    server.table.replies = rows_of(5)
+    words = np.frombuffer(counted(server), dtype=np.uint64).copy()
+    size = len(words) // 2
+    alone = words[:size].reshape(-1, 4).min(0) < 3
+    assert alone.any()
+    if forged == "one more":
+        words[:size] += np.uint64(1)
+    if forged == "a multiple":
+        words *= np.uint64(2)
+    told = b"" if forged == "nothing" else words.tobytes()
+    opened = wire.encode({"rows": torch.from_numpy(alone)})
+    with pytest.raises(IsthmusError, match=r"were not counted|not those that the parties sent|fewer than 3 parties"):
+        server.close("a", "one", at=1, again=True, opened=opened, counted=told)
+    with pytest.raises(IsthmusError, match=r"were not counted|not those that the parties sent|fewer than 3 parties"):
+        server.close("a", "one", at=1, again=True, counted=told)
+
+
+def test_rows_are_summed_over_the_parties_that_were_counted() -> None:
+    server = ActiveServer(5)
+    server.table.contributors = 2
+    server.table.replies = rows_of(5)
+    told = counted(server)
+    words = np.frombuffer(told, dtype=np.uint64)
+    enough = words[: len(words) // 2].reshape(-1, 4).min(0) >= 2
+    for party in server.parties:
+        opened = wire.encode({"rows": torch.from_numpy(enough)})
+        server.close(party, "one", at=1, again=True, opened=opened, counted=told)
+    with pytest.raises(IsthmusError, match="contributors were counted over a, b, c, d, e, not a, b, c, d"):
+        server.confirm("a", "one", "abcd", at=1)
+    assert not server.open_as("one", dict.fromkeys(server.parties, server.parties), at=1)
 
 
 # ---- with parties that help

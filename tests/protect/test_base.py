@@ -164,6 +164,10 @@ def test_who_is_gone_between_counts_and_sums_leaves_nobody_alone_in_a_row(kind: 
         return "gone" if to == "a" and message.get("step") == "again" else None
 
     table = Table(kind, replies, meddle=meddle)
+    if kind == "masks":  # two counts of the same answers show which rows a has
+        with pytest.raises(TooFewAnswers, match="would show the part of a alone"):
+            table.total(rows=UNION, min_contributors=2)
+        return
     found, due = table.total(rows=UNION, min_contributors=2).total, table.plain(table.parties[1:], UNION, 2)
     assert torch.equal(found.opened, due.opened)  # type: ignore[arg-type]
     same(found.payload(), due.payload(), 1e-4)

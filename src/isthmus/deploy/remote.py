@@ -656,7 +656,7 @@ class PartySide(ABC):
         elif do == "shield":
             return {**self._answer_step(message), "answered": self._count_answered()}
         elif do == "deliver":
-            self.handler.deliver(str(message["action"]), {self.name: self._open_mail(message)})
+            self.handler.deliver(str(message["action"]), {self.name: self._open_mail(self.handler, message)})
         elif do == "save":
             with self._on_disk():
                 keep = [str(mark) for mark in message["keep"][:2]]  # two checkpoints of the server's need theirs
@@ -728,7 +728,7 @@ class PartySide(ABC):
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         if "shield" in message:
             states = () if self.record is None else self.record.states(action, request, to, before)
-            closed = self._close_part(action, reply, request, message, binding.least, states)
+            closed = self._close_part(action, reply, request, message, binding, states)
             if self.record is not None:
                 self.record.answered(message, reply, message_size(closed))
             return {**closed, "answered": self._count_answered()}
@@ -750,7 +750,7 @@ class PartySide(ABC):
         reply: Reply,
         request: wire.Payload | Each,
         message: Message,
-        least: int,
+        binding: Binding,
         states: tuple[str, ...],
     ) -> Message:
         """Close a part of a protected sum, after the checks that nobody can make on a closed one."""
@@ -762,7 +762,7 @@ class PartySide(ABC):
             why = norm_problem(_fields_of(reply), request, self.norm) or self._weight_problem(reply)
         if why:
             raise IsthmusError(why.removeprefix(f"action '{action}', "))
-        return self.guard.close_answer(reply, message, self.limit, least, states)
+        return self.guard.close_answer(reply, message, self.limit, binding.least, int(binding.contributors), states)
 
     def _weight_problem(self, reply: Reply) -> str:
         """Return what is wrong with the weights in a reply of this party."""
@@ -794,13 +794,21 @@ class PartySide(ABC):
             for to, data in packed.items()
         }
 
-    def _open_mail(self, message: Message) -> Mapping[str, Any]:
+    def _open_mail(self, handler: ActionHandler, message: Message) -> Mapping[str, Any]:
+        """Open what is delivered, a sum or messages: the server does not choose whether it is closed."""
+        action = str(message["action"])
+        binding = handler.binding(action)
         if "shield" in message:
+            binding.permit(action, "total", "parties")
             if self.guard is None:
                 raise IsthmusError("refused: totals of this run are not protected")
             return self.guard.read_total(message["shield"], self.limit)
-        mail, action = message["mail"], str(message["action"])
-        if isinstance(mail, Mapping) and self.protect.exchange == "sealed" and self.channel is not None:
+        mail, letters = message["mail"], "exchange" in binding.verbs
+        if self.guard is not None and not letters:
+            raise IsthmusError(f"refused: totals of this run are protected, what is delivered of '{action}' is not")
+        if letters and self.protect.exchange == "sealed" and self.channel is not None:
+            if not isinstance(mail, Mapping):
+                raise IsthmusError(f"refused: messages of this run are sealed, what is delivered of '{action}' is not")
             mail = {sender: data for sender, each in mail.items() if (data := self._open_letter(sender, each, action))}
         return open_mail(mail, self.limit)
 

@@ -20,7 +20,8 @@ class Binding:
     Attributes:
         verbs: that may call it.
         to: who reads a total of it.
-        least: contributors of a total, at least.
+        least: parties of a total, at least.
+        contributors: parties that must contribute to a total, or to a row of it: a number, or an option of the method.
         protected: its answers are for parties only: a total is masked or encrypted, messages are sealed.
     """
 
@@ -28,6 +29,7 @@ class Binding:
     to: To = "server"
     least: int = 1
     protected: bool = False
+    contributors: int | str = 1
 
     def permit(self, action: str, verb: str, to: str) -> None:
         """Refuse a call by another verb, or for other eyes."""
@@ -45,7 +47,9 @@ class Binding:
             raise IsthmusError(f"refused: what action '{action}' answers is not for the server: set {remedy}")
 
 
-def action(*verbs: Verb, to: To = "server", least: int = 1, protected: bool = False) -> Callable[[Action], Action]:
+def action(
+    *verbs: Verb, to: To = "server", least: int = 1, protected: bool = False, contributors: int | str = 1
+) -> Callable[[Action], Action]:
     """Mark a method of a `Site` as something a server may ask for, in the way that `Binding` says.
 
     >>> @action("total")
@@ -59,7 +63,7 @@ def action(*verbs: Verb, to: To = "server", least: int = 1, protected: bool = Fa
             raise IsthmusError(f'action {name!r}: say by which verb it is called, as in @action("total")')
 
     def mark(function: Action) -> Action:
-        function.__dict__["binding"] = Binding(verbs, to, least, protected)
+        function.__dict__["binding"] = Binding(verbs, to, least, protected, contributors)
         return function
 
     return mark

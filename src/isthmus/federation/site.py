@@ -370,6 +370,8 @@ class Site:
         if name not in actions:
             raise IsthmusError(f"method '{self.method.name}' has no action '{name}': {did_you_mean(name, actions)}")
         binding: Binding = actions[name].binding
+        if isinstance(binding.contributors, str):
+            binding = replace(binding, contributors=getattr(self.method, binding.contributors))
         return replace(binding, verbs=(self.method.evaluate_by,)) if name == "evaluate" else binding
 
 

@@ -295,7 +295,7 @@ class FedGL(FedAvg):
             loss = self.task.loss(step)
             return loss * self.task.loss_counts(step).to(loss) if self.method.sum_losses else loss
 
-        @action("total")
+        @action("total", contributors="min_contributors")
         def tell(self, request: Payload) -> Answer:
             """Embeddings, and perhaps probabilities, of own nodes by id (line 8)."""
             self.model.load(self.kept["trained"])

@@ -61,7 +61,7 @@ class FedProto(Method):
             yield state
 
     class AtParty(Site):
-        @action("total")
+        @action("total", contributors="min_holders")
         def train(self, request: Any) -> Answer:
             self.load_model({})
             self.method.local.fit(self, lambda step: self.loss(step, request), embed=True)

@@ -26,7 +26,7 @@ from isthmus.federation.packed import message_size, pack_request
 from isthmus.federation.transport import Sums, TotalRequest, TotalResult
 from isthmus.nn.stacks import slice_of
 from isthmus.protect.parts import Form, Part, form_of, format_form, parse_form, split_weights
-from isthmus.protect.sealing import Channel
+from isthmus.protect.sealing import Channel, fingerprint
 from isthmus.protect.sums_opened import SumRecord
 
 Message = dict[str, Any]
@@ -52,6 +52,46 @@ class PartyLinks(Protocol):
         """Return those of these parties that cannot be reached, with the reason."""
 
 
+WHAT = ("counts", "sums")
+"""What a closed sum may be of."""
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What a party closes: the server chooses when, so everything about it is kept together.
+
+    Attributes:
+        what: counts or sums.
+        about: a digest of all that the server told, which it must tell all parties of the sum alike.
+        required: parties that the sum needs.
+        states: fingerprints of what the part was made from.
+        of: the parties that must be in it: those over which contributors were counted; empty if none were.
+    """
+
+    what: str
+    about: str
+    required: int
+    states: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        """The states under which a record has sums of this kind."""
+        return self.states if self.what == "sums" else tuple(f"{state} counts" for state in self.states)
+
+
+def call_digest(action: str, shield: Message, request: bytes | Mapping[str, bytes]) -> str:
+    """What the server tells all parties alike when it calls them for a sum; of a request for each, only that it is."""
+    common = request if isinstance(request, bytes) else b""
+    each = "" if isinstance(request, bytes) else "each"
+    return fingerprint(action, str(shield["to"]), str(shield["least"]), shield.get("ids", b""), each, common)
+
+
+def sum_digest(call: str, what: str, opened: bytes) -> str:
+    """What the server tells all parties of one closed sum alike."""
+    return fingerprint(call, what, opened)
+
+
 class Guard(ABC):
     """A party's side of a protection: it keeps the party's part of a sum, and closes it.
 
@@ -72,6 +112,8 @@ class Guard(ABC):
         self._ids: IdUnion | None = None
         self._wants: Tensor | None = None
         self._to = "server"
+        self._call = ""
+        self._contributors = 1
         self._states: tuple[str, ...] = ()
 
     @abstractmethod
@@ -79,27 +121,43 @@ class Guard(ABC):
         """Answer a message of the protection's own protocol."""
 
     @abstractmethod
-    def close(self, columns: Mapping[str, Tensor], message: Message) -> Any:
+    def close(self, columns: Mapping[str, Tensor], message: Message, closing: Closing) -> Any:
         """Close columns, so that they can leave the party."""
 
     @abstractmethod
     def open(self, closed: Any, form: Form, rows: Tensor | None, message: Message) -> dict[str, Tensor]:
         """Open a closed sum that is for the parties: all rows of its columns, or these."""
 
+    def counted(self, wanted: Message) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+        """Return how many parties contribute to what is to be summed, and which parties were counted.
+
+        Where the server could change the counts on their way, this is what finds it.
+        """
+        raise IsthmusError("refused: contributors of this sum cannot be counted")
+
     def close_answer(
-        self, reply: Reply, message: Message, limit: int, least: int = 1, states: tuple[str, ...] = ()
+        self,
+        reply: Reply,
+        message: Message,
+        limit: int,
+        least: int = 1,
+        contributors: int = 1,
+        states: tuple[str, ...] = (),
     ) -> Message:
         """Keep this party's reply as its part of a sum, and close it.
 
         Arguments:
             message: the call; its `shield` says what to close, and how.
             least: parties that the sum needs, whatever the server says.
+            contributors: parties that must contribute to the sum, or to a row of it, whatever the server says.
             states: fingerprints of what the reply was made from.
         """
         wanted = message["shield"]
+        self._call = call_digest(str(message.get("action")), wanted, message.get("request", b""))
         answer: Message = {"fields": reply.describe(), "floor": self.min_parties}
         self._states, self._ids = (*states, secrets.token_hex(8)), None  # this answer is a state of its own
         self.required = max(self.min_parties, int(wanted["least"]), least)
+        self._contributors = contributors
         self._to = str(wanted["to"])
         if "ids" in wanted:
             ids = wire.decode(wanted["ids"], limit=limit)["ids"]
@@ -118,17 +176,30 @@ class Guard(ABC):
             raise IsthmusError(f"party '{self.name}' has no part of a sum to close")
         if wanted["to"] != self._to:
             raise IsthmusError(f"refused: this sum is for the {self._to}, not for the {wanted['to']}")
-        part = self._part
-        if wanted["what"] == "counts":
-            columns: Mapping[str, Tensor] = part.counts
-        elif "opened" in wanted:
-            columns = part.with_rows(wire.decode(wanted["opened"], limit=limit)["rows"]).columns
-        else:
-            columns = part.columns
-        closed = self.close(columns, wanted)
-        if wanted["what"] == "sums":
+        part, what, opened, of = self._part, wanted["what"], wanted.get("opened", b""), tuple[str, ...]()
+        rows = wire.decode(opened, limit=limit)["rows"] if opened else None
+        if what not in WHAT or (rows is not None and (self._ids is None or rows.shape != self._ids.ids.shape)):
+            raise IsthmusError(f"refused: a sum is of {' or '.join(WHAT)}, and of rows that the call named")
+        columns = part.counts
+        if what == "sums":
+            of = self._check_contributors(rows, wanted)
+            columns = (part if rows is None else part.with_rows(rows)).columns
+        about = sum_digest(self._call, what, opened)
+        closed = self.close(columns, wanted, Closing(what, about, self.required, self._states, of))
+        if what == "sums":
             self.record.note_closed(self._states)
         return {"form": format_form(form_of(columns)), "closed": closed}
+
+    def _check_contributors(self, rows: Tensor | None, wanted: Message) -> tuple[str, ...]:
+        """Refuse a sum, or rows, with too few contributors; return the parties that were counted."""
+        if self._contributors < 2:
+            return ()
+        counts, of = self.counted(wanted)
+        for name, count in counts.items():
+            few = (count < self._contributors) if rows is None else (count < self._contributors) & rows
+            if bool(few.any()):
+                raise IsthmusError(f"refused: fewer than {self._contributors} parties contribute to '{name}'")
+        return of
 
     def read_total(self, message: Message, limit: int) -> dict[str, Any]:
         """Open a total for the parties, and return this party's payload."""
@@ -143,16 +214,17 @@ class Guard(ABC):
             fields |= {"ids": self._wants, "opened": rows}
         return wire.unflatten(fields)
 
-    def permit_opening(self, of: Sequence[str], what: str) -> None:
+    def permit_opening(self, of: Sequence[str], closing: Closing) -> None:
         """Refuse to open a sum that shows too few parties' parts, alone or with earlier sums from the same state."""
-        if self.name not in of or len(set(of)) < self.required:
-            raise IsthmusError(f"refused: a sum over {len(set(of))} is not opened, it needs {self.required} parties")
-        if what == "sums":
-            self.record.open(frozenset(of), self.required, self._states)
+        if self.name not in of or len(set(of)) < closing.required:
+            raise IsthmusError(f"refused: a sum over {len(set(of))} is not opened, it needs {closing.required} parties")
+        if closing.of and set(of) != set(closing.of):
+            raise IsthmusError(f"refused: contributors were counted over {', '.join(closing.of)}, not {', '.join(of)}")
+        self.record.open(frozenset(of), closing.required, closing.looked_up)
 
-    def repeats(self, what: str) -> bool:
-        """Whether the kept part left before: in another closed sum, or in an answer from the same state."""
-        return what == "sums" and self.record.times_closed(self._states) > 1
+    def repeats(self, closing: Closing) -> bool:
+        """Whether this part left before: in another closed sum, or in an answer from the same state."""
+        return closing.what == "sums" and self.record.times_closed(closing.states) > 1
 
 
 @dataclass
@@ -175,11 +247,15 @@ class Tally:
 
 @dataclass
 class ClosedSum:
-    """The sum of the closed parts of some parties, all of one form; `value` is in the protection's own format."""
+    """The sum of the closed parts of some parties, all of one form; `value` is in the protection's own format.
+
+    Counts have a `proof` for the parties, by which they know that nobody changed them.
+    """
 
     of: tuple[str, ...]
     form: Form
     value: Any
+    proof: bytes = b""
 
 
 SumCheck = Callable[[Total, TotalRequest, Sequence[str]], str]
@@ -197,14 +273,16 @@ class ProtectedSums(Sums):
     def __init__(self, links: PartyLinks, check: SumCheck, tries: int) -> None:
         self.links, self.check, self.tries = links, check, tries
         self.suspects: dict[str, str] = {}
+        self._request: bytes | dict[str, bytes] = b""
+        self._call = ""
 
     @abstractmethod
     def ready(self, action: str, asked: tuple[str, ...], tally: Tally) -> tuple[tuple[str, ...], dict[str, Message]]:
         """Prepare keys for a sum; return the parties that have theirs, and what the call tells each of them."""
 
     @abstractmethod
-    def fits(self, closed: Any, form: Form) -> bool:
-        """Whether this is a closed part of this form."""
+    def fits(self, closed: Any, form: Form, what: str) -> bool:
+        """Whether this is a closed part of this form: counts, or sums."""
 
     @abstractmethod
     def add(self, step: SumStep, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
@@ -222,6 +300,8 @@ class ProtectedSums(Sums):
         tally = Tally(missing=self.links.unreachable(wanted.asked))
         tally.missing |= {party: why for party, why in self.suspects.items() if party in wanted.asked}
         parties = tuple(party for party in self.links.reachable(wanted.asked) if party not in self.suspects)
+        self._request = pack_request(wanted.request, wanted.asked, self.links.limit)
+        self._call = call_digest(wanted.action, shield_of(wanted), self._request)
         step = SumStep(wanted, "sums", first=True)
         if wanted.min_contributors > 1 or (wanted.rows is not None and wanted.to == "parties"):
             closed, step = self._counted_sum(wanted, parties, tally)
@@ -243,7 +323,7 @@ class ProtectedSums(Sums):
         while True:
             counts = self._closed_sum(count, parties, tally)
             opened = _opened_rows(wanted, self.read(counts, count, tally))
-            step = SumStep(wanted, "sums", first=False, opened=opened, of=counts.of)
+            step = SumStep(wanted, "sums", first=False, opened=opened, of=counts.of, proof=counts.proof)
             try:
                 return self._closed_sum(step, counts.of, tally), step
             except _PartiesLost as lost:
@@ -266,11 +346,11 @@ class ProtectedSums(Sums):
         wanted = step.wanted
         parties, heads = self.ready(wanted.action, parties, tally)
         _require(step, parties, tally)
-        messages = {party: step.message(party, len(parties), heads[party], self.links.limit) for party in parties}
+        messages = {party: self._message(step, party, len(parties), heads[party]) for party in parties}
 
         def fit(_: str, reply: Message) -> bool:
             floor = reply["floor"] if step.first else 0
-            return type(floor) is int and 0 <= floor <= len(parties) and self._has_form(reply)
+            return type(floor) is int and 0 <= floor <= len(parties) and self._has_form(reply, step.what)
 
         replies = self.send_step(wanted.action, messages, tally, fit)
         form = _most_common_form(replies)
@@ -286,12 +366,28 @@ class ProtectedSums(Sums):
             tally.min_parties = max(int(reply["floor"]) for reply in replies.values())
         return self.add(step, parts, parse_form(form), tally)
 
-    def _has_form(self, reply: Message) -> bool:
+    def _message(self, step: SumStep, party: str, under: int, head: Message) -> Message:
+        wanted = step.wanted
+        shield: Message = {**head, **shield_of(wanted), "what": step.what}
+        if step.opened is not None:
+            shield["opened"] = step.opened_rows
+        if step.proof:
+            shield["counted"] = step.proof
+        if not step.first:
+            return {"do": "shield", "step": "again", "shield": shield}
+        request = self._request if isinstance(self._request, bytes) else {party: self._request[party]}
+        return {"do": "call", "verb": "total", "action": wanted.action, "under": under, "request": request,
+                "shield": shield}  # fmt: skip
+
+    def about(self, step: SumStep) -> str:
+        """The digest that the parties of this closed sum have of what they were told."""
+        return sum_digest(self._call, step.what, step.opened_rows)
+
+    def _has_form(self, reply: Message, what: str) -> bool:
         """Whether a reply is a closed part of the form that it says."""
         form = reply["form"]
-        return (
-            isinstance(form, str) and len(form) <= wire.LONGEST_HEADER and self.fits(reply["closed"], parse_form(form))
-        )
+        small = isinstance(form, str) and len(form) <= wire.LONGEST_HEADER
+        return small and self.fits(reply["closed"], parse_form(form), what)
 
     def send_step(
         self,
@@ -339,7 +435,8 @@ class ProtectedSums(Sums):
         A protected sum cannot name the faulty party, so sums over halves of the suspects are tried. Every half has at
         least two parties, so that no difference of two sums shows one party's part.
         """
-        suspects, tries, fewest = bad.of, self.tries, max(MIN_PARTIES, tally.min_parties)
+        suspects, fewest = bad.of, max(MIN_PARTIES, tally.min_parties)
+        tries = 0 if step.proof else self.tries  # contributors were counted over all of them
         good: tuple[str, ...] = ()
         found: Total | None = None
         while tries > 0 and len(suspects) >= 2 * fewest:
@@ -384,6 +481,7 @@ class SumStep:
         what: counts of contributors, or sums.
         first: parties run the action; in later steps they close their kept answer again.
         opened: the rows to sum.
+        proof: of the counts of contributors.
         of: parties that must all be in it, because a sum without one of them would show its part.
     """
 
@@ -392,19 +490,17 @@ class SumStep:
     first: bool
     opened: Tensor | None = None
     of: tuple[str, ...] = ()
+    proof: bytes = b""
 
-    def message(self, party: str, under: int, head: Message, limit: int) -> Message:
-        wanted = self.wanted
-        shield: Message = {**head, "what": self.what, "to": wanted.to, "least": wanted.min_contributors}
-        if self.opened is not None:
-            shield["opened"] = wire.encode({"rows": self.opened})
-        if not self.first:
-            return {"do": "shield", "step": "again", "shield": shield}
-        if wanted.rows is not None:
-            shield["ids"] = wire.encode({"ids": wanted.rows.ids})
-        packed = pack_request(wanted.request, (party,), limit)
-        return {"do": "call", "verb": "total", "action": wanted.action, "under": under, "request": packed,
-                "shield": shield}  # fmt: skip
+    @property
+    def opened_rows(self) -> bytes:
+        return b"" if self.opened is None else wire.encode({"rows": self.opened})
+
+
+def shield_of(wanted: TotalRequest) -> Message:
+    """What a call for a total says about the sum."""
+    shield: Message = {"to": wanted.to, "least": wanted.min_contributors}
+    return shield if wanted.rows is None else {**shield, "ids": wire.encode({"ids": wanted.rows.ids})}
 
 
 def _fits(fit: Callable[[str, Message], bool], party: str, reply: Message) -> bool:

@@ -9,7 +9,9 @@ key pair (s_u) and a seed b_u, and gives all parties of the sum Shamir shares of
     confirm  u tells every v in the sum, sealed, which parties are in it                                round 3
     open     u sends shares of b_v for all v in the sum, of s_v for all who dropped out                     round 4
 
-s_uv is the shared X25519 secret of u and v, PRG is AES-256 in counter mode. Where the paper signs, envelopes are used,
+s_uv is derived from the shared X25519 secret of u and v and a digest of all that the server told a party about the sum:
+the call, the request, the rows. Where it told two parties different things, their masks do not cancel. PRG is AES-256
+in counter mode. Where the paper signs, envelopes are used,
 which the server cannot make either: those of round 1 open only if both ends know the same keys of all parties, and u
 takes part in round 4 only if enough others have confirmed the same parties to it. Keys and shares cover several sums at
 once. docs/masks.md says what each side checks, and what it comes to.
@@ -40,8 +42,8 @@ try:
 except ImportError as error:
     raise missing_extra("cryptography", "federation", "masked sums") from error
 
-from isthmus.protect.base import ClosedSum, Guard, Message, PartyLinks, ProtectedSums, SumCheck, SumStep, Tally
-from isthmus.protect.parts import Form, Words, format_form, from_words, locate_rows, to_words, word_count
+from isthmus.protect.base import ClosedSum, Closing, Guard, Message, PartyLinks, ProtectedSums, SumCheck, SumStep, Tally
+from isthmus.protect.parts import Form, Words, form_of, format_form, from_words, locate_rows, to_words, word_count
 from isthmus.protect.sealing import (
     OVERHEAD,
     Channel,
@@ -57,6 +59,8 @@ AT_ONCE = 16
 """Sums that one agreement covers, from the second sum over the same parties on."""
 KEY = 32
 """Bytes of a key or a seed."""
+HALVES = {"counts": 2, "sums": 1}
+"""What is closed: counts and their proof, or sums."""
 
 
 def stream(seed: bytes, words: int) -> Words:
@@ -77,7 +81,7 @@ class PartyAgreement:
         digest: of what all parties must know alike.
         shares: the shares that this party holds of others' secrets, one after the other, by party.
         groups: g by party.
-        masked: sums that this party has masked a part of, and what it masked: counts or sums.
+        masked: sums that this party has masked a part of, and what it masked.
         confirmed: sums for which it has told the others which parties are in them, and these.
         needed: how many of these must have confirmed them before it helps to open the sum.
         opened: sums that it helped to open.
@@ -92,7 +96,7 @@ class PartyAgreement:
     digest: str = ""
     shares: dict[str, bytes] = field(default_factory=dict)
     groups: dict[str, bytes] = field(default_factory=dict)
-    masked: dict[int, str] = field(default_factory=dict)
+    masked: dict[int, Closing] = field(default_factory=dict)
     confirmed: dict[int, tuple[str, ...]] = field(default_factory=dict)
     needed: dict[int, int] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
@@ -111,6 +115,7 @@ class MaskingGuard(Guard):
         self.bits, self.threshold = bits, threshold
         self._name = ""
         self._agreement: PartyAgreement | None = None
+        self._counts: tuple[PartyAgreement, int] | None = None
 
     def answer_step(self, message: Message) -> Message:
         steps = {
@@ -168,23 +173,43 @@ class MaskingGuard(Guard):
             mine.shares[party], mine.groups[party] = inside[:-KEY], inside[-KEY:]
         return {"bad": bad}
 
-    def close(self, columns: Mapping[str, Tensor], message: Message) -> bytes:
+    def close(self, columns: Mapping[str, Tensor], message: Message, closing: Closing) -> bytes:
         """Round 2: mask the part."""
         mine, at = self._current(message), int(message["at"])
         missing = [party for party in mine.of if party not in mine.shares or party not in mine.publics]
         if missing or at in mine.masked or not 0 <= at < len(mine.privates):
             raise IsthmusError(f"refused: masks are used up, or not agreed on with {missing or 'anyone'}")
-        mine.masked[at] = str(message["what"])
+        mine.masked[at] = closing
         words = to_words(columns, len(mine.of), self.bits)
+        if closing.what == "counts":
+            self._counts = mine, at
+            proof = words * _factor(mine, at) + stream(_group(mine.group, at), len(words))
+            words = np.concatenate([words, proof])
         words += stream(mine.seeds[at], len(words))
         own = mine.of.index(self.name)
         for other, party in enumerate(mine.of):
             if other != own:
-                mask = stream(_common(mine.privates[at], mine.publics[party][at]), len(words))
+                mask = stream(_common(mine.privates[at], mine.publics[party][at], closing.about), len(words))
                 words = words + mask if other > own else words - mask
-        if message["to"] == "parties" and message["what"] == "sums":
+        if message["to"] == "parties" and closing.what == "sums":
             words += stream(_group(mine.group, at), len(words))
         return words.tobytes()
+
+    def counted(self, wanted: Message) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+        """Check counts, and their product with a factor that the parties share and the server does not know."""
+        if self._part is None or self._counts is None or self._counts[1] not in self._counts[0].confirmed:
+            raise IsthmusError("refused: contributors of this sum were not counted")
+        mine, at = self._counts
+        of, form = mine.confirmed[at], form_of(self._part.counts)
+        both = np.frombuffer(wanted.get("counted", b""), dtype=np.uint64)
+        if len(both) != 2 * word_count(form):
+            raise IsthmusError("refused: contributors of this sum were not counted")
+        words, proof = (each.copy() for each in np.split(both, 2))
+        for party in of:
+            proof -= stream(_group(mine.groups[party], at), len(words))
+        if not np.array_equal(proof, words * _factor(mine, at)):
+            raise IsthmusError("refused: the counts of contributors are not those that the parties sent")
+        return from_words(words, form, self.bits), of
 
     def _confirm(self, message: Message) -> Message:
         """Round 3: tell every other party in the sum which parties are in it; once, and never another set."""
@@ -222,6 +247,8 @@ class MaskingGuard(Guard):
 
     def open(self, closed: Any, form: Form, rows: Tensor | None, message: Message) -> dict[str, Tensor]:
         mine = self._current(message)
+        if mine.confirmed.get(int(message["at"])) != tuple(message["in"]):
+            raise IsthmusError("refused: this party has not confirmed a sum over these parties")
         form_of_rows, positions = locate_rows(form, rows)
         words = np.frombuffer(closed, dtype=np.uint64).copy()
         for party in message["in"]:
@@ -313,12 +340,12 @@ class MaskedSums(ProtectedSums):
             del taken[party]
         return taken
 
-    def fits(self, closed: Any, form: Form) -> bool:
-        return isinstance(closed, bytes) and len(closed) == 8 * word_count(form)
+    def fits(self, closed: Any, form: Form, what: str) -> bool:
+        return isinstance(closed, bytes) and len(closed) == 8 * word_count(form) * HALVES[what]
 
     def add(self, step: SumStep, parts: Mapping[str, Any], form: Form, tally: Tally) -> ClosedSum:
         """Rounds 2 and 4: add masked parts, and remove the masks that do not cancel."""
-        agreed, size = self._agreement, word_count(form)
+        agreed, size = self._agreement, word_count(form) * HALVES[step.what]
         assert agreed is not None
         summed, inside = np.zeros(size, dtype=np.uint64), []
         for party in agreed.of:
@@ -354,11 +381,18 @@ class MaskedSums(ProtectedSums):
                 f"action '{step.wanted.action}': opening a masked sum needs {agreed.threshold} of {len(agreed.of)} "
                 f"parties, {len(opened)} are left{'; missing: ' * bool(reasons)}{', '.join(reasons)}"
             )
-        self._unmask(summed, agreed, at, inside, opened)
-        return ClosedSum(tuple(inside), form, summed)
+        self._unmask(summed, agreed, at, inside, opened, self.about(step))
+        counted = step.what == "counts"
+        return ClosedSum(tuple(inside), form, summed[: word_count(form)], summed.tobytes() if counted else b"")
 
     def _unmask(
-        self, summed: Words, agreed: ServerAgreement, at: int, inside: Sequence[str], opened: Mapping[str, Message]
+        self,
+        summed: Words,
+        agreed: ServerAgreement,
+        at: int,
+        inside: Sequence[str],
+        opened: Mapping[str, Message],
+        about: str,
     ) -> None:
         helpers = list(opened)[: agreed.threshold]
         secret = {party: _join_shares(agreed.of, party, helpers, opened) for party in agreed.of if party not in opened}
@@ -370,7 +404,7 @@ class MaskedSums(ProtectedSums):
             for other, neighbour in enumerate(agreed.of):
                 if neighbour in inside:
                     public = agreed.keys[neighbour][KEY * at : KEY * (at + 1)]
-                    mask = stream(_common(secret[party], public), len(summed))
+                    mask = stream(_common(secret[party], public, about), len(summed))
                     if position > other:  # the neighbour has added it
                         summed -= mask
                     else:
@@ -398,14 +432,20 @@ def openers(parties: int, threshold: float) -> int:
     return math.floor(parties * threshold + 1e-9) + 1
 
 
-def _common(private: bytes, public: bytes) -> bytes:
-    """s_uv: the seed that two parties share."""
-    return derive_key(shared_secret(private, public), b"mask")
+def _common(private: bytes, public: bytes, about: str) -> bytes:
+    """s_uv: the seed that two parties share in a sum of which they were told the same."""
+    return derive_key(shared_secret(private, public), b"mask " + about.encode())
 
 
 def _group(group: bytes, at: int) -> bytes:
     """Derive the seed of a party's mask in a sum that only the parties read."""
     return derive_key(group, b"group %d" % at)
+
+
+def _factor(mine: PartyAgreement, at: int) -> np.uint64:
+    """An odd number that all parties of a sum know, and nobody else."""
+    secret = b"".join(mine.groups[party] for party in mine.of)
+    return np.uint64(int.from_bytes(derive_key(secret, b"factor %d" % at)[:8]) | 1)
 
 
 def _join_shares(of: Sequence[str], party: str, helpers: Sequence[str], opened: Mapping[str, Message]) -> bytes:
@@ -434,7 +474,7 @@ def _has_envelopes(found: Mapping[str, Any], due: set[str], size: int) -> bool:
 
 def _about_parties(mine: PartyAgreement, at: int, of: Sequence[str]) -> str:
     """What the envelopes are about that confirm which parties are in a sum."""
-    return f"parties {fingerprint(mine.digest, str(at), *of)}"
+    return f"parties {fingerprint(mine.digest, mine.masked[at].about, str(at), *of)}"
 
 
 def _are_keys(keys: Any, count: int) -> bool:

@@ -191,7 +191,7 @@ class Condensing(Method):
                 raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes to condense")
             super().__init__(method, parties, task, module, **where)
 
-        @action("total")
+        @action("total", contributors="min_contributors")
         def size(self, request: Payload) -> Answer:
             """Numbers of nodes, classes and condensed nodes; the sum of the condensed nodes' squared features."""
             nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
@@ -201,7 +201,7 @@ class Condensing(Method):
             classes, items = torch.full_like(nodes, self.task.outputs), self.per_class(at).sum(1)
             return Answer({"nodes": nodes, "classes": classes, "items": items, "square": square})
 
-        @action("total")
+        @action("total", contributors="min_contributors")
         def count(self, request: Payload) -> Answer:
             """Number of condensed nodes of each class; with `start = "classes"` also the sum of their features."""
             at = self.condensed_nodes()
@@ -336,7 +336,7 @@ class Matching(Condensing):
             super().__init__(*args, **where)
             self._diffused: tuple[Any, Tensor] | None = None
 
-        @action("total")
+        @action("total", contributors="min_contributors")
         def match(self, request: Payload) -> Answer:
             """The gradient of each class, (9), weighted by its number of condensed nodes."""
             at = self.condensed_nodes()
