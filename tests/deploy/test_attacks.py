@@ -13,7 +13,7 @@ from tests.federation.by_hand import ByHand, at_folders, members_of
 from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
-from isthmus.deploy.remote import Message
+from isthmus.deploy.party_side import Message
 from isthmus.study.config import Study
 
 PARTIES = ("party-0", "party-1", "party-2")

@@ -211,7 +211,7 @@ WITH_REMOTE = """
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path, target=None):
-            if name != "isthmus.deploy.remote":
+            if name != "isthmus.deploy.party_side":
                 return None
             sys.meta_path.remove(self)
             spec = importlib.util.find_spec(name)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.deploy.approval import Proposal, split_shares
+from isthmus.deploy.party_side import Message
 from isthmus.deploy.reconciling import reconcile
-from isthmus.deploy.remote import Message, Post, RemoteTransport
+from isthmus.deploy.remote import Post, RemoteTransport
 from isthmus.deploy.setup import Agreement, agree, totals_to_payload
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire

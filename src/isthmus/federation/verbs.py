@@ -297,7 +297,7 @@ class Federation:
             introduced = self.transport.introduced.get(party)
             if introduced is None or command.verb == "exchange":
                 continue
-            fields = {path: slice_of(column, at) for path, column in reply.columns.items()}
+            fields = reply.fields(at)
             why = "" if bounds is None else bounds(reply, at, introduced)
             why = why or self.aggregation.problem(fields, command.payload)
             if why := why or self._check_of(command.action)(wire.unflatten(fields), introduced):
