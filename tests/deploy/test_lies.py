@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
 from safetensors.torch import save
-from tests.deploy.federated_studies import study_of
+from tests.deploy.federated_studies import add_columns, study_of
 from tests.deploy.liars import AnswerLie, ReplyLie, named, run_with_liar
 from tests.federation.by_hand import at_folders
 
@@ -36,14 +35,9 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of four parties, whose columns need sums and keyed values to be encoded."""
     folder = tmp_path_factory.mktemp("banks")
     at_folders(study_of("fedavg"), folder, parties=4)
-    for at, party in enumerate(sorted(folder.iterdir())):
-        table = parquet.read_table(party / "nodes.parquet")
-        rows = range(len(table))
-        table = table.append_column("age", pa.array([float(20 + (7 * row + at) % 40) for row in rows]))
-        table = table.append_column("town", pa.array([("bonn", "ulm", f"only-{at}")[row % 3] for row in rows]))
-        parquet.write_table(table, party / "nodes.parquet")
+    add_columns(folder)
+    for party in folder.iterdir():
         with (party / "party.toml").open("a") as file:
-            file.write('\n[columns.age]\nkind = "number"\n\n[columns.town]\nkind = "category"\nstructural = false\n')
             file.write('\n[limits]\nevaluate_by = ["total", "ask"]\n')
     return folder
 
