@@ -96,7 +96,7 @@ def coordinate(
                 method, study.encoder(), task, seed, agreement.features, agreement.labels, agreement.encoding()
             )
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
-            run = Run(method, (), task, module, description=about, **where)
+            run = Run(method, (), task, module, description=about, features=agreement.features, **where)
             result = run.go()
             result.reconciled = reconcile(transport, result.ledger, f"{method.name}, seed {seed}")
             result.reconciled["differences"][:0], in_set_up[:] = in_set_up, ()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
 from isthmus.errors import IsthmusError
+from isthmus.federation.bounds import Held
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import To
 
@@ -22,12 +23,15 @@ class Binding:
         to: who reads a total of it.
         least: contributors of a total, at least.
         protected: its answers are for parties only: a total is masked or encrypted, messages are sealed.
+        bounds: fields of its answers that are not negative; by field the number introduced in the set-up that none of
+            its counts may exceed, or None for real numbers. The server of a federation checks them.
     """
 
     verbs: tuple[Verb, ...]
     to: To = "server"
     least: int = 1
     protected: bool = False
+    bounds: Mapping[str, Held | None] = field(default_factory=dict)
 
     def permit(self, action: str, verb: str, to: str) -> None:
         """Refuse a call by another verb, or for other eyes."""
@@ -45,7 +49,13 @@ class Binding:
             raise IsthmusError(f"refused: what action '{action}' answers is not for the server: set {remedy}")
 
 
-def action(*verbs: Verb, to: To = "server", least: int = 1, protected: bool = False) -> Callable[[Action], Action]:
+def action(
+    *verbs: Verb,
+    to: To = "server",
+    least: int = 1,
+    protected: bool = False,
+    bounds: Mapping[str, Held | None] | None = None,
+) -> Callable[[Action], Action]:
     """Mark a method of a `Site` as something a server may ask for, in the way that `Binding` says.
 
     >>> @action("total")
@@ -59,7 +69,7 @@ def action(*verbs: Verb, to: To = "server", least: int = 1, protected: bool = Fa
             raise IsthmusError(f'action {name!r}: say by which verb it is called, as in @action("total")')
 
     def mark(function: Action) -> Action:
-        function.__dict__["binding"] = Binding(verbs, to, least, protected)
+        function.__dict__["binding"] = Binding(verbs, to, least, protected, bounds or {})
         return function
 
     return mark
