@@ -136,7 +136,9 @@ class Member(PartySide):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
         module = extended(method, module_of(encoder, party.features, task, seed), seed)
-        self._plan(f"method {method.name}, seed {seed}", method.calls(module), plan)
+        planned = method.calls(module)
+        self.limits.permit_plan(method.name, planned)
+        self._plan(f"method {method.name}, seed {seed}", planned, plan)
         self.digest = self.call[:16]
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
