@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -130,6 +131,33 @@ def test_what_is_no_study_is_refused_in_one_line(text: str, tmp_path: Path) -> N
     why = begun(study_of("fedavg"), tmp_path, study=text)
     assert why.startswith("refused: the s")
     assert "\n" not in why
+
+
+def mutated(value: Any, draw: Random) -> Any:
+    """A message with one thing in it replaced, left out, or of another kind."""
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice(sorted(value))
+        if draw.random() < 0.2:
+            return {name: each for name, each in value.items() if name != key}
+        return {**value, key: mutated(value[key], draw)}
+    if isinstance(value, bytes) and value and draw.random() < 0.7:
+        at = draw.randrange(len(value))
+        return value[:at] + bytes([value[at] ^ (1 << draw.randrange(8))]) + value[at + 1 :]
+    return draw.choice([None, -1, 10**30, 1.5, True, "", "x" * 300, b"", b"x", [], [[]], {}, {"a": {}}])
+
+
+def test_no_mutated_message_gets_an_exception(tmp_path: Path) -> None:
+    """One line, or an answer, to each; and the party goes on."""
+    post, members = finished(tmp_path, protect=MASKS)
+    party, draw = members["party-1"], Random(0)
+    sent = [message for to, message in post.sent if to == "party-1"]
+    kinds = {(message["do"], message.get("step"), message.get("action")): message for message in sent}
+    for message in kinds.values():
+        for _ in range(12):
+            reply = party.handle(mutated(message, draw))
+            assert isinstance(reply, dict)
+            assert "\n" not in reply.get("wrong", "")
+    assert "wrong" not in party.handle({"do": "greet"})
 
 
 def finished(tmp_path: Path, name: str = "fedavg", limits: str = "", **more: Any) -> tuple[ByHand, dict[str, Member]]:

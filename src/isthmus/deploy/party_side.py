@@ -108,6 +108,8 @@ class PartySide(ABC):
 
     def handle(self, message: Message) -> Message:
         """Reply to any message, one at a time, with its nonce; an error is a reply too."""
+        if not isinstance(message, dict):  # from outside
+            message = {}
         return {**self._reply_to(message), "nonce": message.get("nonce")}
 
     def _reply_to(self, message: Message) -> Message:
