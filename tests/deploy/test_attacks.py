@@ -133,33 +133,6 @@ def test_what_is_no_study_is_refused_in_one_line(text: str, tmp_path: Path) -> N
     assert "\n" not in why
 
 
-def mutated(value: Any, draw: Random) -> Any:
-    """A message with one thing in it replaced, left out, or of another kind."""
-    if isinstance(value, dict) and value and draw.random() < 0.9:
-        key = draw.choice(sorted(value))
-        if draw.random() < 0.2:
-            return {name: each for name, each in value.items() if name != key}
-        return {**value, key: mutated(value[key], draw)}
-    if isinstance(value, bytes) and value and draw.random() < 0.7:
-        at = draw.randrange(len(value))
-        return value[:at] + bytes([value[at] ^ (1 << draw.randrange(8))]) + value[at + 1 :]
-    return draw.choice([None, -1, 10**30, 1.5, True, "", "x" * 300, b"", b"x", [], [[]], {}, {"a": {}}])
-
-
-def test_no_mutated_message_gets_an_exception(tmp_path: Path) -> None:
-    """One line, or an answer, to each; and the party goes on."""
-    post, members = finished(tmp_path, protect=MASKS)
-    party, draw = members["party-1"], Random(0)
-    sent = [message for to, message in post.sent if to == "party-1"]
-    kinds = {(message["do"], message.get("step"), message.get("action")): message for message in sent}
-    for message in kinds.values():
-        for _ in range(12):
-            reply = party.handle(mutated(message, draw))
-            assert isinstance(reply, dict)
-            assert "\n" not in reply.get("wrong", "")
-    assert "wrong" not in party.handle({"do": "greet"})
-
-
 def finished(tmp_path: Path, name: str = "fedavg", limits: str = "", **more: Any) -> tuple[ByHand, dict[str, Member]]:
     """An honest run, after which the parties are still there."""
     study = at_folders(study_of(name, **more), tmp_path / "data")
@@ -230,3 +203,33 @@ def test_a_study_whose_server_is_killed_again_and_again_ends_as_planned(tmp_path
             coordinate(study, post, "s", tmp_path / "server", save_every=pause)
     members = members_of(tmp_path / "data", tmp_path / "parties")
     assert coordinate(study, ByHand(members), "s", tmp_path / "server", save_every=0).runs[0].rounds == 5
+
+
+# ---- messages that are none
+
+
+def mutated(value: Any, draw: Random) -> Any:
+    """A message with one thing in it replaced, left out, or of another kind."""
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice(sorted(value))
+        if draw.random() < 0.2:
+            return {name: each for name, each in value.items() if name != key}
+        return {**value, key: mutated(value[key], draw)}
+    if isinstance(value, bytes) and value and draw.random() < 0.7:
+        at = draw.randrange(len(value))
+        return value[:at] + bytes([value[at] ^ (1 << draw.randrange(8))]) + value[at + 1 :]
+    return draw.choice([None, -1, 10**30, 1.5, True, "", "x" * 300, b"", b"x", [], [[]], {}, {"a": {}}])
+
+
+def test_no_mutated_message_gets_an_exception(tmp_path: Path) -> None:
+    """One line, or an answer, to each; and the party goes on."""
+    post, members = finished(tmp_path, protect=MASKS)
+    party, draw = members["party-1"], Random(0)
+    sent = [message for to, message in post.sent if to == "party-1"]
+    kinds = {(message["do"], message.get("step"), message.get("action")): message for message in sent}
+    for message in kinds.values():
+        for _ in range(12):
+            reply = party.handle(mutated(message, draw))
+            assert isinstance(reply, dict)
+            assert "\n" not in reply.get("wrong", "")
+    assert "wrong" not in party.handle({"do": "greet"})
