@@ -111,6 +111,13 @@ class LeavesAWeightUntrained(Mine):
             return {**weights, name: request["weights"][name].expand_as(weights[name]).clone()}
 
 
+class StopsWithoutAReason(Mine):
+    def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
+        if self.aggregate["name"] != "mean":
+            raise IsthmusError("it cannot run")
+        yield from super().server(federation, model, state)
+
+
 class HidesNaN(Mine):
     class AtParty(Mine.AtParty):
         def after(self, weights: dict[str, Any], request: Payload) -> dict[str, Any]:
@@ -158,6 +165,7 @@ BAD = [
     (PeeksAtTestLabels, "test_labels_decide_nothing"),
     (LeavesAWeightUntrained, "weights_travel_or_are_kept"),
     (AsksTwiceARound, "calls_are_declared"),
+    (StopsWithoutAReason, "aggregations_run_or_refuse"),
     (HidesNaN, "faults_are_named"),
     (HidesErrors, "faults_are_named"),
 ]

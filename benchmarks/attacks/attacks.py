@@ -110,13 +110,18 @@ def shown(runs: list[dict[str, float]]) -> str:
     return f"{statistics.mean(accuracy):.1f} ± {spread:.1f} / {statistics.mean(success):.1f}"
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def read_options(about: str | None) -> argparse.Namespace:
+    """The command line of both scripts here."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help="save the figures in results/ and README.md")
-    options = parser.parse_args()
+    parser.add_argument("--write", action="store_true", help="save the figures")
+    return parser.parse_args()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    options = read_options(__doc__)
     figures = figures_of(options.seeds, options.rounds)
     head, *body = lines_of(figures)
     title = (

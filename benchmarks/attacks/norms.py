@@ -10,7 +10,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 
-import argparse
 import json
 import sys
 from dataclasses import replace
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 sys.path.append(str(Path(__file__).parents[1]))  # figures.py is there
+from attacks import read_options
 from figures import origin, print_table
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -74,11 +74,7 @@ def measured(name: str, data: str, seed: int, rounds: int, lr: float) -> dict[st
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help="save the figures in results/")
-    options = parser.parse_args()
+    options = read_options(__doc__)
     cells = []
     for name, kind in Method.known().items():
         if not issubclass(kind, Averaging):

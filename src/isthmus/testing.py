@@ -26,9 +26,10 @@ from isthmus.federation import wire
 from isthmus.federation.answers import Reply
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
+from isthmus.federation.robust import Aggregation
 from isthmus.federation.site import Site
 from isthmus.federation.transport import Command, Each
-from isthmus.methods.base import Method
+from isthmus.methods.base import Averaging, Method
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Encoder
 from isthmus.study.loop import Run, RunResult
@@ -229,6 +230,22 @@ def calls_in(ledger: Ledger) -> Counter[str]:
     return Counter(action for action, _ in calls)
 
 
+def aggregations_run_or_refuse(subject: Subject) -> None:
+    """A method that averages runs with every aggregation, or refuses it with an error that names the option."""
+    if not isinstance(subject.method, Averaging):
+        return
+    for name in Aggregation.known():
+        method = subject.method.model_copy(update={"aggregate": {"name": name}})
+        try:
+            models = subject.run(method=method).go().models
+        except IsthmusError as error:
+            if name in str(error) or "aggregate" in str(error):
+                continue
+            raise AssertionError(f"with aggregate = '{name}' it stops without naming the option: {error}") from error
+        for path, value in wire.flatten(models):
+            assert bool(torch.isfinite(value).all()), f"with aggregate = '{name}' weight '{path}' is not finite"
+
+
 def faults_are_named(subject: Subject) -> None:
     """A party that fails, or answers with NaN, is named; the run goes on or stops as the method's quorum says."""
     if subject.method.role == "pooled":
@@ -283,6 +300,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
         test_labels_decide_nothing,
         weights_travel_or_are_kept,
         calls_are_declared,
+        aggregations_run_or_refuse,
         faults_are_named,
         ledger_counts_every_byte,
     )

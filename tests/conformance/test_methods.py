@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.data.party import Level
 from isthmus.federation import pieces
-from isthmus.methods.base import Method
+from isthmus.methods.base import Averaging, Method
 from isthmus.methods.fedcog import FedCog
 from isthmus.nn.encoders import Encoder
 from isthmus.testing import CHECKS, Subject, calls_in, check_method, small_parties
@@ -18,6 +18,15 @@ CASES = [(name, level) for name, kind in Method.known().items() for level in kin
 @pytest.mark.parametrize(("name", "level"), CASES)
 def test_method_conforms(name: str, level: str, check: str) -> None:
     check_method(Method.named(name)(rounds=4), small_parties(level), checks=[check])
+
+
+AVERAGING = [(name, level) for name, level in CASES if issubclass(Method.named(name), Averaging)]
+
+
+@pytest.mark.parametrize(("name", "level"), AVERAGING)
+def test_aggregations_run_with_answers_enough(name: str, level: Level) -> None:
+    """Krum refuses the four parties of the other checks."""
+    check_method(Method.named(name)(rounds=1), small_parties(level, parties=5), checks=["aggregations_run_or_refuse"])
 
 
 @pytest.mark.parametrize(("name", "level"), CASES)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from groups import TwoGroups
+from pyarrow import parquet
 from tests.federation.by_hand import ByHand, Meddler, members_of
 
 from isthmus.deploy.coordinator import Outcome, coordinate
-from isthmus.deploy.remote import Message
+from isthmus.deploy.party_side import Message
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.setup import module_for
@@ -90,3 +92,15 @@ def with_groups_of_one(folder: Path) -> None:
     """Have all parties answer sums over themselves alone, as a group of one party needs them."""
     for path in folder.glob("*/party.toml"):
         path.write_text(f"{path.read_text()}\n[limits]\nmin_contributors = 1\n")
+
+
+def add_columns(folder: Path) -> None:
+    """Give parties numbers to be scaled and categories without declared values, beside their features."""
+    for at, party in enumerate(sorted(folder.iterdir())):
+        table = parquet.read_table(party / "nodes.parquet")
+        rows = range(len(table))
+        table = table.append_column("age", pa.array([float(20 + (7 * row + at) % 40) for row in rows]))
+        table = table.append_column("town", pa.array([("bonn", "ulm", f"only-{at}")[row % 3] for row in rows]))
+        parquet.write_table(table, party / "nodes.parquet")
+        with (party / "party.toml").open("a") as file:
+            file.write('\n[columns.age]\nkind = "number"\n\n[columns.town]\nkind = "category"\nstructural = false\n')

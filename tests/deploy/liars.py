@@ -10,7 +10,7 @@ from tests.federation.by_hand import ByHand, members_of
 
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.member import Member
-from isthmus.deploy.remote import ActionHandler, Message
+from isthmus.deploy.party_side import ActionHandler, Message
 from isthmus.federation.actions import Binding
 from isthmus.federation.answers import Reply
 from isthmus.study.config import Study

@@ -15,7 +15,7 @@ pytest.importorskip("nvflare")
 from isthmus import store
 from isthmus.deploy import admin as module
 from isthmus.deploy.admin import LOADED, Admin, write_job
-from isthmus.deploy.kits import AUTHORITY, ROSTER, make_kits, renew_kit
+from isthmus.deploy.kits import AUTHORITY, ROSTER, renew_kit
 from isthmus.deploy.records import OUTCOME
 from isthmus.errors import IsthmusError
 
@@ -33,12 +33,6 @@ class Session:
         self.commands.append((command, props))
         said = self.said[command.split()[0]]
         return said if "meta" in said else {"data": [{"type": "string"}, {"type": "dict", "data": said}]}
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    make_kits("fed", ["north", "south"], "localhost", 8002, tmp_path / "kits")
-    return tmp_path / "kits"
 
 
 def admin_of(kits: Path, **said: Any) -> Admin:
@@ -65,11 +59,11 @@ def seen(state: str = "running", jobs: tuple[str, ...] = (), **more: Any) -> dic
     ],
 )
 def test_the_servers_record_says_how_a_study_stands(
-    said: dict[str, Any], job: str, state: str, made: Path, monkeypatch: pytest.MonkeyPatch
+    said: dict[str, Any], job: str, state: str, kits_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passing = iter(range(0, 10_000, 20))
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(passing)))
-    admin = admin_of(made, isthmus_look=said)
+    admin = admin_of(kits_folder, isthmus_look=said)
     admin.follow(NAME, job)  # a job may be listed nowhere for a moment
     standing = admin.follow(NAME, job)
     assert standing.state == state
@@ -77,36 +71,36 @@ def test_the_servers_record_says_how_a_study_stands(
     assert standing.why == {"lost": "the job or its server was stopped"}.get(state, said["studies"][0]["why"])
 
 
-def test_a_job_that_is_listed_nowhere_is_lost_after_a_while_only(made: Path) -> None:
-    assert admin_of(made, isthmus_look=seen()).follow(NAME, "j1").state == "running"
+def test_a_job_that_is_listed_nowhere_is_lost_after_a_while_only(kits_folder: Path) -> None:
+    assert admin_of(kits_folder, isthmus_look=seen()).follow(NAME, "j1").state == "running"
 
 
-def test_who_is_missing_and_how_kits_are_revoked(made: Path) -> None:
-    admin = admin_of(made, isthmus_look=seen(), isthmus_revoke={"done": True})
+def test_who_is_missing_and_how_kits_are_revoked(kits_folder: Path) -> None:
+    admin = admin_of(kits_folder, isthmus_look=seen(), isthmus_revoke={"done": True})
     assert admin.missing() == ["south"]
     admin.revoke("admin")
     assert admin.session.commands[-1][0] == "isthmus_revoke admin@isthmus.local"  # type: ignore[union-attr]
     with pytest.raises(IsthmusError, match="'west' is not in this federation: it has north, south"):
-        admin_of(made, isthmus_revoke={"done": False}).revoke("west")
+        admin_of(kits_folder, isthmus_revoke={"done": False}).revoke("west")
 
 
-def test_a_newer_roster_in_the_kit_is_given_to_the_server(made: Path, tmp_path: Path) -> None:
-    admin = admin_of(made, isthmus_look=seen(), isthmus_roster={"done": True, "why": ""})
+def test_a_newer_roster_in_the_kit_is_given_to_the_server(kits_folder: Path, tmp_path: Path) -> None:
+    admin = admin_of(kits_folder, isthmus_look=seen(), isthmus_roster={"done": True, "why": ""})
     admin._announce_roster()
     assert [command for command, _ in admin.session.commands] == ["isthmus_look"]  # type: ignore[union-attr]
-    new = renew_kit(made / AUTHORITY, "north", tmp_path / "new")
-    (made / "admin" / ROSTER).write_text(new.roster_text())
+    new = renew_kit(kits_folder / AUTHORITY, "north", tmp_path / "new")
+    (kits_folder / "admin" / ROSTER).write_text(new.roster_text())
     admin._announce_roster()
     assert admin.session.commands[-1] == ("isthmus_roster", {"text": new.roster_text()})  # type: ignore[union-attr]
 
 
-def test_an_outcome_is_read_from_the_file_that_was_downloaded(made: Path, tmp_path: Path) -> None:
+def test_an_outcome_is_read_from_the_file_that_was_downloaded(kits_folder: Path, tmp_path: Path) -> None:
     store.save(tmp_path / "down" / OUTCOME, {"wrong": ""})
     said = {"meta": {"location": str(tmp_path / "down")}}
-    assert admin_of(made, isthmus_fetch=said).outcome(NAME) == {"wrong": ""}
+    assert admin_of(kits_folder, isthmus_fetch=said).outcome(NAME) == {"wrong": ""}
     assert not (tmp_path / "down").exists()
     with pytest.raises(IsthmusError, match="the server has no results of study"):
-        admin_of(made, isthmus_fetch={"meta": {"status": "error"}}).outcome(NAME)
+        admin_of(kits_folder, isthmus_fetch={"meta": {"status": "error"}}).outcome(NAME)
 
 
 def test_a_job_is_the_text_of_a_study_and_nothing_else(tmp_path: Path) -> None:

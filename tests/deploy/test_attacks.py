@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.federation.by_hand import ByHand, at_folders, members_of
 from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
-from isthmus.deploy.remote import Message
+from isthmus.deploy.party_side import Message
 from isthmus.study.config import Study
 
 PARTIES = ("party-0", "party-1", "party-2")
@@ -202,3 +203,33 @@ def test_a_study_whose_server_is_killed_again_and_again_ends_as_planned(tmp_path
             coordinate(study, post, "s", tmp_path / "server", save_every=pause)
     members = members_of(tmp_path / "data", tmp_path / "parties")
     assert coordinate(study, ByHand(members), "s", tmp_path / "server", save_every=0).runs[0].rounds == 5
+
+
+# ---- messages that are none
+
+
+def mutated(value: Any, draw: Random) -> Any:
+    """A message with one thing in it replaced, left out, or of another kind."""
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice(sorted(value))
+        if draw.random() < 0.2:
+            return {name: each for name, each in value.items() if name != key}
+        return {**value, key: mutated(value[key], draw)}
+    if isinstance(value, bytes) and value and draw.random() < 0.7:
+        at = draw.randrange(len(value))
+        return value[:at] + bytes([value[at] ^ (1 << draw.randrange(8))]) + value[at + 1 :]
+    return draw.choice([None, -1, 10**30, 1.5, True, "", "x" * 300, b"", b"x", [], [[]], {}, {"a": {}}])
+
+
+def test_no_mutated_message_gets_an_exception(tmp_path: Path) -> None:
+    """One line, or an answer, to each; and the party goes on."""
+    post, members = finished(tmp_path, protect=MASKS)
+    party, draw = members["party-1"], Random(0)
+    sent = [message for to, message in post.sent if to == "party-1"]
+    kinds = {(message["do"], message.get("step"), message.get("action")): message for message in sent}
+    for message in kinds.values():
+        for _ in range(12):
+            reply = party.handle(mutated(message, draw))
+            assert isinstance(reply, dict)
+            assert "\n" not in reply.get("wrong", "")
+    assert "wrong" not in party.handle({"do": "greet"})

@@ -65,8 +65,9 @@ def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, n
         {"local": {"fan_out": [3, 3], "clip": 0.1}},
         {"patience": 2, "rounds": 30},
         {"evaluate_with": "trained"},
+        {"aggregate": "trimmed-mean"},
     ],
-    ids=["sampling and batches", "neighbours and clipping", "patience", "trained models"],
+    ids=["sampling and batches", "neighbours and clipping", "patience", "trained models", "trimmed mean"],
 )
 @pytest.mark.parametrize("sent_as_bytes", [False, True], ids=["", "wire"])
 def test_options_mean_the_same(here: RayHere, changes: dict[str, Any], sent_as_bytes: bool) -> None:

@@ -15,7 +15,7 @@ from tests.deploy.test_door import Call, certificate
 
 from isthmus.deploy.commands import CLEAR, FETCH, LOOK, REVOKE, ROSTER, Commands
 from isthmus.deploy.door import Door
-from isthmus.deploy.kits import AUTHORITY, Kit, make_kits, renew_kit
+from isthmus.deploy.kits import AUTHORITY, Kit, renew_kit
 from isthmus.deploy.records import OUTCOME, Records
 
 NAME = "0" * 32
@@ -52,14 +52,8 @@ class Connection:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    make_kits("fed", ["north", "south"], "localhost", 8002, tmp_path / "kits")
-    return tmp_path / "kits"
-
-
-@pytest.fixture
-def commands(made: Path) -> Commands:
-    return Commands(Door(Kit.read(made / "server", "server")), Records(made / "server" / "state"))
+def commands(kits_folder: Path) -> Commands:
+    return Commands(Door(Kit.read(kits_folder / "server", "server")), Records(kits_folder / "server" / "state"))
 
 
 def test_only_the_administrator_may_use_them(commands: Commands) -> None:
@@ -68,9 +62,11 @@ def test_only_the_administrator_may_use_them(commands: Commands) -> None:
     assert all(spec.authz_func == commands.must_be_project_admin for spec in specs.values())
 
 
-def test_a_party_is_there_if_it_logged_in_since_it_connected(commands: Commands, made: Path, tmp_path: Path) -> None:
+def test_a_party_is_there_if_it_logged_in_since_it_connected(
+    commands: Commands, kits_folder: Path, tmp_path: Path
+) -> None:
     commands.records.start(NAME, "j1", ["fedavg"])
-    north = certificate(made / "north")
+    north = certificate(kits_folder / "north")
     with commands.door.visit(north, "p", "x", Call()):
         for logged_in, there in ((1e12, True), (0.0, False)):  # FLARE still lists who was there before
             conn = Connection(tmp_path, {"north": logged_in, "south": 1e12})
@@ -101,11 +97,11 @@ def test_an_outcome_is_handed_over_and_kept_until_it_has_arrived(
     assert not (commands.records.place(NAME) / OUTCOME).exists()
 
 
-def test_kits_are_revoked_and_rosters_taken(commands: Commands, made: Path, tmp_path: Path) -> None:
+def test_kits_are_revoked_and_rosters_taken(commands: Commands, kits_folder: Path, tmp_path: Path) -> None:
     conn = Connection(tmp_path, {})
     commands.revoke(conn, [REVOKE, "north"])
     assert conn.said == {"done": True}
-    new = renew_kit(made / AUTHORITY, "north", tmp_path / "new")
+    new = renew_kit(kits_folder / AUTHORITY, "north", tmp_path / "new")
     for text, done, why in (("{}", False, "not signed"), (new.roster_text(), True, "")):
         conn = Connection(tmp_path, {}, {"text": text})
         commands.roster(conn, [ROSTER])

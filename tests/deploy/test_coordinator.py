@@ -19,7 +19,7 @@ from tests.deploy.federated_studies import (
 from tests.federation.by_hand import ByHand, Meddler, at_folders, members_of
 
 from isthmus.deploy.coordinator import Outcome, coordinate
-from isthmus.deploy.remote import Message
+from isthmus.deploy.party_side import Message
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.progress.terminal import absence_lines

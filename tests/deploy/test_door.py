@@ -32,24 +32,21 @@ class Call:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    make_kits("fed", ["north", "south"], "localhost", 8002, tmp_path / "kits")
-    return tmp_path / "kits"
-
-
-@pytest.fixture
-def door(made: Path) -> Door:
-    return Door(Kit.read(made / "server", "server"))
+def door(kits_folder: Path) -> Door:
+    return Door(Kit.read(kits_folder / "server", "server"))
 
 
 def certificate(folder: Path) -> bytes:
     return (folder / "startup" / "client.crt").read_bytes()
 
 
-def test_the_connections_of_one_process_get_in_and_another_process_does_not(made: Path, door: Door) -> None:
-    north = certificate(made / "north")
+def test_the_connections_of_one_process_get_in_and_another_process_does_not(kits_folder: Path, door: Door) -> None:
+    north = certificate(kits_folder / "north")
     with door.visit(north, "p1", "10.0.0.1", Call()):
-        with door.visit(north, "p1", "10.0.0.1", Call()), door.visit(certificate(made / "south"), "p2", "x", Call()):
+        with (
+            door.visit(north, "p1", "10.0.0.1", Call()),
+            door.visit(certificate(kits_folder / "south"), "p2", "x", Call()),
+        ):
             assert set(door.connected()) == {"north", "south"}
         with pytest.raises(Refused, match=r"ALREADY_EXISTS.*another process is connected with the kit of 'north'"):
             door.visit(north, "p9", "10.0.0.9", Call()).__enter__()
@@ -60,48 +57,48 @@ def test_the_connections_of_one_process_get_in_and_another_process_does_not(made
     assert door.connected() == {}
 
 
-def test_an_administrator_may_have_several_connections(made: Path, door: Door) -> None:
+def test_an_administrator_may_have_several_connections(kits_folder: Path, door: Door) -> None:
     with (
-        door.visit(certificate(made / "admin"), "", "a", Call()),
-        door.visit(certificate(made / "admin"), "x", "b", Call()),
+        door.visit(certificate(kits_folder / "admin"), "", "a", Call()),
+        door.visit(certificate(kits_folder / "admin"), "x", "b", Call()),
     ):
         pass
 
 
-def test_a_revoked_kit_has_to_leave_and_stays_out_when_the_server_starts_again(made: Path, door: Door) -> None:
-    north, call = certificate(made / "north"), Call()
+def test_a_revoked_kit_has_to_leave_and_stays_out_when_the_server_starts_again(kits_folder: Path, door: Door) -> None:
+    north, call = certificate(kits_folder / "north"), Call()
     with door.visit(north, "p1", "10.0.0.1", call):
         assert not door.revoke("west")
         assert door.revoke("north")
         assert call.ended
-    for each in (door, Door(Kit.read(made / "server", "server"))):
+    for each in (door, Door(Kit.read(kits_folder / "server", "server"))):
         with pytest.raises(Refused, match=r"PERMISSION_DENIED.*the kit of 'north' was revoked on 20"):
             each.visit(north, "p1", "10.0.0.1", Call()).__enter__()
-    assert list(json.loads((made / "server" / REVOKED).read_text())) == [door.roster.certificates["north"]]
+    assert list(json.loads((kits_folder / "server" / REVOKED).read_text())) == [door.roster.certificates["north"]]
 
 
 def test_a_renewed_kit_gets_in_when_the_roster_is_there_and_the_old_one_has_to_leave(
-    made: Path, door: Door, tmp_path: Path
+    kits_folder: Path, door: Door, tmp_path: Path
 ) -> None:
     door.revoke("north")
-    new = renew_kit(made / AUTHORITY, "north", tmp_path / "new")
+    new = renew_kit(kits_folder / AUTHORITY, "north", tmp_path / "new")
     with pytest.raises(Refused, match=r"have the administrator copy its roster\.json"):
         door.visit(certificate(new.folder), "p2", "10.0.0.2", Call()).__enter__()
     assert door.adopt(new.roster_text())
     assert not door.adopt(new.roster_text())
     with door.visit(certificate(new.folder), "p2", "10.0.0.2", Call()):
         pass
-    south = renew_kit(made / AUTHORITY, "south", tmp_path / "south")
+    south = renew_kit(kits_folder / AUTHORITY, "south", tmp_path / "south")
     call = Call()
-    with door.visit(certificate(made / "south"), "p3", "10.0.0.3", call):
+    with door.visit(certificate(kits_folder / "south"), "p3", "10.0.0.3", call):
         door.adopt(south.roster_text())
         assert call.ended
-    assert Kit.read(made / "server", "server").roster().number == 3
+    assert Kit.read(kits_folder / "server", "server").roster().number == 3
     with pytest.raises(Refused, match="not the kit of 'south' that the server knows"):
-        door.visit(certificate(made / "south"), "p3", "10.0.0.3", Call()).__enter__()
+        door.visit(certificate(kits_folder / "south"), "p3", "10.0.0.3", Call()).__enter__()
 
 
-def test_who_is_not_on_the_roster_is_nobody(made: Path, door: Door, tmp_path: Path) -> None:
+def test_who_is_not_on_the_roster_is_nobody(kits_folder: Path, door: Door, tmp_path: Path) -> None:
     make_kits("fed", ["west"], "localhost", 8002, tmp_path / "others")
     with pytest.raises(Refused, match="'west' is not in this federation"):
         door.visit(certificate(tmp_path / "others" / "west"), "p", "x", Call()).__enter__()

@@ -243,7 +243,7 @@ WITH_REMOTE = """
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path, target=None):
-            if name != "isthmus.deploy.remote":
+            if name != "isthmus.deploy.party_side":
                 return None
             sys.meta_path.remove(self)
             spec = importlib.util.find_spec(name)
@@ -293,14 +293,14 @@ CLOSED_LIES = """
         closed = remote.PartySide._close_part
         state = {"calls": 0}
 
-        def lying(self, action, reply, request, message):
+        def lying(self, action, reply, request, message, *more):
             state["calls"] += action == "train"
             if action != "train" or state["calls"] < 3:
-                return closed(self, action, reply, request, message)
+                return closed(self, action, reply, request, message, *more)
             for name in reply.columns:
                 if name.startswith("weights/"):
                     reply.columns[name] = reply.columns[name] * 1e6
-            return self.guard.close_answer(reply, message, self.limit)
+            return self.guard.close_answer(reply, message, self.limit, *more)
 
         remote.PartySide._close_part = lying
 """

@@ -127,6 +127,18 @@ def test_a_study_beyond_the_limits_is_refused_before_anything_is_answered(
     assert {message["do"] for _, message in post.sent} <= {"begin", "meet"}
 
 
+def test_a_party_takes_no_part_in_a_run_that_calls_too_often(tmp_path: Path) -> None:
+    """Whatever the method calls its rounds: here it trains a model to label nodes with, in 2 times 2 rounds."""
+    rounds = {"teaching": 2, "passes": 2, "hops": 0, "bottleneck": False}
+    study = study_of("fedgc", methods=[{"name": "fedgc", "rounds": 1, **rounds}])
+    study = at_folders(study, tmp_path / "data")
+    with_limits(tmp_path / "data", "rounds = 1\ncalls = 3")
+    with pytest.raises(
+        IsthmusError, match=r"party-1 \(.*refused: method 'fedgc' calls 'train' 4 times, limits.calls is 3"
+    ):
+        federated(study, tmp_path)
+
+
 def test_evaluations_are_sums_unless_a_party_allows_more(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg", training={"rounds": 2, "evaluate_by": "ask"}), tmp_path / "data")
     why = "method 'fedavg' evaluates by 'ask', limits.evaluate_by accepts total"

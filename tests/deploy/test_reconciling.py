@@ -11,7 +11,7 @@ from tests.federation.by_hand import ByHand, at_folders, members_of
 
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.party_ledger import FILE, read_ledger
-from isthmus.deploy.remote import Message
+from isthmus.deploy.party_side import Message
 
 
 @pytest.mark.parametrize("total", ["none", "masks"])

@@ -15,7 +15,7 @@ from tests.federation.by_hand import ByHand, at_folders, members_of
 from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.party_ledger import FILE, Index, PartyLedger, read_ledger
-from isthmus.deploy.remote import Message
+from isthmus.deploy.party_side import Message
 from isthmus.deploy.run_record import RunRecord, study_digest
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.study.config import Study

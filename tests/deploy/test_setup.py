@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.deploy.federated_studies import federated, in_one_process, study_of
+from tests.deploy.federated_studies import add_columns, federated, in_one_process, study_of
 from tests.federation.by_hand import at_folders
 
 from isthmus.errors import IsthmusError
@@ -17,24 +17,9 @@ def test_the_set_up_has_a_ledger_of_its_own(tmp_path: Path) -> None:
     assert {(row["verb"], row["action"]) for row in rows} == {("ask", "introduce"), ("ask", "encode")}
 
 
-def columns_of_all_kinds(folder: Path) -> None:
-    """Numbers to be scaled and categories without declared values, beside the features that are there."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    for at, party in enumerate(sorted(folder.iterdir())):
-        table = parquet.read_table(party / "nodes.parquet")
-        rows = range(len(table))
-        table = table.append_column("age", pa.array([float(20 + (7 * row + at) % 40) for row in rows]))
-        table = table.append_column("town", pa.array([("bonn", "ulm", f"only-{at}")[row % 3] for row in rows]))
-        parquet.write_table(table, party / "nodes.parquet")
-        with (party / "party.toml").open("a") as file:
-            file.write('\n[columns.age]\nkind = "number"\n\n[columns.town]\nkind = "category"\nstructural = false\n')
-
-
 def test_encodings_are_settled_by_totals(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
-    columns_of_all_kinds(tmp_path / "data")
+    add_columns(tmp_path / "data")
     here, outcome = in_one_process(study), federated(study, tmp_path)
     assert here.history == outcome.runs[0].history
     said = {(row["verb"], row["action"]) for row in outcome.ledger.rows()}

@@ -27,6 +27,14 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "which.html").exists()
 
 
+def test_tests_that_the_page_of_attacks_names_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "faults-and-attacks.md").read_text(encoding="utf-8")))
+    found = {name for path in (ROOT / "tests").rglob("*.py")
+             for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)}  # fmt: skip
+    assert len(named) > 50
+    assert named <= found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_links_of_other_pages_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -8,7 +8,8 @@ from typing import Any
 from scripted import small_parties
 
 from isthmus import store
-from isthmus.deploy.remote import InProcessPost, Message, PartySide, RemoteTransport
+from isthmus.deploy.party_side import Message, PartySide
+from isthmus.deploy.remote import InProcessPost, RemoteTransport
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.rules import Rules

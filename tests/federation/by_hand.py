@@ -10,7 +10,8 @@ from pathlib import Path
 from isthmus.data.folder.writing import write_parties
 from isthmus.deploy.approval import Proposal
 from isthmus.deploy.member import Member
-from isthmus.deploy.remote import InProcessPost, Message, PartySide
+from isthmus.deploy.party_side import Message, PartySide
+from isthmus.deploy.remote import InProcessPost
 from isthmus.protect.sealing import Keyring, generate_keyrings
 from isthmus.study.config import Study
 

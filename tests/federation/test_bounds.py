@@ -12,6 +12,7 @@ from isthmus.federation.answers import Answer, IdUnion, Reply, Total
 from isthmus.federation.bounds import (
     Introduced,
     answer_problem,
+    count_problem,
     ids_problem,
     total_problem,
     weight_faults,
@@ -77,3 +78,23 @@ def test_a_sum_of_weights_is_at_most_what_all_introduced() -> None:
 def test_more_ids_than_nodes_are_too_many() -> None:
     assert not ids_problem(torch.arange(30), 30)
     assert "lists 31 ids" in ids_problem(torch.arange(31), 30)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (30, ""), (torch.tensor([30, 0]), ""), (torch.zeros(0), ""), (31, "31, but 30 items"), (-1, "negative"),
+        (math.nan, "not finite"), (2.5, "fractions"), ("x", "no numbers"), (None, "no numbers"),
+    ],
+)  # fmt: skip
+def test_a_count_is_whole_and_between_zero_and_what_was_introduced(value: Any, why: str) -> None:
+    found = count_problem({"n": "items"}, {"n": value}, HELD)
+    assert why in found
+    assert bool(why) == bool(found)
+    assert not count_problem({"n": None}, {"n": 1e30}, HELD)
+
+
+def test_a_rounded_sum_of_counts_may_miss_its_bounds_a_little() -> None:
+    together = Introduced.sum([HELD, HELD])
+    for value, fits in ((60.0002, True), (-0.0002, True), (31.5, True), (60.1, False), (-0.1, False)):
+        assert (count_problem({"n": "items"}, {"n": value}, together) == "") == fits

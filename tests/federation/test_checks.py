@@ -10,7 +10,7 @@ import torch
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.answers import Answer, Mail, Reply
-from isthmus.federation.checks import check_reply
+from isthmus.federation.checks import check_reply, norm_problem
 from isthmus.federation.transport import Command
 
 REQUEST = {"w": torch.zeros(2)}
@@ -64,3 +64,19 @@ def test_rows_by_id_are_counted_in_answers_and_messages() -> None:
 def test_the_verb_must_fit_the_answer() -> None:
     with pytest.raises(IsthmusError, match="action 'say' was called by exchange and makes an answer"):
         check_reply(Reply.of("a", Answer({"w": torch.ones(1, 2)})), command("exchange"), 1000, AT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("large", [1.0, 30.0])
+def test_the_limit_of_an_answer_holds_to_a_part_in_a_thousand(dtype: torch.dtype, large: float) -> None:
+    sent = {"w": torch.full((40,), large, dtype=dtype), "b": torch.full((3, 2), -large, dtype=dtype)}
+    limit = 100 * (1 + large * 46**0.5)
+    for factor, allowed in ((0.998, True), (1.002, False)):
+        value = limit * factor / 46**0.5
+        fields = {name: torch.full_like(each, value) for name, each in sent.items()}
+        assert (norm_problem(fields, sent, 100.0) == "") == allowed
+
+
+def test_an_answer_whose_squares_are_infinite_in_single_precision_is_too_large() -> None:
+    assert norm_problem({"w": torch.full((4,), 1e30)}, {"w": torch.ones(4)}, 1000.0)
+    assert not norm_problem({"w": torch.full((4,), 1e30)}, {"w": torch.full((4,), 1e30)}, 1000.0)

@@ -24,4 +24,4 @@ def server_of(method, parties):
     module = module_for(Encoder.named("gcn")(hidden=8), parties, task, 0)
     site, state = method.site(parties, task, module), State()
     federation = Federation(LocalTransport([site]), clock=lambda: int(state.round))
-    return method.server(federation, Model(module), state), site, state, federation
+    return method.server(federation, Model(module, task.outputs, parties[0].features), state), site, state, federation

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.deploy.approval import Proposal, split_shares
+from isthmus.deploy.party_side import Message
 from isthmus.deploy.reconciling import reconcile
-from isthmus.deploy.remote import Message, Post, RemoteTransport
+from isthmus.deploy.remote import Post, RemoteTransport
 from isthmus.deploy.setup import Agreement, agree, totals_to_payload
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
@@ -95,7 +96,7 @@ def coordinate(
                 method, study.encoder(), task, seed, agreement.features, agreement.labels, agreement.encoding()
             )
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
-            run = Run(method, (), task, module, description=about, **where)
+            run = Run(method, (), task, module, description=about, features=agreement.features, **where)
             result = run.go()
             result.reconciled = reconcile(transport, result.ledger, f"{method.name}, seed {seed}")
             result.reconciled["differences"][:0], in_set_up[:] = in_set_up, ()

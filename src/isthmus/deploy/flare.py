@@ -49,8 +49,9 @@ from isthmus.deploy.forks import Forks
 from isthmus.deploy.kits import ORGANISATION, Kit, write_json
 from isthmus.deploy.logs import ENGINE_LOG, log_config
 from isthmus.deploy.member import Member
+from isthmus.deploy.party_side import Message
 from isthmus.deploy.records import Pace, Record, Records
-from isthmus.deploy.remote import Message, Post
+from isthmus.deploy.remote import Post
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study

@@ -17,7 +17,7 @@ from isthmus.deploy.approval import DIGITS, Approvals, Proposal, split_shares
 from isthmus.deploy.limits import limit_problems
 from isthmus.deploy.party_ledger import FILE as LEDGER
 from isthmus.deploy.party_ledger import Index, PartyLedger
-from isthmus.deploy.remote import ActionHandler, Message, PartySide
+from isthmus.deploy.party_side import ActionHandler, Message, PartySide
 from isthmus.deploy.run_record import RunRecord
 from isthmus.deploy.setup import Agreement, SetUpHandler, build_encoding, introduced_of, totals_from_payload
 from isthmus.errors import IsthmusError
@@ -136,7 +136,9 @@ class Member(PartySide):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
         module = extended(method, module_of(encoder, party.features, task, seed), seed)
-        self._plan(f"method {method.name}, seed {seed}", method.calls(module), plan)
+        planned = method.calls(module)
+        self.limits.permit_plan(method.name, planned)
+        self._plan(f"method {method.name}, seed {seed}", planned, plan)
         self.digest = self.call[:16]
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
@@ -162,10 +164,8 @@ class Member(PartySide):
         return self._data[1]
 
     def _check_plan(self, proposal: Proposal) -> None:
-        """Refuse a study beyond the limits, without this party, or begun in another way than it says."""
+        """Refuse a study beyond the limits, or begun in another way than it says."""
         study = proposal.study
-        if self.name not in proposal.parties:
-            raise IsthmusError(f"refused: party '{self.name}' is not among the study's ({', '.join(proposal.parties)})")
         same = Proposal(study.model_copy(update={"protect": self.protect}), proposal.parties)
         if same.text != proposal.text or self.norm != study.federation.norm:
             raise IsthmusError("refused: the server begins with other [protect] or [federation] than the study has")

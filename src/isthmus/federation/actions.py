@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
 from isthmus.errors import IsthmusError
+from isthmus.federation.bounds import Held
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import To
 
@@ -23,6 +24,8 @@ class Binding:
         least: parties of a total, at least.
         contributors: parties that must contribute to a total, or to a row of it: a number, or an option of the method.
         protected: its answers are for parties only: a total is masked or encrypted, messages are sealed.
+        bounds: fields of its answers that are not negative; by field the number introduced in the set-up that none of
+            its counts may exceed, or None for real numbers. The server of a federation checks them.
     """
 
     verbs: tuple[Verb, ...]
@@ -30,6 +33,7 @@ class Binding:
     least: int = 1
     protected: bool = False
     contributors: int | str = 1
+    bounds: Mapping[str, Held | None] = field(default_factory=dict)
 
     def permit(self, action: str, verb: str, to: str) -> None:
         """Refuse a call by another verb, or for other eyes."""
@@ -48,7 +52,12 @@ class Binding:
 
 
 def action(
-    *verbs: Verb, to: To = "server", least: int = 1, protected: bool = False, contributors: int | str = 1
+    *verbs: Verb,
+    to: To = "server",
+    least: int = 1,
+    protected: bool = False,
+    contributors: int | str = 1,
+    bounds: Mapping[str, Held | None] | None = None,
 ) -> Callable[[Action], Action]:
     """Mark a method of a `Site` as something a server may ask for, in the way that `Binding` says.
 
@@ -63,7 +72,7 @@ def action(
             raise IsthmusError(f'action {name!r}: say by which verb it is called, as in @action("total")')
 
     def mark(function: Action) -> Action:
-        function.__dict__["binding"] = Binding(verbs, to, least, protected, contributors)
+        function.__dict__["binding"] = Binding(verbs, to, least, protected, contributors, bounds or {})
         return function
 
     return mark

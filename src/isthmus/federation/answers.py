@@ -114,9 +114,13 @@ class Reply:
         """A reply with the answer of one party, as the server reads it."""
         return cls((party,), {name: [value] for name, value in wire.flatten(answer)})
 
+    def fields(self, at: int) -> dict[str, Any]:
+        """By path the fields of the party at this position."""
+        return {path: slice_of(column, at) for path, column in self.columns.items()}
+
     def payload(self, at: int) -> dict[str, Any]:
         """The answer of the party at this position as it travels."""
-        fields = {name: slice_of(column, at) for name, column in self.columns.items()}
+        fields = self.fields(at)
         for name, column in self.weights.items():
             fields[f"weight of/{name or 'all'}"] = slice_of(column, at)
         return wire.unflatten(fields)

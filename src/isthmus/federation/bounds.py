@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,11 @@ from isthmus.nn.stacks import Column, slice_of
 
 ROUNDING = 1e-6
 """Share by which a sum of weights may exceed its bound: masked sums are rounded."""
+COUNT_ROUNDING = 1e-3
+"""By so much a sum of counts may miss its bound: encrypted sums are rounded."""
+
+Held = Literal["items", "labels", "nodes"]
+"""What a party introduces, which bounds what it can count."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,34 @@ def answer_problem(reply: Reply, at: int, introduced: Introduced, parties: int, 
         weight = weights.get(path.split("/", 1)[0], weights.get(""))
         if why := _summand_problem(path, value, weight, parties):
             return why
+    return ""
+
+
+def count_problem(bounds: Mapping[str, Held | None], answer: Mapping[str, Any], introduced: Introduced) -> str:
+    """Say what is wrong with counts of one party, or with a sum of counts.
+
+    Arguments:
+        bounds: by field what none of its whole numbers may exceed; None: real numbers that are not negative.
+        introduced: what the party introduced, or all parties in the sum together.
+
+    >>> held = Introduced(items=30, labels=20, nodes=30)
+    >>> count_problem({"right": "labels"}, {"right": torch.tensor(21)}, held)
+    "field 'right' counts 21, but 20 labels were introduced"
+    """
+    one = introduced.parties == 1
+    slack = 0.0 if one else COUNT_ROUNDING
+    for name, held in bounds.items():
+        if not isinstance(answer.get(name), Tensor | float | int):
+            return f"no numbers in field '{name}'"
+        values = torch.as_tensor(answer[name], dtype=torch.float64)
+        if not bool((values >= -slack).all()) or not bool(values.isfinite().all()):
+            return f"field '{name}' is negative or not finite"
+        if held is None or not values.numel():
+            continue
+        if one and not torch.equal(values, values.round()):
+            return f"field '{name}' counts in fractions"
+        if float(values.max()) > (most := getattr(introduced, held)) + slack:
+            return f"field '{name}' counts {float(values.max()):g}, but {most} {held} were introduced"
     return ""
 
 

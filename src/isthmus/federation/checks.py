@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from isthmus.errors import IsthmusError
@@ -125,3 +127,26 @@ def _fields(verb: Verb, reply: Reply, positions: Mapping[str, int]) -> dict[int,
         if found := wire.describe(letter) if letter else reply.describe(at):
             return {positions[reply.parties[at]]: found}
     return {}
+
+
+def norm_problem(fields: Mapping[str, Any], request: wire.Payload | Each, norm: float) -> str:
+    """Return a complaint if an answer, or a mean of answers, is more than `norm` times as large as the request."""
+    sent = {} if isinstance(request, Each) else dict(wire.flatten(request))
+    pairs = [
+        (value, sent[name])
+        for name, value in fields.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+        and isinstance(sent.get(name), Tensor) and sent[name].shape == value.shape
+    ]  # fmt: skip
+    values, likes = [value for value, _ in pairs], [like for _, like in pairs]
+    # single precision is a tenth of the work, and enough for all answers but those near the limit
+    if 2 * _norm(values) <= norm * (1 + _norm(likes) / 2):
+        return ""
+    within = _norm(values, torch.float64) <= norm * (1 + _norm(likes, torch.float64))
+    return "" if within else f"more than {norm:g} times as large as what was sent (federation.norm)"
+
+
+def _norm(values: Sequence[Tensor], dtype: torch.dtype | None = None) -> float:
+    """The root of the sum of squares of all values."""
+    floats = [value if value.is_floating_point() else value.double() for value in values]
+    return math.hypot(*(float(torch.linalg.vector_norm(value, dtype=dtype)) for value in floats))

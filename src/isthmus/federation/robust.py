@@ -7,6 +7,7 @@ other fields of a total are added up as always.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -30,8 +31,6 @@ class Aggregation(Registered):
 
     kind: ClassVar[str] = "aggregation"
     built_in_module: ClassVar[str] = "isthmus.federation.robust"
-    apart: ClassVar[bool] = False
-    """Whether it needs every party's answer, not only their sum: then no protection can hide them."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Aggregation:
@@ -47,13 +46,19 @@ class Aggregation(Registered):
         """Say what is wrong with one party's answer, or with a mean of answers; most take any."""
         return ""
 
-    def combine(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """By field the combination of the values `[parties, ...]` of the parties with a weight, in their order."""
-        raise NotImplementedError
-
     def permit(self, protection: str) -> None:
         """Refuse a protection of totals under which it cannot work."""
-        if self.apart and protection != "none":
+
+
+class Comparison(Aggregation):
+    """A way to combine answers that compares those of single parties."""
+
+    @abstractmethod
+    def combine(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """By field the combination of the values `[parties, ...]` of the parties with a weight, in their order."""
+
+    def permit(self, protection: str) -> None:
+        if protection != "none":
             raise IsthmusError(
                 f"aggregate = '{self.name}' compares the answers of single parties, which protect.total = "
                 f"'{protection}' hides: set aggregate = 'clipped-mean', or protect.total = 'none'"
@@ -108,12 +113,11 @@ class ClippedMean(Aggregation):
         return self.bound * (1 + _norm([before for _, before in pairs.values()]))
 
 
-class Median(Aggregation):
+class Median(Comparison):
     """The median of every single weight (Yin et al. 2018), over the parties with training items, each of which counts
     once. Holds against liars that are fewer than half."""
 
     name: ClassVar[str] = "median"
-    apart: ClassVar[bool] = True
 
     def combine(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
@@ -124,12 +128,11 @@ class Median(Aggregation):
         return found
 
 
-class TrimmedMean(Aggregation):
+class TrimmedMean(Comparison):
     """The mean of every single weight without the largest and the smallest values (Yin et al. 2018); each party counts
     once. Holds against liars that are no more than `share`."""
 
     name: ClassVar[str] = "trimmed-mean"
-    apart: ClassVar[bool] = True
 
     share: float = Field(0.2, gt=0, lt=0.5)
     """Share of the values left out at either end, rounded up."""
@@ -144,7 +147,7 @@ class TrimmedMean(Aggregation):
         return found
 
 
-class Krum(Aggregation):
+class Krum(Comparison):
     """The mean of the `keep` answers whose nearest answers are closest (Krum, Blanchard et al. 2017).
 
     An answer's score is the sum of the squared distances to its n - liars - 2 nearest others, n the number of answers;
@@ -152,7 +155,6 @@ class Krum(Aggregation):
     """
 
     name: ClassVar[str] = "krum"
-    apart: ClassVar[bool] = True
 
     liars: int = Field(1, ge=0)
     """How many parties may lie; it needs more than twice as many and two others."""

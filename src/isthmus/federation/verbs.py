@@ -16,7 +16,7 @@ from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Re
 from isthmus.federation.bounds import Introduced, answer_problem, ids_problem
 from isthmus.federation.checks import check_reply, count_rows, leave_out
 from isthmus.federation.ledger import Entry, Eyes, Ledger, Verb
-from isthmus.federation.robust import Aggregation, Mean, stack_returned
+from isthmus.federation.robust import Aggregation, Comparison, Mean, stack_returned
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import AnswerCheck, Command, Each, Request, To, TotalRequest, Transport
 from isthmus.nn.draws import draws_of
@@ -139,7 +139,8 @@ class Federation:
 
             wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self.needed(asked), check)
             return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
-        sum_only = to == "server" and rows is None and action not in self.watch and not self.aggregation.apart
+        rule = self.aggregation
+        sum_only = to == "server" and rows is None and action not in self.watch and not isinstance(rule, Comparison)
         command = Command("answer", asked, action, "total", request, sum_only, same_form=to == "server", to=to)
 
         def in_bounds(reply: Reply, at: int, introduced: Introduced) -> str:
@@ -156,8 +157,8 @@ class Federation:
         if total.opened is not None and len(total.opened) and not bool(total.opened.any()):
             log.warning("round %d, %s: no row has %d contributors", self.clock(), action, min_contributors)
         if to == "server":
-            if self.aggregation.apart and (values := stack_returned(replies, request, self.positions)):
-                total.means = self.aggregation.combine(values)
+            if isinstance(rule, Comparison) and (values := stack_returned(replies, request, self.positions)):
+                total.means = rule.combine(values)
             return total
         ids = _values(replies, "ids") | wants
         parcels = {party: _parcel(total, ids.get(party)) for party in asked}
@@ -297,7 +298,7 @@ class Federation:
             introduced = self.transport.introduced.get(party)
             if introduced is None or command.verb == "exchange":
                 continue
-            fields = {path: slice_of(column, at) for path, column in reply.columns.items()}
+            fields = reply.fields(at)
             why = "" if bounds is None else bounds(reply, at, introduced)
             why = why or self.aggregation.problem(fields, command.payload)
             if why := why or self._check_of(command.action)(wire.unflatten(fields), introduced):

@@ -53,10 +53,11 @@ class Model:
 
     Attributes:
         outputs: width of the model's output: classes, or tasks.
+        features: width of a node's features.
     """
 
-    def __init__(self, module: nn.Module, outputs: int = 0) -> None:
-        self.module, self.outputs = module, outputs
+    def __init__(self, module: nn.Module, outputs: int = 0, features: int = 0) -> None:
+        self.module, self.outputs, self.features = module, outputs, features
 
     def weights(self) -> Weights:
         return {name: weight.clone() for name, weight in initial_weights(self.module).items()}

@@ -123,7 +123,7 @@ class FedCogGcn(Method):
             self.layers, self.dropout = len(gcn.convs), gcn.dropout.p
             self._tape = _Tape()
 
-        @action("total")
+        @action("total", bounds={"items": "labels"})
         def count(self, request: Payload) -> Answer:
             output = torch.empty(self.cohort.block.nodes, self.task.outputs, device=self.cohort.device)
             return Answer({"items": self.task.loss_counts(self.step(output, mask=self.cohort.masks["train"]))})

@@ -119,7 +119,7 @@ class FedGC(Matching, Averaging):
         if self.self_training:
             yield from self._teach(federation, model, state)
         if self.bottleneck and state.once("transform"):
-            request = {"head": state.teacher, "bottleneck": self._first_bottleneck(federation)}
+            request = {"head": state.teacher, "bottleneck": self._first_bottleneck(model.features, federation.seed)}
             federation.ask("transform", request)
             yield state
         yield from super().server(federation, model, state)
@@ -142,12 +142,11 @@ class FedGC(Matching, Averaging):
             state.now, state.best, state.taught = model.weights(), -1.0, 0
             yield state
 
-    def _first_bottleneck(self, federation: Federation) -> dict[str, Tensor]:
+    def _first_bottleneck(self, features: int, seed: int) -> dict[str, Tensor]:
         """First weights, equal at all parties, so that their z share one space (line 1)."""
-        total = federation.total("width")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(federation.seed, "bottleneck"))
-            return initial_weights(self.bottleneck_of(round(float(total.sum("features")) / total.contributors)))
+            torch.manual_seed(seed_of(seed, "bottleneck"))
+            return initial_weights(self.bottleneck_of(features))
 
     def bottleneck_of(self, features: int) -> Bottleneck:
         return Bottleneck(features, self.width or features)
@@ -157,7 +156,7 @@ class FedGC(Matching, Averaging):
         return {
             **super().calls(module), "known": min(self.hops, 1), "sum_up": self.hops, "settle": self.hops,
             "train": taught, "validate": taught, "label": self.passes if self.self_training else 0,
-            "width": int(self.bottleneck), "transform": int(self.bottleneck),
+            "transform": int(self.bottleneck),
         }  # fmt: skip
 
     class AtParty(NeighbourSums, Matching.AtParty, Learning):
@@ -182,7 +181,7 @@ class FedGC(Matching, Averaging):
             self.invalidate()
             return Answer({})
 
-        @action("total")
+        @action("total", bounds={"right": "labels"})
         def validate(self, request: Payload) -> Answer:
             """How many validation nodes are classified right."""
             self.model.load(request["weights"])
@@ -198,11 +197,6 @@ class FedGC(Matching, Averaging):
             labels = torch.where(self.cohort.masks["train"], self.cohort.y, guess)
             self.kept["labels"] = list(labels.split(self.cohort.items))
             return Answer({})
-
-        @action("total")
-        def width(self, request: Payload) -> Answer:
-            """Number of features of a node."""
-            return Answer({"features": torch.tensor([party.features for party in self.cohort.parties])})
 
         @action("ask")
         def transform(self, request: Payload) -> Answer:

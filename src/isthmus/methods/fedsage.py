@@ -193,7 +193,7 @@ class FedSagePlus(FedSage):
             # for a party that fails in the set-up
             self.begin(prepared=[_not_mended(party) for party in parties])
 
-        @action("total")
+        @action("total", bounds={"squares": None, "entries": None})
         def scale(self, request: Payload) -> Answer:
             """Sum and number of squared features, which scale the generators' losses."""
             squares = [_values(party.graph.x).double().square().sum() for party in self.cohort.parties]

@@ -54,7 +54,7 @@ class Majority(Method):
     class AtParty(Site):
         method: Majority
 
-        @action("total")
+        @action("total", bounds={"known": "items"})
         def count(self, request: Payload) -> Answer:
             """Sums of training labels and their numbers, `[parties, outputs]`; of classes, how many items have each."""
             width, cohort = self.task.outputs, self.cohort

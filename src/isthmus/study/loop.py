@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from isthmus import store
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answers, PlainTotal, Reply
-from isthmus.federation.bounds import Introduced
+from isthmus.federation.bounds import Introduced, count_problem
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
 from isthmus.federation.pieces import pieces
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
-from isthmus.federation.transport import PartiesLost, Transport
+from isthmus.federation.transport import AnswerCheck, PartiesLost, Transport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
@@ -144,6 +145,7 @@ class Run:
         on_round: called after each round with its metrics.
         transport: reaches the parties elsewhere than in this process.
         description: what the result says of its models beside method, seed and task.
+        features: width of a node's features, where the parties are elsewhere.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class Run:
         on_round: OnRound | None = None,
         transport: Transport | None = None,
         description: Mapping[str, Any] | None = None,
+        features: int = 0,
     ) -> None:
         if parties:
             check_fit(method, parties, task, module)
@@ -170,6 +173,7 @@ class Run:
         self.module, self.device = module, device
         self.checkpoint, self.save_every, self.on_round = checkpoint, save_every, on_round
         self.description = description or {}
+        self.features = parties[0].features if parties else features
         self.whole = None
         if parties and task.unsupervised:
             self.whole = method.site([pool_parties(parties)], task, module, device=device)
@@ -193,7 +197,7 @@ class Run:
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
             watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
-            checks={"evaluate": self._check_counts},
+            checks={**self._bound_checks(), "evaluate": self._check_counts},
             aggregation=method.aggregation(),
         )
 
@@ -286,7 +290,9 @@ class Run:
     def _rounds(self) -> Any:
         if self._is_over():
             return
-        for state in self.method.server(self.federation, Model(self.module, self.task.outputs), self.state):
+        for state in self.method.server(
+            self.federation, Model(self.module, self.task.outputs, self.features), self.state
+        ):
             if state.round > 0 and (state.round % self.method.every == 0 or state.round == self.method.rounds):
                 self._evaluate(state)
             if state.round in self.task.picture_rounds and self.whole is not None:
@@ -331,6 +337,11 @@ class Run:
         if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
             self._told = int(state.round)
             self.on_round(state.round, metrics)
+
+    def _bound_checks(self) -> dict[str, AnswerCheck]:
+        """By action the check of the counts that the method bounds."""
+        bounds = {name: each.binding.bounds for name, each in self.method.site_type().actions().items()}
+        return {name: partial(count_problem, each) for name, each in bounds.items() if each}
 
     def _check_counts(self, answer: Mapping[str, Any], introduced: Introduced) -> str:
         """Say what is wrong with the counts of one party, or with a sum of counts."""

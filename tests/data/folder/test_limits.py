@@ -67,6 +67,14 @@ def test_method_is_held_to_the_limits(limits: dict[str, Any], method: StubMethod
     assert refusal(Limits(**limits).permit_method, method, noise, 1) == (text and f"refused: {text}")
 
 
+@pytest.mark.parametrize(
+    ("calls", "text"), [(None, ""), (60, ""), (59, "method 'm' calls 'train' 60 times, limits.calls is 59")]
+)
+def test_the_calls_of_a_run_are_held_to_the_limits(calls: int | None, text: str) -> None:
+    found = refusal(Limits(calls=calls).permit_plan, "m", {"train": 60, "evaluate": 2})
+    assert found == (text and f"refused: {text}")
+
+
 @pytest.mark.parametrize(("totals", "text"), [(["masks"], ""), (["ckks"], "accepts ckks"), ([], "accepts none")])
 def test_protection_is_held_to_the_limits(totals: list[str], text: str) -> None:
     found = refusal(Limits(totals=totals).permit_protection, "masks")

@@ -62,6 +62,9 @@ class Limits(Options):
     """The most evaluations that a run may have."""
     runs: int | None = Field(None, ge=1)
     """The most runs that a study may have: methods times seeds."""
+    calls: int | None = Field(None, ge=1)
+    """How often a run may call one action. With `epochs` this bounds the work of a run, under whatever name a method
+    has its rounds."""
     repeats: int = Field(1, ge=0)
     """How often calls that a study plans may be repeated with other content, as after a crash. Repeating exactly what
     was answered before discloses nothing new and does not count."""
@@ -126,6 +129,12 @@ class Limits(Options):
         """Refuse a study of too many runs."""
         if self.runs is not None and runs > self.runs:
             raise _refusal(f"the study has {runs} runs, limits.runs is {self.runs}")
+
+    def permit_plan(self, method: str, planned: Mapping[str, int]) -> None:
+        """Refuse a run that calls an action too often."""
+        for action, times in planned.items():
+            if self.calls is not None and times > self.calls:
+                raise _refusal(f"method '{method}' calls '{action}' {times:,} times, limits.calls is {self.calls:,}")
 
     def permit_protection(self, name: str) -> None:
         """Refuse a study whose totals do not have one of the accepted protections."""

@@ -80,7 +80,7 @@ class Condensing(Method):
         self.require_contributors(federation)
         state.start(weights=model.weights())
         if state.once("count"):
-            self.begin(federation, state)
+            self.begin(federation, model, state)
             yield state
         for state.round in state.rounds(self.rounds):
             self.condense(federation, model, state)
@@ -102,10 +102,10 @@ class Condensing(Method):
     def condense(self, federation: Federation, model: Model, state: State) -> None:
         """One round: the parties' sums, and one step of the synthetic graph."""
 
-    def begin(self, federation: Federation, state: State) -> None:
+    def begin(self, federation: Federation, model: Model, state: State) -> None:
         """Set how many synthetic nodes each class has, and their first features."""
         size = federation.total("size", min_contributors=self.min_contributors)
-        state.classes = round(float(size.sum("classes")) / size.contributors)
+        state.classes = model.outputs
         counted = federation.total("count", rows=self.classes(state), min_contributors=self.min_contributors)
         items, sums = counted.sum("items").round(), counted.sum("sum").double()
         if not bool(items.any()):
@@ -191,17 +191,16 @@ class Condensing(Method):
                 raise IsthmusError(f"method '{method.name}': task '{task.name}' has no classes to condense")
             super().__init__(method, parties, task, module, **where)
 
-        @action("total", contributors="min_contributors")
+        @action("total", contributors="min_contributors", bounds={"nodes": "nodes", "items": "items", "square": None})
         def size(self, request: Payload) -> Answer:
-            """Numbers of nodes, classes and condensed nodes; the sum of the condensed nodes' squared features."""
+            """Numbers of nodes and condensed nodes; the sum of the condensed nodes' squared features."""
             nodes = torch.tensor(self.cohort.items, dtype=torch.float64)
             at = self.condensed_nodes()
             x = rows.to_dense(rows.take(self.cohort.block.x, at))
             square = x.new_zeros(len(self.cohort), x.size(1)).index_add(0, self.cohort.party[at], x.square())
-            classes, items = torch.full_like(nodes, self.task.outputs), self.per_class(at).sum(1)
-            return Answer({"nodes": nodes, "classes": classes, "items": items, "square": square})
+            return Answer({"nodes": nodes, "items": self.per_class(at).sum(1), "square": square})
 
-        @action("total", contributors="min_contributors")
+        @action("total", contributors="min_contributors", bounds={"items": "items"})
         def count(self, request: Payload) -> Answer:
             """Number of condensed nodes of each class; with `start = "classes"` also the sum of their features."""
             at = self.condensed_nodes()

@@ -101,7 +101,7 @@ class Costs(Measure):
         transport, state = Clocked([method.site(group, task, module, seed=seed) for group in groups]), State()
         federation = Federation(transport, seed=seed, clock=lambda: int(state.round))
         spent = [0.0] * (self.timed + 1)
-        for current in method.server(federation, Model(module), state):
+        for current in method.server(federation, Model(module, task.outputs, parties[0].features), state):
             spent[current.round] += sum(transport.seconds.values())
             transport.seconds.clear()
         return federation.ledger, spent
