@@ -122,9 +122,7 @@ def test_a_download_other_than_the_published_file_is_not_read(empty_root, tmp_pa
     for name in Cora().required_files():
         (tmp_path / name).write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
     monkeypatch.setattr(Cora, "url", tmp_path.as_uri())
-    with pytest.raises(
-        IsthmusError, match=r"failed \(ValueError: ind\.cora\.x is another file .*: put the files"
-    ):
+    with pytest.raises(IsthmusError, match=r"failed \(ValueError: ind\.cora\.x is another file .*: put the files"):
         Cora().load(0)
     assert not (tmp_path / "ran").exists()
     assert not [each for each in empty_root.rglob("*") if each.is_file()]
