@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,35 @@ def test_every_pin_has_hashes_and_nothing_names_an_index(path: Path) -> None:
 def test_tools_of_development_are_not_locked_for_users() -> None:
     locked = {name for path in LOCKS for name in pins(path)}
     assert not {"pytest", "mypy", "ruff", "mkdocs", "playwright"} & locked
+
+
+LOADED = """
+import sys
+from importlib import import_module
+from isthmus.deploy import admin, commands, flare
+for name in ("app.server.server_train", "app.server.runner_process", "app.client.client_train",
+             "app.client.worker_process", "server.job_runner", "client.client_executor"):
+    import_module(f"nvflare.private.fed.{name}")
+for name in (*flare.PRELOADED, *(each.rpartition(".")[0] for each in admin.LOADED)):
+    import_module(name)
+for kind in (flare.Method, flare.Task, flare.Encoder):
+    kind.known()
+print(*sys.modules)
+"""
+"""What `serve`, `join` and the processes of their jobs import."""
+
+
+@pytest.mark.slow
+def test_what_a_federation_never_imports_is_as_the_page_says() -> None:
+    pytest.importorskip("nvflare")
+    page = " ".join((ROOT / "docs" / "hardening.md").read_text(encoding="utf-8").split())
+    said = re.search(r"`serve` and `join` never import (.*?)\.", page)
+    assert said is not None
+    names = {str(canonicalize_name(each)) for each in re.split(r", | and ", said[1])}
+    assert names <= pins(ROOT / "requirements" / "federation.lock").keys()
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    modules = {each.partition(".")[0] for each in done.stdout.split()}
+    owners = packages_distributions()
+    loaded = {str(canonicalize_name(owner)) for module in modules for owner in owners.get(module, ())}
+    assert {"nvflare", "grpcio", "torch"} <= loaded
+    assert not names & loaded

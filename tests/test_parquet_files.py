@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from isthmus import parquet_files, store
-from isthmus.parquet_files import CHECKSUMS, check_rows, free_memory, open_parquet
+from isthmus.parquet_files import ANSWER, CHECKSUMS, check_rows, measure_columns, open_parquet
 
 
 def table(rows: int = 200) -> pa.Table:
@@ -54,30 +54,91 @@ def test_flipped_bytes_are_noticed_or_change_nothing_that_is_read(tmp_path: Path
     assert noticed > 300
 
 
-def test_file_that_needs_more_memory_than_is_free_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """A file of some kilobytes with four million rows, and a process that may use little."""
-    file = tmp_path / "bomb.parquet"
-    parquet.write_table(pa.table({"id": np.zeros(4_000_000, np.int64)}), file, compression="zstd")
-    assert file.stat().st_size < 100_000
+def test_files_that_need_more_memory_than_is_free_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    """Files of some kilobytes, one with four million rows and one with a row of eight million, and a process
+    that may use little."""
+    rows, values = tmp_path / "rows.parquet", tmp_path / "values.parquet"
+    parquet.write_table(pa.table({"id": np.zeros(4_000_000, np.int64)}), rows, compression="zstd")
+    lists = pa.ListArray.from_arrays(pa.array([0, 8_000_000], pa.int32()), pa.array(np.zeros(8_000_000, np.int64)))
+    parquet.write_table(pa.table({"x": lists}), values, compression="zstd")
+    assert max(rows.stat().st_size, values.stat().st_size) < 100_000
     script = (
         "import resource, sys; from pathlib import Path; from pyarrow import parquet\n"
-        "from isthmus import parquet_files\n"
+        "from isthmus import parquet_files, store\n"
         "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000,) * 2)\n"
         "try:\n"
         "    with parquet_files.open_parquet(Path(sys.argv[1])) as file: file.read()\n"
-        "except parquet_files.TooLarge as error: print(error.strerror)\n"
+        "except store.TooLarge as error: print(error.strerror)\n"
+        "try: parquet_files.measure_columns(Path(sys.argv[2]))\n"
+        "except store.UnusableFile as error: print(error.strerror)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True, check=True)
-    assert "are free (correct the file" in done.stdout
-    assert read(file).num_rows == 4_000_000
+    done = subprocess.run([sys.executable, "-c", script, rows, values], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert "are free (correct the file" in first
+    assert "memory" in second
+    assert "free (correct the file" in second
+    assert read(rows).num_rows == 4_000_000
+
+
+def test_columns_are_measured_in_another_process(tmp_path: Path) -> None:
+    file = tmp_path / "table.parquet"
+    parquet.write_table(table(), file, row_group_size=90)
+    found = measure_columns(file)
+    assert found.keys() == set(table().column_names)
+    assert 1600 <= found["value"] < 1800  # where values are missing takes some bytes
+    assert measure_columns(file, without=["id", "value"]).keys() == {"words.at", "split"}
+    assert measure_columns(file, without=table().column_names) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os; os.abort()", r"it crashes pyarrow \(SIGABRT\): it is damaged"),
+        ("import os; input(); os.kill(os.getpid(), 11)", r"it crashes pyarrow \(SIGSEGV\)"),
+        ("raise SystemExit(3)", r"it crashes pyarrow \(status 3\)"),
+    ],
+)
+def test_crash_is_one_line_and_the_next_file_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    file = tmp_path / "table.parquet"
+    parquet.write_table(table(), file)
+    measurer = parquet_files.Measurer()
+    monkeypatch.setattr(parquet_files, "MEASURER", measurer)
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet_files, "ANSWER", code)
+        with pytest.raises(store.UnusableFile, match=reason):
+            measure_columns(file)
+    assert measure_columns(file).keys() == set(table().column_names)
+    assert measurer.process is not None
+    first = measurer.process.pid
+    assert measure_columns(file)
+    assert measurer.process.pid == first
+
+
+def test_process_that_ended_after_a_pause_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "table.parquet"
+    parquet.write_table(table(), file)
+    measurer = parquet_files.Measurer()
+    monkeypatch.setattr(parquet_files, "MEASURER", measurer)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            parquet_files, "ANSWER", f"from isthmus import parquet_files as p; p.IDLE_SECONDS = 0.0; {ANSWER}"
+        )
+        measure_columns(file)
+    assert measurer.process is not None
+    first = measurer.process
+    assert first.wait(timeout=30) == 0
+    assert measure_columns(file)
+    assert measurer.process is not first
 
 
 def test_columns_that_are_not_read_as_a_whole_need_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "table.parquet"
     parquet.write_table(table(), file, **CHECKSUMS)
-    monkeypatch.setattr(parquet_files, "free_memory", lambda: 200 * parquet_files.VALUE)
-    with pytest.raises(parquet_files.TooLarge):
+    monkeypatch.setattr(store, "free_memory", lambda: 200 * parquet_files.VALUE)
+    with pytest.raises(store.TooLarge):
         read(file)
     assert read(file, without=["words.at", "value", "split"]).num_rows == 200
     assert read(file, columns=["value"]).num_rows == 200
@@ -98,8 +159,3 @@ def test_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.parquet")
     with pytest.raises(store.UnusableFile, match="not a regular file but a pipe"):
         read(tmp_path / "pipe.parquet")
-
-
-def test_free_memory_is_known_on_linux() -> None:
-    free = free_memory()
-    assert (free is not None and free > 0) or sys.platform != "linux"

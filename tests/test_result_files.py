@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from isthmus import result_files, store
+from isthmus import result_files
 from isthmus.errors import IsthmusError
 from isthmus.result_files import COLUMNS, HISTORY, LEDGER, AuditRecord
 
@@ -116,28 +114,6 @@ def test_a_graph_is_written_and_read_back(tmp_path: Path) -> None:
 def test_a_broken_graph_is_an_error_that_names_its_folder(tmp_path: Path) -> None:
     with pytest.raises(IsthmusError, match=rf"no readable graph in {tmp_path} \(.*\): give graphs/METHOD-SEED"):
         result_files.load_graph(tmp_path)
-
-
-FLIPS = 12
-"""Bytes that are flipped in each file."""
-
-
-def test_flipped_bytes_of_graphs_and_tables_are_noticed(tmp_path: Path) -> None:
-    result_files.write_table(tmp_path, HISTORY, iter([{name: [value] for name, value in ROW.items()}]))
-    store.write_sums(tmp_path, [HISTORY])
-    graph = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 2], [1, 0]])}
-    result_files.write_graph(tmp_path / "graph", {**graph, "edge_weight": torch.tensor([0.5, 2.0])})
-    for file in sorted(each for each in tmp_path.rglob("*") if each.is_file()):
-        data, draw = file.read_bytes(), random.Random(0)
-        for at in draw.sample(range(len(data)), FLIPS):
-            file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
-            read = partial(result_files.read_table, tmp_path, HISTORY)
-            if file.parent != tmp_path:
-                read = partial(result_files.load_graph, tmp_path / "graph")
-            with pytest.raises(IsthmusError, match=r"^(cannot read|no readable graph in) "):
-                read()
-        file.write_bytes(data)
-    assert result_files.load_graph(tmp_path / "graph").num_nodes == 3
 
 
 def test_deeply_nested_summary_is_one_line(tmp_path: Path) -> None:

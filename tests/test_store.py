@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -280,3 +281,8 @@ def test_content_of_another_kind_is_one_line(tmp_path: Path) -> None:
     said = r"its content is not what this study saves \(AttributeError\); delete"
     with pytest.raises(IsthmusError, match=said), store.expected_content(tmp_path / "file"):
         [].items()  # type: ignore[attr-defined]
+
+
+def test_free_memory_is_known_on_linux() -> None:
+    free = store.free_memory()
+    assert (free is not None and free > 0) or sys.platform != "linux"

@@ -1,15 +1,21 @@
 """Parquet files: written with checksums, and read within bounds.
 
 A file of a few hundred kilobytes can hold sixty million rows, and Arrow may crash the process where memory runs out. So
-what a file says of itself is compared with the memory that is free before anything of it is read.
+what a file says of itself is compared with the memory that is free before anything of it is read. What is wrong in the
+file of somebody else may not show in what it says of itself, so another process reads such a file first.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock, Timer
 from typing import Any
 
 from isthmus import store
@@ -24,10 +30,16 @@ _LIST, _TEXT = 1 << 20, 1 << 26
 """Limits of a list and of a text in that description."""
 VALUE = 64
 """Bytes of memory for a value: eight, copies on the way, and tables of hashes to look ids up. Measured: 50."""
-
-
-class TooLarge(store.UnusableFile):
-    """A file that would need more memory than is free."""
+COPIES = 4
+"""Bytes of memory for a byte of a column: its own, and copies on the way."""
+BUFFER = 1 << 20
+"""Bytes of a column that are read from a file at a time."""
+ROWS = 1 << 16
+"""Rows of a block: with a thousand features in double precision they take half a gigabyte."""
+IDLE_SECONDS = 10.0
+"""After this time without a file to measure, the process that measures files ends."""
+ANSWER = "from isthmus.parquet_files import answer; answer()"
+"""What that process does."""
 
 
 @contextmanager
@@ -57,8 +69,125 @@ def open_parquet(
             raise store.UnusableFile(path, f"{width:,} columns, more than the {MAX_COLUMNS:,} that a table may have")
         held = [name for name in columns or file.schema_arrow.names if name not in without]
         # of rows alone: pyarrow aborts the process where it is asked for the columns of damaged row groups
-        check_memory(path, VALUE * file.metadata.num_rows * (0 if columns == () else len(held)))
+        store.check_memory(path, VALUE * file.metadata.num_rows * (0 if columns == () else len(held)))
         yield file
+
+
+def measure_columns(path: Path, *, without: Collection[str] = (), within: Path | None = None) -> dict[str, int]:
+    """Return how many bytes of memory each column of somebody else's file takes.
+
+    Another process reads the whole file for it, in blocks and with no more memory than is free. A file that crashes
+    pyarrow there, or fills the memory, is an `UnusableFile`; one that passes is safe to read here.
+
+    Arguments:
+        without: columns that are left out.
+        within: the folder that the file must be in.
+    """
+    store.check_file(path, within=within)
+    found = MEASURER.measure({"path": str(path.absolute()), "without": list(without)})
+    if "reason" in found:
+        raise store.UnusableFile(path, found["reason"])
+    return dict(found["columns"])
+
+
+class Measurer:
+    """The process that measures files: started for the first one, and again after a crash or a pause."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.parent, self.lock = 0, Lock()
+
+    def measure(self, file: Mapping[str, Any]) -> dict[str, Any]:
+        line = json.dumps(file).encode() + b"\n"
+        with self.lock:
+            while True:
+                if self.process is None or self.parent != os.getpid():  # a fork has its parent's
+                    self.process, self.parent = self.start(), os.getpid()
+                process, answer = self.process, b""
+                assert process.stdin is not None
+                assert process.stdout is not None
+                try:
+                    with suppress(OSError):  # it has ended
+                        process.stdin.write(line)
+                        process.stdin.flush()
+                        answer = process.stdout.readline()
+                finally:
+                    if not answer.endswith(b"\n"):  # it has ended, or this process was interrupted
+                        self.process = None
+                        process.kill()
+                        process.stdout.close()
+                        with suppress(OSError):
+                            process.stdin.close()
+                if self.process is not None:
+                    return dict(json.loads(answer))
+                if code := process.wait():  # 0: it ended after a pause
+                    name = signal.Signals(-code).name if code < 0 else f"status {code}"
+                    return {"reason": f"it crashes pyarrow ({name}): it is damaged (write it again)"}
+
+    def start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", ANSWER],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+
+
+MEASURER = Measurer()
+"""The one of this process."""
+
+
+def answer() -> None:
+    """Measure the files that standard input names, until it ends or names none for a while."""
+    idle = Timer(0, lambda: None)
+    for line in sys.stdin.buffer:
+        idle.cancel()
+        try:
+            found: dict[str, Any] = {"columns": _measure(**json.loads(line))}
+        except MemoryError:
+            found = {"reason": "reading it needs more memory than is free (correct the file, or use a larger machine)"}
+        except Exception as error:  # a damaged file can raise almost any error in pyarrow
+            text = " ".join(str(error).split())[:200]
+            found = {"reason": getattr(error, "strerror", None) or text or type(error).__name__}
+        sys.stdout.buffer.write(json.dumps(found).encode() + b"\n")
+        sys.stdout.buffer.flush()
+        idle = Timer(IDLE_SECONDS, os._exit, (0,))
+        idle.daemon = True
+        idle.start()
+
+
+def _measure(path: str, without: Collection[str]) -> dict[str, int]:
+    from pyarrow import types
+
+    sizes: dict[str, int] = {}
+    with _memory_limit(), open_parquet(Path(path), columns=(), buffer_size=BUFFER, pre_buffer=False) as file:
+        columns = [name for name in file.schema_arrow.names if name not in without] if without else None
+        for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+            batch.validate(full=True)
+            store.check_memory(Path(path), COPIES * batch.nbytes)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                # every block of a dictionary column has the whole dictionary
+                values = column.indices if types.is_dictionary(column.type) else column
+                sizes[name] = sizes.get(name, 0) + values.nbytes
+    return sizes
+
+
+@contextmanager
+def _memory_limit() -> Iterator[None]:
+    """Bound this process by the memory that is free, for the duration of the `with` block."""
+    try:
+        import resource  # only on POSIX
+    except ImportError:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    free = store.free_memory()
+    if free is not None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def check_rows(file: Any, table: Any) -> Any:
@@ -75,34 +204,3 @@ def _check_footer(path: Path) -> None:
         length = int.from_bytes(file.read(4), "little")
     if length > FOOTER and length < size:
         raise store.UnusableFile(path, f"its description of columns has {length:,} bytes: it has too many columns")
-
-
-def check_memory(path: Path, needed: int) -> None:
-    """Raise `TooLarge` if reading a file would need more bytes than are free."""
-    free = free_memory()
-    if free is not None and needed > free:
-        raise TooLarge(
-            path,
-            f"reading it would need some {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} are free "
-            "(correct the file, or use a machine with more memory)",
-        )
-
-
-def free_memory() -> int | None:
-    """The bytes that this process may still use: of the machine, of its control group and of its own limit; None if
-    the system does not say."""
-    found = []
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(1024 * int(next(each for each in lines if each.startswith("MemAvailable:")).split()[1]))
-    with suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    with suppress(OSError, ValueError, ImportError):
-        import resource  # only on POSIX
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            found.append(limit - used)
-    return max(0, min(found)) if found else None

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger
-from isthmus.parquet_files import CHECKSUMS, check_memory, check_rows, open_parquet
+from isthmus.parquet_files import CHECKSUMS, check_rows, open_parquet
 
 FORMAT = 1
 """Format number of a result folder. Raise it when reports can no longer read older folders."""
@@ -196,7 +196,7 @@ def load_graph(folder: Path | str) -> Data:
         for name in (_NODES, _EDGES):
             store.check_file(folder / name, within=folder)
             store.check_sum(folder, name)
-        check_memory(folder / _NODES, 2 * (folder / _NODES).stat().st_size)
+        store.check_memory(folder / _NODES, 2 * (folder / _NODES).stat().st_size)
         nodes: dict[str, Any] = load_file(folder / _NODES)
         with open_parquet(folder / _EDGES) as file:
             edges = file.read(columns=["source", "target", "weight"]).to_pydict()

@@ -39,6 +39,10 @@ class UnusableFile(OSError):  # noqa: N818 - names the file, not an event
         super().__init__(errno.EINVAL, reason, str(path))
 
 
+class TooLarge(UnusableFile):
+    """A file that would need more memory than is free."""
+
+
 def check_file(path: Path, *, limit: int | None = None, within: Path | None = None) -> None:
     """Raise an `OSError` unless a file is a regular one, so that reading it cannot hang or go on for ever.
 
@@ -58,6 +62,37 @@ def _check(path: Path, found: os.stat_result, limit: int | None) -> None:
         raise UnusableFile(path, "not a regular file but a pipe, socket or device (replace it with a file)")
     if limit is not None and found.st_size > limit:
         raise UnusableFile(path, f"{found.st_size:,} bytes, more than the {limit:,} that such a file may have")
+
+
+def check_memory(path: Path, needed: int) -> None:
+    """Raise `TooLarge` if reading a file would need more bytes than are free."""
+    free = free_memory()
+    if free is not None and needed > free:
+        raise TooLarge(
+            path,
+            f"reading it would need some {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} are free "
+            "(correct the file, or use a machine with more memory)",
+        )
+
+
+def free_memory() -> int | None:
+    """The bytes that this process may still use: of the machine, of its control group and of its own limit; None if
+    the system does not say."""
+    found = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * int(next(each for each in lines if each.startswith("MemAvailable:")).split()[1]))
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    with suppress(OSError, ValueError, ImportError):
+        import resource  # only on POSIX
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            found.append(limit - used)
+    return max(0, min(found)) if found else None
 
 
 def read(path: Path, *, limit: int | None = TEXT, within: Path | None = None) -> bytes:
@@ -257,6 +292,7 @@ def load(path: Path) -> Any:
     bytes after the value are an error too.
     """
     try:
+        check_memory(path, 2 * path.stat().st_size)
         data = read(path, limit=None)
         if data[-_TRAILER:].startswith(f"{_DIGEST}:".encode()):
             data, digest = data[:-_TRAILER], data[-64:].decode("ascii")

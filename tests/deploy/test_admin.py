@@ -6,11 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("nvflare")
+
+from nvflare.fuel.f3.cellnet.defs import ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.hci.client.file_transfer import FileTransferModule
+from nvflare.fuel.hci.file_transfer_defs import PULL_FOLDER_FQN
 
 from isthmus import store
 from isthmus.deploy import admin as module
@@ -94,13 +100,89 @@ def test_a_newer_roster_in_the_kit_is_given_to_the_server(kits_folder: Path, tmp
     assert admin.session.commands[-1] == ("isthmus_roster", {"text": new.roster_text()})  # type: ignore[union-attr]
 
 
-def test_an_outcome_is_read_from_the_file_that_was_downloaded(kits_folder: Path, tmp_path: Path) -> None:
-    store.save(tmp_path / "down" / OUTCOME, {"wrong": ""})
-    said = {"meta": {"location": str(tmp_path / "down")}}
-    assert admin_of(kits_folder, isthmus_fetch=said).outcome(NAME) == {"wrong": ""}
-    assert not (tmp_path / "down").exists()
-    with pytest.raises(IsthmusError, match="the server has no results of study"):
-        admin_of(kits_folder, isthmus_fetch={"meta": {"status": "error"}}).outcome(NAME)
+class Server:
+    """Sends a file as FLARE's server does, in parts."""
+
+    def __init__(self, content: bytes, **payload: Any) -> None:
+        self.content, self.payload, self.asked = content, payload, list[dict[str, Any]]()
+
+    def register_request_cb(self, **_: Any) -> None:
+        """FLARE would let this session send files, too."""
+
+    def send_request(self, channel: str, topic: str, target: str, request: Any, **_: Any) -> Any:
+        self.asked.append(request.payload)
+        at = (request.payload.get("state") or {}).get("received_bytes", 0)
+        part = self.content[at : at + 100]
+        said = {"status": "ok" if part else "eof", "data": part, "state": {"received_bytes": at + len(part)}}
+        return make_reply(ReturnCode.OK, body=said | self.payload)
+
+
+def fetching(kits: Path, server: Server, meta: dict[str, Any]) -> Admin:
+    admin = admin_of(kits, isthmus_fetch={"meta": meta})
+    api = SimpleNamespace(cell=server, file_download_progress_timeout=5.0, session_abort_signal=None)
+    admin.session.api = api  # type: ignore[union-attr]
+    return admin
+
+
+def sent(*files: str) -> dict[str, Any]:
+    return {"files": [[file, f"r-{file}"] for file in files], "source_fqcn": "server", "tx_id": "../../t"}
+
+
+def test_an_outcome_is_downloaded_and_leaves_nothing(kits_folder: Path, tmp_path: Path) -> None:
+    store.save(tmp_path / "saved", {"wrong": ""})
+    server = Server((tmp_path / "saved").read_bytes())
+    before = sorted(kits_folder.rglob("*"))
+    assert fetching(kits_folder, server, sent("../../evil", OUTCOME)).outcome(NAME) == {"wrong": ""}
+    assert {each["ref_id"] for each in server.asked} == {f"r-{OUTCOME}"}
+    assert sorted(kits_folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("meta", "error"),
+    [
+        ({"status": "error"}, "the server has no results of study"),
+        ({"location": "/"}, "the server has no results of study"),
+        (sent("../../evil", f"x/{OUTCOME}", "/etc/evil.zip"), "the server has no results of study"),
+        ({"files": [[OUTCOME, "r"]]}, "cannot be downloaded"),
+        ({"files": 7}, "cannot be downloaded"),
+        ({"files": [7]}, "cannot be downloaded"),
+    ],
+)
+def test_a_server_chooses_no_file_on_the_administrators_machine(kits_folder: Path, meta: dict[str, Any], error: str) -> None:
+    server, before = Server(b""), sorted(kits_folder.rglob("*"))
+    with pytest.raises(IsthmusError, match=error) as caught:
+        fetching(kits_folder, server, meta).outcome(NAME)
+    assert "\n" not in str(caught.value)
+    assert not server.asked
+    assert sorted(kits_folder.rglob("*")) == before
+
+
+def test_flares_own_download_is_out_of_use(kits_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE's client would do it at the server's wish, whatever command it was sent."""
+    monkeypatch.setattr(FileTransferModule, "pull_folder", FileTransferModule.pull_folder)  # restored afterwards
+    monkeypatch.setattr(module.socket, "create_connection", lambda *_, **__: SimpleNamespace(close=lambda: None))
+
+    def connect(*_: Any, **__: Any) -> Session:
+        handler = FileTransferModule(str(tmp_path), str(tmp_path)).cmd_handlers[PULL_FOLDER_FQN]
+        assert handler([], None) == {"data": []}
+        return Session(isthmus_look=seen())
+
+    monkeypatch.setattr(module, "new_secure_session", connect)
+    assert Admin(kits_folder / "admin").__enter__().missing() == ["south"]
+
+
+def test_an_outcome_that_memory_cannot_hold_or_that_breaks_off_is_one_line(
+    kits_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(kits_folder.rglob("*"))
+    with pytest.raises(IsthmusError, match=r"cannot be downloaded .*error"):
+        fetching(kits_folder, Server(b"x" * 999, status="error"), sent(OUTCOME)).outcome(NAME)
+    monkeypatch.setattr(store, "free_memory", lambda: 500)
+    server = Server(b"x" * 999)
+    with pytest.raises(IsthmusError, match=r"cannot be downloaded .*more than the 0\.0 GiB of memory that are free"):
+        fetching(kits_folder, server, sent(OUTCOME)).outcome(NAME)
+    assert len(server.asked) == 6
+    assert sorted(kits_folder.rglob("*")) == before
 
 
 def test_a_job_is_the_text_of_a_study_and_nothing_else(tmp_path: Path) -> None:

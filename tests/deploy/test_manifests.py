@@ -121,6 +121,9 @@ def faults_of_image(text: str) -> Iterator[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     if python is None or f"Programming Language :: Python :: {python[1]}" not in project["classifiers"]:
         yield "has no Python that Isthmus is for, by its full version"
+    for install in re.findall(r"install [^&]*", text):
+        if "--no-deps" not in install or not re.search(r'--require-hashes|--no-index|"\$torch"', install):
+            yield "installs something without a hash"
     copied = {each for word, rest in lines if word == "COPY" and "--from" not in rest for each in rest.split()[:-1]}
     listed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     if "*" not in listed or {line[1:] for line in listed if line.startswith("!")} != copied:
@@ -275,6 +278,8 @@ WRONG = [
     ("Dockerfile", "USER 10001:10001", "USER root", "another user"),
     ("Dockerfile", "COPY src src", "COPY src data ./", ".dockerignore"),
     ("Dockerfile", "PYTHON=3.11.15-slim", "PYTHON=3.9.1-slim", "no Python"),
+    ("Dockerfile", " --require-hashes", "", "without a hash"),
+    ("Dockerfile", "install --no-deps --no-index", "install", "without a hash"),
     (COMPOSED, "    hostname: server", "    hostnam: server", "schema"),
     (COMPOSED, "  init: true", "  init: true\n  init: true", "yamllint"),
     (COMPOSED, "  read_only: true\n", "", "read_only is not True"),
@@ -374,15 +379,25 @@ def test_study_to_try_is_that_of_the_docs() -> None:
     assert text_of("try/fraud.toml") == study.text
 
 
-@pytest.mark.parametrize(("extra", "package"), [("federation", "nvflare"), ("ray", "ray")])
-def test_everything_in_the_image_is_pinned(extra: str, package: str) -> None:
-    """The image is built with `constraints.txt`, so what is missing there would be any version."""
+def test_tools_that_build_the_image_are_pinned() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
-    assert {Requirement(each).name for each in build} <= pinned
-    assert needed("isthmus", extra) - {"isthmus"} <= pinned
-    assert package in needed("isthmus", extra)
+    assert {Requirement(each).name for each in build} <= {line.split("==")[0] for line in lines}
+
+
+@pytest.mark.parametrize(("extra", "package"), [("federation", "nvflare"), ("ray", "ray")])
+def test_everything_in_the_image_is_in_its_lock(extra: str, package: str) -> None:
+    """The image installs what its script leaves of the lock, without looking for dependencies."""
+    script = re.search(r"awk '(.*gpu.*)' ", text_of("Dockerfile"))
+    assert script is not None
+    lock = ROOT / "requirements" / f"{extra}.lock"
+    left = subprocess.run(["awk", script[1], lock], capture_output=True, text=True, check=True).stdout
+    names = {canonicalize_name(line.partition("==")[0]) for line in left.splitlines() if not line.startswith(" ")}
+    assert needed("isthmus", extra) - {"isthmus", "torch"} <= names
+    assert package in names
+    assert not [name for name in names if name.startswith(("nvidia", "cuda", "triton"))]
+    assert "torch" not in names
+    assert "torch-geometric" in names
 
 
 def needed(name: str, extra: str = "") -> set[str]:

@@ -149,6 +149,7 @@ def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
     (file,) = (tmp_path / "run" / "weights").glob("*.json")
     content = json.loads(file.read_text())
     file.write_text(json.dumps({**content, "format": 99}))
+    (tmp_path / "run" / "SHA256SUMS").unlink()
     with pytest.raises(IsthmusError, match=r"it has format 99, and isthmus .* reads format 1; run the study again"):
         load_model(tmp_path / "run")
     file.unlink()

@@ -6,20 +6,21 @@ It loads neither torch nor a method, so that a command answers at once.
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from isthmus.deploy.kits import ADMIN, Kit, captured_output, write_json
 from isthmus.errors import IsthmusError, missing_extra
 
 try:
+    from nvflare.fuel.f3.streaming.download_service import Consumer, download_object
     from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning
     from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+    from nvflare.fuel.hci.client.file_transfer import FileTransferModule
     from nvflare.private.fed import authenticator
 except ImportError as error:
     raise missing_extra("NVIDIA FLARE", "federation", "a federation") from error
@@ -79,6 +80,7 @@ class Admin:
             raise IsthmusError(f"no server at {server}: start it there with isthmus federation serve") from error
         try:
             look_sooner(authenticator, 0.02)  # whether the connection is up
+            FileTransferModule.pull_folder = _refuse_download
             with captured_output():
                 self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECT_SECONDS)
         except Exception as error:  # FLARE's errors have no common class
@@ -131,20 +133,39 @@ class Admin:
 
     def outcome(self, name: str) -> dict[str, Any]:
         """Download and return the outcome of a study that has ended."""
-        from isthmus import store  # loads torch
+        from isthmus import store
         from isthmus.deploy.records import OUTCOME
 
-        place = self._result("isthmus_fetch", name).get("meta", {}).get("location", "")
-        file = Path(str(place)) / OUTCOME
-        if not file.exists():
-            raise IsthmusError(
-                f"the server has no results of study {name}: read its log, or run the study again with --force"
-            )
-        try:
+        meta = self._result("isthmus_fetch", name).get("meta", {})
+        with tempfile.TemporaryDirectory(dir=self.kit.folder) as folder:
+            file = Path(folder) / OUTCOME
+            try:
+                known = dict(meta.get("files") or ())
+                if OUTCOME not in known:
+                    raise IsthmusError(
+                        f"the server has no results of study {name}: read its log, or run the study again with --force"
+                    )
+                self._download(file, str(meta["source_fqcn"]), str(known[OUTCOME]), store.free_memory())
+            except (TypeError, ValueError, KeyError) as error:
+                raise IsthmusError(
+                    f"the server's results of study {name} cannot be downloaded ({error}): run the same version of "
+                    "isthmus everywhere"
+                ) from error
             outcome: dict[str, Any] = store.load(file)
             return outcome
-        finally:
-            shutil.rmtree(file.parent, ignore_errors=True)
+
+    def _download(self, file: Path, source: str, reference: str, limit: int | None) -> None:
+        """Write what a reference at the server stands for to a file; raise a ValueError if it does not arrive."""
+        assert self.session is not None
+        api = self.session.api
+        with captured_output(), file.open("wb") as written:
+            receiver = _Receiver(written, limit)
+            download_object(
+                source, reference, api.file_download_progress_timeout, api.cell, receiver,
+                abort_signal=api.session_abort_signal,
+            )  # fmt: skip
+        if receiver.why:
+            raise ValueError(receiver.why)
 
     def clear(self, name: str) -> None:
         """Tell the server that the results of a study have arrived, so that it may delete them."""
@@ -193,6 +214,36 @@ class Admin:
                     ) from error
                 time.sleep(1.0)
         raise AssertionError  # the last try has returned or raised
+
+
+class _Receiver(Consumer):
+    """Takes a file that the server sends.
+
+    Arguments:
+        file: what to write it to.
+        limit: the most bytes that it may have, if there is a limit.
+    """
+
+    def __init__(self, file: BinaryIO, limit: int | None) -> None:
+        super().__init__()
+        self.file, self.limit, self.why = file, limit, ""
+
+    def consume(self, ref_id: str, state: dict[str, Any], data: bytes) -> dict[str, Any]:
+        if self.limit is not None and self.file.tell() + len(data) > self.limit:
+            raise ValueError(f"more than the {self.limit / 2**30:.1f} GiB of memory that are free")
+        self.file.write(data)
+        return state
+
+    def download_completed(self, ref_id: str) -> None:
+        pass
+
+    def download_failed(self, ref_id: str, reason: str) -> None:
+        self.why = " ".join(reason.split())[:200]
+
+
+def _refuse_download(*_: Any) -> dict[str, Any]:
+    """Take the place of FLARE's own download, which writes and unpacks files wherever the server says."""
+    return {"data": []}
 
 
 def write_job(folder: Path, study: Mapping[str, Any], name: str, parties: Sequence[str], roster: str) -> None:

@@ -11,7 +11,6 @@ from uuid import uuid4
 
 from nvflare.apis.job_def import RunStatus
 from nvflare.fuel.hci.conn import Connection
-from nvflare.fuel.hci.file_transfer_defs import PULL_FOLDER_FQN
 from nvflare.fuel.hci.proto import MetaStatusValue, make_meta
 from nvflare.fuel.hci.reg import CommandModule, CommandModuleSpec, CommandSpec
 from nvflare.fuel.hci.server.binary_transfer import BinaryTransfer
@@ -52,7 +51,6 @@ class Commands(CommandModule, CommandUtil, BinaryTransfer):
                     usage=name,
                     handler_func=handler,
                     authz_func=self.must_be_project_admin,
-                    client_cmd=PULL_FOLDER_FQN if name == FETCH else None,
                 )
                 for name, handler in handlers.items()
             ],

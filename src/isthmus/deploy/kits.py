@@ -227,7 +227,7 @@ def make_kits(name: str, parties: Sequence[str], host: str, port: int, out: Path
         folder.mkdir(mode=0o700)
         store.write(folder / ROOT, root)
         store.write(folder / ROOT_KEY, key, private=True)
-        write_json(folder / f"{AUTHORITY}.json", {"format": FORMAT, "isthmus": VERSION, **asdict(authority)})
+        store.write_json(folder / f"{AUTHORITY}.json", {"format": FORMAT, "isthmus": VERSION, **asdict(authority)})
         store.write(folder / ROSTER, text)
     return kits
 
@@ -267,7 +267,7 @@ def renew_kit(folder: Path, name: str, out: Path) -> Kit:
 def _read_authority(folder: Path) -> tuple[Authority, str, str, Roster]:
     remedy = f"give the folder '{AUTHORITY}' that isthmus federation new made"
     try:
-        content = json.loads((folder / f"{AUTHORITY}.json").read_text(encoding="utf-8"))
+        content = store.read_json(folder / f"{AUTHORITY}.json", within=folder)
         store.check_format(folder / f"{AUTHORITY}.json", content, FORMAT, "make new kits with isthmus federation new")
         known = {key: value for key, value in content.items() if key not in ("format", "isthmus")}
         authority = Authority(**{**known, "parties": tuple(known["parties"])})

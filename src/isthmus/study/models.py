@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ def load_model(
         party,
         description["method"]["name"],
     )
-    weights, known = _read_tensors(path), _read_tensors(context) if context.exists() else {}
+    weights, known = _read_tensors(folder, path), _read_tensors(folder, context) if context.exists() else {}
     return TrainedModel(description, weights, known, module=module, party=party or "")
 
 
@@ -298,7 +299,7 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
     found: dict[tuple[str, int], tuple[Path, dict[str, Any]]] = {}
     files = [path for place in FOLDERS for path in (folder / place).glob("*.json") if path.name != "results.json"]
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
-        description = _read_description(path)
+        description = _read_description(folder, path)
         if description is not None:
             found[description["method"]["name"], int(description["seed"])] = path, description
     if not found:
@@ -313,23 +314,33 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
     return found[fit[0]]
 
 
-def _read_description(path: Path) -> dict[str, Any] | None:
+def _read_description(folder: Path, path: Path) -> dict[str, Any] | None:
     """A description; None if the file is something else."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise IsthmusError(f"cannot read {path}: {type(error).__name__}; run the study again") from error
+    with _restorable(path):
+        if path.parent != folder:  # a file beside the checksums may be anybody's
+            store.check_sum(folder, path.relative_to(folder).as_posix())
+        content = store.parse_json(store.read_text(path, within=folder))
     if not isinstance(content, dict) or not {"method", "task", "features"} <= content.keys():
         return None
     store.check_format(path, content, FORMAT, "run the study again")
     return content
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
+def _read_tensors(folder: Path, path: Path) -> dict[str, Tensor]:
+    with _restorable(path):
+        store.check_file(path, within=folder)
+        store.check_sum(folder, path.relative_to(folder).as_posix())
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise IsthmusError(f"cannot read {path}: {type(error).__name__}; restore the file, or run again") from error
+
+
+@contextmanager
+def _restorable(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a file into one line."""
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise IsthmusError(f"cannot read {path}: {reason}; restore the file, or run the study again") from error
 
 
 def write_predictions(path: Path, table: pa.Table) -> None:

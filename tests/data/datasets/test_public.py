@@ -1,6 +1,8 @@
+import pickle
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import masks, pitfalls, real, write_npz, zipped
 
+from isthmus.data.datasets import public
 from isthmus.data.datasets.attributed import Acm, Uai2010
-from isthmus.data.datasets.bags import AmazonPhoto, CoauthorCs, Dblp
-from isthmus.data.datasets.citations import Cora
+from isthmus.data.datasets.bags import AmazonComputers, AmazonPhoto, CoauthorCs, CoauthorPhysics, Dblp
+from isthmus.data.datasets.citations import CiteSeer, Cora, PubMed
 from isthmus.data.datasets.large import Flickr, OgbnArxiv, Reddit
 from isthmus.data.datasets.public import OneGraph, PublicDataSet, Sizes, data_root, download_folder, node_pool, unpack
 from isthmus.data.datasets.tu import Enzymes, Tu
@@ -81,13 +84,7 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("data", "folder", "url"), MISSING, ids=lambda each: getattr(each, "name", ""))
-def test_missing_files_are_one_line_that_says_where_they_belong(empty_root, monkeypatch, data, folder, url):
-    from torch_geometric import datasets
-
-    def offline(self):
-        raise ConnectionError("no route\nto host")
-
-    monkeypatch.setattr(datasets.Planetoid, "download", offline)
+def test_missing_files_are_one_line_that_says_where_they_belong(empty_root, data, folder, url):
     with pytest.raises(IsthmusError) as error:
         data.load(0)
     text = str(error.value)
@@ -100,15 +97,15 @@ def test_missing_files_are_one_line_that_says_where_they_belong(empty_root, monk
 
 
 def test_a_download_is_read_kept_and_not_made_again(empty_root, tmp_path, monkeypatch):
-    write_npz(tmp_path / "ms_academic_cs.npz", pitfalls())
-    monkeypatch.setattr(CoauthorCs, "url", (tmp_path / "ms_academic_cs.npz").as_uri())
-    data = CoauthorCs(train_per_class=2, val=5, test=10)
+    write_npz(tmp_path / "dblp.npz", pitfalls())
+    monkeypatch.setattr(Dblp, "url", (tmp_path / "dblp.npz").as_uri())
+    data = Dblp(train_per_class=2, val=5, test=10)
     first = data.load(0)
-    (tmp_path / "ms_academic_cs.npz").unlink()
+    (tmp_path / "dblp.npz").unlink()
     again = data.load(0)
     assert torch.equal(first.party.graph.edge_index, again.party.graph.edge_index)
     assert [each.relative_to(empty_root).as_posix() for each in empty_root.rglob("*") if each.is_file()] == [
-        "coauthor/CS/raw/ms_academic_cs.npz"
+        "citationfull/dblp/raw/dblp.npz"
     ]
 
 
@@ -120,18 +117,56 @@ def test_a_download_that_cannot_be_read_leaves_nothing(empty_root, tmp_path, mon
     assert not [each for each in empty_root.rglob("*") if each.is_file()]
 
 
-def test_a_download_by_pyg_that_breaks_off_leaves_nothing(empty_root, monkeypatch):
-    from torch_geometric import datasets
-
-    def half(self):
-        with open(f"{self.raw_dir}/ind.cora.x", "wb") as file:
-            file.write(b"half")
-        raise TimeoutError("gone")
-
-    monkeypatch.setattr(datasets.Planetoid, "download", half)
-    with pytest.raises(IsthmusError, match=r"no files in .*planetoid/Cora/raw and the download failed \(.*gone\)"):
+def test_a_download_other_than_the_published_file_is_not_read(empty_root, tmp_path, monkeypatch):
+    """Planetoid's files are pickles: to read one is to run what is in it."""
+    for name in Cora().required_files():
+        (tmp_path / name).write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
+    monkeypatch.setattr(Cora, "url", tmp_path.as_uri())
+    with pytest.raises(IsthmusError, match=r"failed \(ValueError: ind\.cora\.x is another file .*: put the files"):
         Cora().load(0)
+    assert not (tmp_path / "ran").exists()
     assert not [each for each in empty_root.rglob("*") if each.is_file()]
+
+
+class Evil:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.real
+def test_published_files_have_the_checksums_that_are_known():
+    sums = Path(public.__file__).with_name("SHA256SUMS")
+    subprocess.run(["sha256sum", "--check", "--quiet", sums], cwd=data_root(), check=True)
+    known = {line.partition("  ")[2] for line in sums.read_text().splitlines()}
+    pinned = [Cora(), CiteSeer(), PubMed(), CoauthorCs(), CoauthorPhysics(), AmazonComputers(), AmazonPhoto()]
+    places = [each.raw_folder().relative_to(data_root()) / name for each in pinned for name in each.required_files()]
+    assert known == {place.as_posix() for place in places}
+
+
+def test_downloads_and_archives_are_bounded_and_stay_in_their_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("../up.txt", "up")
+        file.writestr("/root.txt", "root")
+        link = zipfile.ZipInfo("link")
+        link.external_attr = 0o120777 << 16
+        file.writestr(link, "../../secret")
+        file.writestr("zeros", bytes(100_000))
+    unpack(tmp_path / "a.zip", folder)
+    assert sorted(each.name for each in folder.iterdir()) == ["link", "root.txt", "up.txt", "zeros"]
+    assert not (folder / "link").is_symlink()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.zip", "folder"]
+    monkeypatch.setattr(public, "LARGEST", 50_000)
+    with pytest.raises(ValueError, match=r"a\.zip unpacks to more than 50,000 bytes"):
+        unpack(tmp_path / "a.zip", tmp_path / "folder")
+    with pytest.raises(ValueError, match=r"zeros has more than 50,000 bytes"):
+        public.download((folder / "zeros").as_uri(), tmp_path)
 
 
 @pytest.mark.real

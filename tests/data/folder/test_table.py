@@ -25,7 +25,6 @@ def test_blocks_of_a_file_are_those_of_memory(tmp_path, monkeypatch, columns, gr
     monkeypatch.setattr(module, "ROWS", rows)
     memory = Table.open(tmp_path / "a.parquet", streamed=["x", "y"])
     monkeypatch.setattr(module, "LARGE", 1)
-    monkeypatch.setattr(module, "SMALL", 0)
     streamed = Table.open(tmp_path / "a.parquet", streamed=["x", "y"])
     assert (memory.streamed, streamed.streamed, streamed.memory.column_names) == ([], ["x", "y"], ["id", "x.at"])
     assert streamed.column_names == memory.column_names
@@ -36,10 +35,9 @@ def test_blocks_of_a_file_are_those_of_memory(tmp_path, monkeypatch, columns, gr
         assert all(block.column_names == names for _, block in two)
 
 
-def test_columns_stay_in_the_file_if_their_values_are_many(tmp_path, monkeypatch, columns):
+def test_columns_stay_in_the_file_if_they_take_many_bytes(tmp_path, monkeypatch, columns):
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
-    monkeypatch.setattr(module, "SMALL", 0)
-    for large, streamed in ((20, ["x"]), (21, [])):  # two numbers in each row
+    for large, streamed in ((160, ["x"]), (250, [])):  # in each row two numbers, and where they begin
         monkeypatch.setattr(module, "LARGE", large)
         assert Table.open(tmp_path / "a.parquet", streamed=["x"]).streamed == streamed
 

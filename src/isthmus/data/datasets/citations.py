@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from torch_geometric.data import Data
 
-from isthmus.data.datasets.public import Sizes, SplitGraph
+from isthmus.data.datasets.public import Sizes, SplitGraph, download
 
 
 class Citations(SplitGraph):
@@ -14,9 +16,18 @@ class Citations(SplitGraph):
 
     reader: ClassVar[str] = "Planetoid"
     folder: ClassVar[str] = "planetoid"
+    url: ClassVar[str] = "https://github.com/kimiyoung/planetoid/raw/master/data"
 
     normalize: bool = True
     """Divide every paper's features by their sum."""
+
+    def required_files(self) -> Sequence[str]:
+        parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+        return [f"ind.{self.title.lower()}.{part}" for part in parts]
+
+    def download(self, folder: Path) -> None:
+        for name in self.required_files():
+            download(f"{self.url}/{name}", folder)
 
     def graph(self) -> Data:
         from torch_geometric.transforms import NormalizeFeatures

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data.cache import cache_root
-from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, download
+from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root, download, write_bounded
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import Pool, Share, check_shares, numpy_generator, split_by_share
 from isthmus.data.smiles import AtomFeatures, read_molecules, scaffolds_of, structural_columns
@@ -91,8 +90,8 @@ class MolecularGraphs(PublicDataSet):
     def download(self, folder: Path) -> None:
         path = download(self.source(), folder)
         if path.suffix == ".gz":
-            with gzip.open(path) as packed, (folder / self.required_files()[0]).open("wb") as file:
-                shutil.copyfileobj(packed, file)
+            with gzip.open(path) as packed:
+                write_bounded(folder / self.required_files()[0], packed)
             path.unlink()
 
     def _layout(self) -> tuple[str, str, str, int, int | slice]:

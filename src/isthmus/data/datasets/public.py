@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import io
 import os
 import shutil
@@ -27,6 +29,9 @@ from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool, numpy_generator, rank_within
 from isthmus.errors import IsthmusError
 
+LARGEST = 1 << 33
+"""Bytes of the largest file that is downloaded, and of all files in an archive. Reddit's has 1.3 GB."""
+
 
 def data_root() -> Path:
     """The folder of all downloaded data: `ISTHMUS_DATA` from the environment, or `~/.cache/isthmus/data`.
@@ -41,9 +46,9 @@ class PublicDataSet(DataSet):
     """A published data set, read from its own folder; missing files are downloaded.
 
     To add a data set to a family, subclass the family's base and set `name`, `title`, `sizes` and a docstring. To add a
-    family, write a base class of one of two kinds. If a class of PyTorch Geometric reads the data, name it in `reader`
-    and call `fetch`. Otherwise read the files within `published_files`, and define `required_files`, `source` (their
-    address) and, for more than one address, `download`.
+    family, write a base class. Define `required_files`, `source` (their address) and, for more than one address,
+    `download`. Read the files within `published_files`; if a class of PyTorch Geometric reads them, name it in `reader`
+    and call `fetch`.
     """
 
     reader: ClassVar[str]
@@ -80,9 +85,8 @@ class PublicDataSet(DataSet):
         """The dataset of PyG's class, which gets the `options`."""
         from torch_geometric import datasets
 
-        reader = getattr(datasets, self.reader)
-        with self._guarded(getattr(reader, "url", "the data set's home page")), _pyg_root(self.raw_folder()) as root:
-            return reader(root, self.title, **options)
+        with self.published_files() as raw, _pyg_root(raw) as root:
+            return getattr(datasets, self.reader)(root, self.title, **options)
 
     def required_files(self) -> Sequence[str]:
         """The files in `raw_folder` that are needed to read the data."""
@@ -103,7 +107,8 @@ class PublicDataSet(DataSet):
     def published_files(self) -> Iterator[Path]:
         """The folder with the required files, for a `with` block that reads them; missing files are downloaded first.
 
-        An exception while downloading or reading becomes an error of one line. A reader that finds a fault in a file
+        Downloaded files are compared with the checksums in `SHA256SUMS` beside this module, if they are there. An
+        exception while downloading or reading becomes an error of one line. A reader that finds a fault in a file
         raises a ValueError that says which.
         """
         with self._guarded(self.source()), contextlib.ExitStack() as stack:
@@ -111,15 +116,22 @@ class PublicDataSet(DataSet):
             if not all((files / name).is_file() for name in self.required_files()):
                 files = stack.enter_context(download_folder(files))
                 self.download(files)
+                self._check_sums(files)
             yield files
+
+    def _check_sums(self, downloaded: Path) -> None:
+        place = self.raw_folder().relative_to(data_root()).as_posix()
+        for name in self.required_files():
+            known = _published_sums().get(f"{place}/{name}")
+            with (downloaded / name).open("rb") as file:
+                if known not in (None, hashlib.file_digest(file, "sha256").hexdigest()):
+                    raise ValueError(f"{name} is another file than the one that was published: its checksum is wrong")
 
     def read_error(self, error: Exception, url: str) -> IsthmusError:
         """The error for files that are missing or cannot be read, for the caller to raise."""
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raw, needed = self.raw_folder(), self.required_files()
-        missing = [name for name in needed if not (raw / name).is_file()]
-        if not needed and not (raw.is_dir() and any(raw.iterdir())):
-            missing = ["files"]
+        raw = self.raw_folder()
+        missing = [name for name in self.required_files() if not (raw / name).is_file()]
         if missing:
             return self.error(
                 f"no {missing[0]} in {raw} and the download failed ({why}): put the files from {url} there"
@@ -210,16 +222,27 @@ def download_folder(folder: Path) -> Iterator[Path]:
 def download(url: str, folder: Path, name: str = "") -> Path:
     """Download a file into a folder, under its own name or the one given."""
     path = folder / (name or url.rpartition("/")[2])
-    with urllib.request.urlopen(url, timeout=60) as answer, path.open("wb") as file:
-        shutil.copyfileobj(answer, file)
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        write_bounded(path, answer)
     return path
 
 
+def write_bounded(path: Path, source: Any) -> None:
+    """Write to a file what a binary file has, at most `LARGEST` bytes."""
+    with path.open("wb") as file:
+        while part := source.read(1 << 20):
+            if file.tell() + len(part) > LARGEST:
+                raise ValueError(f"{path.name} has more than {LARGEST:,} bytes")
+            file.write(part)
+
+
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip archive; if all its files are in one folder, without that folder."""
+    """Unpack a zip archive of at most `LARGEST` bytes; if all its files are in one folder, without that folder."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         with zipfile.ZipFile(archive) as file:
-            file.extractall(temporary)
+            if sum(each.file_size for each in file.infolist()) > LARGEST:
+                raise ValueError(f"{archive.name} unpacks to more than {LARGEST:,} bytes")
+            file.extractall(temporary)  # keeps every file inside, and makes no links
         inside = [each for each in Path(temporary).iterdir() if not each.name.startswith(("__", "."))]
         top = inside[0] if len(inside) == 1 and inside[0].is_dir() else Path(temporary)
         for each in top.iterdir():
@@ -233,11 +256,15 @@ def _pyg_root(raw: Path) -> Iterator[str]:
     PyG writes processed data next to the raw files, but their folder may be read-only, and several processes may read
     them at once.
     """
-    with contextlib.ExitStack() as stack:
-        downloaded = raw.is_dir() and any(raw.iterdir())
-        files = raw if downloaded else stack.enter_context(download_folder(raw))
-        root = stack.enter_context(tempfile.TemporaryDirectory(prefix="isthmus-"))
+    with tempfile.TemporaryDirectory(prefix="isthmus-") as root:
         folder = Path(root) / raw.parent.name
         folder.mkdir()
-        (folder / "raw").symlink_to(files.resolve(), target_is_directory=True)
+        (folder / "raw").symlink_to(raw.resolve(), target_is_directory=True)
         yield root
+
+
+@functools.cache
+def _published_sums() -> dict[str, str]:
+    """The checksums of published files by their place under the data root, those that are known."""
+    lines = Path(__file__).with_name("SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}

@@ -11,25 +11,26 @@ import pyarrow as pa
 
 from isthmus import store
 from isthmus.errors import IsthmusError
-from isthmus.parquet_files import MAX_COLUMNS, check_memory, check_rows, open_parquet
+from isthmus.parquet_files import (
+    BUFFER,
+    COPIES,
+    MAX_COLUMNS,
+    ROWS,
+    check_rows,
+    measure_columns,
+    open_parquet,
+)
 
 NODES, EDGES, GRAPHS = "nodes.parquet", "edges.parquet", "graphs.parquet"
 NULLS = ["", "NA", "N/A", "NaN", "nan", "NULL", "null"]
 """Texts that mean a missing value in a CSV file."""
-LARGE = 1 << 25
-"""Values from which columns stay in their file. Reading as many takes about a gigabyte of memory (eight bytes each, and
-three copies on the way), which every machine has that trains on them."""
-ROWS = 1 << 16
-"""Rows of nodes in a block: with a thousand features in double precision they take half a gigabyte."""
-SMALL = 1 << 24
-"""Bytes up to which a file of few rows is read without counting its values first: pyarrow aborts a process that asks
-a damaged file for them."""
+LARGE = 1 << 28
+"""Bytes from which columns stay in their file. Reading as many takes about a gigabyte of memory (three copies on the
+way), which every machine has that trains on them."""
 HEAD = 1 << 20
 """Bytes of the longest first line of a CSV file."""
 CSV_BYTES = 8
 """Bytes of memory for a byte of a CSV file: a digit and a comma become eight bytes, and copies of them."""
-BUFFER = 1 << 20
-"""Bytes of a column that are read from a file at a time."""
 
 
 class Unreadable(IsthmusError):  # noqa: N818 - names the file, not an event
@@ -65,18 +66,19 @@ class Table:
 
         Arguments:
             without: columns to leave out.
-            streamed: columns that stay in the file if they hold at least `LARGE` values together.
+            streamed: columns that stay in the file if they take at least `LARGE` bytes together.
         """
         if path.suffix.lower() == ".csv":
             return cls.of(read_table(path, without=without, within=path.parent))
         try:
+            sizes = measure_columns(path, without=without, within=path.parent)
             # what streams is read in blocks, however much it is
             with open_parquet(path, without=[*without, *streamed], within=path.parent) as file:
                 names = [name for name in file.schema_arrow.names if name not in without]
                 apart = [name for name in names if name in streamed and names.count(name) == 1]
-                may_be = file.metadata.num_rows > ROWS or path.stat().st_size > SMALL
-                apart = apart if apart and may_be and _count_values(file, apart) >= LARGE else []
+                apart = apart if apart and sum(sizes.get(name, 0) for name in apart) >= LARGE else []
                 kept = [name for name in names if name not in apart]
+                store.check_memory(path, COPIES * sum(sizes.get(name, 0) for name in kept))
                 everything = len(kept) == len(file.schema_arrow.names)
                 memory = _validated(check_rows(file, file.read(columns=None if everything else kept)))
                 rows = file.metadata.num_rows
@@ -153,13 +155,15 @@ def _read_csv(path: Path, as_text: Collection[str], within: Path | None) -> Any:
         head = file.readline(HEAD)
     if len(head) == HEAD or head.count(b",") >= MAX_COLUMNS:
         raise store.UnusableFile(path, f"its first line is too long: a table has at most {MAX_COLUMNS:,} columns")
-    check_memory(path, CSV_BYTES * path.stat().st_size)
+    store.check_memory(path, CSV_BYTES * path.stat().st_size)
     types = dict.fromkeys(as_text, pa.string())
     options = csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, column_types=types)
     return csv.read_csv(path, convert_options=options)
 
 
 def _read_parquet(path: Path, without: Collection[str], within: Path | None) -> Any:
+    sizes = measure_columns(path, without=without, within=within)
+    store.check_memory(path, COPIES * sum(sizes.values()))
     with open_parquet(path, without=without, within=within) as file:
         names = file.schema_arrow.names
         columns = [name for name in names if name not in without]
@@ -171,7 +175,8 @@ def _read_blocks(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]
     try:
         with open_parquet(path, columns=(), within=path.parent, buffer_size=BUFFER, pre_buffer=False) as file:
             waiting, count = [], 0
-            for batch in file.iter_batches(rows, columns=columns):
+            for batch in file.iter_batches(min(rows, ROWS), columns=columns):
+                store.check_memory(path, COPIES * batch.nbytes)
                 waiting.append(pa.Table.from_batches([batch]).select(columns))
                 count += batch.num_rows
                 while count >= rows:
@@ -188,15 +193,3 @@ def _read_blocks(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]
 def _validated(table: Any) -> Any:
     table.validate(full=True)
     return table
-
-
-def _count_values(file: Any, columns: Collection[str]) -> int:
-    """Count the values of these columns, those in lists one by one, from what the file says of itself."""
-    groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
-    chunks = (group.column(at) for group in groups for at in range(group.num_columns))
-    longest_first = sorted(file.schema_arrow.names, key=len, reverse=True)
-
-    def name_of(path: str) -> str:  # the values of lists in column "x" have a path such as "x.list.element"
-        return next((name for name in longest_first if f"{path}.".startswith(f"{name}.")), path)
-
-    return sum(chunk.num_values for chunk in chunks if name_of(chunk.path_in_schema) in columns)

@@ -22,10 +22,10 @@ from isthmus.data import rows
 from isthmus.data.folder.edges import ROWS as EDGE_ROWS
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.settings import FILE, FORMAT
-from isthmus.data.folder.table import EDGES, GRAPHS, NODES, ROWS
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import SPLITS, Party
 from isthmus.errors import IsthmusError
-from isthmus.parquet_files import CHECKSUMS
+from isthmus.parquet_files import CHECKSUMS, ROWS
 
 MOLECULES = "molecules.csv"
 
