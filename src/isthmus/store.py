@@ -83,7 +83,11 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, private: bool = False) -> None:
-    """Write an object as JSON, with a checksum of its content that `read_json` verifies; `private` is as for `write`."""
+    """Write an object as JSON, with a checksum of its content that `read_json` verifies.
+
+    Arguments:
+        private: as for `write`.
+    """
     write(path, json.dumps({**content, _DIGEST: _digest_of(content)}, indent=1) + "\n", private=private)
 
 

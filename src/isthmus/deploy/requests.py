@@ -1,8 +1,8 @@
 """Which requests a process of a federation answers: those that a run needs, and no others.
 
-FLARE's processes read files, delete folders, run commands and shut down for whoever can send them a message, and leave it
-to a header of the message whether they check the sender's rights. So every request is compared with the lists below first.
-What FLARE adds is refused until it is listed here.
+FLARE's processes read files, delete folders, run commands and shut down for whoever can send them a message. Whether
+they check the sender's rights is a header of the message, so a sender can leave it out. Ours compare every request with
+the lists below first. What FLARE adds is refused until it is listed here.
 """
 
 from __future__ import annotations
