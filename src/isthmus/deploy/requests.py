@@ -43,6 +43,7 @@ ANSWERED: Mapping[tuple[str, str], Mapping[str, Set[str]]] = {
         **DOWNLOADS,
     },
     ("server", "server job"): {"server_parent_listener": {"get_clients", "heartbeat", "update_run_status"}},
+    ("server", "party job"): {},
     ("server job", "server"): {"server_command": {"abort", "handle_dead_job"}},
     ("server job", "party"): {},
     ("server job", "party job"): {
