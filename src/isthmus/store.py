@@ -117,9 +117,13 @@ def parse_json(data: bytes | str) -> Any:
         raise ValueError("brackets nested too deeply") from error
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object as JSON, with a checksum of its content that `read_json` verifies."""
-    write(path, json.dumps({**content, _DIGEST: _digest_of(content)}, indent=1) + "\n")
+def write_json(path: Path, content: Mapping[str, Any], *, private: bool = False) -> None:
+    """Write an object as JSON, with a checksum of its content that `read_json` verifies.
+
+    Arguments:
+        private: as for `write`.
+    """
+    write(path, json.dumps({**content, _DIGEST: _digest_of(content)}, indent=1) + "\n", private=private)
 
 
 def read_json(path: Path, *, within: Path | None = None) -> Any:

@@ -148,7 +148,7 @@ def test_an_outcome_is_downloaded_and_leaves_nothing(kits_folder: Path, tmp_path
         ({"files": [7]}, "cannot be downloaded"),
     ],
 )
-def test_a_server_chooses_no_file_on_the_administrators_machine(kits_folder: Path, meta: dict[str, Any], error: str) -> None:
+def test_a_server_chooses_no_file_of_the_administrator(kits_folder: Path, meta: dict[str, Any], error: str) -> None:
     server, before = Server(b""), sorted(kits_folder.rglob("*"))
     with pytest.raises(IsthmusError, match=error) as caught:
         fetching(kits_folder, server, meta).outcome(NAME)

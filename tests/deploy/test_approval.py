@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,39 @@ def test_calls_are_counted_over_processes_and_restarts(tmp_path: Path) -> None:
             tally.count("c", "train", 2, 1)
         with pytest.raises(IsthmusError, match="plans 0 calls of other"):
             tally.count("d", "other", 0, 9)
-    assert path.read_text().splitlines() == ["a train", "b train"]
+    assert [line.split(" ", 1)[1] for line in path.read_text().splitlines()] == ["a train", "b train"]
+
+
+def test_a_damaged_tally_answers_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "h.calls"
+    Tally(path).count("a", "train", 1, 1)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(IsthmusError, match="its record of this study is damaged"):
+            Tally(path).count("b", "train", 1, 1)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(IsthmusError, match="not a regular file but a pipe"):
+        Tally(path).count("b", "train", 1, 1)
+
+
+def test_a_flipped_bit_approves_nothing(tmp_path: Path) -> None:
+    approvals, study = Approvals(tmp_path), proposal()
+    with pytest.raises(IsthmusError, match="is not approved"):
+        approvals.permit(study, Limits(), PARTIES)
+    (path,) = tmp_path.glob("*.json")
+    text = path.read_text()
+    for other in ("1", "-3", "true"):
+        path.write_text(text.replace('"approved": 0', f'"approved": {other}'))
+        with pytest.raises(IsthmusError, match="damaged: delete it"):
+            approvals.permit(study, Limits(), PARTIES)
+    path.unlink()
+    approvals.approve(proposal(seeds=[7]))
+    (other_file,) = tmp_path.glob("*.json")
+    other_file.rename(path)  # another study's approval
+    with pytest.raises(IsthmusError, match="damaged: delete it"):
+        approvals.permit(study, Limits(), PARTIES)
 
 
 def test_a_study_names_its_method_options_as_text() -> None:

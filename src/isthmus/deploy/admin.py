@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from isthmus.deploy.kits import ADMIN, Kit, captured_output, write_json
+from isthmus.deploy.requests import guard_requests
 from isthmus.errors import IsthmusError, missing_extra
 
 try:
@@ -81,6 +82,7 @@ class Admin:
         try:
             look_sooner(authenticator, 0.02)  # whether the connection is up
             FileTransferModule.pull_folder = _refuse_download
+            guard_requests()
             with captured_output():
                 self.session = new_secure_session(ADMIN, str(self.kit.folder), timeout=CONNECT_SECONDS)
         except Exception as error:  # FLARE's errors have no common class

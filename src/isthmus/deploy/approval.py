@@ -27,7 +27,7 @@ from isthmus.tasks.base import Task
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Format number of the file of a proposal."""
 LONGEST = 1_000_000
 """Characters of a proposal's text, at most."""
@@ -211,24 +211,29 @@ class Approvals:
 
     def _write(self, proposal: Proposal, count: int) -> None:
         content = {"format": FORMAT, "approved": count, "study": json.loads(proposal.text)}
-        store.write(self._file(proposal.hash), json.dumps(content, indent=1), private=True)
+        store.write_json(self._file(proposal.hash), content, private=True)
 
     def _count(self, study: str) -> int:
         path = self._file(study)
-        return int(self._content(path)["approved"]) if path.exists() else 0
+        return self._content(path)[1] if path.exists() else 0
 
     def _read_all(self) -> list[tuple[Proposal, int]]:
         paths = sorted(self.folder.glob("*.json"), key=lambda path: -path.stat().st_mtime_ns)
-        contents = map(self._content, paths)
-        return [(Proposal.read(json.dumps(each["study"])), int(each["approved"])) for each in contents]
+        return list(map(self._content, paths))
 
-    def _content(self, path: Path) -> Mapping[str, Any]:
+    def _content(self, path: Path) -> tuple[Proposal, int]:
+        """Return the study that a file is of, and how often it is approved."""
+        again = "delete it and approve the study again"
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            store.check_format(path, content, FORMAT, "delete it and approve the study again")
-            return {"approved": int(content["approved"]), "study": content["study"]}
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise IsthmusError(f"{path} is damaged: delete it and approve the study again") from error
+            content = store.read_json(path, within=self.folder)
+            store.check_format(path, content, FORMAT, again)
+            count = content["approved"]
+            proposal = Proposal.read(json.dumps(content["study"]))
+            if type(count) is not int or count < 0 or proposal.hash != path.stem:
+                raise ValueError("it is of another study")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise IsthmusError(f"{path} is damaged: {again}") from error
+        return proposal, count
 
 
 def remedy(study: str) -> str:
@@ -262,6 +267,8 @@ class Tally:
 
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                store.check_file(self.path, within=self.path.parent)
             with self.path.open("a+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # two jobs may run at once
                 self._read_on(file)
@@ -272,7 +279,7 @@ class Tally:
                         f"refused: the study plans {planned:,} calls of {kind}, and {self.counts[kind]:,} were answered"
                         f" (limits.repeats): {remedy(self.path.stem)}"
                     )
-                file.write(f"{call} {kind}\n".encode())
+                file.write(f"{_with_sum(f'{call} {kind}')}\n".encode())
                 file.flush()
                 self._read_on(file)
         except OSError as error:
@@ -282,8 +289,21 @@ class Tally:
     def _read_on(self, file: Any) -> None:
         """Read what was added since the last time."""
         file.seek(self._at)
-        for line in file.read().decode().splitlines():
-            call, _, kind = line.partition(" ")
+        *lines, rest = file.read().decode(errors="replace").split("\n")
+        for line in lines if not rest else [rest]:
+            call, _, kind = line.partition(" ")[2].partition(" ")
+            if rest or line != _with_sum(f"{call} {kind}"):
+                log.error("%s is damaged: delete it, which forgets what was answered of this study", self.path)
+                raise IsthmusError("refused: its record of this study is damaged (read the log at the party)")
             self.answered.add(call)
             self.counts[kind] += 1
         self._at = file.tell()
+
+
+def _with_sum(line: str) -> str:
+    """A line of a tally with a checksum before it.
+
+    >>> _with_sum("call kind")
+    '403ecab734331cba call kind'
+    """
+    return f"{hashlib.sha256(line.encode()).hexdigest()[:16]} {line}"

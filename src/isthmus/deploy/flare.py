@@ -52,6 +52,7 @@ from isthmus.deploy.member import Member
 from isthmus.deploy.party_side import Message
 from isthmus.deploy.records import Pace, Record, Records
 from isthmus.deploy.remote import Post
+from isthmus.deploy.requests import guard_commands, guard_requests
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study
@@ -113,6 +114,8 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
 
         guard = door.Door(kit)
         door.guard_connections(guard)
+        guard_requests()
+        guard_commands()
         commands.offer(guard, Records(kit.folder / STATES))
         look_sooner(job_runner, 0.25)  # whether there is a job to start, or one has ended
 
@@ -157,6 +160,7 @@ def take_part(
 
         # FLARE ends a job for everybody when one party's process has died; our coordinator notices and continues
         client_executor.get_return_code = lambda *process: 0
+        guard_requests()
         door.knock(refused)
         ready()
         settings = ["secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}"]
@@ -190,6 +194,7 @@ def _fork_jobs(module: str, loaded: str) -> None:
         look_sooner(fed_server, 0.5)  # whether the run is over
         look_sooner(client_app_runner, 0.05)  # whether the party's process can be reached
         ClientRunner._try_run = _fetch_tasks
+        guard_requests()
         if door.PROCESS in os.environ:
             door.knock(lambda why: None)
         job = program.parse_arguments()
