@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_array
 
 from isthmus.data import matrices, rows
+from isthmus.errors import PayloadError
 
 DENSE = np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]], dtype=np.float32)
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 5))
@@ -56,3 +57,21 @@ def test_column_numbers_take_two_bytes_where_they_fit(width, dtype):
     (part,) = matrices.pack(matrix, [slice(0, 1)])
     assert part["columns"].dtype == dtype
     assert matrices.unpack(part).col_indices().tolist() == [width - 1]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"columns": [5000, 1]}, {"columns": [-(2**30), 1]}, {"counts": [-1, 3]}, {"counts": [1, 9]},
+        {"counts": [1, 0]}, {"columns": [1]}, {"columns": []},
+    ],
+)  # fmt: skip
+def test_fields_that_are_no_sparse_matrix_are_refused_before_one_is_made(lie):
+    honest = {"counts": [1, 1], "columns": [0, 2]}
+    fields = {name: torch.tensor(each, dtype=torch.int32) for name, each in {**honest, **lie}.items()}
+    fields |= {"values": torch.ones(2), "width": 3}
+    assert not matrices.sparse_problem({**fields, **{n: torch.tensor(v) for n, v in honest.items()}}, 2, 3)
+    assert matrices.sparse_problem(fields, 2, 3)
+    for reader in (matrices.unpack, lambda each: matrices.unpack_all([each])):
+        with pytest.raises(PayloadError):
+            reader(fields)

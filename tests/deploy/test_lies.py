@@ -369,6 +369,65 @@ def test_the_run_goes_on_without_who_lies_in_a_count(banks: Path, tmp_path: Path
     assert "items were introduced" in named(outcome)[LIAR]
 
 
+# ---- lies in messages between parties, and in fields that the server never sent
+
+
+def letters(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AnswerLie:
+    def lie(reply: Reply) -> None:
+        reply.letters = [{to: change(dict(letter)) for to, letter in own.items()} for own in reply.letters]
+
+    return lie
+
+
+def sparse(column: int, width: int = 16) -> AnswerLie:
+    def change(letter: dict[str, Any]) -> dict[str, Any]:
+        rows = len(letter["ids"])
+        ones = torch.ones(rows, dtype=torch.int32)
+        return {"ids": letter["ids"], "counts": ones, "columns": ones * column, "values": ones.float(), "width": width}
+
+    return letters(change)
+
+
+LETTERS: dict[str, AnswerLie] = {
+    "a column out of range": sparse(5000),
+    "a width of 2^40": sparse(1, 2**40),
+    "no ids": letters(lambda letter: {name: each for name, each in letter.items() if name != "ids"}),
+    "rows of another shape": letters(lambda letter: {"ids": letter["ids"], "rows": torch.zeros(3, 2)}),
+    "rows of 3e38": letters(lambda letter: {"ids": letter["ids"], "rows": torch.full((len(letter["ids"]), 16), 3e38)}),
+}
+
+
+@pytest.mark.parametrize("lie", LETTERS)
+def test_who_sends_a_wrong_message_is_named_and_no_addressee_is(lie: str, banks: Path, tmp_path: Path) -> None:
+    study = study_at(banks, name="fedcog")
+    with pytest.raises(IsthmusError) as raised:
+        run_with_liar(study, banks, tmp_path, LIAR, "propagate", answer=LETTERS[lie])
+    assert f"Missing: {LIAR} (its message was refused by" in str(raised.value)
+
+
+def test_a_field_that_was_not_sent_is_bounded_by_all_that_was(banks: Path, tmp_path: Path) -> None:
+    study = study_at(banks, methods=[{"name": "scaffold"}])
+    outcome = run_with_liar(study, banks, tmp_path, LIAR, "train", answer=field("change", scaled(1e7)))
+    assert set(named(outcome)) == {LIAR}
+
+
+@pytest.mark.parametrize(
+    ("method", "action", "name"), [("fedproto", "train", "prototypes"), ("majority", "count", "labels")]
+)
+def test_where_nothing_was_sent_answers_are_compared_with_the_median(
+    method: str, action: str, name: str, banks: Path, tmp_path: Path
+) -> None:
+    study = study_at(banks, methods=[{"name": method}], training={"rounds": 1, "quorum": 0.5})
+    lie = field(name, lambda value: torch.full_like(value, 1e18))
+    assert set(named(run_with_liar(study, banks, tmp_path, LIAR, action, answer=lie))) == {LIAR}
+
+
+def test_a_party_lists_no_more_ids_than_there_are_nodes(banks: Path, tmp_path: Path) -> None:
+    study = study_at(banks, "masks", name="fedgcn")
+    with pytest.raises(IsthmusError, match=f"{LIAR} .*lists 100000 ids"):
+        run_with_liar(study, banks, tmp_path, LIAR, "known", answer=field("ids", told(torch.arange(100_000))))
+
+
 # ---- lies about replies
 
 

@@ -27,6 +27,9 @@ def test_every_action_says_who_may_read_what(name: str) -> None:
         assert binding.verbs, each
         assert set(binding.verbs) <= set(VERBS)
         assert binding.protected or "exchange" not in binding.verbs, f"{each}: messages are for parties only"
+        assert each == "lend" or binding.form or "exchange" not in binding.verbs, (
+            f"{each}: what form have its messages?"
+        )
         if binding.to == "parties":
             assert binding.verbs == ("total",)
             assert binding.protected

@@ -15,6 +15,7 @@ from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.verbs import Federation
+from isthmus.methods.base import Model
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedsage import (
     FedSage,
@@ -78,13 +79,16 @@ def overheard(method, parties, seed=0):
     federation.ask = ask  # type: ignore[method-assign]
     run_ = run(steps, parties)
     with pytest.raises(Enough):
-        next(iter(steps.server(federation, _Model(run_.module), run_.state)))
+        next(
+            iter(
+                steps.server(
+                    federation,
+                    Model(run_.module, features=parties[0].features),
+                    run_.state,
+                )
+            )
+        )
     return site, transport.mail
-
-
-class _Model:
-    def __init__(self, module):
-        self.module = module
 
 
 # ---- FedSage

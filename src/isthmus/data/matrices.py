@@ -16,6 +16,7 @@ from scipy.sparse import csr_array, hstack, vstack
 from torch import Tensor
 
 from isthmus.data import rows
+from isthmus.errors import PayloadError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,6 +24,8 @@ Bools = NDArray[np.bool_]
 
 DENSE = 0.25
 """Density above which a sparse matrix is slower than a dense one."""
+SPARSE = ("counts", "columns", "values", "width")
+"""Fields of a sparse matrix in a payload: entries of each row, their columns and values row by row, and the width."""
 
 
 def from_tensor(x: Tensor) -> Any:
@@ -94,19 +97,48 @@ def unpack_all(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The matrices in these fields, in order; concatenated into one if all are sparse."""
     if not parts or not all("columns" in part for part in parts):
         return [from_tensor(unpack(part)) for part in parts]
-    counts, columns, values = (
-        torch.cat([part[name].cpu() for part in parts]).numpy() for name in ("counts", "columns", "values")
-    )
-    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    return [csr_array((values, columns.astype(np.int32), indptr), shape=(counts.size, int(parts[0]["width"])))]
+    counts, columns, values = (torch.cat([part[name].cpu() for part in parts]) for name in SPARSE[:3])
+    width, indptr = int(parts[0]["width"]), np.concatenate([[0], np.cumsum(counts.numpy(), dtype=np.int64)])
+    whole = {"counts": counts, "columns": columns, "values": values, "width": width}
+    rows_of, columns_of, values_of = ([len(part[name]) for part in parts] for name in SPARSE[:3])
+    why = sparse_problem(whole, counts.numel(), width)
+    why = why or ("" if {int(part["width"]) for part in parts} == {width} else "matrices of several widths")
+    if why or columns_of != values_of or indptr[np.cumsum(rows_of)].tolist() != np.cumsum(columns_of).tolist():
+        raise PayloadError(why or "rows of a sparse matrix that do not have as many entries as they say")
+    return [csr_array((values.numpy(), columns.numpy().astype(np.int32), indptr), shape=(counts.numel(), width))]
 
 
 def unpack(fields: Mapping[str, Any]) -> Tensor:
     """The tensor in the fields of one slice."""
     if "rows" in fields:
         return fields["rows"].cpu()
+    if why := sparse_problem(fields, len(fields["counts"]), int(fields["width"])):
+        raise PayloadError(why)
     counts = fields["counts"].cpu().long()
     crow = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     return rows.csr(
         crow, fields["columns"].cpu().long(), fields["values"].cpu(), (counts.numel(), int(fields["width"]))
     )
+
+
+def sparse_problem(fields: Mapping[str, Any], rows: int, width: int) -> str:
+    """Say why these fields are no sparse matrix of this shape: scipy and torch do not look before they write.
+
+    >>> ones = torch.ones(1, dtype=torch.int32)
+    >>> sparse_problem({"counts": ones, "columns": 7 * ones, "values": torch.ones(1), "width": 5}, 1, 5)
+    'a sparse matrix of width 5 with an entry in column 7'
+    """
+    counts, columns, values = arrays = [fields.get(name, torch.empty(())) for name in SPARSE[:3]]
+    if not all(isinstance(each, Tensor) and each.dim() == 1 for each in arrays):
+        return f"a sparse matrix without the lists {', '.join(SPARSE[:3])}"
+    if any(each.is_floating_point() or each.is_complex() or each.dtype == torch.bool for each in (counts, columns)):
+        return "a sparse matrix whose counts or columns are no whole numbers"
+    if counts.numel() != rows or type(fields.get("width")) is not int or fields["width"] != width:
+        return f"a sparse matrix of {counts.numel()} rows and width {fields.get('width')}, not {rows} and {width}"
+    few = counts.numel() and (int(counts.min()) < 0 or int(counts.max()) > columns.numel())
+    if few or int(counts.sum()) != columns.numel() or columns.numel() != values.numel():
+        return "rows of a sparse matrix that do not have as many entries as they say"
+    if columns.numel() and not 0 <= int(columns.min()) <= int(columns.max()) < width:
+        at = int(columns.max()) if int(columns.min()) >= 0 else int(columns.min())
+        return f"a sparse matrix of width {width} with an entry in column {at}"
+    return ""

@@ -41,6 +41,8 @@ class ActionHandler(Protocol):
 
     def deliver(self, name: str, mail: Mapping[str, Any]) -> None: ...
 
+    def letter_problems(self, name: str, mail: Mapping[str, Any], norm: float) -> Mapping[str, str]: ...
+
     def save(self) -> dict[str, Any]: ...
 
     def restore(self, saved: Mapping[str, Any]) -> None: ...
@@ -150,7 +152,7 @@ class PartySide(ABC):
         elif do == "shield":
             return {**self._answer_step(message), "answered": self._count_answered()}
         elif do == "deliver":
-            self.handler.deliver(str(message["action"]), {self.name: self._open_mail(self.handler, message)})
+            return {"refused": self._deliver(self.handler, message), "answered": self._count_answered()}
         elif do == "save":
             with self._on_disk():
                 keep = [str(mark) for mark in message["keep"][:2]]  # two checkpoints of the server's need theirs
@@ -315,6 +317,16 @@ class PartySide(ABC):
             log.warning("party '%s': %s", self.name, error)
             return b""
         return data
+
+    def _deliver(self, handler: ActionHandler, message: Message) -> dict[str, str]:
+        """Deliver a sum, or messages that have the form of their action; return by sender why others are refused."""
+        action, mail = str(message["action"]), self._open_mail(handler, message)
+        letters = "shield" not in message and isinstance(message["mail"], Mapping)
+        refused = dict(handler.letter_problems(action, mail, self.norm)) if letters else {}
+        for sender, why in refused.items():
+            log.warning("party '%s' refuses the message of party '%s' (%s): %s", self.name, sender, action, why)
+        handler.deliver(action, {self.name: {each: mail[each] for each in mail if each not in refused}})
+        return refused
 
     def _refusal(self, why: str, message: Message) -> Message:
         with suppress(IsthmusError):  # a ledger that cannot be written is in the log, and nothing leaves

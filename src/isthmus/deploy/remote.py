@@ -107,7 +107,7 @@ class RemoteTransport(Transport):
     ) -> None:
         self.introduced = introduced or {}
         protect, self.rules = protect or Protect(), rules or Rules()
-        self.post = post
+        self.post, self.norm = post, self.rules.norm
         more = {"protect": protect.model_dump_json(), "norm": self.rules.norm, "parties": list(post.sites)}
         self.begin = {**begin, **more}
         self.limit = limit
@@ -140,12 +140,12 @@ class RemoteTransport(Transport):
         if command.do == "answer":
             return self._call(command)
         if command.do == "deliver":
-            self._deliver(command)
-        elif command.do == "save":  # every party saves its state on its own machine, under this mark
+            return self._deliver(command)
+        if command.do == "save":  # every party saves its state on its own machine, under this mark
             mark, answered = uuid4().hex, dict(self.answered)
             self._notify_all({"do": "save", "mark": mark, "keep": [self.mark, self.mark_before]})
             return [Reply((), state={"mark": mark, "answered": answered, "saved": list(self.present())})]
-        elif command.do == "restore":
+        if command.do == "restore":
             self._restore(command.payload)
         elif command.do == "models":
             self._notify_all({"do": "models"})
@@ -171,17 +171,27 @@ class RemoteTransport(Transport):
         absent = {party: f"action '{action}', absent: {why}" for party, why in unasked.items()}
         return [*replies, Reply((), failures=absent)] if absent else replies
 
-    def _deliver(self, command: Command) -> None:
-        """Parties without mail get an empty delivery, which replaces the one before under the same action."""
+    def _deliver(self, command: Command) -> list[Reply]:
+        """Deliver mail; return of each party that refuses messages who sent these, and why.
+
+        Parties without mail get an empty delivery, which replaces the one before under the same action.
+        """
         messages: dict[str, Message] = {}
         for party in command.of:
             mail = pack_mail(command.payload.get(party, {}), self.parties, self.limit)
             messages[party] = {"do": "deliver", "action": command.action, "mail": mail}
-        self._notify({party: message for party, message in messages.items() if party not in self.absent})
+        replies = self._notify({party: message for party, message in messages.items() if party not in self.absent})
         for party in messages.keys() & self.absent.keys():
             missed = self.undelivered.setdefault(party, {})
             missed.pop(command.action, None)  # the last delivery comes last
             missed[command.action] = messages[party]
+        return [Reply((party,), failures=self._refused(reply)) for party, reply in replies.items()]
+
+    def _refused(self, reply: Message) -> dict[str, str]:
+        """By sender why a party refuses its message."""
+        refused = reply.get("refused")
+        known = refused.items() if isinstance(refused, dict) else ()
+        return {sender: _printable(why) for sender, why in known if sender in self.parties}
 
     def present(self) -> tuple[str, ...]:
         return tuple(party for party in self.parties if party not in self.absent)
@@ -342,11 +352,15 @@ class RemoteTransport(Transport):
 
     # ---- messages
 
-    def _notify(self, messages: Mapping[str, Message]) -> None:
-        """Send messages whose replies carry nothing; a party that does not reply is absent."""
+    def _notify(self, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Send messages that ask for no answer and return the replies; a party that does not reply is absent."""
+        found = {}
         for party, reply in self._replies_to(messages).items():
             if isinstance(reply, str):
                 self._exclude(party, reply)
+            else:
+                found[party] = reply
+        return found
 
     def _notify_all(self, message: Message) -> None:
         """Send one message to all parties that are not absent."""

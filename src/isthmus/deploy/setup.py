@@ -184,6 +184,9 @@ class SetUpHandler:
     def deliver(self, name: str, mail: Mapping[str, Any]) -> None:
         raise IsthmusError("nothing is delivered in the set-up")
 
+    def letter_problems(self, name: str, mail: Mapping[str, Any], norm: float) -> dict[str, str]:
+        return {}
+
     def save(self) -> dict[str, Any]:
         return {}
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 from isthmus.errors import IsthmusError
 from isthmus.federation.bounds import Held
 from isthmus.federation.ledger import Verb
+from isthmus.federation.letters import DueForm
 from isthmus.federation.transport import To
 
 Action = TypeVar("Action", bound=Callable[..., Any])
@@ -26,6 +27,7 @@ class Binding:
         protected: its answers are for parties only: a total is masked or encrypted, messages are sealed.
         bounds: fields of its answers that are not negative; by field the number introduced in the set-up that none of
             its counts may exceed, or None for real numbers. The server of a federation checks them.
+        form: of its messages; the addressee drops others, and names their sender.
     """
 
     verbs: tuple[Verb, ...]
@@ -34,6 +36,7 @@ class Binding:
     protected: bool = False
     contributors: int | str = 1
     bounds: Mapping[str, Held | None] = field(default_factory=dict)
+    form: DueForm | None = None
 
     def permit(self, action: str, verb: str, to: str) -> None:
         """Refuse a call by another verb, or for other eyes."""
@@ -58,6 +61,7 @@ def action(
     protected: bool = False,
     contributors: int | str = 1,
     bounds: Mapping[str, Held | None] | None = None,
+    form: DueForm | None = None,
 ) -> Callable[[Action], Action]:
     """Mark a method of a `Site` as something a server may ask for, in the way that `Binding` says.
 
@@ -72,7 +76,7 @@ def action(
             raise IsthmusError(f'action {name!r}: say by which verb it is called, as in @action("total")')
 
     def mark(function: Action) -> Action:
-        function.__dict__["binding"] = Binding(verbs, to, least, protected, contributors, bounds or {})
+        function.__dict__["binding"] = Binding(verbs, to, least, protected, contributors, bounds or {}, form)
         return function
 
     return mark

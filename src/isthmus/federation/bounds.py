@@ -176,7 +176,7 @@ def ids_problem(ids: Any, most: int | None = None) -> str:
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.dim() != 1:
         return "is no list of ids"
     if most is not None and len(ids) > most:
-        return f"lists {len(ids)} ids, but it introduced {most} nodes"
+        return f"lists {len(ids)} ids, but only {most} nodes were introduced"
     return ""
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from statistics import median
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
-from isthmus.federation.answers import Arrival, Reply
-from isthmus.federation.bounds import weight_faults
+from isthmus.federation.answers import Arrival, Reply, Total
+from isthmus.federation.bounds import Held, Introduced, weight_faults
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.stacks import is_stack, outline, slice_of
 
 _IDS = re.compile(r"(?:^|, )ids\[([0-9]{1,12})\]")
 """The field that has a row's ids, as `wire.describe` writes it."""
+LEAST_COMPARED = 3
+"""Parties whose answers are compared, at least: of two, neither is the common one."""
+HELD = get_args(Held)
 
 
 def check_reply(reply: Reply, command: Command, limit: int, positions: Mapping[str, int]) -> Reply:
@@ -144,6 +149,74 @@ def norm_problem(fields: Mapping[str, Any], request: wire.Payload | Each, norm: 
         return ""
     within = _norm(values, torch.float64) <= norm * (1 + _norm(likes, torch.float64))
     return "" if within else f"more than {norm:g} times as large as what was sent (federation.norm)"
+
+
+def size_problems(
+    replies: Sequence[Reply],
+    request: wire.Payload | Each,
+    introduced: Mapping[str, Introduced],
+    norm: float,
+    counts: Collection[str] = (),
+) -> dict[str, str]:
+    """By party the field of its part of a total that is too large, where the server sees parts.
+
+    The norm of a field is at most `norm` times 1 and the norm of all that was sent. If no real number was sent it is at
+    most `norm` times 1 and the median over the parties, and as many times more as the party introduced more than the
+    median; of fewer than three parties none is compared.
+
+    Arguments:
+        counts: fields with a bound of their own.
+    """
+    sizes: dict[str, dict[str, float]] = {}
+    for reply in replies:
+        for at, party in enumerate(reply.parties):
+            for name, values in _groups(reply.fields(at)).items():
+                sizes.setdefault(name, {})[party] = _norm(values, torch.float64)
+    sent = _groups({} if isinstance(request, Each) else dict(wire.flatten(request)))
+    problems: dict[str, str] = {}
+    for name, own in sizes.items():
+        if name in counts or (not sent and len(own) < LEAST_COMPARED):
+            continue
+        like = _norm(list(chain(*sent.values())), torch.float64) if sent else median(own.values())
+        for party, size in own.items():
+            most = norm * (1 + like) * (1 if sent else _share(party, own, introduced))
+            if not size <= most:
+                problems.setdefault(party, _beyond(name, size, most))
+    return problems
+
+
+def sum_problem(total: Total, request: wire.Payload | Each, norm: float) -> str:
+    """Say which field of a sum of hidden parts is too large: in the mean, more than any part may be (`size_problems`).
+
+    Nothing is compared where no real number was sent.
+    """
+    sent = _groups({} if isinstance(request, Each) else dict(wire.flatten(request)))
+    most = norm * (1 + _norm(list(chain(*sent.values())), torch.float64))
+    for path, value in total.sums.items() if sent else ():
+        weight = float(torch.linalg.vector_norm(torch.as_tensor(total.weights[path], dtype=torch.float64)))
+        size = _norm([value], torch.float64) / weight if value.is_floating_point() and weight else 0.0
+        if not size <= most:
+            return _beyond(path, size, most)
+    return ""
+
+
+def _beyond(name: str, size: float, most: float) -> str:
+    return f"field '{name}' has the norm {size:.3g}, beyond {most:.3g} (federation.norm)"
+
+
+def _groups(fields: Mapping[str, Any]) -> dict[str, list[Tensor]]:
+    """The real numbers in fields, by the part of their name before the first `/`."""
+    found: dict[str, list[Tensor]] = {}
+    for path, value in fields.items():
+        if isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point()):
+            found.setdefault(path.split("/", 1)[0], []).append(torch.as_tensor(value))
+    return found
+
+
+def _share(party: str, of: Collection[str], introduced: Mapping[str, Introduced]) -> float:
+    """How many times as much as the median of these parties a party introduced, of whatever it has most; at least 1."""
+    held = [(getattr(introduced[party], name), [getattr(introduced[each], name) for each in of]) for name in HELD]
+    return max(1.0, *(own / max(1.0, median(all_)) for own, all_ in held))
 
 
 def _norm(values: Sequence[Tensor], dtype: torch.dtype | None = None) -> float:

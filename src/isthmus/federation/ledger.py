@@ -102,10 +102,9 @@ class Ledger:
         """By spans of rounds who counted and who did not; a party counts in a round in which it answered every call."""
         rounds: dict[int, tuple[dict[str, None], dict[str, str]]] = {}
         for entry in self.entries:
-            if entry.action.endswith(": delivery"):
-                continue
             asked, missing = rounds.setdefault(entry.round, ({}, {}))
-            asked.update(dict.fromkeys(entry.parties))
+            if not entry.action.endswith(": delivery"):
+                asked.update(dict.fromkeys(entry.parties))
             for party, why in entry.notes.items():
                 missing.setdefault(party, why)
         spans: list[Turnout] = []

@@ -17,6 +17,7 @@ from isthmus.federation import wire
 from isthmus.federation.actions import Binding, action
 from isthmus.federation.answers import Answer, Mail, Reply
 from isthmus.federation.kept import Kept, join
+from isthmus.federation.letters import letter_problem
 from isthmus.federation.robust import Aggregation
 from isthmus.federation.transport import Command, Each
 from isthmus.nn.draws import Draws, seed_of
@@ -332,6 +333,18 @@ class Site:
         """Keep what came for hosted parties until the next delivery under the same action."""
         names, device = self.hosted.names, self.hosted.device
         self.inbox[name] = {at: _to(mail[party], device) for at, party in enumerate(names) if party in mail}
+
+    def letter_problems(self, name: str, mail: Mapping[str, Any], norm: float) -> dict[str, str]:
+        """By sender what is wrong with its message to the one party that is hosted here (`action(form=...)`).
+
+        Arguments:
+            norm: the largest number, as a multiple of 1 and the largest that the form has.
+        """
+        if (form := self.binding(name).form) is None:
+            return {}
+        with self.asked():
+            problems = {sender: letter_problem(letter, form(self, sender), norm) for sender, letter in mail.items()}
+        return {sender: why for sender, why in problems.items() if why}
 
     def save(self) -> dict[str, Any]:
         """By party: what it keeps, what was delivered to it, how many actions it has answered."""

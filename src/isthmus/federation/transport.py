@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Transport(ABC):
         recovers: parties that are lost can be started again.
         introduced: by party what it introduced in the set-up, which bounds its answers; empty where the parties are of
             this process, and before the set-up.
+        norm: how many times as large as what was sent an answer may be.
     """
 
     parties: tuple[str, ...]
@@ -75,6 +77,7 @@ class Transport(ABC):
     protections: Mapping[Verb, str] = {}
     recovers: bool = False
     introduced: Mapping[str, Introduced] = {}
+    norm: float = math.inf
 
     @abstractmethod
     def send(self, command: Command) -> list[Reply]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
@@ -13,8 +14,8 @@ import torch
 from isthmus.errors import IsthmusError, PayloadError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
-from isthmus.federation.bounds import Introduced, answer_problem, ids_problem
-from isthmus.federation.checks import check_reply, count_rows, leave_out
+from isthmus.federation.bounds import Held, Introduced, answer_problem, count_problem, ids_problem
+from isthmus.federation.checks import check_reply, count_rows, leave_out, size_problems, sum_problem
 from isthmus.federation.ledger import Entry, Eyes, Ledger, Verb
 from isthmus.federation.robust import Aggregation, Comparison, Mean, stack_returned
 from isthmus.federation.sums import positions_of
@@ -43,6 +44,8 @@ class Federation:
         clock: returns the current round, for the ledger and for sampling.
         watch: by action, a function that is called with the replies of every call whose answers reach this process.
         checks: by action, what is wrong with an answer of a party on another machine, or with a sum of such answers.
+        bounds: by action, fields that count something (`Binding.bounds`). Other real numbers of an action without a
+            check are bounded by what was sent, or by the answers of the other parties.
         aggregation: how means of what parties trained are made.
     """
 
@@ -56,6 +59,7 @@ class Federation:
         clock: Callable[[], int] = lambda: 0,
         watch: Mapping[str, Callable[[Sequence[Reply]], None]] | None = None,
         checks: Mapping[str, AnswerCheck] | None = None,
+        bounds: Mapping[str, Mapping[str, Held | None]] | None = None,
         aggregation: Aggregation | None = None,
     ) -> None:
         self.aggregation = aggregation or Mean()
@@ -65,7 +69,7 @@ class Federation:
         self.positions = positions_of(self.parties)
         self.ledger = Ledger()
         self.seed, self.quorum, self.everyone = seed, quorum, everyone
-        self.clock, self.watch, self.checks = clock, watch or {}, dict(checks or {})
+        self.clock, self.watch, self.checks, self.bounds = clock, watch or {}, dict(checks or {}), bounds or {}
 
     def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
         """Sample a share of the parties, at least one, anew for every round and purpose."""
@@ -135,7 +139,8 @@ class Federation:
 
             def check(total: Total, introduced: Introduced) -> str:
                 why = self.aggregation.problem(total.single_means(), request)
-                return why or self._check_of(action)(total.payload(), introduced)
+                why = why or self._problem(action, total.payload(), introduced)
+                return why or ("" if action in self.checks else sum_problem(total, request, self.transport.norm))
 
             wanted = TotalRequest(action, request, asked, to, rows, min_contributors, self.needed(asked), check)
             return self._closed_total(self.transport.sums.total(wanted), wanted, eyes)
@@ -183,18 +188,22 @@ class Federation:
                 sizes[sender, addressee] = wire.size(payload)
         received = {party: sum(sizes[sender, party] for sender in senders) for party, senders in inboxes.items()}
         rows = {party: sum(map(count_rows, inbox.values())) for party, inbox in inboxes.items()}
-        self._book_received(received, rows)
-        self._send("deliver", payload=inboxes, action=action)
-        return Receipt(sizes, _failures(replies))
+        delivered = self._send("deliver", payload=inboxes, action=action)
+        refused = _refused(action, delivered, sizes)
+        self._book_received(received, rows, refused)
+        missing = _failures(replies) | refused
+        self._require_answers(action, asked, len(set(asked) - missing.keys()), missing)
+        return Receipt(sizes, missing)
 
     def agree(self, action: str, request: Request = None) -> IdUnion:
         """The union of the (hashed) ids that the parties answer in the field `ids`: a step of set-up."""
         asked, request = self._check(action, request, None)
 
-        def has_ids(reply: Reply, at: int, introduced: Introduced | None = None) -> str:
+        def has_ids(reply: Reply, at: int, introduced: Introduced) -> str:
             if "ids" not in reply.columns:
                 return "no field 'ids' in the answer"
-            why = ids_problem(slice_of(reply.columns["ids"], at))
+            nodes = sum(each.nodes for each in self.transport.introduced.values())  # a party may know others' nodes
+            why = ids_problem(slice_of(reply.columns["ids"], at), nodes)
             return why and f"field 'ids' {why}"
 
         command = Command("answer", asked, action, "ask", request)
@@ -287,9 +296,11 @@ class Federation:
         self._send("deliver", payload=parcels, action=action)
         return Receipt({("total", party): size for party, size in sizes.items()}, missing)
 
-    def _check_of(self, action: str) -> AnswerCheck:
-        """The check of answers to an action, and of their sum."""
-        return self.checks.get(action, lambda answer, introduced: "")
+    def _problem(self, action: str, answer: Mapping[str, Any], introduced: Introduced) -> str:
+        """Say what is wrong with an answer to an action, or with a sum of answers."""
+        if action in self.checks:
+            return self.checks[action](answer, introduced)
+        return count_problem(self.bounds.get(action, {}), answer, introduced)
 
     def _out_of_bounds(self, reply: Reply, command: Command, bounds: BoundCheck | None) -> dict[int, str]:
         """Positions of parties on other machines whose answers cannot be true, or cannot be used."""
@@ -301,9 +312,18 @@ class Federation:
             fields = reply.fields(at)
             why = "" if bounds is None else bounds(reply, at, introduced)
             why = why or self.aggregation.problem(fields, command.payload)
-            if why := why or self._check_of(command.action)(wire.unflatten(fields), introduced):
+            if why := why or self._problem(command.action, wire.unflatten(fields), introduced):
                 faulty[at] = why
         return faulty
+
+    def _without_largest(self, replies: list[Reply], command: Command) -> list[Reply]:
+        """Replies to a total, without answers that are much larger than what was sent, or than most."""
+        if command.verb != "total" or command.action in self.checks or not self.transport.introduced:
+            return replies
+        counts, reach = self.bounds.get(command.action, {}), self.transport
+        faults = size_problems(replies, command.payload, reach.introduced, reach.norm, [n for n in counts if counts[n]])
+        at = [{i: faults[party] for i, party in enumerate(each.parties) if party in faults} for each in replies]
+        return [leave_out(command.action, each, own) for each, own in zip(replies, at, strict=True)]
 
     def _call(self, command: Command, eyes: Eyes, bounds: BoundCheck | None = None) -> list[Reply]:
         """Call an action; return the replies without faulty answers, and add the call to the ledger.
@@ -317,6 +337,7 @@ class Federation:
         sent_back = self.transport.send(command)
         replies = [check_reply(each, command, limit, self.positions) for each in sent_back]
         replies = [leave_out(action, each, self._out_of_bounds(each, command, bounds)) for each in replies]
+        replies = self._without_largest(replies, command)
         arrivals = [reply.arrival for reply in replies if reply.arrival is not None]
         sent = {party: size for arrival in arrivals for party, size in arrival.sent.items()}
         rows = {party: count for arrival in arrivals for party, count in arrival.rows.items()}
@@ -360,9 +381,17 @@ class Federation:
             )
         )
 
-    def _book_received(self, sizes: Mapping[str, int], rows: Mapping[str, int] | None = None) -> None:
+    def _book_received(
+        self,
+        sizes: Mapping[str, int],
+        rows: Mapping[str, int] | None = None,
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
         """Add the deliveries of the last call to the ledger: sums, or other parties' messages."""
-        last = self.ledger.entries[-1]
+        last, refused = self.ledger.entries[-1], refused or {}
+        for party, why in refused.items():
+            log.warning("party '%s' is left out of round %d: %s", party, self.clock(), why)
+        sizes = {**dict.fromkeys(refused, 0), **sizes}
         delivery = replace(
             last,
             call=len(self.ledger.entries),
@@ -370,7 +399,7 @@ class Federation:
             parties=tuple(sizes),
             sent=(0,) * len(sizes),
             received=tuple(sizes.values()),
-            notes={},
+            notes=refused,
             rows=rows or {},
         )
         self.ledger.add(delivery)
@@ -430,6 +459,36 @@ def _check_request(action: str, request: wire.Payload | Each, asked: Sequence[st
 def _failures(replies: Sequence[Reply]) -> dict[str, str]:
     """By party why it has no answer."""
     return {party: why for reply in replies for party, why in reply.failures.items()}
+
+
+def _refused(action: str, delivered: Sequence[Reply], sent: Mapping[tuple[str, str], int]) -> dict[str, str]:
+    """By party why its messages count as not sent, or not received.
+
+    A sender whose message one addressee refuses may have lied, and so may the addressee. If most addressees refuse its
+    messages it is the sender, otherwise it is who refuses.
+    """
+    refusals = [
+        (sender, reply.parties[0], why)
+        for reply in delivered
+        for sender, why in reply.failures.items()
+        if (sender, reply.parties[0]) in sent
+    ]
+    addressed, refused = Counter(sender for sender, _ in sent), Counter(sender for sender, _, _ in refusals)
+    by_most = {sender for sender, count in refused.items() if 2 * count > addressed[sender]}
+    said: dict[str, str] = {}
+    for sender in by_most:
+        of_it = {to: why for each, to, why in refusals if each == sender}
+        said[sender] = f"action '{action}', its message was refused by {_named(of_it)}"
+    for addressee in {to for _, to, _ in refusals}:
+        of_it = {each: why for each, to, why in refusals if to == addressee and each not in by_most}
+        if of_it:
+            said.setdefault(addressee, f"action '{action}', it refused the message of {_named(of_it)}")
+    return said
+
+
+def _named(reasons: Mapping[str, str]) -> str:
+    """Parties, and the reason of the first."""
+    return f"{', '.join(map(repr, reasons))}: {next(iter(reasons.values()))}"
 
 
 def _weighted_sums(

@@ -21,6 +21,7 @@ from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError, PartyFailed
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail
+from isthmus.federation.letters import Form
 from isthmus.federation.site import Prepared
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
@@ -107,7 +108,13 @@ class FedCog(Composed):
             self.lnnc, self.min_neighbours, self.through = method.lnnc, method.min_neighbours, method.through
             self._propagation: _Hops | None = None
 
-        @action("exchange", protected=True)
+        def due_sums(self, sender: str) -> Form | None:
+            """Sums of the party's width, each over as many neighbours as a node has, at most."""
+            coupling, h = self.propagation.coupling, self.propagation.hops[-1]
+            largest = torch.from_numpy(np.full((1, h.shape[1]), abs(h).max() * coupling.degree.max(), h.dtype))
+            return form_of_sums(self.cohort.parties[0], coupling, sender, rows=largest)
+
+        @action("exchange", protected=True, form=due_sums)
         def propagate(self, request: Payload) -> Mail:
             """Finish the hop before, sum up own nodes, and send the sums for others' nodes to their owners (lines 5 to
             8)."""
@@ -276,6 +283,18 @@ def diffusion_of(module: nn.Module) -> Diffusion:
             "first = 'propagate'; isthmus methods lists others that train a gcn on coupled graphs"
         )
     return diffusion
+
+
+def form_of_sums(party: Party, coupling: Coupling, sender: str, **like: Tensor) -> Form | None:
+    """The form of a message with sums for nodes of the one party here; none is due if it has no edges to the sender.
+
+    Arguments:
+        like: a row of the sums, by its field.
+    """
+    if party.ids is None or sender not in coupling.receivers[0]:
+        return None
+    ids = party.ids[torch.from_numpy(coupling.receivers[0][sender])]
+    return {"ids": ids, **{name: row.expand(ids.numel(), -1) for name, row in like.items()}}
 
 
 def _at_border(party: Party) -> Ints:

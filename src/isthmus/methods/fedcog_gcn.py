@@ -18,11 +18,12 @@ from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers, Mail, Total
+from isthmus.federation.letters import Form
 from isthmus.federation.models import Models
 from isthmus.federation.verbs import Federation, Needed
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Method, Model, State
-from isthmus.methods.fedcog import positions_of
+from isthmus.methods.fedcog import form_of_sums, positions_of
 from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.methods.shared.neighbour_sums import Coupled
 from isthmus.nn.draws import PartyDropout
@@ -128,7 +129,13 @@ class FedCogGcn(Method):
             output = torch.empty(self.cohort.block.nodes, self.task.outputs, device=self.cohort.device)
             return Answer({"items": self.task.loss_counts(self.step(output, mask=self.cohort.masks["train"]))})
 
-        @action("exchange", protected=True)
+        def due_sums(self, sender: str) -> Form | None:
+            """Sums of a layer's width, each over as many neighbours as a node has, at most."""
+            half, coupling = self._tape.halves[-1].detach(), self.coupling.coupling
+            largest = half.abs().max() * coupling.degree.max()
+            return form_of_sums(self.cohort.parties[0], coupling, sender, h=largest.expand(1, half.size(1)))
+
+        @action("exchange", protected=True, form=due_sums)
         def forth(self, request: Payload) -> Mail:
             """Internal propagation (9) of one layer; the sums for others' nodes go to their owners."""
             layer, training = int(request["layer"]), bool(request["training"])
@@ -151,7 +158,12 @@ class FedCogGcn(Method):
             """Rows of own nodes as they enter the sums for others' nodes."""
             return t
 
-        @action("exchange", protected=True)
+        def due_slopes(self, sender: str) -> Form | None:
+            """A gradient for each sum that the sender got."""
+            own = self.coupling.coupling.slots[0].get(sender)
+            return own and {"h": self._tape.largest.expand(own.stop - own.start, -1)}
+
+        @action("exchange", protected=True, form=due_slopes)
         def back(self, request: Payload) -> Mail:
             """Send the gradient of the sums received in one layer back to their senders."""
             layer, tape = int(request["layer"]), self._tape
@@ -160,6 +172,7 @@ class FedCogGcn(Method):
             else:
                 self._take_back(layer + 1)
             (slope,) = tape.gradients([tape.received[layer]])
+            tape.largest = slope.abs().max().expand(1, slope.size(1))
             return Mail([{sender: {"h": slope[at]} for sender, at in own.items()} for own in tape.arrivals])
 
         @action("total")
@@ -252,6 +265,7 @@ class _Tape:
         halves, sent, received: by layer, own sums, sums for others, and sums from others.
         arrivals: by party, which of its nodes each sender sent sums for.
         slopes: by layer, the gradient of the sums sent.
+        largest: of the last gradient of received sums, as a row of it.
     """
 
     stacks: dict[str, Tensor] = field(default_factory=dict)
@@ -261,6 +275,7 @@ class _Tape:
     arrivals: list[dict[str, Tensor]] = field(default_factory=list)
     slopes: dict[int, Tensor] = field(default_factory=dict)
     loss: Tensor = field(default_factory=lambda: torch.zeros(()))
+    largest: Tensor = field(default_factory=lambda: torch.zeros(1, 0))
 
     def gradients(self, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Gradients of the loss with respect to `of`, through this site and through the sums that it sent."""

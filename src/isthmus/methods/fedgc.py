@@ -174,10 +174,7 @@ class FedGC(Matching, Averaging):
         @action("ask")
         def settle(self, request: Payload) -> Answer:
             """Replace features by the sums over neighbours."""
-            self.kept["prepared"] = [
-                {"x": received["degree"].pow(-0.5).unsqueeze(1).to(received["sum"].dtype) * received["sum"]}
-                for received in self.received("sum_up")
-            ]
+            self.kept["prepared"] = [{"x": own["x"]} for own in self.summed_up()]
             self.invalidate()
             return Answer({})
 

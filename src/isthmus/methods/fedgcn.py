@@ -79,13 +79,7 @@ class FedGcn(FedAvg):
         @action("ask")
         def settle(self, request: Payload) -> Answer:
             """From here on the parties train on the sums and on the edges that they know."""
-            prepared = []
-            for received in self.received("sum_up"):
-                x = received["degree"].pow(-0.5).unsqueeze(1) * received["sum"]
-                prepared.append(
-                    {"x": x.to(received["sum"].dtype), "degree": received["degree"], "ids": received["ids"]}
-                )
-            self.kept["prepared"] = prepared
+            self.kept["prepared"] = self.summed_up()
             for at in self.positions:  # sums take more memory than the parties' data
                 self.inbox["sum_up"].pop(at, None)
             return Answer({})

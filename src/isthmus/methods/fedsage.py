@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from isthmus.data.party import SPLITS, Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Mail, Total
+from isthmus.federation.letters import Form, UpTo
 from isthmus.federation.site import Prepared
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
@@ -147,7 +149,7 @@ class FedSagePlus(FedSage):
     name: ClassVar[str] = "fedsage-plus"
     nouns: ClassVar[Mapping[str, str]] = {
         "squares": "squared features",
-        "entries": "numbers of entries",
+        "nodes": "numbers of nodes",
         "inputs": "inputs of the neighbour generator",
         "show/weights": "weights of the neighbour generator",
         "feature": "gradients of the neighbour generator",
@@ -163,8 +165,7 @@ class FedSagePlus(FedSage):
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if state.once("mend"):
-            size = federation.total("scale")
-            federation.ask("start", {"scale": _root_mean(size)})
+            federation.ask("start", {"scale": _root_mean(federation.total("scale"), model.features)})
             count = min(self.partners, len(federation.parties) - 1)
             for at in range(self.neighgen.rounds if count else 0):
                 federation.exchange("show", _partners(federation, count, at))
@@ -193,12 +194,11 @@ class FedSagePlus(FedSage):
             # for a party that fails in the set-up
             self.begin(prepared=[_not_mended(party) for party in parties])
 
-        @action("total", bounds={"squares": None, "entries": None})
+        @action("total", bounds={"squares": None, "nodes": "nodes"})
         def scale(self, request: Payload) -> Answer:
-            """Sum and number of squared features, which scale the generators' losses."""
+            """Sum of squared features and number of nodes, which scale the generators' losses."""
             squares = [_values(party.graph.x).double().square().sum() for party in self.cohort.parties]
-            entries = [party.nodes * party.features for party in self.cohort.parties]
-            return Answer({"squares": torch.stack(squares), "entries": torch.tensor(entries)})
+            return Answer({"squares": torch.stack(squares), "nodes": torch.tensor(self.cohort.sizes)})
 
         @action("ask")
         def start(self, request: Payload) -> Answer:
@@ -219,7 +219,13 @@ class FedSagePlus(FedSage):
             self.kept["neighgen"], self.kept["groups"] = states, groups_of
             return Answer({})
 
-        @action("exchange", protected=True)
+        def due_inputs(self, sender: str) -> Form:
+            """fGen of a party is as large as any other; it generates for `nodes` nodes, `most` for each."""
+            options, (weights,) = self.method.neighgen, self._weights()
+            inputs = UpTo(options.nodes * options.most, weights["degree.weight"][0])
+            return {"inputs": inputs, "weights": _of_features(weights)}
+
+        @action("exchange", protected=True, form=due_inputs)
         def show(self, request: Payload) -> Mail:
             """Send fGen and its inputs to each partner."""
             options, letters = self.method.neighgen, []
@@ -232,7 +238,11 @@ class FedSagePlus(FedSage):
                 letters.append(dict.fromkeys(partners.split("/"), letter) if z.size(0) else {})
             return Mail(letters)
 
-        @action("exchange", protected=True)
+        def due_gradients(self, sender: str) -> Form:
+            """One for each weight of the own fGen."""
+            return _of_features(*self._weights())
+
+        @action("exchange", protected=True, form=due_gradients)
         def compare(self, request: Payload) -> Mail:
             """Return to each party the gradient of its fGen, by distance to the nearest means here."""
             options, letters = self.method.neighgen, []
@@ -292,9 +302,10 @@ class FedSagePlus(FedSage):
             return [state["weights"] for state in self.kept.each("neighgen")]
 
 
-def _root_mean(total: Total) -> float:
+def _root_mean(total: Total, features: int) -> float:
     """The root of the mean square of all features."""
-    return float((total.sum("squares") / total.sum("entries")).sqrt()) or 1.0
+    mean = float(total.sum("squares")) / max(1.0, float(total.sum("nodes")) * features)
+    return math.sqrt(max(0.0, mean)) or 1.0
 
 
 def _values(x: Tensor) -> Tensor:

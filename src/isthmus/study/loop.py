@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from isthmus import store
 from isthmus.data.party import Party, pool_parties
 from isthmus.errors import IsthmusError
 from isthmus.federation.answers import Answers, PlainTotal, Reply
-from isthmus.federation.bounds import Introduced, count_problem
+from isthmus.federation.bounds import Introduced
 from isthmus.federation.ledger import Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.models import Models
 from isthmus.federation.pieces import pieces
 from isthmus.federation.site import Site
 from isthmus.federation.sums import positions_of
-from isthmus.federation.transport import AnswerCheck, PartiesLost, Transport
+from isthmus.federation.transport import PartiesLost, Transport
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
@@ -197,7 +196,8 @@ class Run:
             everyone=method.everyone,
             clock=lambda: int(self.state.round),
             watch={"evaluate": self._watch} if parties and method.role != "pooled" else None,
-            checks={**self._bound_checks(), "evaluate": self._check_counts},
+            checks={"evaluate": self._check_counts},
+            bounds={name: each.binding.bounds for name, each in method.site_type().actions().items()},
             aggregation=method.aggregation(),
         )
 
@@ -337,11 +337,6 @@ class Run:
         if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
             self._told = int(state.round)
             self.on_round(state.round, metrics)
-
-    def _bound_checks(self) -> dict[str, AnswerCheck]:
-        """By action the check of the counts that the method bounds."""
-        bounds = {name: each.binding.bounds for name, each in self.method.site_type().actions().items()}
-        return {name: partial(count_problem, each) for name, each in bounds.items() if each}
 
     def _check_counts(self, answer: Mapping[str, Any], introduced: Introduced) -> str:
         """Say what is wrong with the counts of one party, or with a sum of counts."""

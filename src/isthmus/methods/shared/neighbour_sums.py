@@ -11,8 +11,10 @@ from torch import Tensor
 from isthmus.data import matrices, rows
 from isthmus.data.coupling import Coupling, decouple, ids_across
 from isthmus.data.party import Party
+from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer
+from isthmus.federation.bounds import COUNT_ROUNDING
 from isthmus.federation.site import Prepared, Site
 from isthmus.federation.wire import Payload
 from isthmus.nn.draws import seed_of
@@ -59,15 +61,31 @@ class NeighbourSums(Prepared):
     def sum_up(self, request: Payload) -> Answer:
         """What own nodes add to the sums of their neighbours, and the degrees of own nodes."""
         answer: dict[str, list[Tensor]] = {"ids": [], "sum": [], "degree": [], "wants": []}
+        own_degrees: list[Tensor] = []
         for party, own_ids, outer_ids in zip(self.cohort.parties, *self._ids(), strict=True):
             graph = decouple([party])  # one at a time: it takes more memory than the party's edges
             x = matrices.from_tensor(rows.to_dense(party.graph.x)) * (graph.degree**-0.5)[:, None]
             sums = np.concatenate([graph.inner @ x, graph.outer @ x])
             answer["ids"].append(torch.cat([own_ids, outer_ids]))
             answer["sum"].append(torch.from_numpy(sums).to(party.graph.x.dtype))
+            own_degrees.append(torch.from_numpy(graph.degree))
             answer["degree"].append(torch.from_numpy(np.concatenate([graph.degree, np.zeros(len(outer_ids))])))
             answer["wants"].append(answer["ids"][-1] if self.beyond else own_ids)
+        self.kept["degree"] = own_degrees
         return Answer(answer)
+
+    def summed_up(self) -> list[dict[str, Tensor]]:
+        """The received sums, divided, with degrees and ids; own degrees are not taken from a sum, where others may
+        lie."""
+        found = []
+        for own, received in zip(self.kept.each("degree"), self.received("sum_up"), strict=True):
+            degree = received["degree"].clone()
+            degree[: len(own)] = own.to(degree)
+            if not bool((degree >= 1 - COUNT_ROUNDING).all()):
+                raise IsthmusError("a degree below 1 in the sum that it got: some party's part is wrong")
+            x = degree.pow(-0.5).unsqueeze(1) * received["sum"]
+            found.append({"x": x.to(received["sum"].dtype), "degree": degree, "ids": received["ids"]})
+        return found
 
     def _ids(self) -> tuple[list[Tensor], list[Tensor]]:
         """Ids of own nodes, and of those across the border, by party."""
