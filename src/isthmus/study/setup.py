@@ -33,7 +33,7 @@ def whole_of(parties: Sequence[Party]) -> Party | None:
 
 def shared_nodes(parties: Sequence[Party]) -> int:
     """How many nodes several parties hold."""
-    if any(party.ids is None for party in parties):
+    if parties[0].level == "graph" or any(party.ids is None for party in parties):
         return 0
     counts = torch.cat([party.ids for party in parties if party.ids is not None]).unique(return_counts=True)[1]
     return int((counts > 1).sum())
