@@ -44,6 +44,10 @@ Name = Annotated[str | None, typer.Argument(help="Show this one with its options
 StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
 Data = Annotated[str | None, typer.Option(help="Data set (see isthmus datasets), or a folder of party folders.")]
 PartitionName = Annotated[str | None, typer.Option("--partition", help="Partition (see isthmus partitions).")]
+Split = Annotated[
+    str | None,
+    typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of each party's items, such as 0.2,0.4,0.4, in every class."),
+]
 Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
 Import = Annotated[
     list[Path] | None,
@@ -70,6 +74,7 @@ def run_command(
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
+    split: Split = None,
     method: Annotated[list[str] | None, typer.Option(help="Method (see isthmus methods); repeat for more.")] = None,
     encoder: Annotated[
         str | None, typer.Option(help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.")
@@ -100,7 +105,7 @@ def run_command(
 ) -> None:
     """Run a study and print a table."""
     whole = read_study(
-        study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
+        study, set_ or [], data=data, partition=partition, parties=parties, split=split, method=method, encoder=encoder,
         hidden=hidden, rounds=rounds, seeds=seeds, imports=import_, unlabelled=unlabelled, device=device,
         wire=wire or None,
     )  # fmt: skip
@@ -116,6 +121,7 @@ def describe_command(
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
+    split: Split = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any option: data.cross=0.2, partition.beta=0.1, ...")
     ] = None,
@@ -129,7 +135,7 @@ def describe_command(
     from isthmus.data.describe import describe
     from isthmus.progress.terminal import show_cut
 
-    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties, imports=import_)
+    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties, split=split, imports=import_)
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
     description = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:

@@ -44,7 +44,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     check_compatible(parties)
     level = parties[0].level
     if task.level != level:
-        remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
+        remedy = ": make the parties with its `make_parties`" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
     check_task(method, task)
     if method.disjoint and (twice := shared_nodes(parties)):

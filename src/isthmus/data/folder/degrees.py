@@ -27,7 +27,7 @@ def degree_column(ids: Any, source: Any, target: Any, *, directed: bool) -> Any:
     >>> [row[:4] for row in degree_column(ids, source, target, directed=False).to_pylist()]
     [[1.0986122886681096, 0.0, 0.0, 1.0], [0.6931471805599453, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
     """
-    degree = _degrees(*(to_plain(each) for each in (ids, source, target)), directed)
+    degree = _degrees(to_plain(ids), to_plain(source), to_plain(target), directed)
     features = np.zeros((degree.size, MOST + 2))
     features[:, 0] = np.log1p(degree)
     features[np.arange(degree.size), 1 + degree.clip(max=MOST)] = 1.0
