@@ -46,6 +46,13 @@ def options_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "results.json").read_text())["study"])
 
 
+@pytest.mark.parametrize("words", [(), ("run",), ("party", "new"), ("federation", "join")])
+def test_h_is_help(isthmus: Isthmus, words: tuple[str, ...]) -> None:
+    done = isthmus(*words, "-h")
+    assert done.code == 0
+    assert done == isthmus(*words, "--help")
+
+
 # ---- run
 
 

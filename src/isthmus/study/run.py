@@ -34,6 +34,11 @@ from isthmus.study.results import Results, sort_runs
 from isthmus.study.setup import check_labelled, module_for, needs_whole, task_of
 from isthmus.tasks.base import Task
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks, and does not open folders
+    fcntl = None  # type: ignore[assignment]
+
 STATE = ".state"
 """Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
 MARK = "study"
@@ -342,28 +347,21 @@ def hold_folder(out: Path) -> Iterator[None]:
         raise IsthmusError(f"{out} is a file: choose a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        folder = os.open(out, os.O_RDONLY)
+        folder = None if fcntl is None else os.open(out, os.O_RDONLY)
     except OSError as error:
         raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
     try:
-        _lock(folder)
+        if fcntl is not None and folder is not None:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
         raise IsthmusError(f"{out} is in use by another study: wait for it, or stop it first") from error
     finally:
-        os.close(folder)
+        if folder is not None:
+            os.close(folder)
         if not existed:
             with suppress(OSError):  # it has content
                 out.rmdir()
-
-
-def _lock(file: int) -> None:
-    """Lock an open file or folder until it is closed; Windows has no such locks."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
