@@ -145,6 +145,15 @@ def test_description_lists_nested_options_with_the_defaults_of_their_owner() -> 
     ]
 
 
+def test_options_that_are_wrong_in_python_are_one_line() -> None:
+    with pytest.raises(IsthmusError, match=r"^data set 'banks': option 'nodes' is -1: input should be greater than"):
+        DataSet.named("banks")(nodes=-1)
+    with pytest.raises(IsthmusError, match=r"^data set 'tu': option 'title' is required$"):
+        DataSet.named("tu")()
+    with pytest.raises(IsthmusError, match=r"^method 'fedavg': unknown option 'local\.lrr'"):
+        Method.named("fedavg")(local={"lrr": 1})
+
+
 @pytest.mark.parametrize("kind", [Method, DataSet, Partition, Encoder, Task])
 def test_everything_built_in_is_described(kind: type[Registered]) -> None:
     built_in = {name: each for name, each in kind.known().items() if each.__module__.startswith("isthmus.")}

@@ -7,7 +7,7 @@ import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -31,6 +31,19 @@ class Options(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
+
+    if not TYPE_CHECKING:  # the checker knows the fields from the class
+
+        def __init__(self, /, **values: Any) -> None:
+            """Check the options; wrong ones are an error of one line, as in `read`."""
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                kind = getattr(self, "kind", "")
+                where = f"{kind} '{self.name}'" if kind else type(self).__name__
+                raise IsthmusError(_message(type(self), error.errors()[0], where)) from error
+
+        __init__.__pydantic_base_init__ = True  # pydantic does not call it for options inside others
 
     @classmethod
     def read(cls, values: Mapping[str, Any], where: str) -> Self:

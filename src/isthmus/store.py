@@ -98,8 +98,9 @@ def free_memory() -> int | None:
 def read(path: Path, *, limit: int | None = TEXT, within: Path | None = None) -> bytes:
     """Read a file that `check_file` accepts; the arguments are the same."""
     check_file(path, limit=limit, within=within)
-    # another process may put a pipe in its place meanwhile; opening one would wait for a writer
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    # another process may put a pipe in its place meanwhile; opening one would wait for a writer (not on Windows)
+    more = getattr(os, "O_NONBLOCK", 0)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
         _check(path, os.fstat(file.fileno()), limit)
         return file.read()
 

@@ -8,7 +8,18 @@ import sys
 
 import pytest
 
-from isthmus.cli.listing import AUDITS, DATA_SETS, ENCODERS, METHODS, PARTITIONS, TASKS, Kind, read_summaries, summaries
+from isthmus.cli.listing import (
+    AUDITS,
+    DATA_SETS,
+    ENCODERS,
+    METHODS,
+    PARTITIONS,
+    TASKS,
+    Kind,
+    complete,
+    read_summaries,
+    summaries,
+)
 from isthmus.methods.base import Method
 
 KINDS = (METHODS, DATA_SETS, PARTITIONS, TASKS, ENCODERS, AUDITS)
@@ -49,3 +60,8 @@ print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert "fedavg" in done.stdout
     assert {"torch", "torch_geometric", "numpy"}.isdisjoint(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_a_shell_completes_names() -> None:
+    assert complete(DATA_SETS)("CO") == ["coauthor-cs", "coauthor-physics", "cora"]
+    assert complete(METHODS)("nothing") == []

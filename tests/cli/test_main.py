@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -43,6 +44,13 @@ def study(folder: Path, text: str) -> Path:
 def options_of(folder: Path) -> dict[str, Any]:
     """The study that a result folder says it holds."""
     return dict(json.loads((folder / "results.json").read_text())["study"])
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("party", "new"), ("federation", "join")])
+def test_h_is_help(isthmus: Isthmus, words: tuple[str, ...]) -> None:
+    done = isthmus(*words, "-h")
+    assert done.code == 0
+    assert done == isthmus(*words, "--help")
 
 
 # ---- run
@@ -176,6 +184,18 @@ def test_describe_tells_the_cut_of_a_run_without_training(
     assert found == [{"seeds": [4], **json.loads(done.out)}]
     assert json.loads(isthmus("describe", *flags, "--json").out) != json.loads(done.out)
     assert not files(tmp_path)
+
+
+def test_split_gives_every_party_its_shares(isthmus: Isthmus) -> None:
+    cut = json.loads(isthmus("describe", "--set", "data.nodes=100", "--split", "0.2,0.4,0.4", "--json").out)
+    assert all(abs(each["train"] - 0.2 * each["items"]) <= 2 for each in cut["parties"])
+    assert sum(each["val"] + each["test"] + each["train"] for each in cut["parties"]) == 100
+    for wrong, due in (("a", "give three shares, such as 0.2,0.4,0.4"), ("0.2,0.8", "partition.*split")):
+        done = isthmus("describe", "--split", wrong)
+        assert (done.code, done.out) == (2, "")
+        assert re.search(due, done.err)
+    done = isthmus("describe", "--split", "0.2,0.4,0.4", "--set", "task.name=link-prediction")
+    assert "links are held out by task.val and task.test: leave out partition.split" in done.err
 
 
 def test_describe_prints_a_line_for_each_party(isthmus: Isthmus) -> None:

@@ -7,7 +7,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from command_line import Done, Isthmus
 from isthmus.data.datasets.folder import PartyFolders
@@ -109,6 +111,25 @@ def test_what_cannot_be_checked_is_one_line(isthmus: Isthmus, arguments: tuple[s
 
 
 # ---- new
+
+
+def test_new_makes_bags_and_degrees(isthmus: Isthmus, tmp_path: Path) -> None:
+    tables(tmp_path)
+    lists = pa.table(
+        {"account": [f"A{at}" for at in range(30)], "games": [[at, 3] for at in range(30)], "risk": [0] * 30}
+    )
+    parquet.write_table(lists, tmp_path / "accounts.parquet")
+    words = [word.replace("accounts.csv", "accounts.parquet") for word in NEW]
+    assert isthmus(*words, "--bag", "games=50", "--features", "degree").code == 0
+    declared = Study.of({"data": {"name": "folder", "path": "north"}}).cut_data(0).parties[0]
+    assert (declared.features, declared.structural.tolist()) == (83, list(range(33)))  # type: ignore[union-attr]
+    for wrong, due in (
+        ("--bag=games=a", "give the width as a number"),
+        ("--features=size", "--features size: the only"),
+    ):
+        done = isthmus(*words, wrong, "--force")
+        assert (done.code, done.out) == (2, "")
+        assert due in done.err
 
 
 def test_new_makes_a_folder_that_a_study_takes(isthmus: Isthmus, tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def test_each_party_is_counted() -> None:
     assert (b.name, b.items, b.cross, b.shared, b.labels) == ("b", 2, 0, 1, (0, 2, 0))
     assert (found.level, found.kind, found.nodes, found.edges, found.cross) == ("node", "class", 5, 5, 2)
     assert (found.crossing, found.note) == (2 / 7, "Made up.")
+    assert (found.features, found.structural) == (2, 0)
+    marked = describe([replace(each, structural=torch.tensor([1])) for each in (first, second)])
+    assert (marked.features, marked.structural) == (2, 1)
     assert found.emd == earth_movers(torch.tensor([[2, 0, 1], [0, 2, 0]]))
 
 

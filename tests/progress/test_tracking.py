@@ -1,13 +1,16 @@
-"""Curves reach TensorBoard and MLflow as the history has them."""
+"""Curves reach TensorBoard, MLflow and Weights & Biases as the history has them."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from isthmus.errors import IsthmusError
-from isthmus.progress.tracking import MlFlow, TensorBoard
+from isthmus.progress.tracking import MlFlow, TensorBoard, WeightsAndBiases
 from isthmus.study.config import Study
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher, Watchers, run_study
@@ -105,3 +108,51 @@ def test_a_long_message_ends_at_a_word() -> None:
     assert len(told) <= 200
     assert told.endswith((" could …", " not …", " reach …", "Pool …"))
     assert _line(OSError("refused\nand more")) == "refused"
+
+
+class Recorded:
+    """A run of a stand-in for wandb."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options, self.rounds, self.summary, self.code = options, dict[int, Any](), dict[str, Any](), None
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self.rounds[step] = metrics
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.code = exit_code
+
+
+def test_weights_and_biases_has_every_round_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Recorded] = []
+
+    def init(**options: Any) -> Recorded:
+        runs.append(Recorded(**options))
+        return runs[-1]
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
+    with WeightsAndBiases(PLAN, tmp_path / "wb") as watcher:
+        results = run_study(PLAN, watcher=watcher)
+        watcher.run_started(PLAN.method_list()[0], 7)
+    assert [(run.options["name"], run.options["mode"], run.code) for run in runs] == [
+        ("fedavg-0", "offline", 0), ("fedavg-1", "offline", 0), ("fedavg-7", "offline", 1),
+    ]  # fmt: skip
+    assert [(at, each["val_accuracy"]) for at, each in runs[1].rounds.items()] == history(results, 1, "val_accuracy")
+    assert runs[1].summary["chosen_test_accuracy"] == results.runs[1].metrics["test_accuracy"]
+    assert runs[0].options["config"]["rounds"] == 3
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: 1 / 0, Settings=dict))
+    with pytest.raises(IsthmusError, match=r"^Weights & Biases in .*wb: division by zero"):
+        run_study(PLAN, watcher=WeightsAndBiases(PLAN, tmp_path / "wb"))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(IsthmusError, match=r"needs Weights & Biases: install it with pip install 'isthmus\[wandb\]'"):
+        WeightsAndBiases(PLAN, tmp_path / "wb")
+
+
+def test_weights_and_biases_writes_files_of_its_own(tmp_path: Path) -> None:
+    wandb = pytest.importorskip("wandb")
+    with WeightsAndBiases(PLAN, tmp_path) as watcher:
+        run_study(PLAN, watcher=watcher)
+    wandb.teardown()  # its own process writes the files
+    written = [path.read_bytes() for path in tmp_path.rglob("*.wandb")]
+    assert len(written) == 2
+    assert all(b"val_accuracy" in each and b"chosen_test_accuracy" in each for each in written)

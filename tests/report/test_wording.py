@@ -44,6 +44,7 @@ def test_cuts_of_several_seeds_are_mean_and_deviation() -> None:
         (cut(holding("a"), holding("b"), cross=0), "60 edges; none is known to cross."),
         (cut(holding("a"), holding("b"), nodes=2000), "counted at each holder, there are 2,400."),
         (cut(holding("a", unlabelled=7), holding("b")), "7 of the 2,400 nodes have no label."),
+        (replace(TWO, features=9, structural=5), "5 of the 9 features of a node follow from the edges."),
         (cut(holding("a"), holding("b"), kind="yes-no"), "from the mix of all, mean over the tasks, is 0.50"),
         (cut(holding("a", items=5), holding("b", items=4), level="graph"), "2 parties hold 9 graphs with 2,400 nodes"),
     ],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.party_folders import graph_draft, load_folders, two_drafts
+from torch_geometric.data import Data
 
 from isthmus.data.folder.table import NODES
+from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.study.new_parties import new_parties
 
@@ -45,6 +48,18 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
     del draft.settings["columns"]["age"]
     with pytest.raises(IsthmusError, match=r"party 'new': column 'age' is not as in training: declare in party.toml"):
         new_parties(draft.write(tmp_path / "new"), encoding, None, 0)
+
+
+def test_graphs_keep_their_ids() -> None:
+    held = Party.of_graphs(
+        "lab",
+        [Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([at])) for at in range(3)],
+        ids=torch.tensor([9, 4, 7]),
+    )
+    (found,) = new_parties(held, None, None, 0)
+    assert found.ids.to_pylist() == [9, 4, 7]
+    (found,) = new_parties(replace(held, ids=None), None, None, 0)
+    assert found.ids.to_pylist() == [0, 1, 2]
 
 
 def test_keyed_categories_need_the_key(tmp_path: Path) -> None:

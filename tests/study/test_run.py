@@ -565,6 +565,15 @@ def test_options_in_a_table_keep_the_others_of_the_method(method: str | Method) 
     assert (local["epochs"], local["optimizer"], local["lr"]) == (2, "sgd", 0.1)
 
 
+def test_data_and_partition_may_be_named() -> None:
+    data = {"name": "BANKS", "nodes": 100}
+    results = run("fedavg", data, partition="louvain", parties=3, rounds=2)
+    study = small(partition={"name": "louvain"}, parties=3, model={"encoder": "gcn"}, training={"rounds": 2})
+    due = run_study(Study.of(merge(study.model_dump(), {"model": {"hidden": 64}})))
+    assert results.metrics == due.metrics
+    assert (results.study["parties"], results.study["partition"]["name"]) == (3, "louvain")
+
+
 def test_options_go_to_the_methods_that_have_them() -> None:
     results = isthmus.run(["fedavg", Local(rounds=1)], make_node_parties(), rounds=2, fraction=0.5)
     fedavg, local = results.study["methods"]
@@ -606,11 +615,17 @@ def test_every_round_is_told() -> None:
         ({"method": ["fedavg", FedAvg()]}, "run: method 'fedavg' is listed twice"),
         ({"model": "gcnn"}, "unknown encoder 'gcnn': did you mean 'gcn'"),
         ({"ronds": 3}, "run: no method has an option 'ronds': did you mean 'rounds'"),
-        ({"parties": []}, "there are no parties"),
+        ({"data": []}, "there are no parties"),
+        ({"data": ["banks"]}, "data must be the name of a data set or a list of Party objects"),
+        ({"data": "bank"}, "unknown data set 'bank': did you mean 'banks'"),
+        ({"partition": "metiss"}, "unknown partition 'metiss': did you mean 'metis'"),
+        ({"parties": make_node_parties()}, "parties is how many parties to cut the data into"),
+        ({"data": make_node_parties(), "parties": 3}, "Party objects are not cut again"),
+        ({"task": "node-regression"}, "task 'node-regression': option 'tasks' is required"),
         ({"seeds": []}, "run: option 'seeds' is "),
         ({"seed": -1}, "run: option 'seeds.0' is -1: "),
         ({"device": "cpuu"}, "unknown device 'cpuu': did you mean 'cpu'"),
-        ({"classes": 2, "parties": make_node_parties()}, "classes is 2, labels go up to 2"),
+        ({"classes": 2, "data": make_node_parties()}, "classes is 2, labels go up to 2"),
     ],
 )
 def test_wrong_argument_is_one_line(arguments: dict[str, Any], text: str) -> None:

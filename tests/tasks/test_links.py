@@ -261,8 +261,10 @@ def test_in_python_the_task_poses_the_pairs_itself_or_parties_hold_them():
     inferred = isthmus.run("fedavg", make_parties(), rounds=1, model="sgc")
     assert inferred.runs[0].weights["linear.weight"].size(0) == 100
     nodes = Random().cut(Banks(nodes=60).load(0), 3, 0)
-    with pytest.raises(IsthmusError, match="is for pairs, the parties hold nodes: its `pose`"):
-        isthmus.run("fedavg", nodes, task=TASK, rounds=1)
+    with pytest.raises(
+        IsthmusError, match="is for pairs, the parties hold nodes: make the parties with its `make_part"
+    ):
+        run("fedavg", nodes)
 
 
 def test_a_study_names_its_task():
@@ -304,3 +306,14 @@ def test_where_every_training_pair_crosses_only_the_pooled_reference_learns():
     with pytest.raises(IsthmusError, match="no link to train on has both ends at one party"):
         run("fedavg", parties)
     assert run("centralized", parties).go().metrics["test_auc"] > 0
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_links_are_held_out_of_ones_own_parties(named):
+    banks = Random(edges="coupled" if named else "broken").cut(Banks(nodes=60).load(0), 2, 0)
+    banks = banks if named else [replace(party, ids=None, border=None) for party in banks]
+    results = isthmus.run(["fedavg", "centralized"], banks, task=TASK, rounds=2, seeds=[0, 1])
+    assert all(0 <= run.metrics["test_auc"] <= 1 for run in results.runs)
+    assert all(cut.level == "pair" for cut in results.cuts.values())
+    assert results.cuts[0].parties != results.cuts[1].parties or results.runs[0].metrics != results.runs[2].metrics
+    assert all(party.level == "node" for party in banks)

@@ -118,6 +118,8 @@ def _flags(**given: Any) -> dict[str, Any]:
             table["methods"] = [{"name": name} for name in names]
         elif flag == "seeds":
             table["seeds"] = _seeds(value)
+        elif flag == "split":
+            table.setdefault("partition", {})["split"] = _shares(value)
         elif flag in keys:
             group, key = keys[flag]
             table.setdefault(group, {})[key] = value
@@ -131,6 +133,13 @@ def _seeds(text: str) -> list[int]:
         return [int(seed) for seed in text.split(",") if seed.strip()]
     except ValueError:
         raise IsthmusError(f"--seeds is '{text}': give whole numbers separated by commas, such as 0,1,2") from None
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        return [float(share) for share in text.split(",")]
+    except ValueError:
+        raise IsthmusError(f"--split is '{text}': give three shares, such as 0.2,0.4,0.4") from None
 
 
 def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:

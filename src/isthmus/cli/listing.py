@@ -6,7 +6,7 @@ import ast
 import importlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +70,15 @@ def print_kind(kind: Kind, name: str | None, as_json: bool) -> None:
         default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
         options.add_row("   ", option["name"], escape(default), escape(option["help"]))
     screen.print(options)
+
+
+def complete(kind: Kind) -> Callable[[str], list[str]]:
+    """Return what a shell asks for the names of a kind that begin with a text."""
+
+    def names(incomplete: str) -> list[str]:
+        return [name for name in read_summaries(kind) if name.startswith(incomplete.lower())]
+
+    return names
 
 
 def summaries(kind: Kind) -> dict[str, str]:

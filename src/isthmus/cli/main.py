@@ -1,4 +1,4 @@
-"""The command line: run, describe, demo, report, advise, predict, export, and lists of everything registered."""
+"""The command line: run, describe, demo, report, advise, predict, export, doctor, and lists of what is registered."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typer
 from isthmus.cli import listing
 from isthmus.cli.audit import audit_command, audits_command
 from isthmus.cli.common import ON_SUBSET, Json, Ray, connected, console, give_ray_a_value, read_study, use_one_thread
+from isthmus.cli.doctor import doctor_command
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.listing import print_kind
 from isthmus.cli.models import embed_command, export_command, predict_command
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="isthmus",
     help="Federated graph learning: parties that may not pool their graphs train graph models together.",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -42,8 +43,25 @@ app.add_typer(papers_commands, name="papers")
 
 Name = Annotated[str | None, typer.Argument(help="Show this one with its options.")]
 StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
-Data = Annotated[str | None, typer.Option(help="Data set (see isthmus datasets), or a folder of party folders.")]
-PartitionName = Annotated[str | None, typer.Option("--partition", help="Partition (see isthmus partitions).")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set (see isthmus datasets), or a folder of party folders.",
+        autocompletion=listing.complete(listing.DATA_SETS),
+    ),
+]
+PartitionName = Annotated[
+    str | None,
+    typer.Option(
+        "--partition",
+        help="Partition (see isthmus partitions).",
+        autocompletion=listing.complete(listing.PARTITIONS),
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of each party's items, such as 0.2,0.4,0.4, in every class."),
+]
 Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
 Import = Annotated[
     list[Path] | None,
@@ -70,9 +88,19 @@ def run_command(
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
-    method: Annotated[list[str] | None, typer.Option(help="Method (see isthmus methods); repeat for more.")] = None,
+    split: Split = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Method (see isthmus methods); repeat for more.", autocompletion=listing.complete(listing.METHODS)
+        ),
+    ] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.")
+        str | None,
+        typer.Option(
+            help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.",
+            autocompletion=listing.complete(listing.ENCODERS),
+        ),
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
@@ -96,17 +124,18 @@ def run_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --watch; by default, a free one.")] = 0,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder to write curves to for TensorBoard.")] = None,
     mlflow: Annotated[str | None, typer.Option(help="Address of an MLflow server to send curves to.")] = None,
+    wandb: Annotated[Path | None, typer.Option(help="Folder to write Weights & Biases runs to, offline.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
     whole = read_study(
-        study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
+        study, set_ or [], data=data, partition=partition, parties=parties, split=split, method=method, encoder=encoder,
         hidden=hidden, rounds=rounds, seeds=seeds, imports=import_, unlabelled=unlabelled, device=device,
         wire=wire or None,
     )  # fmt: skip
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
-    with _watchers(whole, port if watch else None, tensorboard, mlflow) as watchers:
+    with _watchers(whole, port if watch else None, tensorboard, mlflow, wandb) as watchers:
         _run(whole, out, resume=resume, force=force, as_json=as_json, jobs=jobs, ray=ray, watchers=watchers)
 
 
@@ -116,6 +145,7 @@ def describe_command(
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
+    split: Split = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any option: data.cross=0.2, partition.beta=0.1, ...")
     ] = None,
@@ -129,7 +159,7 @@ def describe_command(
     from isthmus.data.describe import describe
     from isthmus.progress.terminal import show_cut
 
-    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties, imports=import_)
+    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties, split=split, imports=import_)
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
     description = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:
@@ -253,6 +283,7 @@ def encoders_command(name: Name = None, as_json: Json = False) -> None:
 
 
 app.command("audits")(audits_command)
+app.command("doctor")(doctor_command)
 app.command("predict")(predict_command)
 app.command("embed")(embed_command)
 app.command("export")(export_command)
@@ -293,7 +324,9 @@ def _run(
 
 
 @contextmanager
-def _watchers(study: Study, port: int | None, tensorboard: Path | None, mlflow: str | None) -> Iterator[list[Watcher]]:
+def _watchers(
+    study: Study, port: int | None, tensorboard: Path | None, mlflow: str | None, wandb: Path | None
+) -> Iterator[list[Watcher]]:
     """Open the watchers that the flags ask for."""
     watchers: list[Watcher] = []
     with ExitStack() as stack:
@@ -305,6 +338,10 @@ def _watchers(study: Study, port: int | None, tensorboard: Path | None, mlflow: 
             from isthmus.progress.tracking import MlFlow
 
             watchers.append(stack.enter_context(MlFlow(study, mlflow)))
+        if wandb is not None:
+            from isthmus.progress.tracking import WeightsAndBiases
+
+            watchers.append(stack.enter_context(WeightsAndBiases(study, wandb)))
         if port is not None:
             from isthmus.progress.live_page import LivePage
 

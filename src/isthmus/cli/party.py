@@ -86,6 +86,13 @@ def new(
     classes: Annotated[int, typer.Option(help="Number of classes, if no item has a label yet.", min=0)] = 0,
     ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeat for more.")] = None,
     like: Annotated[Path | None, typer.Option(help="Another party's folder, whose labels and columns to use.")] = None,
+    bag: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=WIDTH]", help="Column of lists: positions of entries other than 0; repeat for more."
+        ),
+    ] = None,
+    features: Annotated[list[str] | None, typer.Option(help="Features computed from the edges: degree.")] = None,
     directed: Annotated[bool, typer.Option("--directed", help="Edges go from source to target only.")] = False,
     force: Force = False,
 ) -> None:
@@ -97,7 +104,12 @@ def new(
         "weight": weight, "owner": owner, "smiles": molecule,
     }  # fmt: skip
     renamed = {role: column for role, column in roles.items() if column is not None}
-    origin = SourceTables(nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, classes)
+    if unknown := set(features or ()) - {"degree"}:
+        raise IsthmusError(f"--features {min(unknown)}: the only features computed from edges are: degree")
+    origin = SourceTables(
+        nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, classes,
+        bags=dict(map(_bag, bag or ())), degrees=bool(features),
+    )  # fmt: skip
     try:
         problems = create_folder(folder, origin, name=name, force=force)
     except UnusableFolder as unsound:
@@ -185,6 +197,14 @@ def _data_settings(table: Mapping[str, Any]) -> Mapping[str, Any]:
         if group not in ("data", "partition"):
             raise IsthmusError(f"--set {group}: an export has only options data.… and partition.…")
     return table
+
+
+def _bag(text: str) -> tuple[str, int | None]:
+    """Read `NAME` or `NAME=WIDTH`."""
+    name, equals, width = text.partition("=")
+    if equals and not (width.isdecimal() and int(width)):
+        raise IsthmusError(f"--bag {text}: give the width as a number, such as --bag {name}=3170")
+    return name, int(width) if equals else None
 
 
 def _print(problems: Mapping[Path, Sequence[Problem]]) -> None:

@@ -63,6 +63,7 @@ class CutDescription:
             measured values and without labels.
         note: a sentence about the data.
         labels: names of the classes, or of the tasks, if they have any.
+        features, structural: how many features a node has, and how many of these follow from the edges.
     """
 
     level: Level
@@ -74,6 +75,8 @@ class CutDescription:
     emd: float | None = None
     note: str = ""
     labels: tuple[str, ...] = ()
+    features: int = 0
+    structural: int = 0
 
     def label(self, at: int) -> str:
         """The name of a class or task."""
@@ -130,7 +133,9 @@ def describe(
         for at, party in enumerate(parties)
     )
     edges, cross = sum(columns["edges"]), sum(columns["cross"])
-    return CutDescription(parties[0].level, kind, described, nodes, edges, cross, emd, note, labels)
+    structural = 0 if parties[0].structural is None else parties[0].structural.numel()
+    sizes = {"features": parties[0].features, "structural": structural}
+    return CutDescription(parties[0].level, kind, described, nodes, edges, cross, emd, note, labels, **sizes)
 
 
 def _of_classes(y: Tensor, items: Sequence[int], classes: int | None) -> _Labels:
@@ -162,6 +167,8 @@ def _of_tasks(y: Tensor, items: Sequence[int]) -> _Labels:
 
 def _ids(parties: Sequence[Party], nodes: Sequence[int]) -> tuple[Tensor, int]:
     """The number of each party's nodes that others hold too, `[parties]`, and the number of different nodes."""
+    if parties[0].level == "graph":
+        return torch.zeros(len(parties), dtype=torch.long), sum(nodes)
     ids = [party.ids for party in parties if party.ids is not None]
     sizes = [0 if party.ids is None else count for party, count in zip(parties, nodes, strict=True)]
     without_ids = sum(nodes) - sum(sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,6 +49,7 @@ def hold_out_links(pool: Pool, *, val: float, test: float, seed: int) -> HeldOut
     >>> held.links.numel(), held.val.size(1), held.test.size(1), held.pool.party.edges
     (300, 60, 120, 420)
     """
+    pool = _with_ids(pool)
     whole = pool.party
     if whole.level != "node" or (pool.whole is None and whole.ids is None):
         has = "many graphs" if whole.level == "graph" else "nodes without ids"
@@ -211,6 +213,18 @@ def _loans(table: _Assigned, holder: Tensor, scored: Tensor, parties: int) -> Se
     second = table.second[needed]
     loans = torch.stack([holder[second], table.party[needed], second]).unique(dim=1)
     return [each.contiguous() for each in loans.split(torch.bincount(loans[0], minlength=parties).tolist(), dim=1)]
+
+
+def _with_ids(pool: Pool) -> Pool:
+    """The pool; the nodes of parties without ids are numbered, party after party."""
+    parties = pool.parties or ()
+    if not parties or parties[0].level != "node" or any(party.ids is not None for party in parties):
+        return pool
+    starts = itertools.accumulate((party.nodes for party in parties), initial=0)
+    numbered = [
+        replace(party, ids=first + torch.arange(party.nodes)) for party, first in zip(parties, starts, strict=False)
+    ]
+    return replace(pool, parties=tuple(numbered))
 
 
 def _remove_links(party: Party, links: Tensor, ids: Tensor) -> Party:

@@ -87,7 +87,8 @@ class Party:
             `[items, tasks]` with NaN where a label is missing), optionally `edge_weight` `[edges]`.
         train, val, test: masks over the items (nodes, graphs or pairs), `[items]`; an item without any label is in
             none of them.
-        ids: ids of the nodes, unique within the party; a node that two parties share has the same id at both.
+        ids: ids of the nodes, or of the graphs of a party with many; unique within the party. A node that two parties
+            share has the same id at both.
         structural: columns of the features that follow from the edges, as degrees do, ascending; or none.
     """
 
@@ -119,8 +120,9 @@ class Party:
                     f"but it has {items} {self.level}s"
                 )
         _check_edges(self)
-        if self.ids is not None and (self.ids.shape != (self.nodes,) or self.ids.unique().numel() < self.nodes):
-            raise IsthmusError(f"party '{self.name}': ids must be {self.nodes} different numbers, one per node")
+        what, count = ("graph", items) if self.level == "graph" else ("node", self.nodes)
+        if self.ids is not None and (self.ids.shape != (count,) or self.ids.unique().numel() < count):
+            raise IsthmusError(f"party '{self.name}': ids must be {count} different numbers, one per {what}")
         if self.border is not None and len(self.border) and self.ids is None:
             raise IsthmusError(f"party '{self.name}' has a border but no ids: other parties refer to its nodes by id")
         if self.graph.y is None or self.graph.y.size(0) != items:
@@ -190,9 +192,10 @@ class Party:
         train: Tensor | None = None,
         val: Tensor | None = None,
         test: Tensor | None = None,
+        ids: Tensor | None = None,
         structural: Tensor | None = None,
     ) -> Party:
-        """A party with many graphs; `train`, `val`, `test` are masks or positions over them."""
+        """A party with many graphs; `train`, `val`, `test` are masks or positions over them, `ids` has one for each."""
         where = f"party '{name}'"
         if not graphs:
             raise IsthmusError(f"{where} has no graphs: give it at least one, or remove the party")
@@ -200,7 +203,7 @@ class Party:
         if len({graph.x.size(1) for graph in valid}) > 1 or len({graph.y.shape for graph in valid}) > 1:
             raise IsthmusError(f"{where}: its graphs differ in number of features or shape of labels: make them equal")
         return cls._of_valid_batch(
-            name, Batch.from_data_list(valid), {"train": train, "val": val, "test": test}, structural
+            name, Batch.from_data_list(valid), {"train": train, "val": val, "test": test}, ids, structural
         )
 
     @classmethod
@@ -212,6 +215,7 @@ class Party:
         train: Tensor | None = None,
         val: Tensor | None = None,
         test: Tensor | None = None,
+        ids: Tensor | None = None,
         structural: Tensor | None = None,
     ) -> Party:
         """A party with many graphs that are in one `Data` already, as in a PyG `Batch`.
@@ -220,6 +224,7 @@ class Party:
             graph: `x`, `edge_index` and perhaps `edge_weight` of all graphs, one after another; `batch`, the graph of
                 every node, ascending, `[nodes]`; `y`, a row for every graph.
             train, val, test: masks or positions over the graphs.
+            ids: ids of the graphs, `[graphs]`.
 
         >>> graph = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1]))
         >>> graph.batch = torch.tensor([0, 0, 1])
@@ -232,17 +237,17 @@ class Party:
         if not valid.num_graphs:
             raise IsthmusError(f"{where} has no graphs: give it at least one, or remove the party")
         valid.batch = validate_batch(graph.get("batch"), valid.num_nodes, valid.num_graphs, where)
-        return cls._of_valid_batch(name, valid, {"train": train, "val": val, "test": test}, structural)
+        return cls._of_valid_batch(name, valid, {"train": train, "val": val, "test": test}, ids, structural)
 
     @classmethod
     def _of_valid_batch(
-        cls, name: str, batch: Data, splits: Mapping[str, Tensor | None], structural: Tensor | None
+        cls, name: str, batch: Data, splits: Mapping[str, Tensor | None], ids: Tensor | None, structural: Tensor | None
     ) -> Party:
         where = f"party '{name}'"
         masks = {split: validate_split(value, batch.num_graphs, where) for split, value in splits.items()}
         check_splits(masks, batch.y, where)
         labelled = drop_unlabelled(masks, batch.y)
-        return cls(name, batch, "graph", border=None, pairs=None, structural=structural, **labelled)
+        return cls(name, batch, "graph", ids=ids, border=None, pairs=None, structural=structural, **labelled)
 
     def outline(self) -> Party:
         """The party's labels, splits, ids and sizes; its features, edges and border are zeros that take no memory."""
@@ -576,7 +581,8 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
 
     Nodes with the same id become one node, border edges become edges, and repeated edges count once. A node is in the
     training split if any of its parties has it there, else in validation if any has, else in testing. Pairs of all
-    parties follow each other, without those with a node that no party holds.
+    parties follow each other, without those with a node that no party holds. So do whole graphs; they keep their ids if
+    these differ.
     """
     check_compatible(parties)
     cohort = Cohort(tuple(parties))
@@ -585,8 +591,11 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         graph = Data(x=block.x, edge_index=block.edge_index, edge_weight=block.edge_weight, y=cohort.y)
         graph.num_nodes, graph.batch = block.nodes, block.batch
         graph.num_graphs = sum(cohort.items) if cohort.level == "graph" else None
+        known = [party.ids for party in parties if party.ids is not None and cohort.level == "graph"]
+        ids = torch.cat(known) if len(known) == len(parties) else None
+        ids = None if ids is None or ids.unique().numel() < ids.numel() else ids
         structural = parties[0].structural
-        return Party(name, graph, cohort.level, border=None, pairs=None, structural=structural, **cohort.masks)
+        return Party(name, graph, cohort.level, ids=ids, border=None, pairs=None, structural=structural, **cohort.masks)
     ids = torch.cat([party.ids for party in parties if party.ids is not None])
     known, where = torch.unique(ids, return_inverse=True)
     first = torch.full((known.numel(),), ids.numel()).scatter_reduce(0, where, torch.arange(ids.numel()), "amin")

@@ -227,7 +227,7 @@ class FGCL(FedAvg):
             stacked.num_graphs = views * graphs
             none = torch.zeros((views - 1) * graphs, dtype=torch.bool)
             masks: dict[str, Any] = {split: torch.cat([getattr(party, split), none]) for split in SPLITS}
-            return replace(party, graph=stacked, **masks)
+            return replace(party, graph=stacked, ids=None, **masks)
 
         def fit(self, **how: Any) -> Tensor:
             """Local training (lines 4 to 13)."""

@@ -1,4 +1,4 @@
-"""The curves of a study in TensorBoard and MLflow, through their own libraries."""
+"""The curves of a study in TensorBoard, MLflow and Weights & Biases, through their own libraries."""
 
 from __future__ import annotations
 
@@ -134,6 +134,67 @@ class MlFlow(Tracker):
             self._disabled = True
             log.warning("MLflow refused %s; nothing more is sent: %s", name, _line(error))
             return None
+
+
+class WeightsAndBiases(Tracker):
+    """Writes every evaluated round to a folder, with a run for each method and seed; nothing leaves this machine.
+
+    `wandb sync` sends the runs to a server later. Neither code nor names and loads of the machine are written.
+
+    Arguments:
+        folder: where the runs are written, each in a folder `wandb/offline-run-...` there.
+    """
+
+    def __init__(self, study: Study, folder: Path) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # by default it reports its errors to its makers
+        try:
+            import wandb
+        except ImportError as error:
+            raise missing_extra("Weights & Biases", "wandb", "--wandb") from error
+        self._wandb, self._study, self._folder = wandb, study, folder
+        self._runs: dict[tuple[str, int], Any] = {}
+
+    def run_started(self, method: Method, seed: int) -> None:
+        quiet = {
+            "silent": True,
+            "host": "isthmus",
+            "console": "off",
+            "disable_git": True,
+            "save_code": False,
+            "disable_job_creation": True,
+        }
+        private = {
+            "x_disable_stats": True,
+            "x_disable_meta": True,
+            "x_disable_machine_info": True,
+            "x_save_requirements": False,
+        }
+        values = {
+            "method": method.name,
+            "seed": seed,
+            "data": self._study.data["name"],
+            **method.model_dump(mode="json"),
+        }
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._runs[method.name, seed] = self._wandb.init(
+                project="isthmus", name=f"{method.name}-{seed}", config=values, dir=str(self._folder), mode="offline",
+                reinit="create_new", settings=self._wandb.Settings(**quiet, **private),
+            )  # fmt: skip
+        except Exception as error:  # its own errors, and those of the disk
+            raise IsthmusError(f"Weights & Biases in {self._folder}: {_line(error)}") from error
+
+    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
+        self._runs[method.name, seed].log(dict(metrics), step=at)
+
+    def run_done(self, result: RunResult) -> None:
+        run = self._runs.pop((result.method, result.seed))
+        run.summary.update({f"chosen_{name}": value for name, value in result.metrics.items()})
+        run.finish()
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish(exit_code=1)
 
 
 def _line(error: Exception) -> str:

@@ -228,6 +228,8 @@ def describe_cut(cuts: Sequence[CutDescription]) -> str:
         sentences[0] += f"; {share} % of the edges cross between parties" if cut.cross else "; none is known to cross"
     if cut.level == "node" and held > cut.nodes:
         sentences.append(f"Several parties hold the same nodes: counted at each holder, there are {held:,}")
+    if cut.structural:
+        sentences.append(f"{cut.structural:,} of the {cut.features:,} features of a node follow from the edges")
     unlabelled = sum(party.unlabelled for party in cut.parties)
     if unlabelled:
         sentences.append(f"{unlabelled:,} of the {held:,} {cut.level}s have no label")

@@ -83,7 +83,8 @@ class Study(Options):
     data: dict[str, Any] = Field(default={"name": "banks"})
     """The data set: its name and options."""
     partition: dict[str, Any] = Field(default={})
-    """The partition: its name and options. By default, data go to their owners, or are cut at random."""
+    """The partition: its name and options. By default, data go to their owners, or are cut at random; `edges` and
+    `split` need no name."""
     parties: int | None = Field(None, ge=1)
     """Number of parties; by default, the data's natural number of owners, or else 4."""
     task: dict[str, Any] = Field(default={})
@@ -159,10 +160,14 @@ class Study(Options):
         return kind.read(options, f"data '{kind.name}'")
 
     def named_partition(self) -> Partition | None:
-        if not self.partition:
+        if self.partition.keys() <= Partition.model_fields.keys():
+            self._default_partition("random")
             return None
         kind, options = _named(Partition, self.partition, "name", "partition")
         return kind.read(options, f"partition '{kind.name}'")
+
+    def _default_partition(self, name: str) -> Partition:
+        return Partition.named(name).read(self.partition, f"partition '{name}'")
 
     def named_task(self) -> Task | None:
         if not self.task:
@@ -215,10 +220,11 @@ class Study(Options):
         draw = self.draw_of(seed)
         data_set = self.data_set()
         pool = data_set.load(draw)
-        partition = (
-            self.named_partition() or Partition.named("random" if Given().natural_count(pool) is None else "given")()
-        )
-        number, task = self.parties or partition.natural_count(pool) or 4, self.named_task()
+        default = "random" if Given().natural_count(pool) is None else "given"
+        partition, task = self.named_partition() or self._default_partition(default), self.named_task()
+        number = self.parties or partition.natural_count(pool) or 4
+        if partition.split is not None and task is not None and task.level == "pair":
+            raise IsthmusError("links are held out by task.val and task.test: leave out partition.split")
 
         def take_apart(pool: Pool) -> list[Party]:
             return partition.cut(pool, number, draw, cache_folder=cache_root() / "cuts")
@@ -234,20 +240,22 @@ class Study(Options):
 
     def party_data(self) -> PartyData | None:
         """The data set, if several machines can load the parties, each some of them."""
-        data, partition, task = self.data_set(), self.named_partition() or Given(), self.named_task()
-        if not isinstance(data, PartyData) or not isinstance(partition, Given) or (task and task.level == "pair"):
+        data, task = self.data_set(), self.named_task()
+        partition = self.named_partition() or self._default_partition("given")
+        cut = not isinstance(partition, Given) or partition.split is not None
+        if not isinstance(data, PartyData) or cut or (task and task.level == "pair"):
             return None  # what is cut, or drawn from all parties, must be in one place first
         return data if self.parties in (None, len(data.party_sizes())) else None
 
     def as_cut(self, parties: Sequence[Party]) -> list[Party]:
         """Some of the parties that `party_data` loads as this study uses them."""
-        partition, task = self.named_partition() or Given(), self.named_task()
+        partition, task = self.named_partition() or self._default_partition("given"), self.named_task()
         cut = partition.cut(Pool(None, 1, parties=tuple(parties)), len(parties), 0)
         return cut if task is None else task.set_masks(cut)
 
     def loaded_by_workers(self, pool: Pool) -> Loaded:
         """What is known here of parties on other machines, from the pool of their outlines."""
-        partition = self.named_partition() or Given()
+        partition = self.named_partition() or self._default_partition("given")
         parties = list(pool.parties or ())
         return Loaded(parties, pool.classes, partition, pool.note, self.named_task(), pool.labels, True, pool.encoding)
 
@@ -289,7 +297,7 @@ class Study(Options):
             "device": self.device,
             "wire": self.wire,
             "data": {"name": self.data_set().name, **self.data_set().model_dump()},
-            "partition": {} if partition is None else {"name": partition.name, **partition.model_dump()},
+            "partition": self.partition if partition is None else {"name": partition.name, **partition.model_dump()},
             "task": {} if task is None else {"name": task.name, **task.model_dump()},
             "model": model_table(self.encoder()),
             "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
@@ -307,7 +315,7 @@ def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
     name = data.get("name")
     if not isinstance(name, str) or not (os.sep in name or name in (".", "..") or Path(name).is_dir()):
         return data
-    if name in DataSet.known():
+    if name.lower() in DataSet.known():
         return data
     return {"path": name, **data, "name": "folder"}
 

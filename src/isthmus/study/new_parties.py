@@ -67,6 +67,6 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
 
 
 def _own_ids(party: Party) -> Any:
-    if party.level != "graph" and party.ids is not None:
+    if party.ids is not None:
         return pa.array(party.ids.numpy())
     return pa.array(range(party.nodes if party.level == "pair" else party.items), pa.int64())

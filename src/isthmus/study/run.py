@@ -18,6 +18,7 @@ from torch import nn
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
+from isthmus.data.pool import Pool as DataPool
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
@@ -32,6 +33,11 @@ from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.setup import check_labelled, module_for, needs_whole, task_of
 from isthmus.tasks.base import Task
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks, and does not open folders
+    fcntl = None  # type: ignore[assignment]
 
 STATE = ".state"
 """Folder inside the result folder with what a killed study needs to resume; deleted when the study is done."""
@@ -341,28 +347,21 @@ def hold_folder(out: Path) -> Iterator[None]:
         raise IsthmusError(f"{out} is a file: choose a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        folder = os.open(out, os.O_RDONLY)
+        folder = None if fcntl is None else os.open(out, os.O_RDONLY)
     except OSError as error:
         raise IsthmusError(f"cannot create the folder {out}: {error.strerror or error}; choose another") from error
     try:
-        _lock(folder)
+        if fcntl is not None and folder is not None:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
         raise IsthmusError(f"{out} is in use by another study: wait for it, or stop it first") from error
     finally:
-        os.close(folder)
+        if folder is not None:
+            os.close(folder)
         if not existed:
             with suppress(OSError):  # it has content
                 out.rmdir()
-
-
-def _lock(file: int) -> None:
-    """Lock an open file or folder until it is closed; Windows has no such locks."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
@@ -426,8 +425,10 @@ def _as_loaded(value: Any) -> Any:
 
 def run(
     method: str | Method | Sequence[str | Method],
-    parties: Sequence[Party] | None = None,
+    data: str | Mapping[str, Any] | Sequence[Party] | None = None,
     *,
+    partition: str | Mapping[str, Any] | None = None,
+    parties: int | None = None,
     model: str | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
     classes: int | None = None,
     task: Task | str | None = None,
@@ -444,11 +445,15 @@ def run(
 
     Arguments:
         method: a name, a method with its options, or several of these.
-        parties: all parties; by default, the generated banks.
+        data: all parties; or the name of a data set, its name with options, or a folder of party folders. By default,
+            the generated banks.
+        partition: how a data set is cut: the name of a partition, or its name with options.
+        parties: the number of parties that a data set is cut into.
         model: an encoder by name or with its options, your own PyG module with `forward(x, edge_index, ...)`, or a
             class or function that makes one for given numbers of features and outputs, also as "module:Class".
         classes: number of classes (or of tasks, if items have several labels), if the labels do not show it.
-        task: a task or its name; by default, the task that the labels ask for. Given parties already hold its items.
+        task: a task or its name; by default, the task that the labels ask for. For links, they are held out of the
+            parties' graphs here.
         seeds: one run for each (or `seed`, a single one).
         wire: encode every payload to bytes and back.
         on_round: called with the round and its metrics.
@@ -462,22 +467,16 @@ def run(
     ['test_accuracy', 'test_loss']
     """
     task = Task.named(task)() if isinstance(task, str) else task
+    named = {} if task is None else {"name": task.name, **task.model_dump()}
     methods = [method] if isinstance(method, str | Method) else list(method)
-    if parties is not None and not (isinstance(parties, Sequence) and all(isinstance(p, Party) for p in parties)):
-        raise IsthmusError("parties must be a list of Party objects: make them with Party.of_graph or Party.of_graphs")
-    if parties and task is not None:
-        parties = task.set_masks(list(parties))
-    if parties and unlabelled == "error":
-        check_labelled(parties)
+    given, about_data = _given_parties(data, partition, parties)
     chosen = _with_options(methods, options)
     check_distinct([each.name for each in chosen], "run")
     encoder = named_encoder(model, {}) if isinstance(model, str) else model
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
-    named = {} if task is None else {"name": task.name, **task.model_dump()}
-    plan = Study.read(
-        {"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire, "task": named}, "run"
-    )
+    once = {"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire, "task": named}
+    plan = Study.of({**about_data, **once}, "run")
     torch_device = plan.torch_device()
     if out is not None:
         try:
@@ -488,8 +487,10 @@ def run(
     cuts: dict[int, CutDescription] = {}
     try:
         for at in plan.seeds:
-            loaded = plan.load(at) if parties is None else None
-            held = list(parties or []) if loaded is None else loaded.parties
+            loaded = plan.cut_data(at) if given is None else None
+            held = _with_items(given or [], task, at) if loaded is None else loaded.parties
+            if held and unlabelled == "error":
+                check_labelled(held)
             known = classes if loaded is None else loaded.classes
             learned = task_of(task, held, known)
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
@@ -520,6 +521,33 @@ def run(
     if out is not None:
         results.save(Path(out))
     return results
+
+
+def _given_parties(data: Any, partition: Any, parties: Any) -> tuple[list[Party] | None, dict[str, Any]]:
+    """Return the parties that are given to `run`, if they are, or else the tables of a study that name the data."""
+    if parties is not None and not isinstance(parties, int):
+        raise IsthmusError("parties is how many parties to cut the data into: give Party objects as `data`")
+    if data is None or isinstance(data, str | Mapping):
+        tables = {"data": data, "partition": partition}
+        named = {key: {"name": each} if isinstance(each, str) else dict(each) for key, each in tables.items() if each}
+        return None, {**named, "parties": parties}
+    if not (isinstance(data, Sequence) and all(isinstance(each, Party) for each in data)):
+        raise IsthmusError(
+            "data must be the name of a data set or a list of Party objects: make them with Party.of_graph or "
+            "Party.of_graphs"
+        )
+    if partition is not None or parties is not None:
+        raise IsthmusError("Party objects are not cut again: leave out partition and parties")
+    return list(data), {}
+
+
+def _with_items(parties: list[Party], task: Task | None, seed: int) -> list[Party]:
+    """Return the parties with the items of the task; links are held out of their graphs."""
+    if not parties or task is None:
+        return parties
+    if task.level == "pair" and parties[0].level == "node":
+        return task.make_parties(DataPool(None, 2, parties=tuple(parties)), lambda pool: list(pool.parties or ()), seed)
+    return task.set_masks(parties)
 
 
 def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -> list[Method]:

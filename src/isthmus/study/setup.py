@@ -33,7 +33,7 @@ def whole_of(parties: Sequence[Party]) -> Party | None:
 
 def shared_nodes(parties: Sequence[Party]) -> int:
     """How many nodes several parties hold."""
-    if any(party.ids is None for party in parties):
+    if parties[0].level == "graph" or any(party.ids is None for party in parties):
         return 0
     counts = torch.cat([party.ids for party in parties if party.ids is not None]).unique(return_counts=True)[1]
     return int((counts > 1).sum())
@@ -44,7 +44,7 @@ def check_fit(method: Method, parties: Sequence[Party], task: Task, module: nn.M
     check_compatible(parties)
     level = parties[0].level
     if task.level != level:
-        remedy = ": its `pose` makes parties for it" if task.level == "pair" else ""
+        remedy = ": make the parties with its `make_parties`" if task.level == "pair" else ""
         raise IsthmusError(f"task '{task.name}' is for {task.level}s, the parties hold {level}s{remedy}")
     check_task(method, task)
     if method.disjoint and (twice := shared_nodes(parties)):

@@ -202,3 +202,12 @@ def test_degrees_follow_from_edges_and_labels_do_not(empty_root):
 
 def test_where_atoms_are_tells_their_bonds():
     assert Dhfr().structural(None).tolist() == [0, 1, 2]
+
+
+def test_a_title_may_be_in_any_case(empty_root):
+    titles = ("mutag", "MUTAG", "mutagenicity", "letter-HIGH", "imdb-binary", "Other")
+    assert [Tu(title=title).title for title in titles] == [
+        "MUTAG", "MUTAG", "Mutagenicity", "Letter-high", "IMDB-BINARY", "Other",
+    ]  # fmt: skip
+    (empty_root / "tu" / "My-Own").mkdir(parents=True)
+    assert Tu(title="my-own").title == "My-Own"

@@ -16,6 +16,8 @@ from party_folders import lines
 NAN, INF = float("nan"), float("inf")
 KEY = b"k" * 32
 
+OUTSIDE = "outside 0 to 4, or a position twice: correct it, or raise 'width' at all parties"
+
 
 def wrong(kind: Column, **columns):
     """Return the problems of a column called `c`."""
@@ -249,7 +251,7 @@ def test_slice_of_a_table_is_encoded_alone():
         (
             [[0, 4], [0, -1], [5], [1, 1], [None], [2, 3]],
             [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0], [1.0], [1.0, 2.0]],
-            ["rows 2, 3, 4, 5: column 'c.at' has a position outside 0 to 4, or a position twice"],
+            [f"rows 2, 3, 4, 5: column 'c.at' has a position {OUTSIDE}"],
         ),
         (
             [[0, 1], [0], [0], [0]],
@@ -268,7 +270,7 @@ def test_slice_of_a_table_is_encoded_alone():
             [[NAN], [1.0, 2.0]],
             [
                 "row 2: 'c.at' and 'c.value' differ in length or are missing: correct them",
-                "row 1: column 'c.at' has a position outside 0 to 4, or a position twice",
+                f"row 1: column 'c.at' has a position {OUTSIDE}",
                 "row 1: column 'c.value' has NaN, infinite (in 32 bits) or missing numbers: correct them",
             ],
         ),
@@ -280,7 +282,7 @@ def test_wrong_bags_are_reported(at, value, due):
 
 def test_position_too_large_for_a_float_is_outside():
     found = wrong(Bag(width=5), c_at=pa.array([[2**63 - 1]], pa.list_(pa.int64())), c_value=[[1.0]])
-    assert found == ["row 1: column 'c.at' has a position outside 0 to 4, or a position twice"]
+    assert found == [f"row 1: column 'c.at' has a position {OUTSIDE}"]
 
 
 def test_bags_are_sparse_and_keep_stored_zeros():

@@ -1,9 +1,12 @@
 """An organisation's tables become a party folder, or an error and nothing else."""
 
+import math
+
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
+from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder
 from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.reading import check_folder
@@ -549,3 +552,114 @@ def test_the_tables_inside_a_folder_are_never_lost(tmp_path, source):
     with pytest.raises(IsthmusError, match="holds other files than party folders"):
         create_folder(tmp_path / "north", source(accounts(), transfers()), force=True)
     assert (tmp_path / "north" / "accounts.csv").exists()
+
+
+# ---- lists and degrees
+
+
+@pytest.fixture
+def games(tmp_path):
+    """Four players with lists, as Parquet; returns a function that makes their source."""
+
+    def write(lists, **options):
+        columns = {"games": lists} if isinstance(lists, pa.Array | list) else lists
+        parquet.write_table(pa.table({"id": [1, 2, 3, 4], "label": [0, 1, 0, 1], **columns}), tmp_path / "n.parquet")
+        parquet.write_table(pa.table({"source": [1, 2], "target": [2, 3]}), tmp_path / "e.parquet")
+        return SourceTables(tmp_path / "n.parquet", tmp_path / "e.parquet", **options)
+
+    return write
+
+
+def features_of(contents):
+    """The features of a party, dense, and which of them follow from the edges."""
+    x, structural = Encoding(
+        contents.settings.feature_columns(), {name: {} for name in contents.settings.columns}
+    ).encode(contents)
+    return x.to_dense().tolist(), structural.tolist()
+
+
+RAGGED = [[3, 0, 3], [], [1], [2, 3]]
+COUNTED = [[1, 0, 0, 2], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]]
+
+
+def test_lists_of_different_lengths_are_a_bag(tmp_path, games):
+    contents, problems = create(tmp_path / "a", games(RAGGED))
+    assert features_of(contents) == (COUNTED, [])
+    assert problems == [
+        "note: n.parquet: column 'games' holds lists of whole numbers: it is a bag of width 4, its largest number "
+        "plus 1 (for a larger one: --bag games=WIDTH)"
+    ]
+
+
+def test_a_bag_may_be_named_with_its_width(tmp_path, games):
+    even = [[3, 0], [1, 1], [2, 3], [0, 1]]
+    assert create(tmp_path / "a", games(even))[0].settings.columns["games"] == {"kind": "vector", "width": 2}
+    for width, due in ((None, 4), (6, 6)):
+        contents, problems = create(tmp_path / f"b{due}", games(even, bags={"games": width}))
+        assert (contents.settings.columns["games"], problems) == ({"kind": "bag", "width": due}, [])
+    with pytest.raises(UnusableFolder, match=r"rows 1, 3: column 'games\.at' has a position outside 0 to 1"):
+        create_folder(tmp_path / "c", games(even, bags={"games": 2}))
+
+
+def test_a_bag_may_come_in_two_columns(tmp_path, games):
+    columns = {"games.at": [[3, 0], [], [1], [2]], "games.value": [[0.5, 1.0], [], [2.0], [4.0]]}
+    contents, _ = create(tmp_path / "a", games(columns))
+    assert contents.settings.columns == {"games": {"kind": "bag", "width": 4}}
+    assert features_of(contents)[0] == [[1, 0, 0, 0.5], [0] * 4, [0, 2, 0, 0], [0, 0, 4, 0]]
+
+
+def test_a_bag_of_another_party_has_its_width(tmp_path, games):
+    create(tmp_path / "a", games(RAGGED, bags={"games": 9}))
+    contents, problems = create(tmp_path / "b", games([[3], [1], [2], [8]], like=tmp_path / "a"))
+    assert (contents.settings.columns["games"]["width"], problems) == (9, [])
+    with pytest.raises(UnusableFolder, match=r"row 4: column 'games\.at' has a position outside 0 to 8"):
+        create_folder(tmp_path / "c", games([[3], [1], [2], [9]], like=tmp_path / "a"))
+    with pytest.raises(IsthmusError, match="give --bag without a width"):
+        create_folder(tmp_path / "c", games(RAGGED, like=tmp_path / "a", bags={"games": 9}))
+
+
+@pytest.mark.parametrize(
+    ("lists", "bags", "due"),
+    [
+        ([[0.5], [], [1.5, 2.0], [1.0]], {}, "'games' holds lists of different lengths: make them one length"),
+        ([[0.5], [1.0], [1.5], [1.0]], {"games": None}, "a bag needs lists of whole numbers"),
+        ([[1], [-1], [2, 3], [1]], {}, "column 'games', row 2: a bag has positions from 0"),
+        ([[1], [2], [2, None], [1]], {}, "column 'games', row 3: a bag has positions from 0"),
+        ([[1], [2], [2, 10**9], [1]], {}, "has the number 1,000,000,000, a bag has positions below 16,777,216"),
+        ([[1], None, [2, 3], [1]], {}, "row 2: 'games.at' and 'games.value' differ in length or are missing"),
+        (RAGGED, {"game": None}, "--bag game: the nodes have no such column: did you mean 'games'?"),
+        ({"games": RAGGED, "games.at": RAGGED}, {}, "columns 'games' and 'games.at' are one bag"),
+    ],
+)
+def test_lists_that_are_no_bag_are_refused_with_the_remedy(tmp_path, games, lists, bags, due):
+    with pytest.raises(IsthmusError) as caught:
+        create_folder(tmp_path / "a", games(lists, bags=bags))
+    assert due in str(caught.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_nodes_without_features_get_their_degrees(tmp_path, games):
+    contents, _ = create(tmp_path / "a", games({}, degrees=True))
+    x, structural = features_of(contents)
+    assert structural == list(range(33))
+    assert [row[1:].index(1.0) for row in x] == [1, 2, 1, 0]
+    assert [row[0] for row in x] == pytest.approx([math.log(2), math.log(3), math.log(2), 0.0])
+    second, _ = create(tmp_path / "b", games({}, like=tmp_path / "a", directed=True))
+    assert [row[1:].index(1.0) for row in features_of(second)[0]] == [0, 1, 1, 0]
+
+
+def test_degrees_beside_other_features_count_edges_across_the_border(tmp_path, source):
+    contents, _ = create(tmp_path / "north", source(accounts(sector=None), transfers(), degrees=True))
+    assert list(contents.settings.columns) == ["balance", "degree"]
+    degree = [
+        row.index(1.0, 1) - 1 for row in parquet.read_table(tmp_path / "north" / NODES).column("degree").to_pylist()
+    ]
+    assert degree[:5] == [2, 2, 3, 3, 2]
+    with pytest.raises(IsthmusError, match="have a column 'degree' already: leave it out with --ignore degree"):
+        create_folder(tmp_path / "b", source(accounts(degree=[1.0] * COUNT), transfers(), degrees=True))
+
+
+def test_molecules_have_features_of_their_own(tmp_path):
+    (tmp_path / "m.csv").write_text("smiles,label\nC,0\n")
+    with pytest.raises(IsthmusError, match="molecules have features of their own"):
+        create_folder(tmp_path / "a", SourceTables(smiles=tmp_path / "m.csv", degrees=True))

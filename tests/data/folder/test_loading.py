@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from isthmus.data.folder.loading import check_folders, find_folders, read_folders
 from isthmus.data.folder.settings import FILE
-from isthmus.data.folder.table import EDGES, NODES
-from isthmus.data.ids import uniform
+from isthmus.data.folder.table import EDGES, GRAPHS, NODES
+from isthmus.data.ids import hash_ids, uniform
 from isthmus.data.party import SPLITS
 from isthmus.errors import IsthmusError
 from party_folders import Draft, collection_draft, graph_draft, lines, load_folders, two_drafts
@@ -301,8 +301,10 @@ def test_shares_above_one_are_an_error(tmp_path):
 
 
 def test_collections_become_parties_of_graphs(tmp_path):
-    one, two = load(write(tmp_path, collection_draft("a"), collection_draft("b", graphs=3, first=10)))
+    drafts = collection_draft("a"), collection_draft("b", graphs=3, first=10)
+    one, two = load(write(tmp_path, *drafts))
     assert (one.level, one.items, two.items, one.nodes) == ("graph", 6, 3, 15)
-    assert one.ids is None
+    for party, draft in zip((one, two), drafts, strict=True):
+        assert torch.equal(party.ids, hash_ids(draft.tables[GRAPHS]["id"], None))
     assert one.graph.x.size(1) == two.graph.x.size(1)
     assert (one.train | one.val | one.test).all()

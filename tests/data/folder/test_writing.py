@@ -115,11 +115,14 @@ def test_parties_with_many_graphs_come_back_bit_for_bit(tmp_path_factory, partie
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_parties_built_by_hand_come_back_bit_for_bit(tmp_path, sparse, weighted):
-    """Without ids or a border, and collections that are PyG batches."""
+    """Without ids or a border, and collections that are PyG batches; graphs without ids are numbered."""
     nodes = make_node_parties(sparse=sparse, weighted=weighted, untrained=(1,))
     piles = make_graph_parties(sparse=sparse, weighted=weighted, untrained=(1,))
     assert_same_parties(reloaded(tmp_path / "nodes", nodes).parties, nodes)
-    assert_same_parties(reloaded(tmp_path / "piles", piles).parties, piles)
+    for name, ids in (("piles", torch.arange), ("named", lambda count: 70 - torch.arange(count))):
+        due = [replace(each, ids=ids(each.items)) for each in piles]
+        given = piles if name == "piles" else due
+        assert_same_parties(reloaded(tmp_path / name, given).parties, due)
 
 
 def test_double_precision_comes_back_bit_for_bit(tmp_path, double_precision):

@@ -290,3 +290,49 @@ def test_writers_at_once_do_no_harm(tmp_path):
         due = members_of(Random().cut(pool, 3, seed))
         assert members_of(Random().cut(pool, 3, seed, cache_folder=tmp_path)) == due
         assert sum(each == due for each in found) == 4
+
+
+# ---- splits of the parties' own
+
+
+@pytest.mark.parametrize("pool", [make_pool(1, 300, unlabelled=0.1), make_pile(1, 300, unlabelled=0.1)])
+def test_every_party_gets_its_shares_of_every_class(pool):
+    usual = Random().cut(pool, 3, 0)
+    parties = Random(split=(0.2, 0.4, 0.4)).cut(pool, 3, 0)
+    for party, before in zip(parties, usual, strict=True):
+        assert torch.equal(party.graph.x, before.graph.x)
+        y, masks = party.graph.y, torch.stack([getattr(party, split) for split in SPLITS])
+        assert torch.equal(masks.sum(0), (y >= 0).long())
+        for label in range(3):
+            shares = masks[:, y == label].sum(1) / (y == label).sum()
+            assert (shares - torch.tensor([0.2, 0.4, 0.4])).abs().max() <= 1 / int((y == label).sum())
+    again, other = (Random(split=(0.2, 0.4, 0.4)).cut(pool, 3, seed) for seed in (0, 1))
+    assert all(torch.equal(one.train, two.train) for one, two in zip(parties, again, strict=True))
+    assert not all(torch.equal(one.train, two.train) for one, two in zip(parties, other, strict=True))
+
+
+def test_items_without_any_label_of_a_task_are_in_no_split():
+    pool = make_pool(2, 90, tasks=2)
+    pool.party.graph.y[:30] = torch.nan
+    party = Random(split=(0.5, 0.25, 0.25)).cut(pool, 1, 0)[0]
+    assert [int(getattr(party, split).sum()) for split in SPLITS] == [30, 15, 15]
+    assert not (party.train | party.val | party.test)[party.graph.y.isnan().all(1)].any()
+
+
+def test_parties_that_come_with_the_data_are_split_too():
+    pool = replace(NODES, whole=None, parties=tuple(Random().cut(NODES, 3, 0)))
+    parties = Given(split=(1.0, 0.0, 0.0), edges="broken").cut(pool, 3, 0)
+    assert all(torch.equal(party.train, party.graph.y >= 0) and party.border is None for party in parties)
+
+
+def test_a_split_of_parties_that_share_items_is_refused():
+    for pool, what in ((NODES, "nodes"), (PILE, "graphs")):
+        with pytest.raises(IsthmusError, match=f"partition 'overlap': parties share {what}, .*: leave out 'split'"):
+            Overlap(split=(0.2, 0.4, 0.4)).cut(pool, 3, 0)
+
+
+def test_shares_that_do_not_add_up_are_refused():
+    with pytest.raises(
+        IsthmusError, match=r"partition 'random': option 'split' is .*: the three shares must add up to 1"
+    ):
+        Random(split=(0.2, 0.4, 0.5))

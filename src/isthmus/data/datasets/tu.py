@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 from torch_geometric.data import Data
@@ -16,7 +16,7 @@ from torch_geometric.utils import coalesce, remove_self_loops
 
 from isthmus.data import rows
 from isthmus.data.datasets.bags import directed_edges
-from isthmus.data.datasets.public import PublicDataSet, Sizes
+from isthmus.data.datasets.public import PublicDataSet, Sizes, data_root
 from isthmus.data.datasets.text import read_numbers
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, Share, numpy_generator, split_by_share
@@ -26,6 +26,17 @@ MAX_DENSE = 50_000_000
 
 SETS_WITH_COORDINATES = frozenset({"BZR", "COX2", "DHFR"})
 """Molecules whose atoms have three coordinates as features; the bonds can be guessed from them."""
+
+
+MIXED_CASE = (
+    "Cuneiform", "Fingerprint", "github_stargazers", "deezer_ego_nets", "reddit_threads", "twitch_egos", "Letter-high",
+    "Letter-low", "Letter-med", "Mutagenicity", "Peking_1", "Synthie", "SYNTHETICnew", "PROTEINS_full", "DBLP_v1",
+    "dblp_ct1", "dblp_ct2", "facebook_ct1", "facebook_ct2", "highschool_ct1", "highschool_ct2", "infectious_ct1",
+    "infectious_ct2", "mit_ct1", "mit_ct2", "tumblr_ct1", "tumblr_ct2", "Yeast", "YeastH",
+    "TWITTER-Real-Graph-Partial", "ZINC_full", "alchemy_full", "aspirin", "benzene", "ethanol", "malonaldehyde",
+    "naphthalene", "salicylic_acid", "toluene", "uracil",
+)  # fmt: skip
+"""Sets whose titles are not in capitals throughout, as most are."""
 
 
 class SmallGraphs(PublicDataSet):
@@ -163,7 +174,16 @@ class Tu(SmallGraphs):
     name: ClassVar[str] = "tu"
 
     title: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")  # type: ignore[misc]  # a class variable in the other sets, an option here
-    """The set's name in the collection, such as MUTAG."""
+    """The set's name in the collection, such as MUTAG, in upper or lower case."""
+
+    @field_validator("title")
+    @classmethod
+    def _as_published(cls, title: str) -> str:
+        """The title as the collection writes it: files and addresses are found by it."""
+        folder = data_root() / cls.folder
+        here = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        known = {each.lower(): each for each in (*MIXED_CASE, *here)}
+        return title if title in here else known.get(title.lower(), title.upper() if title.islower() else title)
 
     def shared_encoding(self) -> str:
         return "" if self.has_features() else f"degrees up to {self.max_degree}"

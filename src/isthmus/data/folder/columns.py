@@ -271,7 +271,10 @@ class Bag(Column):
             position = to_floats(pc.list_flatten(at))
             row = np.repeat(np.arange(len(at)), lengths.clip(min=0))
             outside = _mask(row[~((position >= 0) & (position < self.width))], len(at))
-            what = f"column '{column}.at' has a position outside 0 to {self.width - 1}, or a position twice"
+            what = (
+                f"column '{column}.at' has a position outside 0 to {self.width - 1}, or a position twice: correct it, "
+                "or raise 'width' at all parties"
+            )
             yield from at_rows(file, what, outside | _has_repeats(row, position, len(at)))
             wrong = _has_bad_number(to_floats(pc.list_flatten(value)), list_lengths(value))
             what = f"column '{column}.value' has NaN, infinite (in 32 bits) or missing numbers: correct them"

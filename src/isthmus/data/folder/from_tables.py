@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isthmus import store, toml
+from isthmus.data.folder import degrees
 from isthmus.data.folder.arrow import (
     blank_to_null,
     is_list,
@@ -24,6 +25,7 @@ from isthmus.data.folder.arrow import (
     to_plain,
     to_texts,
 )
+from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
 from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.problems import Problem, join_names, printable
@@ -51,6 +53,8 @@ class SourceTables:
         like: another party's folder or `party.toml`, for the same labels and feature columns.
         directed: whether an edge runs from source to target only.
         classes: the number of classes, if no item has a label yet.
+        bags: columns of lists that are bags, with their width if it is given.
+        degrees: whether nodes get their degree as features.
     """
 
     nodes: Path | None = None
@@ -63,6 +67,8 @@ class SourceTables:
     like: Path | None = None
     directed: bool = False
     classes: int = 0
+    bags: Mapping[str, int | None] = field(default_factory=dict)
+    degrees: bool = False
 
 
 def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: bool = False) -> list[Problem]:
@@ -76,6 +82,7 @@ def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: 
         raise _error(f"name '{name}' has characters that cannot be printed: choose another with --name, of {NAME_RULE}")
     like = _like(source)
     tables, notes = _tables(source, like.get("tasks") or source.tasks)
+    notes += _add_features(tables, source, like.get("columns", {}))
     settings = {"format": FORMAT, "name": name, **_settings(source, tables, name), **like}
     with atomic_folder(folder, force=force) as new_folder:
         for file, table in tables.items():
@@ -158,6 +165,35 @@ def _read_renamed(
     if double is not None:
         raise _error(f"{path} has two columns for '{double}': leave one out with --ignore")
     return table.rename_columns(names), original
+
+
+def _add_features(tables: dict[str, Any], source: SourceTables, like: Mapping[str, Any]) -> list[Problem]:
+    """Make bags of lists in the table of nodes, add degrees to it, and return notes.
+
+    Arguments:
+        like: the feature columns of another party, which this one must have, too.
+    """
+    if source.smiles is not None:
+        if source.bags or source.degrees:
+            raise _error("molecules have features of their own: leave out --bag and --features")
+        return []
+    if like and any(source.bags.values()):
+        raise _error("the widths of bags are those of the party that --like names: give --bag without a width")
+    bags = [name for name, declared in like.items() if declared.get("kind") == "bag"]
+    nodes, notes = make_bags(tables[NODES], source.bags, bags)
+    if source.degrees or (like.get(degrees.NAME) == degrees.DECLARATION and degrees.NAME not in nodes.column_names):
+        if degrees.NAME in nodes.column_names:
+            raise _error(f"the nodes have a column '{degrees.NAME}' already: leave it out with --ignore {degrees.NAME}")
+        ends = [nodes, tables[EDGES], tables[EDGES]]
+        ids = [
+            each.column(name)
+            for each, name in zip(ends, ("id", "source", "target"), strict=True)
+            if name in each.column_names
+        ]
+        if len(ids) == 3 and len({each.type for each in ids}) == 1:  # else check_folder reports the problem
+            nodes = nodes.append_column(degrees.NAME, degrees.degree_column(*ids, directed=source.directed))
+    tables[NODES] = nodes
+    return [replace(note, file=source.nodes.name) for note in notes if source.nodes is not None]
 
 
 def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
@@ -261,14 +297,27 @@ def _partners(edges: Any, name: str) -> list[str] | None:
 
 def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
     """Return the feature columns with their kinds, chosen by their values."""
-    features = [name for name in nodes.column_names if name not in {*RESERVED, *source.tasks}]
-    if not features:
-        raise _error("the nodes have no feature column: add at least one")
-    return {name: _kind(name, to_array(nodes.column(name))) for name in features}
+    bags = bag_columns(nodes)
+    other = {*RESERVED, *source.tasks, *column_parts(nodes)}
+    features = [name for name in nodes.column_names if name not in other]
+    if not features and not bags:
+        raise _error("the nodes have no feature column: add at least one, or their degrees with --features degree")
+    columns = {name: _kind(name, to_array(nodes.column(name))) for name in features}
+    if source.degrees:
+        columns[degrees.NAME] = degrees.DECLARATION
+    for name in bags:
+        columns[name] = {"kind": "bag", "width": source.bags.get(name) or width_of(name, nodes.column(name + AT))}
+    return columns
 
 
 def _kind(name: str, values: Any) -> dict[str, Any]:
     if is_list(values.type):
+        if is_ragged(values):
+            raise _error(
+                f"column '{name}' holds lists of different lengths: make them one length, or give the positions and "
+                f"values of the entries other than 0 in columns '{name}{AT}' and '{name}{VALUE}', or leave it out with "
+                f"--ignore {name}"
+            )
         return {"kind": "vector", "width": int(list_lengths(values).max(initial=0))}
     values = blank_to_null(values)
     if pa.types.is_boolean(values.type):

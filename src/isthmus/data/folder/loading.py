@@ -93,6 +93,8 @@ def build_party(
     graph.num_nodes, graph.batch = x.size(0), contents.batch
     graph.num_graphs = None if contents.batch is None else contents.items
     name, level, ids, border = contents.settings.name, contents.settings.level, contents.ids, contents.border
+    if level == "graph" and contents.item_ids.unique().numel() == contents.items:  # without ids, molecules may repeat
+        ids = contents.item_ids
     return Party(name, graph, level, ids=ids, border=border, pairs=None, structural=structural, **splits)
 
 

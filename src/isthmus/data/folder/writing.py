@@ -47,13 +47,13 @@ def write_parties(folder: Path, parties: Sequence[Party], classes: int, *, force
 
 
 def write_party(folder: Path, party: Party, classes: int) -> None:
-    """Write one party folder; loading it gives the same party, bit for bit."""
+    """Write one party folder; loading it gives the same party, bit for bit. Graphs without ids get numbers from 0."""
     if party.level == "pair":
         raise IsthmusError(
             f"party '{party.name}' holds pairs, which no folder can hold: write it before pairs are drawn"
         )
     folder.mkdir(parents=True)
-    ids = torch.arange(party.nodes) if party.ids is None else party.ids
+    ids = torch.arange(party.nodes) if party.ids is None or party.level == "graph" else party.ids
     labels = _label_columns(party)
     declared = _declaration(party.graph.x)
     if party.structural is not None and party.structural.numel():
@@ -71,7 +71,7 @@ def write_party(folder: Path, party: Party, classes: int) -> None:
         "columns": {"x": declared},
     }
     if party.level == "graph":
-        write_table(folder / GRAPHS, pa.table({"id": pa.array(np.arange(party.items)), **labels}))
+        write_table(folder / GRAPHS, pa.table({"id": pa.array(_graph_ids(party).numpy()), **labels}))
     _write_blocks(folder / NODES, _node_blocks(party, ids, {} if party.level == "graph" else labels))
     _write_blocks(folder / EDGES, _edge_blocks(party, ids))
     store.write(folder / FILE, toml.dumps(settings) + SUGGESTED)
@@ -167,6 +167,10 @@ def _label_columns(party: Party) -> dict[str, Any]:
     return {**tasks, "split": column}
 
 
+def _graph_ids(party: Party) -> Tensor:
+    return torch.arange(party.items) if party.ids is None else party.ids
+
+
 def _starts(rows: int, block: int) -> range:
     """Where blocks of rows begin; there is at least one block, even if it is empty."""
     return range(0, max(rows, 1), block)
@@ -175,7 +179,9 @@ def _starts(rows: int, block: int) -> range:
 def _node_blocks(party: Party, ids: Tensor, labels: dict[str, Any]) -> Iterator[pa.Table]:
     for start in _starts(party.nodes, ROWS):
         part = slice(start, min(start + ROWS, party.nodes))
-        graph = {"graph": pa.array(party.graph.batch[part].numpy())} if party.level == "graph" else {}
+        graph = (
+            {"graph": pa.array(_graph_ids(party)[party.graph.batch[part]].numpy())} if party.level == "graph" else {}
+        )
         features = _feature_columns(rows.slice_rows(party.graph.x, part.start, part.stop))
         given = {name: column.slice(start, part.stop - start) for name, column in labels.items()}
         yield pa.table({**graph, "id": pa.array(ids[part].numpy()), **features, **given})

@@ -6,17 +6,19 @@ import heapq
 import inspect
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import field_validator
 from torch import Tensor
 
 from isthmus.data import cache
 from isthmus.data.partition.cut import cut_into_parties
 from isthmus.data.party import Level, Party
-from isthmus.data.pool import Pool, items_per_party
+from isthmus.data.pool import Pool, Share, items_per_party, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
@@ -28,7 +30,7 @@ class Partition(Registered):
     """A way to cut a pool. A subclass says who holds each item; this class builds the parties from it.
 
     Parties are called `party-0`, `party-1`, ... (with leading zeros if there are more than ten), inherit the pool's
-    splits, and own their tensors: none is a view into the pool.
+    splits unless `split` draws new ones, and own their tensors: none is a view into the pool.
     """
 
     kind: ClassVar[str] = "partition"
@@ -38,6 +40,17 @@ class Partition(Registered):
 
     edges: Literal["coupled", "broken"] = "coupled"
     """Edges between nodes of two parties: known to both as their border, or dropped. Only if one graph is cut."""
+
+    split: tuple[Share, Share, Share] | None = None
+    """Shares of each party's items for training, validation and testing, drawn in every class. By default items keep
+    the split of the data."""
+
+    @field_validator("split")
+    @classmethod
+    def _is_whole(cls, split: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+        if split is not None and abs(sum(split) - 1) > 1e-6:
+            raise ValueError("the three shares must add up to 1")
+        return split
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         """The position of the party that gets each item, int64 `[items]`; `1 <= parties <= items` holds."""
@@ -75,7 +88,20 @@ class Partition(Registered):
         if parties > whole.items:
             raise self.error(f"{whole.items} {whole.level}s are too few for {parties} parties: ask for fewer")
         members = self._cached_members(pool, parties, seed, cache_folder)
-        return cut_into_parties(whole, members, self.names(pool, parties), coupled=self.edges == "coupled")
+        cut = cut_into_parties(whole, members, self.names(pool, parties), coupled=self.edges == "coupled")
+        return self.with_splits(cut, seed)
+
+    def with_splits(self, parties: list[Party], seed: int) -> list[Party]:
+        """The parties, with splits drawn by the shares in `split`, if there are any."""
+        if self.split is None:
+            return parties
+        ids = torch.cat([party.ids for party in parties if party.ids is not None] or [torch.empty(0)])
+        if ids.unique().numel() < ids.numel():
+            raise self.error(
+                f"parties share {parties[0].level}s, which a split of each party's own would put into training at one "
+                "and into testing at another: leave out 'split'"
+            )
+        return [_split_anew(party, self.split, seed) for party in parties]
 
     def names(self, pool: Pool, parties: int) -> Sequence[str]:
         return [f"party-{at:0{len(str(parties - 1))}d}" for at in range(parties)]
@@ -111,10 +137,23 @@ class Partition(Registered):
             code = [
                 Path(inspect.getfile(each)).read_bytes() for each in type(self).__mro__ if issubclass(each, Partition)
             ]
-            options = self.model_dump(mode="json", exclude={"edges"})
+            options = self.model_dump(mode="json", exclude={"edges", "split"})
         except (OSError, TypeError, ValueError):
             return None
         return cache.digest(cache.hash_pool(pool), self.name, options, parties, seed, code, _versions())
+
+
+def _split_anew(party: Party, shares: tuple[float, float, float], seed: int) -> Party:
+    """The party with a split of its labelled items, drawn in every class; of labels of tasks, from all items."""
+    y = party.graph.y
+    of_tasks = y.is_floating_point()
+    labelled = ~y.isnan().reshape(y.size(0), -1).all(1) if of_tasks else y >= 0
+    group = torch.zeros(int(labelled.sum()), dtype=torch.long) if of_tasks else y[labelled]
+    drawn = split_by_share(group, shares[0], shares[1], numpy_generator(seed, f"split of {party.name}"))
+    masks: dict[str, Any] = {
+        split: torch.zeros_like(labelled).masked_scatter(labelled, mask) for split, mask in drawn.items()
+    }
+    return replace(party, **masks)
 
 
 def _versions() -> list[str]:

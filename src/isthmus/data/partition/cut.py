@@ -174,6 +174,7 @@ def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -
     if block.edge_weight is not None:
         per_edge["edge_weight"] = block.edge_weight.split(edges)
     batch, y = block.batch.split(nodes.tolist()), whole.graph.y[order].split(counts)
+    ids = rows.split_copies(order if whole.ids is None else whole.ids[order], counts)
     masks = {split: getattr(whole, split)[order].split(counts) for split in SPLITS}
     parties = []
     for at, name in enumerate(names):
@@ -182,5 +183,5 @@ def _cut_graphs(whole: Party, members: Sequence[Tensor], names: Sequence[str]) -
         graph.x = rows.slice_rows(block.x, int(starts[at]), int(starts[at + 1])).clone()
         graph.num_nodes, graph.num_graphs = int(nodes[at]), counts[at]
         splits = {split: part[at].clone() for split, part in masks.items()}
-        parties.append(Party.unchecked(name, graph, "graph", structural=whole.structural, **splits))
+        parties.append(Party.unchecked(name, graph, "graph", ids=ids[at], structural=whole.structural, **splits))
     return parties

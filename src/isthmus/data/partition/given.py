@@ -31,7 +31,8 @@ class Given(Partition):
             raise self.error(f"the data have {natural} owners and {parties} parties were asked for: ask for {natural}")
         if pool.parties is None:
             return super().cut(pool, parties, seed)
-        return [party if self.edges == "coupled" else replace(party, border=None) for party in pool.parties]
+        cut = [party if self.edges == "coupled" else replace(party, border=None) for party in pool.parties]
+        return self.with_splits(cut, seed)
 
     def members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
         return list(pool.holders or ())

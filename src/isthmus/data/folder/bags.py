@@ -1,0 +1,103 @@
+"""Lists of whole numbers in a table of nodes become bags: the numbers are the positions of entries other than 0."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from isthmus.data.folder.arrow import is_list, list_lengths, to_array, to_floats
+from isthmus.data.folder.columns import MAX_WIDTH, Bag
+from isthmus.data.folder.problems import Problem
+from isthmus.errors import IsthmusError, did_you_mean
+
+AT, VALUE = Bag(width=0).file_columns("")
+"""How the names of a bag's two columns end."""
+
+
+def make_bags(nodes: pa.Table, widths: Mapping[str, int | None], known: Collection[str]) -> tuple[Any, list[Problem]]:
+    """Return the nodes with two columns for each bag, and a note on each bag that was not asked for.
+
+    A list column becomes a bag if it is named, or if it has lists of whole numbers of different lengths. The value of
+    an entry is how often the list has its position.
+
+    Arguments:
+        widths: columns that are bags, with their width if it is given.
+        known: columns that are bags at another party.
+    """
+    names = nodes.column_names
+    for name in widths:
+        if name not in names and name not in bag_columns(nodes):
+            raise IsthmusError(f"--bag {name}: the nodes have no such column: {did_you_mean(name, names)}")
+    notes: list[Problem] = []
+    for name in [name for name in names if name not in column_parts(nodes)]:
+        values = to_array(nodes.column(name))
+        whole = is_list(values.type) and pa.types.is_integer(values.type.value_type)
+        if name in widths and not whole:
+            raise IsthmusError(
+                f"--bag {name}: the column holds values of type {values.type}, a bag needs lists of whole numbers, the "
+                "positions of its entries (a CSV file has no lists: use Parquet)"
+            )
+        if not whole or not (name in widths or name in known or is_ragged(values)):
+            continue
+        if name + AT in names or name + VALUE in names:
+            raise IsthmusError(f"columns '{name}' and '{name}{AT}' are one bag: leave one out with --ignore")
+        at, value = _count(name, values)
+        if name not in widths and name not in known:
+            width = width_of(name, at)
+            what = f"column '{name}' holds lists of whole numbers: it is a bag of width {width:,}, its largest number "
+            what += f"plus 1 (for a larger one: --bag {name}=WIDTH)"
+            notes.append(Problem("nodes", what, severe=False))
+        nodes = nodes.drop_columns([name]).append_column(name + AT, at).append_column(name + VALUE, value)
+    return nodes, notes
+
+
+def bag_columns(nodes: pa.Table) -> list[str]:
+    """Return the names of the bags whose two columns the nodes have."""
+    lists = [name for name in nodes.column_names if is_list(nodes.schema.field(name).type)]
+    names = [name.removesuffix(AT) for name in lists if name.endswith(AT)]
+    return [name for name in names if name and name + VALUE in lists]
+
+
+def column_parts(nodes: pa.Table) -> list[str]:
+    """Return the columns that make up these bags."""
+    return [name + end for name in bag_columns(nodes) for end in (AT, VALUE)]
+
+
+def is_ragged(values: Any) -> bool:
+    """Whether a column has lists of different lengths."""
+    lengths = list_lengths(values)
+    return np.unique(lengths[lengths >= 0]).size > 1
+
+
+def width_of(name: str, at: Any) -> int:
+    """Return the width that a bag needs for these positions."""
+    most = int(pc.max(pc.list_flatten(to_array(at))).as_py() or 0)
+    if most >= MAX_WIDTH:
+        raise IsthmusError(
+            f"column '{name}' has the number {most:,}, a bag has positions below {MAX_WIDTH:,}: number them from 0"
+        )
+    return most + 1
+
+
+def _count(name: str, values: Any) -> tuple[Any, Any]:
+    """Return the different numbers of each list, ascending, and how often each occurs; a missing list stays missing."""
+    lengths = list_lengths(values)
+    flat = pc.list_flatten(values)
+    wrong = np.isnan(to_floats(flat)) | (to_floats(flat) < 0)
+    row = np.repeat(np.arange(len(values)), lengths.clip(min=0))
+    if wrong.any():
+        raise IsthmusError(
+            f"column '{name}', row {row[wrong][0] + 1}: a bag has positions from 0, this list has a number that is "
+            "negative or missing: correct it"
+        )
+    pairs, counts = np.unique(np.stack([row, np.asarray(flat.cast(pa.int64()))]), axis=1, return_counts=True)
+    ends = np.searchsorted(pairs[0], np.arange(len(values) + 1))
+    missing = pa.array(lengths < 0)
+    return (
+        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(pairs[1]), mask=missing),
+        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(counts), mask=missing),
+    )
