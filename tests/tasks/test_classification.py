@@ -123,9 +123,9 @@ def test_counts_of_scores_give_sklearns_ranking_metrics_of_each_class_against_th
 def test_parties_count_scores_only_where_a_metric_needs_them():
     counts = {
         (classes, metric): NodeClassification(classes=classes, metric=metric).counts(make_step(classes)).keys()
-        for classes, metric in [(2, ""), (2, "macro_f1"), (4, ""), (4, "roc_auc")]
+        for classes, metric in [(2, None), (2, "macro_f1"), (4, None), (4, "roc_auc")]
     }
-    assert {key for key, names in counts.items() if "scores" in names} == {(2, ""), (4, "roc_auc")}
+    assert {key for key, names in counts.items() if "scores" in names} == {(2, None), (4, "roc_auc")}
 
 
 def test_two_classes_are_judged_by_roc_auc_and_more_by_accuracy():

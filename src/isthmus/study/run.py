@@ -432,8 +432,8 @@ def run(
     model: str | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
     classes: int | None = None,
     task: Task | str | Mapping[str, Any] | None = None,
-    metric: str = "",
-    select_by: str = "",
+    metric: str | None = None,
+    select_by: str | None = None,
     seeds: int | Sequence[int] = 1,
     seed: int | None = None,
     device: str = "cpu",
@@ -527,7 +527,7 @@ def run(
     return results
 
 
-def _task_table(task: Any, metrics: Mapping[str, str]) -> Any:
+def _task_table(task: Any, metrics: Mapping[str, str | None]) -> Any:
     """A task, its name or its options as a table of a study, with metrics that are named; else what was given."""
     table = {"name": task.name, **task.model_dump()} if isinstance(task, Task) else {} if task is None else task
     table = {"name": table} if isinstance(table, str) else table

@@ -74,14 +74,14 @@ class Task(Registered):
     unsupervised: ClassVar[bool] = False
     """Models learn without labels: they embed items, and metrics are over the items of all parties together."""
 
-    metric: str = ""
-    """The metric of headline and tables. Empty: the first one known for the task; for two classes ROC AUC."""
-    select_by: str = ""
-    """The metric that chooses the round on validation data. Empty: the same as `metric`."""
+    metric: str | None = None
+    """The metric of headline and tables; by default ROC AUC for two classes, else the first one of the task."""
+    select_by: str | None = None
+    """The metric that chooses the round on validation data; by default, the same as `metric`."""
 
     @field_validator("metric", "select_by")
     @classmethod
-    def _known(cls, metric: str) -> str:
+    def _known(cls, metric: str | None) -> str | None:
         if metric and cls.known_metrics and metric not in cls.known_metrics:
             raise ValueError(f"{did_you_mean(metric, cls.known_metrics)}")
         return metric
@@ -112,7 +112,7 @@ class Task(Registered):
 
     def complete_from(self, inferred: Task) -> Task:
         """This task, with options left open taken from `inferred`, the task that fits the labels."""
-        return self.model_copy(update={"metric": self.judged_by, "select_by": self.selected_by})
+        return self.model_copy(update={"metric": self.judged_by, "select_by": self.selected_by or None})
 
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """Make the parties of a pool that `cut` takes apart.

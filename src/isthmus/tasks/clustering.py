@@ -73,7 +73,7 @@ class GraphClustering(Classes):
 
     @field_validator("select_by")
     @classmethod
-    def _selects_nothing(cls, metric: str) -> str:
+    def _selects_nothing(cls, metric: str | None) -> str | None:
         if metric:
             raise ValueError("nothing chooses between rounds without labels: leave it out")
         return metric
