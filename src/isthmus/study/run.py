@@ -464,7 +464,7 @@ def run(
     >>> from isthmus.data.datasets.banks import Banks
     >>> results = run("fedavg", rounds=2)
     >>> sorted(results.metrics)[:2]
-    ['test_accuracy', 'test_loss']
+    ['test_accuracy', 'test_balanced_accuracy']
     """
     table = _task_table(task, {"metric": metric, "select_by": select_by})
     plan = Study.read(
