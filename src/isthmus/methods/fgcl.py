@@ -28,7 +28,6 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import Draws, seed_of
 from isthmus.nn.encoders import ChebFixed, Readout, uses_edge_weights
-from isthmus.options import OnlyWith
 from isthmus.privacy.accounting import Account
 from isthmus.privacy.edges import NodePairs, PostProcessing
 from isthmus.privacy.mechanisms import Mechanism
@@ -83,7 +82,7 @@ class FGCL(FedAvg):
     """Noise on the edges."""
     epsilons: Annotated[list[float], AfterValidator(budgets)] = Field([1.0, 1.0], min_length=1, max_length=2)
     """Privacy budget of each view, one or two; a run spends their sum."""
-    delta: Annotated[float, OnlyWith("mechanism", "gaussian")] = Field(1e-5, gt=0, lt=1)
+    delta: float = Field(1e-5, gt=0, lt=1)
     """Probability with which Gaussian noise may exceed its budget."""
     post: PostProcessing = PostProcessing()
     """Processing of the noisy weights."""
