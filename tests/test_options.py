@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field
@@ -12,7 +12,7 @@ from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.options import Options, Registered
+from isthmus.options import OnlyWith, Options, Registered, suggest_option
 from isthmus.tasks.base import Task
 
 
@@ -29,6 +29,15 @@ class Example(Options):
     at most."""
     optimizer: Literal["adam", "sgd"] = "adam"
     inner: Inner = Inner(lr=0.5, epochs=3)
+
+
+class Descent(Options):
+    optimizer: Literal["adam", "sgd"] = "adam"
+    momentum: Annotated[float, OnlyWith("optimizer", "sgd")] = 0.0
+
+
+class Fixed(Descent):
+    without: ClassVar[tuple[str, ...]] = ("optimizer",)
 
 
 class Shape(Registered):
@@ -65,7 +74,7 @@ def read(**values: Any) -> Example:
     ("values", "text"),
     [
         ({"ronds": 3}, "example: unknown option 'ronds': did you mean 'rounds'?"),
-        ({"inner": {"epoch": 3}}, "example: unknown option 'inner.epoch': did you mean 'epochs'?"),
+        ({"inner": {"epoch": 3}}, "example: unknown option 'inner.epoch': did you mean 'inner.epochs'?"),
         ({"epochs": 3}, "example: unknown option 'epochs': did you mean 'inner.epochs'?"),
         ({"rounds": 0}, "example: option 'rounds' is 0: input should be greater than or equal to 1"),
         ({"rounds": "many"}, "example: option 'rounds' is 'many': input should be a valid integer"),
@@ -96,7 +105,7 @@ def test_all_problems_are_listed() -> None:
     assert Example.problems({"rounds": 0, "inner": {"epoch": 3}}) == [
         "option 'name_of_it' is required",
         "option 'rounds' is 0: input should be greater than or equal to 1",
-        "unknown option 'inner.epoch': did you mean 'epochs'?",
+        "unknown option 'inner.epoch': did you mean 'inner.epochs'?",
     ]
 
 
@@ -174,3 +183,31 @@ def test_a_class_of_ones_own_does_not_replace_a_built_in_one(monkeypatch: pytest
     with pytest.raises(IsthmusError, match=r"^shape 'circle' is built in: give .*Round another name$"):
         Shape.known()
     Round.name = ""
+
+
+def test_an_option_without_an_effect_is_refused_with_the_one_that_it_needs() -> None:
+    assert Descent.problems({"momentum": 0.0}) == Descent.problems({"momentum": 0.9, "optimizer": "sgd"}) == []
+    assert Descent.problems({"momentum": 0.9}) == [
+        "momentum = 0.9 has no effect with optimizer = 'adam': leave it out, or set optimizer to 'sgd'"
+    ]
+
+
+def test_an_inherited_option_without_an_effect_is_refused_and_not_listed() -> None:
+    assert Fixed.option_names() == ["momentum"]
+    assert Fixed.problems({"optimizer": "adam"}) == []
+    assert Fixed.problems({"optimizer": "sgd"}) == ["optimizer has no effect here: leave it out"]
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("lr", "did you mean 'local.lr'?"),
+        ("local.epoch", "did you mean 'local.epochs'?"),
+        ("local.rounds", "did you mean 'rounds'?"),
+        ("epoch", "did you mean 'local.epochs'?"),
+        ("zzz", "known: local, rounds"),
+        ("local.zzz", "known: local.epochs, local.lr"),
+    ],
+)
+def test_a_near_miss_is_suggested_with_its_path(key: str, hint: str) -> None:
+    assert suggest_option(key, ["rounds", "local", "local.lr", "local.epochs", "other.lr"]) == hint

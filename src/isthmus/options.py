@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from isthmus.errors import IsthmusError, did_you_mean
@@ -32,6 +34,9 @@ class Options(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
+    without: ClassVar[tuple[str, ...]] = ()
+    """Inherited options that have no effect here: no list shows them, and a value of them is refused."""
+
     if not TYPE_CHECKING:  # the checker knows the fields from the class
 
         def __init__(self, /, **values: Any) -> None:
@@ -44,6 +49,29 @@ class Options(BaseModel):
                 raise IsthmusError(_message(type(self), error.errors()[0], where)) from error
 
         __init__.__pydantic_base_init__ = True  # pydantic does not call it for options inside others
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """The names of the options that have an effect."""
+        return [name for name in cls.model_fields if name not in cls.without]
+
+    @model_validator(mode="after")
+    def _have_an_effect(self) -> Self:
+        for name in self.without:
+            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
+                raise ValueError(f"{name} has no effect here: leave it out")
+        for name, field in type(self).model_fields.items():
+            for needs in field.metadata:
+                if not isinstance(needs, OnlyWith) or getattr(self, needs.option) in needs.values:
+                    continue
+                value, other = getattr(self, name), getattr(self, needs.option)
+                if value != field.get_default(call_default_factory=True):
+                    values = " or ".join(map(repr, needs.values))
+                    raise ValueError(
+                        f"{name} = {value!r} has no effect with {needs.option} = {other!r}: "
+                        f"leave it out, or set {needs.option} to {values}"
+                    )
+        return self
 
     @classmethod
     def read(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -64,6 +92,21 @@ class Options(BaseModel):
         except ValidationError as error:
             return [_message(cls, each, "").removeprefix(": ") for each in error.errors()]
         return []
+
+
+@dataclass(frozen=True)
+class OnlyWith:
+    """Marks an option that has an effect only if another one has one of some values; else a value of it is refused.
+
+    `momentum: Annotated[float, OnlyWith("optimizer", "sgd")] = 0.0`
+    """
+
+    option: str
+    values: tuple[Any, ...]
+
+    def __init__(self, option: str, *values: Any) -> None:
+        object.__setattr__(self, "option", option)
+        object.__setattr__(self, "values", values)
 
 
 class Registered(Options):
@@ -131,6 +174,8 @@ def _import_all(name: str) -> None:
 
 def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
     for name, field in cls.model_fields.items():
+        if name in getattr(cls, "without", ()):
+            continue
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             default = field.get_default(call_default_factory=True)
@@ -145,6 +190,28 @@ def _fields(cls: type[BaseModel], prefix: str) -> Iterator[dict[str, Any]]:
             "default": None if field.is_required() else field.get_default(call_default_factory=True),
             "help": " ".join((field.description or "").split()),
         }
+
+
+def option_paths(kinds: Iterable[type[BaseModel]], prefix: str = "") -> list[str]:
+    """The dotted names of all options of these classes, and of their groups of options."""
+    paths = [line["name"] for kind in kinds for line in _fields(kind, "")]
+    groups = [path.partition(".")[0] for path in paths]
+    return [f"{prefix}{path}" for path in dict.fromkeys([*groups, *paths])]
+
+
+def suggest_option(key: str, paths: Sequence[str]) -> str:
+    """A hint for a mistyped option: the path that ends with its name, or with the most similar one; else all.
+
+    >>> suggest_option("lr", ["rounds", "local.lr"]), suggest_option("local.epoch", ["rounds", "local.epochs"])
+    ("did you mean 'local.lr'?", "did you mean 'local.epochs'?")
+    """
+    group, _, leaf = key.lower().rpartition(".")
+    same = [path for path in paths if path.rpartition(".")[2] == leaf]
+    by_leaf = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    close = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
+    if found := same or [by_leaf[each] for each in close]:
+        return f"did you mean '{found[0]}'?"
+    return did_you_mean("", [path for path in paths if path.rpartition(".")[0] == group])
 
 
 def _type_text(kind: Any) -> str:
@@ -170,10 +237,8 @@ def _message(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
             field = getattr(owner, "model_fields", {}).get(part)
             kinds = (field.annotation, *get_args(field.annotation)) if field else ()
             owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
-        known = getattr(owner, "model_fields", {})
-        inside = [name for name, field in known.items() if path[-1] in getattr(field.annotation, "model_fields", {})]
-        meant = f"did you mean '{inside[0]}.{path[-1]}'?" if inside else did_you_mean(path[-1], known)
-        return f"{where}: unknown option '{key}': {meant}"
+        own = [] if owner is None else option_paths([owner], "".join(f"{part}." for part in path[:-1]))
+        return f"{where}: unknown option '{key}': {suggest_option(key, [*own, *option_paths([cls])])}"
     if error["type"] == "missing":
         return f"{where}: option '{key}' is required"
     why = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")

@@ -88,7 +88,7 @@ def test_every_method_named_runs_on_what_parties_exported(which: str, isthmus: I
     assert {name for each in advice for name in each["methods"]} == NAMED[which]
     for each in advice:
         for name, more in each["flags"].items():
-            words = ["--data", "parties/", "--method", name, *shlex.split(more), "--rounds", "2", "--seeds", "0"]
+            words = ["--data", "parties/", "--method", name, *shlex.split(more), "--rounds", "2", "--seed", "0"]
             done = isthmus("run", *words, "--out", f"runs/{name}")
             assert done.code == 0, done.err
 

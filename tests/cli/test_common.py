@@ -70,7 +70,7 @@ def test_assignments_reach_tables_methods_and_all_methods(file: Path) -> None:
     ("assignments", "flags", "says"),
     [
         (["fedgl.rounds=3"], {}, "--set fedgl: method 'fedgl' is not in this study: add it with --method fedgl"),
-        ([], {"seeds": "a"}, "--seeds is 'a': give whole numbers separated by commas"),
+        ([], {"seeds": "a"}, "--seeds is 'a': give their number, such as 3, or seeds, such as 0,1,2"),
         (["nothing.at=1"], {}, "training: no method has an option 'nothing'"),
     ],
 )

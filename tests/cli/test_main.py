@@ -76,7 +76,10 @@ def test_json_is_all_there_is_on_standard_output(isthmus: Isthmus) -> None:
     ]  # fmt: skip
     for run in found["runs"]:
         assert set(run) == {"method", "seed", "rounds", "chosen_round", "evaluated", "seconds"} | {
+            "metric",
+            "select_by",
             "metrics",
+            "by_label",
             "over_parties",
             "parties",
             "majority",
@@ -107,7 +110,7 @@ def test_where_results_are_is_one_line_however_long_and_odd(isthmus: Isthmus) ->
 def test_flags_say_what_is_run(isthmus: Isthmus, tmp_path: Path) -> None:
     isthmus(
         "run", "--data", "banks", "--partition", "random", "--parties", 3, "--method", "FedProx", "--encoder", "sage",
-        "--hidden", 4, "--rounds", 2, "--seeds", "5", "--unlabelled", "idle", "--device", "cpu", "--wire",
+        "--hidden", 4, "--rounds", 2, "--seeds", "5,", "--unlabelled", "idle", "--device", "cpu", "--wire",
         "--set", "fedprox.mu=0.5", "--set", "local.lr=0.2", "--set", "data.nodes=90", "--set", "model.layers=1",
         "--set", "data_seed=3", "--out", "out",
     )  # fmt: skip
@@ -154,7 +157,7 @@ def test_written_study_runs_again_with_other_rounds(isthmus: Isthmus, tmp_path: 
 
 def test_force_runs_anew(isthmus: Isthmus, tmp_path: Path) -> None:
     isthmus("run", *SMALL, "--out", "out")
-    assert isthmus("run", *SMALL, "--seeds", "9", "--out", "out", "--force").code == 0
+    assert isthmus("run", *SMALL, "--seed", "9", "--out", "out", "--force").code == 0
     assert options_of(tmp_path / "out")["seeds"] == [9]
 
 
@@ -177,7 +180,7 @@ def test_describe_tells_the_cut_of_a_run_without_training(
     isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = ("--parties", 3, "--set", "data.nodes=100", "--partition", "random")
-    found = [json.loads(isthmus("run", *flags, *SMALL, "--seeds", 4, "--json").out)["cuts"][0]]
+    found = [json.loads(isthmus("run", *flags, *SMALL, "--seed", 4, "--json").out)["cuts"][0]]
     monkeypatch.setattr(Run, "go", lambda self: pytest.fail("describe does not train"))
     done = isthmus("describe", *flags, "--seed", 4, "--json")
     assert (done.code, done.err) == (0, "")
@@ -259,7 +262,7 @@ def test_demo_trains_and_writes_a_report(isthmus: Isthmus, tmp_path: Path) -> No
 
 def test_report_joins_folders(isthmus: Isthmus, tmp_path: Path) -> None:
     for seed in (0, 1):
-        isthmus("run", *SMALL, "--seeds", seed, "--out", f"run-{seed}")
+        isthmus("run", *SMALL, "--seed", seed, "--out", f"run-{seed}")
     done = isthmus("report", "run-0", "run-1", "--out", "page.html")
     assert (done.code, done.out) == (0, "report in page.html\n")
     assert (tmp_path / "page.html").is_file()
@@ -276,7 +279,7 @@ def test_list_as_json_has_every_option(isthmus: Isthmus, command: str, kind: typ
     assert [each["name"] for each in found] == list(kind.known())
     for each in found:
         names = {option["name"].split(".")[0] for option in each["options"]}
-        assert names == set(kind.named(each["name"]).model_fields)
+        assert names == set(kind.named(each["name"]).option_names())
 
 
 @pytest.mark.parametrize(("command", "kind"), LISTS)
@@ -307,7 +310,7 @@ TYPOS = {
     '[data]\nname = "banks"\nnods = 9': "data 'banks': unknown option 'nods': did you mean 'nodes'?",
     "[model]\nhiden = 9": "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?",
     "[training]\nronds = 9": "training: no method has an option 'ronds': did you mean 'rounds'?",
-    "[training.local]\nepoch = 9": "method 'fedavg': unknown option 'local.epoch': did you mean 'epochs'?",
+    "[training.local]\nepoch = 9": "method 'fedavg': unknown option 'local.epoch': did you mean 'local.epochs'?",
     '[[methods]]\nname = "fedprx"': "unknown method 'fedprx': did you mean 'fedprox'?",
     '[methods]\nname = "fedprox"': "option 'methods' is {'name': 'fedprox'}: input should be a valid list",
     "[data": "is not TOML: ",
@@ -321,18 +324,26 @@ MISTAKES = {
     "--partition louvian": "unknown partition 'louvian': did you mean 'louvain'?",
     "--partition given --data motifs": "these data have no owners: use another partition",
     "--encoder gcnn": "unknown encoder 'gcnn': did you mean 'gcn'?",
-    "--set local.lrr=1": "method 'fedavg': unknown option 'local.lrr': did you mean 'lr'?",
+    "--set local.lrr=1": "method 'fedavg': unknown option 'local.lrr': did you mean 'local.lr'?",
     "--set local.lr=fast": "option 'local.lr' is 'fast': input should be a valid number",
     "--set data.nods=9": "data 'banks': unknown option 'nods': did you mean 'nodes'?",
     "--set fedprox.mu=1": "--set fedprox: method 'fedprox' is not in this study",
     "--set rounds": "setting 'rounds': write it as key=value",
     "--set data.nodes=3": "3 nodes are too few for 4 parties",
     "--rounds 0": "option 'rounds' is 0: input should be greater than or equal to 1",
+    "--set local.momentum=0.9": "momentum = 0.9 has no effect with optimizer = 'adamw': leave it out",
+    "--method centralized --set centralized.fraction=0.5": "fraction has no effect here: leave it out",
+    "--method centralized --set fraction=0.5": "training: no method has an option 'fraction'",
     "--rounds many": "(see isthmus --help)",
     "--ronds 3": "No such option: --ronds",
-    "--seeds 0,x": "--seeds is '0,x': give whole numbers separated by commas",
+    "--seeds 0,x": "--seeds is '0,x': give their number, such as 3, or seeds, such as 0,1,2",
     "--seeds ,": "option 'seeds' is []",
-    "--seeds -1": "option 'seeds.0' is -1: input should be greater than or equal to 0",
+    "--seeds -1": "--seeds is '-1', a number of seeds: give at least 1, or one seed by --seed -1",
+    "--seeds 1 --seed 1": "--seeds and --seed exclude each other",
+    "--set lr=0.1": "training: no method has an option 'lr': did you mean 'local.lr'?",
+    "--set task.class_weight=balanced": "no task has an option 'class_weight': did you mean 'class_weights'?",
+    "--set metric=accuracy": "no method has an option 'metric': did you mean 'task.metric'?",
+    "--metric auc": "task 'node-classification': option 'metric' is 'auc': did you mean 'roc_auc'?",
     "--seeds 1,1": "a seed is listed twice",
     "--parties 0": "option 'parties' is 0: input should be greater than or equal to 1",
     "--parties -2": "option 'parties' is -2: input should be greater than or equal to 1",

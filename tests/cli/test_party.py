@@ -224,7 +224,7 @@ def test_a_study_on_exported_folders_gives_what_the_named_data_set_gives(
 ) -> None:
     assert isthmus("party", "export", "out", *cut, "--seed", "4").code == 0
     assert isthmus("party", "check", "out").code == 0
-    more = ("--seeds", "4", "--unlabelled", "idle", *SMALL)
+    more = ("--seed", "4", "--unlabelled", "idle", *SMALL)
     assert told(isthmus("run", "--data", "out/", *more)) == told(isthmus("run", *cut, *more))
 
 
@@ -242,7 +242,7 @@ def test_a_study_on_exported_real_data_gives_what_the_named_data_set_gives(
         pytest.importorskip("rdkit")
     cut = ("--data", data, "--parties", parties, "--partition", partition)
     assert isthmus("party", "export", "out", *cut, "--seed", 1).code == 0
-    more = ("--seeds", 1, "--unlabelled", "idle", "--rounds", 2, "--hidden", 8, "--json")
+    more = ("--seed", 1, "--unlabelled", "idle", "--rounds", 2, "--hidden", 8, "--json")
     assert told(isthmus("run", "--data", "out/", *more)) == told(isthmus("run", *cut, *more))
 
 

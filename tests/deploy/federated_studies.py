@@ -28,6 +28,10 @@ FEDGC_BY_SGD = {
 of epochs on the condensed graph amplify; with SGD the difference stays within 1e-6."""
 STUDIES: dict[str, dict[str, Any]] = {
     "fedavg": {**BANKS, "methods": [{"name": "fedavg"}]},
+    "two classes": {
+        "data": {"name": "banks", "classes": 2}, "methods": [{"name": "fedavg"}],
+        "task": {"select_by": "average_precision", "class_weights": "balanced"},
+    },
     "fedcog": {**BANKS, "model": {"encoder": "sgc"}, "methods": [{"name": "fedcog"}]},
     "fedcog-gcn": {**BANKS, "methods": [{"name": "fedcog-gcn"}]},
     "fedgcn": {**BANKS, "methods": [{"name": "fedgcn"}]},
@@ -42,7 +46,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
     "two-groups": {**BANKS, "methods": [{"name": "two-groups"}]},
-}
+}  # fmt: skip
 
 
 NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")

@@ -70,6 +70,26 @@ def test_every_table_is_read() -> None:
     assert study.torch_device() == torch.device("cpu")
 
 
+def test_a_task_without_a_name_is_the_one_that_the_labels_ask_for() -> None:
+    study = Study.of(
+        {"data": {"name": "banks", "nodes": 80}, "task": {"metric": "macro_f1", "class_weights": "balanced"}}
+    )
+    assert study.named_task() is None
+    loaded = study.load(0)
+    assert (loaded.task.name, loaded.task.judged_by, loaded.task.selected_by) == (
+        "node-classification", "macro_f1", "macro_f1",
+    )  # fmt: skip
+    assert study.resolved(loaded)["task"] == {
+        "name": "node-classification", "metric": "macro_f1", "select_by": "macro_f1", "classes": 4,
+        "class_weights": "balanced",
+    }  # fmt: skip
+    assert Study.of(study.resolved(loaded)).load(0).task == loaded.task
+
+
+def test_a_number_of_seeds_stands_for_the_first_ones() -> None:
+    assert Study.of({"seeds": 3}).seeds == [0, 1, 2]
+
+
 def test_training_goes_to_the_methods_that_have_the_option() -> None:
     fedavg, fedprox, scaffold, local = everything().method_list()
     assert (fedavg.rounds, scaffold.rounds, local.rounds) == (5, 5, 5)
@@ -118,7 +138,7 @@ def test_resolved_with_parties_tells_the_cut_and_their_number() -> None:
         ({"model": {"hiden": 8}}, "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?"),
         ({"training": {"ronds": 3}}, "training: no method has an option 'ronds': did you mean 'rounds'?"),
         ({"training": {"local": {"epoch": 3}}},
-         "method 'fedavg': unknown option 'local.epoch': did you mean 'epochs'?"),
+         "method 'fedavg': unknown option 'local.epoch': did you mean 'local.epochs'?"),
         ({"training": {"mu": 0.1}}, "training: no method has an option 'mu': known: "),
         ({"methods": [{"name": "fedprx"}]}, "unknown method 'fedprx': did you mean 'fedprox'?"),
         ({"methods": [{"name": "fedprox", "mue": 1}]}, "method 'fedprox': unknown option 'mue': did you mean 'mu'?"),

@@ -79,7 +79,7 @@ def scripted(
 ) -> Run:
     party = replace(make_node_parties((6,))[0], name="a")
     method = Scripted(val=val, test=test, **{"rounds": 6, **options})
-    return Run(method, [party], NodeClassification(classes=2), GCNConv(16, 2), **(ways or {}))
+    return Run(method, [party], NodeClassification(classes=2, metric="accuracy"), GCNConv(16, 2), **(ways or {}))
 
 
 @pytest.mark.parametrize(
@@ -418,6 +418,6 @@ def test_a_score_that_is_no_number_is_never_the_best() -> None:
         def score(self, metrics: Mapping[str, float]) -> float | None:
             return float("nan") if metrics["accuracy"] == 0.1 else metrics["accuracy"]
 
-    result = Run(Scripted(val=(10, 5, 4), test=(1, 1, 1), rounds=3), [make_node_parties((5,))[0]], Odd(classes=2),
-                 GCNConv(16, 2)).go()  # fmt: skip
+    method, task = Scripted(val=(10, 5, 4), test=(1, 1, 1), rounds=3), Odd(classes=2, metric="accuracy")
+    result = Run(method, [make_node_parties((5,))[0]], task, GCNConv(16, 2)).go()
     assert result.chosen_round == 2

@@ -175,7 +175,8 @@ def test_links_are_embedded_and_not_predicted() -> None:
 
 def test_graphs_without_labels_are_embedded() -> None:
     data = {"name": "motifs", "graphs": 60}
-    model = run_study(study_of("infograph", data=data, task={"name": "graph-clustering"})).model()
+    task, training = {"name": "graph-clustering"}, {"rounds": 3}
+    model = run_study(study_of("infograph", data=data, task=task, training=training)).model()
     assert model.embed("motifs").num_rows == model.embed("motifs")["id"].to_numpy().max() + 1
 
 

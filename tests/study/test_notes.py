@@ -94,3 +94,14 @@ def test_edge_attributes_are_not_dropped_in_silence() -> None:
     graph.edge_attr = torch.ones(2, 3)
     with pytest.warns(UserWarning, match="edge_attr is left out: no model reads it"):
         Party.of_graph("north", graph)
+
+
+def test_validation_data_with_one_class_are_a_note() -> None:
+    parties = flat_parties()
+    one = [replace(party, val=party.val & (party.graph.y == 0)) for party in parties]
+    due = "validation data with a single class give no ROC AUC: the last round is the result"
+    for held, noted in ((parties, False), (one, True)):
+        results = isthmus.run("fedavg", held, rounds=3)
+        assert (due in results.notes) == noted
+        assert results.runs[0].select_by == "roc_auc"
+    assert results.runs[0].chosen_round == 3

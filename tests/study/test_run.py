@@ -39,6 +39,7 @@ from isthmus.study.loop import RunResult
 from isthmus.study.processes import ProcessKilled
 from isthmus.study.run import STATE, Watcher, hold_folder, run, run_study
 from isthmus.study.setup import module_for, task_for
+from isthmus.tasks.classification import NodeClassification
 
 SMALL: dict[str, Any] = {"data": {"name": "banks", "nodes": 100}, "model": {"hidden": 8}, "training": {"rounds": 4}}
 
@@ -105,7 +106,7 @@ def test_one_cut_for_all_seeds_is_told_once() -> None:
 def test_history_has_a_row_for_each_metric_of_each_round(two: Path) -> None:
     table = parquet.read_table(two / "history.parquet")
     assert table.column_names == ["method", "seed", "round", "metric", "value"]
-    assert table.num_rows == 4 * 4 * 6
+    assert table.num_rows == 4 * 4 * 8
     assert set(table["round"].to_pylist()) == {1, 2, 3, 4}
     rows = {(row["method"], row["seed"], row["round"], row["metric"]): row["value"] for row in table.to_pylist()}
     assert len(rows) == table.num_rows
@@ -608,6 +609,34 @@ def test_every_round_is_told() -> None:
     assert seen == [1, 2, 3]
 
 
+def test_a_metric_judges_the_runs_and_another_one_chooses_their_rounds() -> None:
+    results = isthmus.run("fedavg", rounds=8, metric="macro_f1", select_by="loss", seeds=2)
+    for each in results.runs:
+        losses = {at: value for at, name, value in each.history if name == "val_loss"}
+        assert each.chosen_round == min(losses, key=losses.__getitem__)
+        assert (each.metric, each.select_by) == ("macro_f1", "loss")
+    assert [each.seed for each in results.runs] == [0, 1]
+    own = isthmus.run("fedavg", rounds=8, task=NodeClassification(select_by="loss"), metric="macro_f1", seeds=2)
+    assert own.runs[1].history == results.runs[1].history
+    assert own.runs[1].chosen_round == results.runs[1].chosen_round
+
+
+def test_every_class_has_figures_by_its_name() -> None:
+    (one,) = isthmus.run("fedavg", make_node_parties(), rounds=2).runs
+    assert list(one.by_label) == ["0", "1", "2"]
+    right = sum(own["items"] * own["recall"] for own in one.by_label.values() if own["items"])
+    items = sum(own["items"] for own in one.by_label.values())
+    assert right / items == pytest.approx(one.metrics["test_accuracy"])
+    assert one.summary()["by_label"] == one.by_label
+
+
+def test_weights_of_classes_change_what_is_learned() -> None:
+    even, weighted = (
+        isthmus.run("fedavg", rounds=3, task=task).runs[0] for task in ({}, {"class_weights": "balanced"})
+    )
+    assert any(not torch.equal(weight, weighted.weights[name]) for name, weight in even.weights.items())
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -623,6 +652,16 @@ def test_every_round_is_told() -> None:
         ({"data": make_node_parties(), "parties": 3}, "Party objects are not cut again"),
         ({"task": "node-regression"}, "task 'node-regression': option 'tasks' is required"),
         ({"seeds": []}, "run: option 'seeds' is "),
+        ({"seeds": 0}, "run: option 'seeds' is 0: "),
+        ({"seeds": "x"}, "run: option 'seeds' is 'x': "),
+        ({"lr": 0.1}, "run: no method has an option 'lr': did you mean 'local.lr'"),
+        ({"task": 3}, "run: option 'task' is 3: "),
+        ({"task": "node-regression"}, "task 'node-regression': the labels are those of 'node-classification'"),
+        (
+            {"task": {"class_weight": "balanced"}},
+            "task: no task has an option 'class_weight': did you mean 'class_weights'",
+        ),
+        ({"metric": "auc"}, "task 'node-classification': option 'metric' is 'auc': did you mean 'roc_auc'"),
         ({"seed": -1}, "run: option 'seeds.0' is -1: "),
         ({"device": "cpuu"}, "unknown device 'cpuu': did you mean 'cpu'"),
         ({"classes": 2, "data": make_node_parties()}, "classes is 2, labels go up to 2"),

@@ -124,7 +124,7 @@ def test_one_party_with_another_number_than_0_and_1_makes_all_numbers_measured()
         (torch.full((5, 2), NAN), None, "labels are all missing"),
         (torch.tensor([0.0, 1.0, NAN, 1.0, float("inf")]), None, "labels are infinite"),
         (torch.zeros(5, 2, dtype=torch.long), None, "labels are whole numbers of several tasks"),
-        (torch.zeros(5, dtype=torch.long), 1, "task: option 'classes' is 1"),
+        (torch.zeros(5, dtype=torch.long), 1, "task: classes is 1"),
         (torch.tensor([0, 1, 2, 3, 0]), 3, "classes is 3, labels go up to 3: classes must be at least 4"),
     ],
 )

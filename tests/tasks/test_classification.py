@@ -1,8 +1,20 @@
+import math
+import re
+
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    f1_score,
+    precision_score,
+    recall_score,
+    roc_auc_score,
+)
 from torch.nn import functional as F
 
+from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step
 from isthmus.tasks.classification import NodeClassification
 
@@ -27,10 +39,13 @@ def pooled(task, step):
 def test_counts_of_all_parties_sum_to_sklearns_metrics_on_pooled_predictions(classes, of, seed):
     step = make_step(classes, seed=seed, of=of)
     guess = step.output.argmax(1)
-    assert pooled(NodeClassification(classes=classes), step) == pytest.approx(
+    present = step.y.unique()
+    recall = recall_score(step.y, guess, average="macro", labels=present)
+    assert pooled(NodeClassification(classes=classes, metric="accuracy"), step) == pytest.approx(
         {
             "accuracy": accuracy_score(step.y, guess),
             "macro_f1": f1_score(step.y, guess, average="macro"),
+            "balanced_accuracy": recall,
             "loss": F.cross_entropy(step.output, step.y).item(),
         }
     )
@@ -91,3 +106,87 @@ def test_metrics_are_bit_for_bit_those_of_whole_matrices(classes, most):
         assert found["accuracy"] == float(hits.sum() / whole.sum())
         assert found["macro_f1"] == float(f1[either > 0].mean())
         assert found["loss"] == float(torch.tensor(1.0) / confusion.sum())
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_counts_of_scores_give_sklearns_ranking_metrics_of_each_class_against_the_others(classes):
+    step = make_step(classes, sizes=(300, 0, 500))
+    found = pooled(NodeClassification(classes=classes, metric="macro_f1", select_by="average_precision"), step)
+    p, y = step.output.softmax(1), F.one_hot(step.y, classes)
+    ranked = [1] if classes == 2 else range(classes)
+    for name, score in {"roc_auc": roc_auc_score, "average_precision": average_precision_score}.items():
+        due = sum(score(y[:, at], p[:, at]) for at in ranked) / len(ranked)
+        assert found[name] == pytest.approx(due, abs=0.003)
+    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(step.y, p.argmax(1)))
+
+
+def test_parties_count_scores_only_where_a_metric_needs_them():
+    counts = {
+        (classes, metric): NodeClassification(classes=classes, metric=metric).counts(make_step(classes)).keys()
+        for classes, metric in [(2, None), (2, "macro_f1"), (4, None), (4, "roc_auc")]
+    }
+    assert {key for key, names in counts.items() if "scores" in names} == {(2, None), (4, "roc_auc")}
+
+
+def test_two_classes_are_judged_by_roc_auc_and_more_by_accuracy():
+    assert NodeClassification(classes=2).judged_by == NodeClassification(classes=2).selected_by == "roc_auc"
+    assert NodeClassification(classes=3).judged_by == "accuracy"
+    task = NodeClassification(metric="macro_f1", select_by="loss").complete_from(NodeClassification(classes=2))
+    assert (task.classes, task.judged_by) == (2, "macro_f1")
+    assert task.score({"loss": 1.0, "roc_auc": 0.1}) > task.score({"loss": 2.0, "roc_auc": 0.9})
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_counts_of_scores_that_do_not_fit_the_confusion_matrix_are_refused(classes):
+    task, step = NodeClassification(classes=classes, metric="roc_auc"), make_step(classes, sizes=(30,))
+    counts = {name: count[0] for name, count in task.counts(step).items()}
+    assert not task.counts_problem(counts, labels=30)
+    scores = counts["scores"].clone()
+    scores[0, 0, :2] += 1
+    assert "other numbers of scores" in task.counts_problem(counts | {"scores": scores}, labels=60)
+
+
+def test_figures_of_each_class_are_sklearns():
+    step = make_step(classes=4, of=3)
+    task = NodeClassification(classes=4)
+    found = task.per_label({name: count.sum(0) for name, count in task.counts(step).items()})
+    guess, labels = step.output.argmax(1), range(3)
+    assert found["items"] == [*torch.bincount(step.y).tolist(), 0]
+    assert found["recall"][:3] == pytest.approx(recall_score(step.y, guess, average=None, labels=labels))
+    assert found["precision"][:3] == pytest.approx(precision_score(step.y, guess, average=None, labels=labels))
+    assert math.isnan(found["recall"][3])
+
+
+def test_weights_of_classes_weigh_the_loss_of_every_party_as_torch_does():
+    step, weights = make_step(), [1.0, 2.0, 0.5, 4.0]
+    losses = NodeClassification(classes=4, class_weights=weights).loss(step)
+    for loss, output, y in zip(losses, step.output.split(SIZES), step.y.split(SIZES), strict=True):
+        due = F.cross_entropy(output, y, torch.tensor(weights)) if len(y) else torch.tensor(0.0)
+        torch.testing.assert_close(loss, due)
+
+
+def test_balanced_weights_let_the_classes_that_a_party_has_count_equally():
+    step = make_step(of=3)
+    losses = NodeClassification(classes=4, class_weights="balanced").loss(step)
+    for loss, output, y in zip(losses, step.output.split(SIZES), step.y.split(SIZES), strict=True):
+        own = [F.cross_entropy(output[y == label], y[y == label]) for label in y.unique()]
+        torch.testing.assert_close(loss, torch.stack(own).mean() if own else torch.tensor(0.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"classes": 3, "class_weights": [1.0, 2.0]}, "class_weights has 2 numbers for 3 classes"),
+        ({"classes": 1}, "classes is 1: give at least 2"),
+        ({"metric": "auc"}, "option 'metric' is 'auc': did you mean 'roc_auc'?"),
+        ({"select_by": "rmse"}, "option 'select_by' is 'rmse': known: accuracy"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(options, text):
+    with pytest.raises(IsthmusError, match=re.escape(text)):
+        NodeClassification.read(options, "task")
+
+
+def test_weights_that_do_not_fit_the_classes_of_the_data_are_one_line():
+    with pytest.raises(IsthmusError, match="class_weights has 2 numbers for 3 classes"):
+        NodeClassification(class_weights=[1.0, 2.0]).complete_from(NodeClassification(classes=3))

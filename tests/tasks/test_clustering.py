@@ -7,7 +7,13 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
-from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score, normalized_mutual_info_score
+from sklearn.metrics import (
+    accuracy_score,
+    adjusted_rand_score,
+    balanced_accuracy_score,
+    f1_score,
+    normalized_mutual_info_score,
+)
 from sklearn.preprocessing import normalize
 from torch.nn import functional as F
 
@@ -44,6 +50,7 @@ def test_the_matching_is_the_best_of_all():
         {
             "accuracy": accuracy_score(step.y, best),
             "macro_f1": f1_score(step.y, best, average="macro"),
+            "balanced_accuracy": balanced_accuracy_score(step.y, best),
             "nmi": normalized_mutual_info_score(step.y, cluster),
             "ari": adjusted_rand_score(step.y, cluster),
         }
@@ -142,8 +149,8 @@ def test_all_graphs_are_clustered_and_some_are_looked_at():
 
 def test_clusters_of_several_parties_are_not_set_against_each_other():
     task = GraphClustering(classes=3)
-    assert pooled(task, blobs()).keys() == {"accuracy", "macro_f1"}
-    assert pooled(task, blobs((70, 0))).keys() == {"accuracy", "macro_f1", "nmi", "ari"}
+    assert pooled(task, blobs()).keys() == {"accuracy", "macro_f1", "balanced_accuracy"}
+    assert pooled(task, blobs((70, 0))).keys() == {"accuracy", "macro_f1", "balanced_accuracy", "nmi", "ari"}
 
 
 def test_the_number_of_clusters_is_that_of_the_classes():

@@ -253,7 +253,8 @@ def test_a_method_that_does_not_know_pairs_says_so():
 
 def test_in_python_the_task_poses_the_pairs_itself_or_parties_hold_them():
     own = isthmus.run("fedavg", task=TASK, rounds=1, model="sgc")
-    assert own.study["task"] == {"name": "link-prediction", "width": 6, "val": 0.2, "test": 0.2, "train": 1.0}
+    shares = {"val": 0.2, "test": 0.2, "train": 1.0}
+    assert own.study["task"] == {"name": TASK.name, "metric": "auc", "select_by": "auc", "width": 6, **shares}
     assert {"test_auc", "test_party_auc"} <= own.metrics.keys()
     assert own.cuts[0].level == "pair"
     given = isthmus.run("fedavg", make_parties(), task=TASK, rounds=1, model="sgc")
@@ -278,8 +279,8 @@ def test_a_study_names_its_task():
         isthmus.Study.of({"task": {"name": "link-prediction", "wide": 8}})
     with pytest.raises(IsthmusError, match="unknown task 'link'"):
         isthmus.Study.of({"task": {"name": "link"}})
-    with pytest.raises(IsthmusError, match="task: give a 'name'"):
-        isthmus.Study.of({"task": {"width": 8}})
+    with pytest.raises(IsthmusError, match="task 'node-classification': unknown option 'width'"):
+        isthmus.Study.of({"data": {"name": "banks", "nodes": 80}, "task": {"width": 8}}).load(3)
     with pytest.raises(IsthmusError, match=r"task 'link-prediction': links .* of one graph .* many graphs"):
         isthmus.Study.of({"data": {"name": "motifs"}, "task": {"name": "link-prediction"}}).load(0)
 

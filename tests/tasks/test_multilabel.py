@@ -8,7 +8,8 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step
-from isthmus.tasks.multilabel import BINS, GraphMultiLabel, NodeMultiLabel
+from isthmus.tasks.multilabel import GraphMultiLabel, NodeMultiLabel
+from isthmus.tasks.ranking import BINS
 
 SIZES = (40, 0, 160, 3)
 NAN = float("nan")

@@ -152,15 +152,15 @@ class EdgeInference(Audit):
         trained = deepcopy(module)
         trained.load_state_dict(result.weights)
         both = guess_from_model(trained, task, parties, self.graphs, np.random.default_rng(seed))
-        value = result.metrics.get(f"test_{task.select_by}")
+        value = result.metrics.get(f"test_{task.judged_by}")
         if not isinstance(method, FGCL):
-            return Leak(protection, math.inf, 0.0, 1.0, None, *both, task.select_by, value)
+            return Leak(protection, math.inf, 0.0, 1.0, None, *both, task.judged_by, value)
         assert isinstance(run.transport, LocalTransport)
         released = guess_from_release(method, run.transport, run.state.draws)
         account = method.account(run.state)
         spent = PrivacyCost(math.inf) if account is None else account.cost()  # no guarantee
         bound = math.tanh(spent.epsilon / 2) + 2 * spent.delta / (1 + math.exp(min(spent.epsilon, 700.0)))
-        return Leak(protection, spent.epsilon, spent.delta, min(bound, 1.0), released, *both, task.select_by, value)
+        return Leak(protection, spent.epsilon, spent.delta, min(bound, 1.0), released, *both, task.judged_by, value)
 
 
 def _unweighted(party: Party) -> Party:

@@ -146,12 +146,12 @@ class Membership(Audit):
                 raise IsthmusError(f"audit 'membership': method '{method.name}' releases no model: attack another")
             asked = attacker.asked(run, run.state.weights)
             risks = {query: attacker.risk(posterior) for query, posterior in asked.items()}
-            rounds.append(RoundRisk(number, metrics[f"test_{task.select_by}"], risks))
+            rounds.append(RoundRisk(number, metrics[f"test_{task.judged_by}"], risks))
 
         run = Run(method, attacker.parties, task, attacker.module, seed=attacker.seed, on_round=attack)
         found = run.go()
         members, others = attacker.member.sum(), (~attacker.member).sum()
-        return MembershipLeak(title, int(members), int(others), task.select_by, found.chosen_round, tuple(rounds))
+        return MembershipLeak(title, int(members), int(others), task.judged_by, found.chosen_round, tuple(rounds))
 
     def table(self, found: Sequence[MembershipLeak], parties: int) -> AuditTable:
         last = [each.last for each in found]

@@ -216,10 +216,10 @@ def _test_metric(study: Study, method: FedCog) -> tuple[str, float]:
         loaded = study.load(seed)
         module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
         run = Run(method, loaded.parties, loaded.task, module, seed=seed, device=study.torch_device()).go()
-        if (name := f"test_{loaded.task.select_by}") not in run.metrics:
+        if (name := f"test_{loaded.task.judged_by}") not in run.metrics:
             raise IsthmusError(f"seed {seed}: no party has test items to measure accuracy on: set audit.accuracy=false")
         values.append(run.metrics[name])
-    return loaded.task.select_by, fmean(values)
+    return loaded.task.judged_by, fmean(values)
 
 
 def propagated_mail(method: FedCog, parties: Sequence[Party], task: Task, module: nn.Module, *, seed: int = 0) -> Mail:

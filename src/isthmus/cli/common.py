@@ -107,7 +107,8 @@ def _flags(**given: Any) -> dict[str, Any]:
     """Return the given flags as tables of a study."""
     keys = {
         "data": ("data", "name"), "partition": ("partition", "name"), "encoder": ("model", "encoder"),
-        "hidden": ("model", "hidden"), "rounds": ("training", "rounds"),
+        "hidden": ("model", "hidden"), "rounds": ("training", "rounds"), "metric": ("task", "metric"),
+        "select_by": ("task", "select_by"),
     }  # fmt: skip
     table: dict[str, Any] = {}
     for flag, value in given.items():
@@ -120,6 +121,8 @@ def _flags(**given: Any) -> dict[str, Any]:
             table["seeds"] = _seeds(value)
         elif flag == "split":
             table.setdefault("partition", {})["split"] = _shares(value)
+        elif flag == "seed":
+            table["seeds"] = [value]
         elif flag in keys:
             group, key = keys[flag]
             table.setdefault(group, {})[key] = value
@@ -128,11 +131,19 @@ def _flags(**given: Any) -> dict[str, Any]:
     return table
 
 
-def _seeds(text: str) -> list[int]:
+def _seeds(text: str) -> int | list[int]:
+    """Read the number of seeds, or a list of seeds, which has a comma.
+
+    >>> _seeds("3"), _seeds("3,"), _seeds("3,4")
+    (3, [3], [3, 4])
+    """
     try:
-        return [int(seed) for seed in text.split(",") if seed.strip()]
+        seeds = [int(seed) for seed in text.split(",") if seed.strip()]
     except ValueError:
-        raise IsthmusError(f"--seeds is '{text}': give whole numbers separated by commas, such as 0,1,2") from None
+        raise IsthmusError(f"--seeds is '{text}': give their number, such as 3, or seeds, such as 0,1,2") from None
+    if "," not in text and seeds and seeds[0] < 1:
+        raise IsthmusError(f"--seeds is '{text}', a number of seeds: give at least 1, or one seed by --seed {text}")
+    return seeds if "," in text or not seeds else seeds[0]
 
 
 def _shares(text: str) -> list[float]:

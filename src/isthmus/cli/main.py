@@ -104,7 +104,16 @@ def run_command(
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2; one run of every method for each.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
+    ] = None,
+    select_by: Annotated[
+        str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Number of seeds: 3 for 0, 1, 2; or seeds, such as 0,5,7. One run each.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="A single seed.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any option: local.lr=0.1, METHOD.OPTION=0.1, model.dropout=0, data.cross=0.2, ..."),
@@ -128,10 +137,12 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run a study and print a table."""
+    if seeds is not None and seed is not None:
+        raise IsthmusError("--seeds and --seed exclude each other: leave one out")
     whole = read_study(
         study, set_ or [], data=data, partition=partition, parties=parties, split=split, method=method, encoder=encoder,
-        hidden=hidden, rounds=rounds, seeds=seeds, imports=import_, unlabelled=unlabelled, device=device,
-        wire=wire or None,
+        hidden=hidden, rounds=rounds, seeds=seeds, seed=seed, metric=metric, select_by=select_by, imports=import_,
+        unlabelled=unlabelled, device=device, wire=wire or None,
     )  # fmt: skip
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")

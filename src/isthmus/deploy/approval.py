@@ -96,7 +96,8 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
     readable = "" if total.name != "none" else ": the server can read every party's part"
     yield f"totals: {total.name}{readable}; messages: {protect.exchange}; noise: {protect.noise}"
     yield f"model: {_assignments(study.resolved()['model'])}; seeds: {', '.join(map(str, study.seeds))}"
-    task = study.named_task() or Task.named("node-classification").read({"classes": 2}, "task")
+    two = Task.named("node-classification").read({"classes": 2}, "task")
+    task = (study.named_task() or two).complete_from(two)  # the number of classes changes no call
     for method in study.method_list():
         yield f"method {method.name}: {_assignments(method.model_dump())}"
         spent = method.most_spent()

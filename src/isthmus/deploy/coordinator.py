@@ -78,7 +78,7 @@ def coordinate(
     federation = Federation(transport)
     agreement = agree(federation, study.federation.largest_share)
     fixed["introduced"] = agreement.introduced
-    task = agreement.task(study.named_task())
+    task = agreement.task(study.named_task(), study.task_options())
     in_set_up = reconcile(transport, federation.ledger, "set-up")["differences"]
     outcome = outcome or Outcome()
     outcome.ledger = federation.ledger

@@ -127,7 +127,9 @@ class Member(PartySide):
         if self.record is not None:
             self.record.epsilon = method.most_spent()
         totals = totals_from_payload(wire.decode(plan["totals"]), len(self.contents.settings.columns))
-        task = Agreement.of_party(self.contents, str(plan["kind"]), totals).task(study.named_task())
+        task = Agreement.of_party(self.contents, str(plan["kind"]), totals).task(
+            study.named_task(), study.task_options()
+        )
         check_task(method, task)
         encoding = build_encoding(self.contents, totals)
         party = build_party(self.contents, encoding, key=self.key, seed=study.draw_of(seed), **split_shares(study))

@@ -35,6 +35,7 @@ from isthmus.federation.bounds import Introduced, ids_problem
 from isthmus.federation.ledger import Verb
 from isthmus.federation.transport import Each
 from isthmus.federation.verbs import Federation
+from isthmus.study.setup import with_options
 from isthmus.tasks.base import Task
 
 SET_UP: dict[str, Verb] = {
@@ -75,11 +76,15 @@ class Agreement:
             raise IsthmusError(f"refused: the server says that labels are of kind '{kind}', here they are '{own}'")
         return cls(contents.settings.common, kind, 0, totals)
 
-    def task(self, named: Task | None) -> Task:
-        """Return the named task, completed from the parties' labels, or the task that the labels ask for."""
+    def task(self, named: Task | None, options: Mapping[str, Any]) -> Task:
+        """Return the named task, completed from the parties' labels, or the task that the labels ask for.
+
+        Arguments:
+            options: of the task, if none is named.
+        """
         due = self._task_of_labels()
         if named is None:
-            return due
+            return with_options(due, options)
         if named.level == "pair":
             raise IsthmusError(f"task '{named.name}' needs all parties' graphs: run it as a study, with isthmus run")
         if named.level != due.level:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -14,7 +14,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from isthmus.nn.per_party import Leaf
-from isthmus.options import Options
+from isthmus.options import OnlyWith, Options
 
 LANES = 64
 """A multiple of the numbers that a processor's instruction takes at once. torch rounds those that are left over in
@@ -31,7 +31,7 @@ class Optimizer(Options):
     """Learning rate."""
     weight_decay: float = Field(5e-4, ge=0)
     """Weight decay: part of the gradient for Adam and SGD, separate from it for AdamW."""
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: Annotated[float, OnlyWith("optimizer", "sgd")] = Field(0.0, ge=0, lt=1)
     """Momentum of SGD."""
 
 

@@ -101,7 +101,7 @@ class LivePage(Watcher):
             )
             run.history += [(at, name, value) for name, value in metrics.items()]
             run.rounds = at
-            run.metrics = dict(metrics)
+            run.metrics, run.metric = dict(metrics), self._resolved.get("task", {}).get("metric", "")
             self._version += 1
 
     def run_done(self, result: RunResult) -> None:

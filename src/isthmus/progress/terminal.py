@@ -33,9 +33,7 @@ from isthmus.study.loop import RunResult
 from isthmus.study.notes import is_majority
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher
-from isthmus.tasks.metrics import LEADING, METRICS, metric_of
-
-_CHOSEN_BY = tuple(f"val_{name}" for name in LEADING)
+from isthmus.tasks.metrics import METRICS, metric_of
 
 
 class ProgressBars:
@@ -80,9 +78,11 @@ class TerminalProgress(ProgressBars, Watcher):
         super().__init__(console, name, BarColumn(8), MofNCompleteColumn(), unit, _Time(), metric)
         self._bars: dict[tuple[str, int], TaskID] = {}
         self._pace, self._whole, self._stops = Pace({}, ()), self._bar("all runs", 1, "runs", visible=False), False
+        self._chosen_by = ""
 
     def study_started(self, study: Mapping[str, Any]) -> None:
         self._pace = Pace.of_study(study)
+        self._chosen_by = f"val_{study.get('task', {}).get('select_by', '')}"
         self._stops = any(each["patience"] for each in study["methods"])
         count = len(study["methods"]) * len(study["seeds"])
         self._progress.update(self._whole, total=count, visible=count > 1)
@@ -93,7 +93,7 @@ class TerminalProgress(ProgressBars, Watcher):
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         self._pace.round_done(method.name, seed, at)
-        name = next((name for name in _CHOSEN_BY if name in metrics), "")
+        name = next((name for name in (self._chosen_by, *(f"val_{each}" for each in METRICS)) if name in metrics), "")
         figure = f"validation {metric_of(name).shown(metrics[name], '%')}" if name else ""
         left = self._left(self._pace.left_in_run(method.name, seed), stops=method.patience > 0)
         self._progress.update(self._bars[method.name, seed], completed=at, metric=figure, left=left)
@@ -146,16 +146,17 @@ def show_results(results: Results, console: Console) -> None:
 def results_table(results: Results) -> Table:
     """Methods by test metrics, mean ± standard deviation over seeds, with the round that they are from and bytes sent.
 
-    The metric that judges the task is pooled over the parties; beside it stands the worst party. In 80 columns there
+    The metric that judges the runs is pooled over the parties; beside it stands the worst party. In 80 columns there
     is no room for more test metrics then. A star marks a method that is no better than the majority class.
     """
     known = dict.fromkeys(name for run in results.runs for name in run.metrics)
-    names = ("roc_auc", "auc", "party_auc", "accuracy", "macro_f1", "rmse", "mae")
-    columns = [(METRICS[name].title, f"test_{name}", False) for name in names if f"test_{name}" in known]
+    names = dict.fromkeys([*(run.metric for run in results.runs), *METRICS])
+    columns = [(metric_of(name).title, f"test_{name}", False) for name in names if f"test_{name}" in known][:2]
     if columns and any(columns[0][1] in run.over_parties for run in results.runs):
         columns = [columns[0], ("worst party", columns[0][1], True)]
     columns += [("all together", name, False) for name in ("pooled_test_accuracy",) if name in known]
-    columns += [("validation", name, False) for name in _CHOSEN_BY if name in known][:1]
+    chosen_by = (f"val_{name}" for name in [*(run.select_by for run in results.runs), *METRICS])
+    columns += [("validation", name, False) for name in chosen_by if name in known][:1]
     columns = columns or [(name.removeprefix("test_"), name, False) for name in known]
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("method", no_wrap=True)

@@ -17,7 +17,7 @@ from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.report import wording
 from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord
-from isthmus.tasks.metrics import LEADING, metric_of
+from isthmus.tasks.metrics import METRICS, metric_of
 
 _WITHOUT_CHOICE = ("graph-clustering",)
 """Tasks in which nothing chooses between rounds. By name, because a report only reads files."""
@@ -49,7 +49,9 @@ class RunSummary(BaseModel):
     rounds: int = 0
     chosen_round: int | None = None
     seconds: float | None = None
+    metric: str = ""
     metrics: dict[str, float | None] = {}
+    by_label: dict[str, dict[str, float | None]] = {}
     parties: dict[str, dict[str, float | None]] = {}
     over_parties: dict[str, OverParties] = {}
     evaluated: str = ""
@@ -174,10 +176,11 @@ class Setting:
         """Test metrics first, then validation, then the rest; in each group the metric that judges the task leads."""
         metrics = dict.fromkeys(score.metric for folder in self.folders for score in folder.results.summary)
         splits = {"test": 0, "val": 1}
-        leading = {name: at for at, name in enumerate(LEADING)}
+        judging = [run.metric for run in self.runs]
+        order = {name: at for at, name in enumerate(dict.fromkeys([*filter(None, judging), *METRICS]))}
 
         def rank(metric: str) -> tuple[int, int]:
-            return splits.get(wording.split(metric), 2), leading.get(metric.partition("_")[2], len(leading))
+            return splits.get(wording.split(metric), 2), order.get(metric.partition("_")[2], len(order))
 
         return sorted(metrics, key=rank)
 

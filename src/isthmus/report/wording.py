@@ -144,6 +144,12 @@ def mean_and_std(mean: float | None, std: float | None, metric: str) -> str:
     return f"{text} ± {scaled:.{digits}f}"
 
 
+def mean_and_std_of(values: Sequence[float | None], metric: str) -> str:
+    """The mean of the values that are known, and their standard deviation if there are several."""
+    known = [value for each in values if (value := finite(each)) is not None]
+    return mean_and_std(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, metric)
+
+
 def format_bytes(count: float) -> str:
     """Bytes in decimal units, with three significant digits."""
     size, unit = float(count), "B"

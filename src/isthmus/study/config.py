@@ -6,13 +6,13 @@ import difflib
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field, NonNegativeInt
+from pydantic import ConfigDict, Field, NonNegativeInt, field_validator
 
 from isthmus import store
 from isthmus.data.cache import cache_root
@@ -21,16 +21,19 @@ from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError
 from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.options import Options
+from isthmus.options import Options, Registered, option_paths, suggest_option
 from isthmus.own_code import identify, import_files
 from isthmus.protect.options import Protect
 from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, refuse_given
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
+
+MOST_SEEDS = 10_000
+"""The largest number of seeds that a study may ask for by their number."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Loaded:
         partition: the partition that made the parties.
         note: what the data set says about its data.
         named_task: the task that the study names, if it names one.
+        task_options: options of the task, if the study gives some without naming a task.
         labels: names of the classes, if they have names.
         by_workers: workers of a cluster hold the parties; these are only their outlines.
         encoding: how columns of files became features, see `Pool`.
@@ -52,6 +56,7 @@ class Loaded:
     partition: Partition
     note: str = ""
     named_task: Task | None = None
+    task_options: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     by_workers: bool = False
     encoding: Mapping[str, Any] | None = None
@@ -59,7 +64,7 @@ class Loaded:
     @cached_property
     def task(self) -> Task:
         """The named task, or else the task that the labels ask for."""
-        return task_of(self.named_task, self.parties, self.classes)
+        return task_of(self.named_task, self.parties, self.classes, self.task_options)
 
 
 cut_elsewhere: Callable[[Study, int], Loaded] | None = None
@@ -88,7 +93,7 @@ class Study(Options):
     parties: int | None = Field(None, ge=1)
     """Number of parties; by default, the data's natural number of owners, or else 4."""
     task: dict[str, Any] = Field(default={})
-    """The task: its name and options. By default, the task that the data's labels ask for."""
+    """The task: its name and options. Without a name, the options are those of the task that the labels ask for."""
     model: dict[str, Any] = Field(default={"encoder": "gcn"})
     """The encoder and its options; `module:Class` names one of your own."""
     training: dict[str, Any] = Field(default={})
@@ -96,7 +101,7 @@ class Study(Options):
     methods: list[dict[str, Any]] = Field(default_factory=lambda: [{"name": Method.default_name()}])
     """The methods: their names and options."""
     seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
-    """Seeds: one run of every method for each."""
+    """Seeds: one run of every method for each. A number N stands for the seeds 0 to N - 1."""
     data_seed: NonNegativeInt | None = None
     """Seed of the split and the cut in all runs; by default, each run uses its own seed."""
     unlabelled: Literal["error", "idle"] = "error"
@@ -111,6 +116,12 @@ class Study(Options):
     """What a federation's server cannot read; unused in a study."""
     code: dict[str, str] = Field(default={})
     """Written by Isthmus: by `module:Class` the source hash of your own code that ran; other code is refused."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _first_seeds(cls, given: Any) -> Any:
+        counts = type(given) is int and 1 <= given <= MOST_SEEDS
+        return list(range(given)) if counts else given
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
@@ -170,10 +181,17 @@ class Study(Options):
         return Partition.named(name).read(self.partition, f"partition '{name}'")
 
     def named_task(self) -> Task | None:
-        if not self.task:
+        if "name" not in self.task:
+            known = ["name", *option_paths(Task.known().values())]
+            if key := next((key for key in self.task if key not in known), ""):
+                raise IsthmusError(f"task: no task has an option '{key}': {suggest_option(key, known)}")
             return None
         kind, options = _named(Task, self.task, "name", "task")
         return kind.read(options, f"task '{kind.name}'")
+
+    def task_options(self) -> dict[str, Any]:
+        """Options of the task that the labels ask for, if the study names none."""
+        return {} if "name" in self.task else self.task
 
     def encoder(self) -> Encoder | OwnModel:
         refuse_given(self.model, "model")
@@ -189,13 +207,13 @@ class Study(Options):
         used: set[str] = set()
         for each in self.methods:
             kind, options = _named(Method, each, "name", "methods")
-            given = {key: value for key, value in self.training.items() if key in kind.model_fields}
+            given = {key: value for key, value in self.training.items() if key in kind.option_names()}
             used |= given.keys()
             found.append(kind.read(merge(given, options), f"method '{kind.name}'"))
         for key in self.training:
             if key not in used:
-                known = {name for method in found for name in type(method).model_fields}
-                raise IsthmusError(f"training: no method has an option '{key}': {did_you_mean(key, known)}")
+                hint = suggest_option(key, [*option_paths(map(type, found)), *paths_of_tables()])
+                raise IsthmusError(f"training: no method has an option '{key}': {hint}")
         return found
 
     def load(self, seed: int) -> Loaded:
@@ -232,7 +250,8 @@ class Study(Options):
         parties = take_apart(pool) if task is None else task.make_parties(pool, take_apart, draw)
         if parties[0].level == "pair":
             return Loaded(parties, 2, partition, pool.note, task, encoding=pool.encoding)
-        return Loaded(parties, pool.classes, partition, pool.note, task, pool.labels, encoding=pool.encoding)
+        about = self.task_options(), pool.labels
+        return Loaded(parties, pool.classes, partition, pool.note, task, *about, encoding=pool.encoding)
 
     def draw_of(self, seed: int) -> int:
         """The seed of the data's draws in a run with this seed."""
@@ -257,7 +276,8 @@ class Study(Options):
         """What is known here of parties on other machines, from the pool of their outlines."""
         partition = self.named_partition() or self._default_partition("given")
         parties = list(pool.parties or ())
-        return Loaded(parties, pool.classes, partition, pool.note, self.named_task(), pool.labels, True, pool.encoding)
+        about = self.named_task(), self.task_options(), pool.labels
+        return Loaded(parties, pool.classes, partition, pool.note, *about, True, pool.encoding)
 
     def modules(self) -> frozenset[str]:
         """The modules that define what the study names, which another process imports; some may be the user's own."""
@@ -288,6 +308,7 @@ class Study(Options):
             loaded: parties of a run; they determine the number of parties and the partition if the study does not.
         """
         partition, task = self.named_partition() if loaded is None else loaded.partition, self.named_task()
+        task = task if loaded is None else loaded.task
         return {
             **({"import": self.imports} if self.imports else {}),
             "parties": self.parties if loaded is None else len(loaded.parties),
@@ -298,11 +319,17 @@ class Study(Options):
             "wire": self.wire,
             "data": {"name": self.data_set().name, **self.data_set().model_dump()},
             "partition": self.partition if partition is None else {"name": partition.name, **partition.model_dump()},
-            "task": {} if task is None else {"name": task.name, **task.model_dump()},
+            "task": self.task_options() if task is None else {"name": task.name, **task.model_dump()},
             "model": model_table(self.encoder()),
             "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
             **code_table(self.own_code()),
         }
+
+
+def paths_of_tables() -> list[str]:
+    """The paths of all options of tasks, encoders, partitions and data sets."""
+    tables: dict[str, type[Registered]] = {"task": Task, "model": Encoder, "partition": Partition, "data": DataSet}
+    return [path for table, kind in tables.items() for path in option_paths(kind.known().values(), f"{table}.")]
 
 
 def code_table(own: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

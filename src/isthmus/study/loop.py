@@ -29,7 +29,7 @@ from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Method, Model, State
 from isthmus.nn.per_party import reach_of
 from isthmus.study.setup import check_fit, extended, whole_of
-from isthmus.tasks.base import Task
+from isthmus.tasks.base import Task, names_of
 from isthmus.tasks.metrics import metric_of
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class RunResult:
             federation's parties keep theirs. Where models need more to predict, such as prototypes, it is `context`.
         groups: by name, the parties that share a model.
         majority: the share of the most frequent class among test items; none for a task without classes.
+        metric, select_by: the metric that judges the run, and the one that chose its round.
+        by_label: of each class, or of each of several tasks, figures of the test items in the chosen round.
         privacy: the noise that parties added and the privacy it spends, see `Account`; empty without noise.
         graph: the graph that the method has made by the chosen round, such as a condensed one; empty without.
         coordinates: by round, of a task that is drawn, the coordinates and the class of all items, `[items, 3]`.
@@ -86,6 +88,9 @@ class RunResult:
     evaluated: str = "sent"
     groups: dict[str, list[str]] = field(default_factory=dict)
     majority: float | None = None
+    metric: str = ""
+    select_by: str = ""
+    by_label: dict[str, dict[str, float | None]] = field(default_factory=dict, repr=False)
     description: dict[str, Any] = field(default_factory=dict, repr=False)
     reconciled: dict[str, Any] = field(default_factory=dict)
     stopped: str = ""
@@ -97,10 +102,10 @@ class RunResult:
 
     def summary(self) -> dict[str, Any]:
         """The run's entry in `results.json`."""
-        keys = ("method", "seed", "rounds", "chosen_round", "seconds", "evaluated", "metrics")
+        keys = ("method", "seed", "rounds", "chosen_round", "seconds", "evaluated", "metric", "select_by", "metrics")
         more = {
             key: getattr(self, key)
-            for key in ("privacy", "parties", "over_parties", "groups", "reconciled", "stopped")
+            for key in ("by_label", "privacy", "parties", "over_parties", "groups", "reconciled", "stopped")
             if getattr(self, key)
         }
         share = {} if self.majority is None else {"majority": self.majority}
@@ -332,6 +337,7 @@ class Run:
             groups = {name: list(group.parties) for name, group in models.groups.items()}
             self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
             self.progress["majority"] = self.task.majority(summed["test"])
+            self.progress["by_label"] = self._by_label(summed["test"])
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
         if self.on_round is not None and state.round > self._told:  # a round that is repeated is no news
@@ -380,6 +386,15 @@ class Run:
                     found[party] = self.task.count(counts), finite
         return {party: found[party] for party in self.federation.parties if party in found}
 
+    def _by_label(self, counts: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+        """By class, or by task, its figures; None where the data do not give one."""
+        figures = self.task.per_label(counts) if self.task.count(counts) else {}
+        names = names_of(self.description.get("labels", ()), len(next(iter(figures.values()), ())))
+        return {
+            name: {key: values[at] if math.isfinite(values[at]) else None for key, values in figures.items()}
+            for at, name in enumerate(names)
+        }
+
     def _on_whole(self, models: Models) -> dict[str, dict[str, float]]:
         """Metrics of the shared model on the graph that the parties' overlapping parts form together, or on the graphs
         of all parties."""
@@ -422,6 +437,9 @@ class Run:
             evaluated=self.method.evaluate_with,
             groups=self.progress["groups"],
             majority=self.progress["majority"],
+            metric=self.task.judged_by,
+            select_by=self.task.selected_by,
+            by_label=self.progress["by_label"],
             description=dict(self.description),
             privacy={} if (account := self.method.account(self.state)) is None else account.to_dict(),
         )
@@ -452,7 +470,7 @@ def _progress() -> dict[str, Any]:
     """How far a run is that has not begun."""
     return {
         "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
-        "tested": [], "groups": {}, "majority": None,
+        "tested": [], "groups": {}, "majority": None, "by_label": {},
     }  # fmt: skip
 
 

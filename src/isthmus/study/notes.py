@@ -25,8 +25,10 @@ def data_notes(methods: Sequence[Method], parties: Sequence[Party], cut: CutDesc
 def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by: str) -> list[str]:
     """One line for each method that is no better than one answer for all items, and one if training alone is best.
 
+    One more if the validation data do not give the metric that chooses rounds.
+
     Arguments:
-        judged_by: the metric by which the task chooses rounds.
+        judged_by: the metric that judges the task.
     """
     notes = []
     for method in methods:
@@ -34,6 +36,10 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
         if method.role != "constant" and is_majority(own):
             share = fmean(run.majority for run in own if run.majority is not None)
             notes.append(f"{method.name} is no better than the majority class, {100 * share:.1f} % of the test items")
+    validated = [run for run in runs if any(name.startswith("val_") for name in run.metrics)]
+    missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
+    titles = [metric_of(name).title for name in missing if name]
+    notes += [f"validation data with a single class give no {title}: the last round is the result" for title in titles]
     alone, federated = (_best(methods, runs, f"test_{judged_by}", role) for role in ("alone", "federated"))
     if alone is not None and federated is not None and alone[0] > federated[0]:
         notes.append(

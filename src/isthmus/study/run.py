@@ -19,12 +19,13 @@ from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
+from isthmus.options import option_paths, suggest_option
 from isthmus.own_code import identify
-from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
+from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge, paths_of_tables
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, result_notes
@@ -121,7 +122,7 @@ def run_study(
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
-    methods, first_cut, judged_by = study.method_list(), _describe(first), first.task.select_by
+    methods, first_cut, judged_by = study.method_list(), _describe(first), first.task.judged_by
     notes = data_notes(methods, first.parties, first_cut)
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
@@ -431,8 +432,10 @@ def run(
     parties: int | None = None,
     model: str | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
     classes: int | None = None,
-    task: Task | str | None = None,
-    seeds: Sequence[int] = (0,),
+    task: Task | str | Mapping[str, Any] | None = None,
+    metric: str | None = None,
+    select_by: str | None = None,
+    seeds: int | Sequence[int] = 1,
     seed: int | None = None,
     device: str = "cpu",
     wire: bool = False,
@@ -452,9 +455,10 @@ def run(
         model: an encoder by name or with its options, your own PyG module with `forward(x, edge_index, ...)`, or a
             class or function that makes one for given numbers of features and outputs, also as "module:Class".
         classes: number of classes (or of tasks, if items have several labels), if the labels do not show it.
-        task: a task or its name; by default, the task that the labels ask for. For links, they are held out of the
-            parties' graphs here.
-        seeds: one run for each (or `seed`, a single one).
+        task: a task, its name, or its options with or without a name; by default, the task that the labels ask for. For
+            links, they are held out of the parties' graphs here.
+        metric, select_by: the task's options of these names.
+        seeds: their number, or a list of them: one run for each (or `seed`, a single one).
         wire: encode every payload to bytes and back.
         on_round: called with the round and its metrics.
         out: new folder to write the results to.
@@ -464,10 +468,10 @@ def run(
     >>> from isthmus.data.datasets.banks import Banks
     >>> results = run("fedavg", rounds=2)
     >>> sorted(results.metrics)[:2]
-    ['test_accuracy', 'test_loss']
+    ['test_accuracy', 'test_balanced_accuracy']
     """
-    task = Task.named(task)() if isinstance(task, str) else task
-    named = {} if task is None else {"name": task.name, **task.model_dump()}
+    table = _task_table(task, {"metric": metric, "select_by": select_by})
+    once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     methods = [method] if isinstance(method, str | Method) else list(method)
     given, about_data = _given_parties(data, partition, parties)
     chosen = _with_options(methods, options)
@@ -475,8 +479,8 @@ def run(
     encoder = named_encoder(model, {}) if isinstance(model, str) else model
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
-    once = {"seeds": list(seeds) if seed is None else [seed], "device": device, "wire": wire, "task": named}
     plan = Study.of({**about_data, **once}, "run")
+    task = plan.named_task() if not isinstance(task, Task) else type(task).read(_without_name(table), "task")
     torch_device = plan.torch_device()
     if out is not None:
         try:
@@ -492,7 +496,7 @@ def run(
             if held and unlabelled == "error":
                 check_labelled(held)
             known = classes if loaded is None else loaded.classes
-            learned = task_of(task, held, known)
+            learned = task_of(task, held, known, plan.task_options())
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
             for each in chosen:
                 module = module_for(encoder, held, learned, at)
@@ -510,13 +514,13 @@ def run(
         "seeds": plan.seeds,
         "data": whole["data"],
         "partition": whole.get("partition", {}),
-        "task": named,
+        "task": {"name": learned.name, **learned.model_dump()},
         "model": model_table(encoder),
         "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.name for each in chosen])
-    notes = [*data_notes(chosen, held, cuts[at]), *result_notes(chosen, runs, learned.select_by)]
+    notes = [*data_notes(chosen, held, cuts[at]), *result_notes(chosen, runs, learned.judged_by)]
     results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own)
     if out is not None:
         results.save(Path(out))
@@ -550,16 +554,28 @@ def _with_items(parties: list[Party], task: Task | None, seed: int) -> list[Part
     return task.set_masks(parties)
 
 
+def _task_table(task: Any, metrics: Mapping[str, str | None]) -> Any:
+    """A task, its name or its options as a table of a study, with metrics that are named; else what was given."""
+    table = {"name": task.name, **task.model_dump()} if isinstance(task, Task) else {} if task is None else task
+    table = {"name": table} if isinstance(table, str) else table
+    return {**table, **{key: name for key, name in metrics.items() if name}} if isinstance(table, Mapping) else table
+
+
+def _without_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "name"}
+
+
 def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -> list[Method]:
     """Return the methods, each with the options that it has; an option that no method has is an error."""
     kinds = [Method.named(each) if isinstance(each, str) else type(each) for each in methods]
-    known = {name for kind in kinds for name in kind.model_fields}
+    known = {name for kind in kinds for name in kind.option_names()}
     for name in options:
         if name not in known:
-            raise IsthmusError(f"run: no method has an option '{name}': {did_you_mean(name, known)}")
+            hint = suggest_option(name, [*option_paths(kinds), *paths_of_tables()])
+            raise IsthmusError(f"run: no method has an option '{name}': {hint}")
     chosen = []
     for each, kind in zip(methods, kinds, strict=True):
-        given = {name: value for name, value in options.items() if name in kind.model_fields}
+        given = {name: value for name, value in options.items() if name in kind.option_names()}
         if isinstance(each, Method) and not given:
             chosen.append(each)
             continue

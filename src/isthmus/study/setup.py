@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import MultiTask, Task
+from isthmus.tasks.classification import Classes
 
 
 def needs_whole(parties: Sequence[Party], task: Task) -> bool:
@@ -102,16 +104,31 @@ def task_for(parties: Sequence[Party], classes: int | None = None) -> Task:
     return Task.named(f"{parties[0].level}-{kind}").read(options, "task")
 
 
-def task_of(named: Task | None, parties: Sequence[Party], classes: int | None = None) -> Task:
-    """The task that is named, if the parties' labels are fit for it; without one, the task that they ask for."""
+def task_of(
+    named: Task | None,
+    parties: Sequence[Party],
+    classes: int | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Task:
+    """The task that is named, if the parties' labels are fit for it; without one, the task that they ask for.
+
+    Arguments:
+        options: of the task, if none is named.
+    """
     if named is None:
-        return task_for(parties, classes)
+        return with_options(task_for(parties, classes), options)
     if named.level != parties[0].level:
         return named
     due = task_for(parties, named.outputs or classes)
-    if not isinstance(named, type(due)) and not (isinstance(due, MultiTask) and isinstance(named, MultiTask)):
+    of_one_kind = any(isinstance(due, kind) and isinstance(named, kind) for kind in (MultiTask, Classes, type(due)))
+    if not of_one_kind:
         raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
     return named.complete_from(due)
+
+
+def with_options(due: Task, options: Mapping[str, Any]) -> Task:
+    """The task that labels ask for, with options that a study gives without naming a task."""
+    return type(due).read({**due.model_dump(), **options}, f"task '{due.name}'").complete_from(due)
 
 
 def _classes(y: Tensor, classes: int | None) -> tuple[str, dict[str, int]]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from isthmus.data import rows
 from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.tasks.metrics import metric_of
@@ -68,11 +68,38 @@ class Task(Registered):
     kind: ClassVar[str] = "task"
     built_in_module: ClassVar[str] = "isthmus.tasks"
     level: ClassVar[Level]
-    select_by: ClassVar[str] = "accuracy"
-    """The metric that chooses the round, on validation data; `tasks/metrics.py` says whether less of it is better."""
+    known_metrics: ClassVar[tuple[str, ...]] = ()
+    """Metrics that may judge it, the default first; `tasks/metrics.py` says whether less is better. Empty: any."""
 
     unsupervised: ClassVar[bool] = False
     """Models learn without labels: they embed items, and metrics are over the items of all parties together."""
+
+    metric: str | None = None
+    """The metric of headline and tables; by default ROC AUC for two classes, else the first one of the task."""
+    select_by: str | None = None
+    """The metric that chooses the round on validation data; by default, the same as `metric`."""
+
+    @field_validator("metric", "select_by")
+    @classmethod
+    def _known(cls, metric: str | None) -> str | None:
+        if metric and cls.known_metrics and metric not in cls.known_metrics:
+            raise ValueError(f"{did_you_mean(metric, cls.known_metrics)}")
+        return metric
+
+    @property
+    def judged_by(self) -> str:
+        """The metric of headline and tables."""
+        return self.metric or self.default_metric
+
+    @property
+    def selected_by(self) -> str:
+        """The metric that chooses the round."""
+        return self.select_by or self.judged_by
+
+    @property
+    def default_metric(self) -> str:
+        """The metric of headline and tables if none is named."""
+        return self.known_metrics[0] if self.known_metrics else "accuracy"
 
     @property
     def picture_rounds(self) -> Sequence[int]:
@@ -85,7 +112,7 @@ class Task(Registered):
 
     def complete_from(self, inferred: Task) -> Task:
         """This task, with options left open taken from `inferred`, the task that fits the labels."""
-        return self
+        return self.model_copy(update={"metric": self.judged_by, "select_by": self.selected_by or None})
 
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
         """Make the parties of a pool that `cut` takes apart.
@@ -175,8 +202,15 @@ class Task(Registered):
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """The figure that chooses between rounds, larger is better; None where the data do not give the metric."""
-        value = metrics.get(self.select_by)
-        return -value if value is not None and metric_of(self.select_by).smaller_is_better else value
+        value = metrics.get(self.selected_by)
+        return -value if value is not None and metric_of(self.selected_by).smaller_is_better else value
+
+    def per_label(self, counts: Mapping[str, Any]) -> dict[str, list[float]]:
+        """Figures of each class, or of each of several tasks, from summed counts: `items` and others, by name.
+
+        NaN where the data do not give a figure; empty for a task without classes.
+        """
+        return {}
 
 
 class MultiTask(Task):
@@ -186,12 +220,16 @@ class MultiTask(Task):
     to loss, gradient or metrics.
     """
 
-    tasks: int = Field(ge=1)
-    """Number of labels of every item."""
+    tasks: int = Field(0, ge=0)
+    """Number of labels of every item; 0 takes that of the data."""
 
     @property
     def outputs(self) -> int:
         return self.tasks
+
+    def complete_from(self, inferred: Task) -> Task:
+        whole = self if self.tasks else self.model_copy(update={"tasks": inferred.outputs})
+        return super(MultiTask, whole).complete_from(inferred)
 
     @abstractmethod
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:

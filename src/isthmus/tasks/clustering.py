@@ -11,15 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt, field_validator
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from isthmus.data.party import Party
+from isthmus.data.party import Level, Party
 from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder
-from isthmus.tasks.base import Step, Task
-from isthmus.tasks.classification import GraphClassification
+from isthmus.tasks.base import Step
+from isthmus.tasks.classification import Classes
 from isthmus.tasks.coordinates import tsne
 
 Numbers = NDArray[np.float64]
@@ -33,7 +33,7 @@ def check_folds(count: int) -> int:
     return count
 
 
-class GraphClustering(GraphClassification):
+class GraphClustering(Classes):
     """K-means on embeddings of graphs; how well clusters and classes agree.
 
     Every cluster is matched with another class, so that as many graphs as possible are right (scipy's assignment).
@@ -52,6 +52,10 @@ class GraphClustering(GraphClassification):
     """
 
     name: ClassVar[str] = "graph-clustering"
+    level: ClassVar[Level] = "graph"
+    known_metrics: ClassVar[tuple[str, ...]] = (
+        "accuracy", "balanced_accuracy", "macro_f1", "nmi", "ari", "probe_accuracy",
+    )  # fmt: skip
     unsupervised: ClassVar[bool] = True
 
     classes: int = Field(0, ge=0)
@@ -67,6 +71,17 @@ class GraphClustering(GraphClassification):
     drawn: list[PositiveInt] = Field([])
     """Rounds after which a study projects all graphs to two dimensions by t-SNE; the report draws them."""
 
+    @field_validator("select_by")
+    @classmethod
+    def _selects_nothing(cls, metric: str | None) -> str | None:
+        if metric:
+            raise ValueError("nothing chooses between rounds without labels: leave it out")
+        return metric
+
+    @property
+    def selected_by(self) -> str:
+        return ""
+
     @property
     def picture_rounds(self) -> Sequence[int]:
         return self.drawn
@@ -76,9 +91,6 @@ class GraphClustering(GraphClassification):
 
     def model(self, encoder: Encoder, features: int) -> nn.Module:
         return encoder.embedder(features)
-
-    def complete_from(self, inferred: Task) -> Task:
-        return self if self.classes else self.model_copy(update={"classes": inferred.outputs})
 
     def set_masks(self, parties: list[Party]) -> list[Party]:
         if parties[0].level != "graph" or parties[0].graph.y.dim() > 1:

@@ -13,15 +13,16 @@ from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool, Share
 from isthmus.errors import IsthmusError
 from isthmus.tasks.base import Step, Task
-from isthmus.tasks.multilabel import MultiLabel, areas
+from isthmus.tasks.multilabel import MultiLabel
+from isthmus.tasks.ranking import areas
 
 
 class LinkPrediction(Task):
     """Whether two nodes are linked: cross-entropy on the dot product of their embeddings; area under the ROC curve.
 
     The score of a pair (u, v) is <z_u, z_v>, where z is the encoder's output; 0 and above predicts a link. Areas are
-    computed as in `MultiLabel`: `auc` over the pairs of all parties together; `party_auc` is the mean of the parties'
-    own areas, over the parties that have links as well as other pairs.
+    computed as in `tasks/ranking.py`: `auc` over the pairs of all parties together; `party_auc` is the mean of the
+    parties' own areas, over the parties that have links as well as other pairs.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 1.0], [-1.0, 0.0]])
@@ -34,7 +35,7 @@ class LinkPrediction(Task):
 
     name: ClassVar[str] = "link-prediction"
     level: ClassVar[Level] = "pair"
-    select_by: ClassVar[str] = "auc"
+    known_metrics: ClassVar[tuple[str, ...]] = ("auc", "party_auc", "average_precision", "accuracy", "loss")
 
     width: int = Field(100, ge=1)
     """Width of the embeddings."""

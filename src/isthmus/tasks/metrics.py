@@ -38,17 +38,19 @@ METRICS = {
         Metric("rmse", "RMSE", smaller_is_better=True),
         Metric("accuracy", "accuracy", percent=True),
         Metric("macro_f1", "macro F1", percent=True),
+        Metric("balanced_accuracy", "balanced accuracy", percent=True),
+        Metric("average_precision", "average precision", percent=True),
         Metric("party_auc", "party AUC", percent=True),
         Metric("mae", "MAE", smaller_is_better=True),
         Metric("nmi", "NMI"),
         Metric("ari", "ARI"),
         Metric("probe_accuracy", "probe accuracy", percent=True),
         Metric("loss", "loss", smaller_is_better=True),
+        Metric("recall", "recall", percent=True),
+        Metric("precision", "precision", percent=True),
     )
 }
-"""Every metric of the tasks here by name; add those of a task of your own."""
-LEADING = ("roc_auc", "auc", "rmse", "accuracy")
-"""Metrics by which tasks choose a round; of several in one result, the first here."""
+"""Every metric of the tasks here by name, in the order of tables; add those of a task of your own."""
 
 
 def metric_of(column: str) -> Metric:

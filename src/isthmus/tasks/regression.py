@@ -29,7 +29,7 @@ class Regression(MultiTask):
     1.5
     """
 
-    select_by: ClassVar[str] = "rmse"
+    known_metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "loss")
 
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(output, y, reduction="none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 
 from result_folders import Build, Page, of_another_task
 
@@ -44,3 +45,24 @@ def test_folders_with_different_methods_stand_in_one_table(build: Build) -> None
     assert page.names("Validation accuracy") == ["fedavg", "fedsage"]
     assert "fedsage reached" in page.text
     assert "fedavg reached" not in page.text
+
+
+def test_the_metric_of_the_runs_leads(build: Build) -> None:
+    def judged_by_loss(parts: dict[str, Any]) -> None:
+        for run in parts["results"]["runs"]:
+            run["metric"] = "loss"
+
+    page = Page(write_report([build(change=judged_by_loss)]))
+    assert "Test loss: a dot per seed" in page.text
+
+
+def test_figures_of_each_label_stand_in_a_table_by_their_names(build: Build) -> None:
+    def with_labels(parts: dict[str, Any]) -> None:
+        for run in parts["results"]["runs"]:
+            recall = 0.5 + 0.25 * (run["seed"] > 0)
+            run["by_label"] = {"ill": {"items": 8, "recall": recall}, "well": {"items": 40, "recall": None}}
+
+    page = Page(write_report([build(methods=("fedavg", "local"), seeds=(0, 1), change=with_labels)]))
+    assert "Recall (%) of the test items, mean ± standard deviation over seeds." in page.text
+    assert page.row("ill") == ["ill", "8", "62.5 ± 17.7", "62.5 ± 17.7"]
+    assert page.row("well") == ["well", "40", "–", "–"]

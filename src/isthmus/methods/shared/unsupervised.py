@@ -27,6 +27,7 @@ class Unsupervised(Composed):
     levels: ClassVar[tuple[Level, ...]] = ("graph",)
     unsupervised: ClassVar[bool] = True
 
+    without: ClassVar[tuple[str, ...]] = ("select", "patience")  # to choose between rounds would take labels
     rounds: int = Field(20, ge=1)
     """Communication rounds, at most."""
     local: LocalTraining = LocalTraining(epochs=5, batch_size=128, lr=1e-3)

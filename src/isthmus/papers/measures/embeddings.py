@@ -13,7 +13,7 @@ from isthmus.errors import IsthmusError
 from isthmus.papers.measures import Measure, Measurement, prepare_run
 from isthmus.study.config import Study
 from isthmus.study.loop import Run
-from isthmus.tasks.classification import Classification
+from isthmus.tasks.classification import Classes
 from isthmus.tasks.clustering import GraphClustering, scaled
 from isthmus.tasks.coordinates import tsne
 
@@ -32,7 +32,7 @@ class Embeddings(Measure):
 
     def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
         run = prepare_run(study, seed, checkpoint)
-        if run.whole is None or not isinstance(run.task, Classification):
+        if run.whole is None or not isinstance(run.task, Classes):
             raise IsthmusError(
                 "measure 'embeddings' needs nodes that parties share, or graphs to cluster: set partition.name to "
                 "'overlap', or task.name to 'graph-clustering'"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
-from statistics import fmean, stdev
+from statistics import fmean
 
 from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings, Setting
@@ -51,7 +51,7 @@ def _over_parties(findings: Findings, setting: Setting, metric: str) -> str:
             [scores.weighted for scores in each],
             [scores.worst for scores in each],
         ]
-        texts = [_mean_and_std(values, metric) for values in columns]
+        texts = [wording.mean_and_std_of(values, metric) for values in columns]
         worst = ", ".join(sorted({scores.worst_party for scores in each}, key=wording.natural_key))
         rows.append(page.row(page.method_head(findings, method), texts, f"<td>{escape(worst)}</td>"))
     if not rows:
@@ -77,12 +77,6 @@ def _evaluated_note(findings: Findings, setting: Setting) -> str:
         return f"At each party, {next(iter(texts.values()))} was evaluated."
     each = [f"{texts[which]} ({', '.join(names)})" for which, names in methods.items()]
     return f"At each party was evaluated: {'; '.join(each)}." if each else ""
-
-
-def _mean_and_std(values: Sequence[float | None], metric: str) -> str:
-    known = [value for each in values if (value := wording.finite(each)) is not None]
-    std = stdev(known) if len(known) > 1 else None
-    return wording.mean_and_std(fmean(known) if known else None, std, metric)
 
 
 def _party_means(setting: Setting, metric: str) -> Means:

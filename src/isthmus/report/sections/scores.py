@@ -22,6 +22,7 @@ def section(findings: Findings) -> str:
         page.heading(setting.name, "h3")
         + _chart(findings, setting)
         + _tables(findings, setting)
+        + _label_tables(findings, setting)
         + _seed_table(findings, setting)
         for setting in findings.settings
     )
@@ -126,6 +127,35 @@ def _chart(findings: Findings, setting: Setting) -> str:
         return ""
     title = f"{wording.metric_title(metric)}: a dot per seed, a stroke at the mean"
     return f"<figure>{charts.dot_chart(title, 'Results per method.', rows, wording.formatter(metric))}</figure>"
+
+
+def _label_tables(findings: Findings, setting: Setting) -> str:
+    """Figures of each class, or of each of several tasks: a table for each figure, folded together."""
+    by_label = [run.by_label for run in setting.runs if run.by_label]
+    if not by_label:
+        return ""
+    labels = list(dict.fromkeys(label for each in by_label for label in each))
+    figures = dict.fromkeys(figure for each in by_label for own in each.values() for figure in own)
+    figures.pop("items", None)
+    text = "".join(_label_table(findings, setting, figure, labels) for figure in figures)
+    return page.folded("The figures, label by label", text)
+
+
+def _label_table(findings: Findings, setting: Setting, figure: str, labels: Sequence[str]) -> str:
+    methods = [method for method in setting.methods if any(run.by_label for run in findings.runs_of(method))]
+    rows = []
+    for label in labels:
+        found = [run.by_label[label] for run in setting.runs if label in run.by_label]
+        items = wording.number_range(int(own.get("items") or 0) for own in found)
+        texts = []
+        for method in methods:
+            values = [run.by_label.get(label, {}).get(figure) for run in findings.runs_of(method)]
+            texts.append(wording.mean_and_std_of(values, figure))
+        rows.append(page.row(page.row_head(label), [items, *texts]))
+    head = f"<tr>{page.head('Label')}{page.head('Test items', 'n')}{page.heads(methods, 'n name')}</tr>"
+    title = f"{wording.metric_title(figure)}{wording.unit(figure)}"
+    note = f"{title} of the test items, mean ± standard deviation over seeds."
+    return page.table(head, "".join(rows), note)
 
 
 def _seed_table(findings: Findings, setting: Setting) -> str:

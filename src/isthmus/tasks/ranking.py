@@ -1,0 +1,93 @@
+r"""How well scores rank items, from counts that parties can add up.
+
+Parties cannot add up areas under curves, but they can add up how many scores of either class lie in fixed bins: 1,024
+even steps of z / (4 + \|z\|) for a logit z. Unlike the logistic function this separates scores far from 0 too, in steps
+of 1/128 at z = 0 and 1/20 at z = 6. Scores within one bin are ties; that is the only approximation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from isthmus.data import rows
+
+BINS = 1024
+"""Number of bins, even: the two in the middle meet at a score of 0."""
+WIDTH = 4.0
+"""Half of the bins are for scores between -WIDTH and WIDTH."""
+RANKING = ("roc_auc", "average_precision")
+"""Metrics that follow from these counts."""
+
+
+def count_scores(scores: Tensor, y: Tensor, known: Tensor, sizes: Sequence[int]) -> Tensor:
+    """How many scores of either class, negatives first, lie in each bin: `[parties, tasks, 2, bins]`.
+
+    Arguments:
+        scores, y, known: logits, whether they are of a positive, and which of them count, all `[items, tasks]`.
+        sizes: number of items of each party.
+    """
+    tasks = scores.size(1)
+    item, task = known.nonzero(as_tuple=True)
+    cell = (rows.party_of_rows(sizes, scores.device)[item] * tasks + task) * 2 + y[known].long()
+    counts = torch.zeros(len(sizes), tasks, 2, BINS, dtype=torch.int32, device=scores.device)
+    counts.view(-1).index_add_(0, cell * BINS + _bins(scores[known]), torch.ones_like(cell, dtype=torch.int32))
+    return counts
+
+
+def areas(scores: Tensor) -> Tensor:
+    r"""Areas under ROC curves, `[...]`; NaN where a class has no scores.
+
+    With :math:`p_b` and :math:`n_b` the shares of the positive and negative scores in bin b,
+
+    .. math:: \mathrm{AUC} = \sum_b p_b \left(\tfrac{1}{2} n_b + \sum_{a<b} n_a\right),
+
+    so a pair within one bin counts half, like a tie. The error is at most :math:`\frac{1}{2}\sum_b p_b n_b`, half the
+    share of the pairs within one bin. For 400 items, a tenth of them positive, the mean error is 0.0002 if the logits
+    of a class have a standard deviation of 1. If it is 0.05, as in an untrained model, the error is 0.002 around a
+    logit of 0 and 0.005 around -3.
+
+    Arguments:
+        scores: as of `count_scores`, `[..., 2, bins]`.
+    """
+    negative, positive = scores.cpu().double().unbind(-2)
+    below = negative.cumsum(-1) - negative / 2
+    return (positive * below).sum(-1) / (positive.sum(-1) * negative.sum(-1))
+
+
+def average_precisions(scores: Tensor) -> Tensor:
+    r"""Average precisions, `[...]`; NaN where a class has no scores.
+
+    .. math:: \mathrm{AP} = \sum_b p_b \frac{P_b}{P_b + N_b},
+
+    where :math:`p_b` is the share of the positives in bin b, and :math:`P_b` and :math:`N_b` are the numbers of
+    positive and negative scores in this bin and above.
+
+    Arguments:
+        scores: as of `count_scores`, `[..., 2, bins]`.
+    """
+    negative, positive = scores.cpu().double().unbind(-2)
+    true, false = (each.flip(-1).cumsum(-1).flip(-1) for each in (positive, negative))
+    precision = true / (true + false).clamp(min=1)
+    found = (positive * precision).sum(-1) / positive.sum(-1)
+    return found.masked_fill(negative.sum(-1) == 0, torch.nan)
+
+
+def ranking_metrics(scores: Tensor) -> dict[str, float]:
+    """ROC AUC and average precision, each a mean over the tasks that have both classes: nothing if none has.
+
+    Arguments:
+        scores: as of `count_scores`, `[tasks, 2, bins]`.
+    """
+    found = {"roc_auc": areas(scores), "average_precision": average_precisions(scores)}
+    both = ~found["roc_auc"].isnan()
+    return {name: float(values[both].mean()) for name, values in found.items()} if bool(both.any()) else {}
+
+
+def _bins(scores: Tensor) -> Tensor:
+    """The bin of every score. NaN goes to the middle bin; the loss names its party."""
+    finite = scores.detach().nan_to_num(nan=0.0)
+    place = (BINS // 2) * (finite / (WIDTH + finite.abs()))
+    return (place.floor().long() + BINS // 2).clamp(0, BINS - 1)

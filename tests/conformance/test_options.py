@@ -1,0 +1,73 @@
+"""An option does something: another value of it gives other results, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from isthmus import store
+from isthmus.errors import IsthmusError
+from isthmus.methods.base import Method
+from isthmus.nn.encoders import Encoder
+from isthmus.options import Options
+from isthmus.study.config import merge
+from isthmus.study.loop import RunResult
+from isthmus.testing import Subject, small_parties
+
+OF_THE_RUN = {"rounds", "patience", "every", "select", "quorum", "evaluate_by"}
+"""Options that decide how long a run goes on, which round it reports and what its server may read."""
+VALUES: dict[str, list[Any]] = {
+    "aggregate": ["median"], "batch_size": [3], "clip": [0.01], "clusters": [2], "fan_out": [[1, 1]],
+}  # fmt: skip
+"""Other values than `others` finds."""
+METHODS = ("fedavg", "local", "majority", "centralized", "scaffold", "feddyn", "fedadam", "fedper", "ditto", "fedproto")
+PARTIES = small_parties("node", parties=3)
+
+
+def paths(options: Options, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Every option with other values than its own."""
+    for name in set(options.option_names()) - OF_THE_RUN:
+        value = getattr(options, name)
+        if isinstance(value, Options):
+            yield from paths(value, f"{prefix}{name}.")
+        else:
+            known = VALUES.get(name)
+            yield prefix + name, known or others(value, type(options).model_fields[name].annotation)
+
+
+def others(value: Any, kind: Any) -> list[Any]:
+    if get_origin(kind) is Literal:
+        return [each for each in get_args(kind) if each != value]
+    return [not value] if isinstance(value, bool) else [value + 1, 2 * value, value / 2]
+
+
+def result(method: Method) -> RunResult:
+    return Subject(method, PARTIES, Encoder.named(method.encoder)(hidden=4)).run().go()
+
+
+def same(one: RunResult, other: RunResult) -> bool:
+    """Whether two results are equal to the bit."""
+    return one.history == other.history and store.pack(one.models) == store.pack(other.models)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_has_an_effect_or_is_refused(name: str) -> None:
+    kind = Method.named(name)
+    base = {"rounds": 2}
+    usual, idle = result(kind.read(base, name)), []
+    for path, values in paths(kind.read(base, name)):
+        for value in values:
+            changes: Any = value
+            for key in reversed(path.split(".")):
+                changes = {key: changes}
+            try:
+                if not same(usual, result(kind.read(merge(base, changes), name))):
+                    break
+            except IsthmusError:
+                break
+        else:
+            idle.append(path)
+    assert not idle
