@@ -650,7 +650,7 @@ def test_weights_of_classes_change_what_is_learned() -> None:
         ({"partition": "metiss"}, "unknown partition 'metiss': did you mean 'metis'"),
         ({"parties": make_node_parties()}, "parties is how many parties to cut the data into"),
         ({"data": make_node_parties(), "parties": 3}, "Party objects are not cut again"),
-        ({"task": "node-regression"}, "task 'node-regression': option 'tasks' is required"),
+        ({"task": "node-regression"}, "task 'node-regression': the labels are those of 'node-classification'"),
         ({"seeds": []}, "run: option 'seeds' is "),
         ({"seeds": 0}, "run: option 'seeds' is 0: "),
         ({"seeds": "x"}, "run: option 'seeds' is 'x': "),
