@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from tests.deploy.federated_studies import study_of, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
-from isthmus.deploy.approval import Proposal
+from isthmus.deploy.approval import Approvals, Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message
@@ -130,6 +131,34 @@ def test_what_is_no_study_is_refused_in_one_line(text: str, tmp_path: Path) -> N
     why = begun(study_of("fedavg"), tmp_path, study=text)
     assert why.startswith("refused: the s")
     assert "\n" not in why
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"import": ["mine.py"]}, "refused: the server sent a study with 'import': use one version"),
+        ({"data": {"name": "banks"}}, "refused: the server sent a study with 'data': use one version"),
+        ({"split": {"train": 0.5, "val": 0.2, "path": "/"}}, "refused: the server sent a study with 'path': use one"),
+        ({"model": {"encoder": "mine:run"}}, "study: a federation runs no code from a study: install the package"),
+        ({"model": {"encoder": ["mine:run"]}}, "study: a federation runs no code from a study: install the package"),
+    ],
+    ids=["a file", "data", "a path", "a function", "a list"],
+)
+def test_a_study_brings_no_code_whoever_approved_it(
+    change: dict[str, Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be in the party's own folder, and the module among those that are installed."""
+    (tmp_path / "mine.py").write_text("from pathlib import Path\nPath('ran').touch()\ndef run(*sizes): return None\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    study = study_of("fedavg")
+    text = json.dumps({**json.loads(Proposal(study, PARTIES).text), **change})
+    reply = begun(study, tmp_path, study=text)
+    assert reply.startswith(why)
+    assert str(tmp_path) not in reply
+    assert not (tmp_path / "ran").exists()
+    assert not list((tmp_path / "parties" / "party-0" / "studies").glob("*.calls"))
+    assert Approvals(tmp_path / "parties" / "party-0" / "studies").waiting() == []
 
 
 def finished(tmp_path: Path, name: str = "fedavg", limits: str = "", **more: Any) -> tuple[ByHand, dict[str, Member]]:

@@ -36,6 +36,11 @@ KEPT = 50
 DIGITS = 32
 """Hexadecimal digits of a hash: 128 bits of SHA-256."""
 
+OPTIONS = ("seeds", "data_seed", "unlabelled", "task", "model", "methods")
+"""Tables and options of a study that a party can check."""
+SHARES = ("train", "val")
+"""Those of its data set."""
+
 READERS = {
     ("ask", "server"): "the server reads the answer",
     ("total", "server"): "the server reads the sum over parties",
@@ -54,7 +59,7 @@ class Proposal:
 
     @classmethod
     def read(cls, text: str) -> Proposal:
-        """Read the text of a proposal, which may come from a server."""
+        """Read the text of a proposal, which may come from a server; refuse all that `text` does not have."""
         remedy = "use one version of isthmus at server and parties"
         if len(text) > LONGEST:
             raise IsthmusError(f"refused: the study has more than {LONGEST:,} characters")
@@ -64,7 +69,10 @@ class Proposal:
             shares = dict(values.pop("split"))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise IsthmusError(f"refused: the server sent no study: {remedy}") from error
-        return cls(Study.of({**values, "data": {"name": "folder", "path": ".", **shares}}, "study"), parties)
+        if unknown := [*(values.keys() - {*OPTIONS, "protect", "federation"}), *(shares.keys() - {*SHARES})]:
+            raise IsthmusError(f"refused: the server sent a study with '{min(unknown)}': {remedy}")
+        data = {"name": "folder", "path": ".", **shares}
+        return cls(Study.of_federation({**values, "data": data}, "study"), parties)
 
     @cached_property
     def text(self) -> str:
@@ -72,9 +80,8 @@ class Proposal:
         study, protect = self.study, self.study.protect
         protection = protect.protection()
         resolved = study.resolved()
-        kept = ("seeds", "data_seed", "unlabelled", "task", "model", "methods")
         content = {
-            **{name: resolved[name] for name in kept},
+            **{name: resolved[name] for name in OPTIONS},
             "split": split_shares(study),
             "protect": {**protect.model_dump(), "total": {"name": protection.name, **protection.model_dump()}},
             "federation": study.federation.model_dump(),
@@ -129,7 +136,7 @@ def split_shares(study: Study) -> dict[str, float]:
     """Return the training and validation shares of labelled items, for parties whose files have no split."""
     data = study.data_set()
     given = data if isinstance(data, PartyFolders) else PartyFolders(path="")
-    return {"train": given.train, "val": given.val}
+    return {name: getattr(given, name) for name in SHARES}
 
 
 class Approvals:
