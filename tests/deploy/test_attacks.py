@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.deploy.federated_studies import study_of, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
@@ -207,6 +208,51 @@ def test_noise_is_not_drawn_again(tmp_path: Path) -> None:
     (protect,) = calls_of(post, "party-1", "protect")
     for at in range(3):
         assert "plans 1 calls of 'protect'" in members["party-1"].handle({**protect, "under": 2 + 5 * at})["wrong"]
+
+
+def test_a_call_is_repeated_only_if_nothing_before_it_differs(tmp_path: Path) -> None:
+    """One model for this party among others', and other sums before it is asked, are not what was answered before."""
+    post, members = finished(tmp_path, "fedcog", limits="repeats = 0", protect={"exchange": "sealed"})
+    party, own = members["party-1"], "party-1"
+    sent = [message for to, message in post.sent if to == own]
+    start = next(at for at, message in enumerate(sent) if message.get("stage") == "run")
+    first = next(at for at, message in enumerate(sent) if message.get("action") == "train")
+    train = sent[first]
+
+    def replayed(*left_out: str, **changes: Any) -> Message:
+        for message in sent[start:first]:
+            if message["do"] not in left_out:
+                party.handle(message)
+        return party.handle({**train, **changes})
+
+    assert "refused: the study plans" in replayed("deliver", nonce=1)["wrong"]
+    request = train["request"]
+    for others in ({"party-0": b"", own: request}, {"0": request}, {}):
+        assert "with requests for other parties than 'party-1'" in replayed(request=others)["wrong"]
+    assert "refused: the study plans" in replayed(request={own: request})["wrong"]
+
+
+@pytest.mark.parametrize(("redraw", "answered"), [("never", 6), ("epoch", 3)])
+def test_no_order_of_calls_draws_more_noise_than_epsilon_pays_for(redraw: str, answered: int, tmp_path: Path) -> None:
+    """Although `repeats` lets a server call everything four times."""
+    more: dict[str, Any] = {"methods": [{"name": "fgcl", "redraw": redraw}], "protect": {"noise": "own"}}
+    post, members = finished(tmp_path, "fgcl", limits="repeats = 3", **more)
+    party = members["party-1"]
+    begin = next(m for to, m in post.sent if to == "party-1" and m.get("stage") == "run")
+    (protect,), train = calls_of(post, "party-1", "protect"), calls_of(post, "party-1", "train")[0]
+    evaluate = calls_of(post, "party-1", "evaluate")[0]
+    views: list[Any] = []
+    for before in ([], [evaluate]):
+        party.handle(begin)
+        for message in (*before, protect):
+            assert "wrong" not in party.handle(message)
+        assert party.site is not None
+        with party.site.asked():
+            views.append(party.site.kept.each("prepared")[0]["0"])
+    assert torch.equal(*views)
+    replies = [party.handle(train) for _ in range(6)]
+    trained = [not reply.get("failures") and "wrong" not in reply for reply in replies]
+    assert sum(trained) == answered
 
 
 def test_a_study_whose_server_is_killed_again_and_again_ends_as_planned(tmp_path: Path) -> None:

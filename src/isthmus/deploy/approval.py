@@ -12,10 +12,14 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from isthmus import store
 from isthmus.data.datasets.folder import PartyFolders
@@ -183,15 +187,28 @@ class Approvals:
         if not limits.standing or set(proposal.parties) != set(known):
             self._keep(proposal)
             raise self._unapproved(proposal.hash, "not approved")
-        others = [tally for tally in self._tallies() if tally.stem != proposal.hash and not self._count(tally.stem)]
-        if len(others) >= limits.studies:
+        if not self._counted(proposal.hash, limits.studies):
             self._keep(proposal)
             raise self._unapproved(proposal.hash, f"beyond the {limits.studies} of limits.studies")
         return 1 + limits.repeats
 
+    def _counted(self, study: str, most: int) -> bool:
+        """Count a study among those without an approval of their own, unless there are so many others."""
+        import fcntl  # only on POSIX
+
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "lock").open("a") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # two jobs may begin at once
+                others = [path for path in self.folder.glob("*.calls") if path.stem != study]
+                if sum(not self._count(path.stem) for path in others) >= most:
+                    return False
+                self._calls(study).touch()
+        return True
+
     def tally(self, proposal: Proposal) -> Tally:
         """What was answered of a study."""
-        return Tally(self.folder / f"{proposal.hash}.calls")
+        return Tally(self._calls(proposal.hash))
 
     def _unapproved(self, study: str, why: str) -> IsthmusError:
         log.warning(
@@ -213,8 +230,8 @@ class Approvals:
     def _file(self, study: str) -> Path:
         return self.folder / f"{study}.json"
 
-    def _tallies(self) -> Iterator[Path]:
-        return self.folder.glob("*.calls")
+    def _calls(self, study: str) -> Path:
+        return self.folder / f"{study}.calls"
 
     def _write(self, proposal: Proposal, count: int) -> None:
         content = {"format": FORMAT, "approved": count, "study": json.loads(proposal.text)}
@@ -243,11 +260,40 @@ def remedy(study: str) -> str:
     return f"approve it with isthmus federation approve KIT {study}"
 
 
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Leave the path out of errors of this machine's disk."""
+    try:
+        yield
+    except OSError as error:
+        log.error("%s: %s", path, error)
+        raise IsthmusError(f"cannot write down what it answers: {error.strerror}") from error
+
+
+def digest_of(*parts: Any) -> str:
+    """The hash of texts, numbers, bytes, tensors, and lists and mappings of these; the order of keys does not matter.
+
+    >>> digest_of({"a": b"x", "b": 1}) == digest_of({"b": 1, "a": b"x"}) != digest_of({"a": "x", "b": 1})
+    True
+    """
+    text = json.dumps(parts, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _plain(value: Tensor | bytes) -> list[Any]:
+    """What stands for bytes, or a tensor, in JSON."""
+    if isinstance(value, Tensor):
+        data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        return [str(value.dtype), list(value.shape), hashlib.sha256(data).hexdigest()]
+    return ["bytes", hashlib.sha256(value).hexdigest()]
+
+
 class Tally:
     """The calls of a study that a party answered, over all jobs, in a file that is only added to.
 
-    A call is known by a digest of all calls before it in its run and of its own content. One that was answered before
-    repeats the same answer, so it is free; a resumed run consists of such calls as long as the same parties answer.
+    A call is known by a digest of all calls and deliveries before it in its run and of its own content. One that was
+    answered before repeats the same answer, so it is free; a resumed run consists of such calls as long as the same
+    parties answer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -267,7 +313,7 @@ class Tally:
         """
         import fcntl  # only on POSIX
 
-        try:
+        with _writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # two jobs may run at once
@@ -282,9 +328,6 @@ class Tally:
                 file.write(f"{call} {kind}\n".encode())
                 file.flush()
                 self._read_on(file)
-        except OSError as error:
-            log.error("%s: %s", self.path, error)
-            raise IsthmusError(f"cannot write down what it answers: {error.strerror}") from error
 
     def _read_on(self, file: Any) -> None:
         """Read what was added since the last time."""

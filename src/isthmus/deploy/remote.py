@@ -22,6 +22,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from isthmus.deploy.logs import printable
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.actions import Binding
@@ -414,7 +415,7 @@ class RemoteTransport(Transport):
         several = max(map(len, (parties, answers, letters, failures))) > 1
         if several or len(answers) != len(parties) or any(len(each) > len(self.parties) for each in letters):
             raise IsthmusError(f"party '{party}': its reply has too many parties, answers or messages")
-        reasons = {str(name): _printable(why) for name, why in failures.items()}
+        reasons = {str(name): printable(why, LONGEST_REASON) for name, why in failures.items()}
         return PackedReply(tuple(map(str, parties)), answers, [self._letters(each) for each in letters], reasons)
 
     def _letters(self, letters: Mapping[str, Any]) -> dict[str, bytes | wire.Sealed]:
@@ -422,7 +423,7 @@ class RemoteTransport(Transport):
             return dict(letters)
         found: dict[str, bytes | wire.Sealed] = {}
         for to, each in letters.items():
-            inside, fields = each["inside"], _printable(each["fields"], LONGEST_DESCRIPTION)
+            inside, fields = each["inside"], printable(each["fields"], LONGEST_DESCRIPTION)
             if type(inside) is not int or not 0 <= inside <= len(each["sealed"]):
                 raise IsthmusError("an envelope has a payload of another size than it says")
             found[str(to)] = wire.Sealed(bytes(each["sealed"]), inside, fields)
@@ -499,19 +500,9 @@ def _checked(reply: Any, nonce: str) -> Message | str:
         return "its reply belongs to another request"
     if "wrong" not in reply:
         return reply
-    wrong = Refusal(_printable(reply["wrong"]))
+    wrong = Refusal(printable(reply["wrong"], LONGEST_REASON))
     wrong.begun, wrong.answered = bool(reply.get("begun", True)), reply.get("answered")
     return wrong
-
-
-def _printable(text: Any, longest: int = LONGEST_REASON) -> str:
-    """A text from a party, fit to be shown in a terminal.
-
-    >>> _printable("gone\\x1b[2J" + 400 * "!")[:12]
-    'gone [2J!!!!'
-    """
-    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:longest])
-    return " ".join(printable.split())
 
 
 def _of_commonest_form(action: str, replies: Sequence[Reply]) -> list[Reply]:
@@ -586,6 +577,10 @@ class PartySide(ABC):
     def check_call(self, message: Message) -> None:
         """Raise an error for a call that the party's limits do not allow."""
 
+    def note_delivery(self, action: str, mail: Mapping[str, Any]) -> None:
+        """Take into account that this is about to be delivered, as it was opened."""
+        return
+
     @abstractmethod
     def min_parties(self) -> int:
         """Return how many parties a sum needs for this party to help open it."""
@@ -656,7 +651,9 @@ class PartySide(ABC):
         elif do == "shield":
             return {**self._answer_step(message), "answered": self._count_answered()}
         elif do == "deliver":
-            self.handler.deliver(str(message["action"]), {self.name: self._open_mail(message)})
+            action, mail = str(message["action"]), self._open_mail(message)
+            self.note_delivery(action, mail)
+            self.handler.deliver(action, {self.name: mail})
         elif do == "save":
             with self._on_disk():
                 keep = [str(mark) for mark in message["keep"][:2]]  # two checkpoints of the server's need theirs
@@ -727,7 +724,7 @@ class PartySide(ABC):
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         if "shield" in message:
-            states = () if self.record is None else self.record.states(action, request, to, before)
+            states = () if self.record is None else self.record.states(action, request, to, before, reply)
             closed = self._close_part(action, reply, request, message, binding.least, states)
             if self.record is not None:
                 self.record.answered(message, reply, message_size(closed))
