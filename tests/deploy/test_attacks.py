@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import torch
 from tests.deploy.federated_studies import study_of, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
-from isthmus.deploy.approval import Proposal
+from isthmus.deploy.approval import Approvals, Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.party_side import Message
@@ -133,6 +135,34 @@ def test_what_is_no_study_is_refused_in_one_line(text: str, tmp_path: Path) -> N
     assert "\n" not in why
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"import": ["mine.py"]}, "refused: the server sent a study with 'import': use one version"),
+        ({"data": {"name": "banks"}}, "refused: the server sent a study with 'data': use one version"),
+        ({"split": {"train": 0.5, "val": 0.2, "path": "/"}}, "refused: the server sent a study with 'path': use one"),
+        ({"model": {"encoder": "mine:run"}}, "study: a federation runs no code from a study: install the package"),
+        ({"model": {"encoder": ["mine:run"]}}, "study: a federation runs no code from a study: install the package"),
+    ],
+    ids=["a file", "data", "a path", "a function", "a list"],
+)
+def test_a_study_brings_no_code_whoever_approved_it(
+    change: dict[str, Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be in the party's own folder, and the module among those that are installed."""
+    (tmp_path / "mine.py").write_text("from pathlib import Path\nPath('ran').touch()\ndef run(*sizes): return None\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    study = study_of("fedavg")
+    text = json.dumps({**json.loads(Proposal(study, PARTIES).text), **change})
+    reply = begun(study, tmp_path, study=text)
+    assert reply.startswith(why)
+    assert str(tmp_path) not in reply
+    assert not (tmp_path / "ran").exists()
+    assert not list((tmp_path / "parties" / "party-0" / "studies").glob("*.calls"))
+    assert Approvals(tmp_path / "parties" / "party-0" / "studies").waiting() == []
+
+
 def finished(tmp_path: Path, name: str = "fedavg", limits: str = "", **more: Any) -> tuple[ByHand, dict[str, Member]]:
     """An honest run, after which the parties are still there."""
     study = at_folders(study_of(name, **more), tmp_path / "data")
@@ -179,6 +209,51 @@ def test_noise_is_not_drawn_again(tmp_path: Path) -> None:
     (protect,) = calls_of(post, "party-1", "protect")
     for at in range(3):
         assert "plans 1 calls of 'protect'" in members["party-1"].handle({**protect, "under": 2 + 5 * at})["wrong"]
+
+
+def test_a_call_is_repeated_only_if_nothing_before_it_differs(tmp_path: Path) -> None:
+    """One model for this party among others', and other sums before it is asked, are not what was answered before."""
+    post, members = finished(tmp_path, "fedcog", limits="repeats = 0", protect={"exchange": "sealed"})
+    party, own = members["party-1"], "party-1"
+    sent = [message for to, message in post.sent if to == own]
+    start = next(at for at, message in enumerate(sent) if message.get("stage") == "run")
+    first = next(at for at, message in enumerate(sent) if message.get("action") == "train")
+    train = sent[first]
+
+    def replayed(*left_out: str, **changes: Any) -> Message:
+        for message in sent[start:first]:
+            if message["do"] not in left_out:
+                party.handle(message)
+        return party.handle({**train, **changes})
+
+    assert "refused: the study plans" in replayed("deliver", nonce=1)["wrong"]
+    request = train["request"]
+    for others in ({"party-0": b"", own: request}, {"0": request}, {}):
+        assert "with requests for other parties than 'party-1'" in replayed(request=others)["wrong"]
+    assert "refused: the study plans" in replayed(request={own: request})["wrong"]
+
+
+@pytest.mark.parametrize(("redraw", "answered"), [("never", 6), ("epoch", 3)])
+def test_no_order_of_calls_draws_more_noise_than_epsilon_pays_for(redraw: str, answered: int, tmp_path: Path) -> None:
+    """Although `repeats` lets a server call everything four times."""
+    more: dict[str, Any] = {"methods": [{"name": "fgcl", "redraw": redraw}], "protect": {"noise": "own"}}
+    post, members = finished(tmp_path, "fgcl", limits="repeats = 3", **more)
+    party = members["party-1"]
+    begin = next(m for to, m in post.sent if to == "party-1" and m.get("stage") == "run")
+    (protect,), train = calls_of(post, "party-1", "protect"), calls_of(post, "party-1", "train")[0]
+    evaluate = calls_of(post, "party-1", "evaluate")[0]
+    views: list[Any] = []
+    for before in ([], [evaluate]):
+        party.handle(begin)
+        for message in (*before, protect):
+            assert "wrong" not in party.handle(message)
+        assert party.site is not None
+        with party.site.asked():
+            views.append(party.site.kept.each("prepared")[0]["0"])
+    assert torch.equal(*views)
+    replies = [party.handle(train) for _ in range(6)]
+    trained = [not reply.get("failures") and "wrong" not in reply for reply in replies]
+    assert sum(trained) == answered
 
 
 def test_a_study_whose_server_is_killed_again_and_again_ends_as_planned(tmp_path: Path) -> None:

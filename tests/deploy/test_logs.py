@@ -35,11 +35,20 @@ def test_lines_of_the_engine_do_not_reach_the_log_of_a_person(tmp_path: Path) ->
         "logging.getLogger('some.library').warning('noise')\n"
         "logging.getLogger('isthmus.deploy.remote').info('party north is back')\n"
         "logging.getLogger('isthmus.deploy.remote').debug('detail')\n"
+        "text = 'x\\n2026-01-01 - WARNING - forged\\x1b[2J'\n"
+        "logging.getLogger('isthmus.deploy.remote').warning('no action %s', text)\n"
+        "try:\n    raise ValueError(text)\n"
+        "except ValueError:\n    logging.getLogger('isthmus.deploy.remote').exception('failed')\n"
     )
     done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == ""
     lines = (tmp_path / LOG).read_text().splitlines()
-    assert [line.split(" - ", 1)[1] for line in lines] == ["INFO - party north is back"]
+    assert [line.split(" - ", 1)[1] for line in lines if line[0] != " "] == [
+        "INFO - party north is back",
+        "WARNING - no action x 2026-01-01 - WARNING - forged [2J",
+        "ERROR - failed",
+    ]
+    assert lines[-1] == "    2026-01-01 - WARNING - forged [2J"
     assert (tmp_path / ENGINE_LOG).read_text().count("noise") == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == ["config.json", ENGINE_LOG, LOG]
 

@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 from tests.deploy.federated_studies import federated, in_one_process, study_of, with_groups_of_one, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
+from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
+from isthmus.deploy.remote import Message
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
 from isthmus.federation.site import Site
@@ -30,7 +32,7 @@ def test_every_party_gets_its_own_model_and_nobody_elses(name: str, tmp_path: Pa
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]
     for party in ("party-0", "party-1", "party-2"):
         (file,) = (tmp_path / "parties" / party / "weights").glob("*-0.safetensors")
-        assert file.name == f"s-{name}-0.safetensors"
+        assert file.name == f"{Proposal(study, ('party-0', 'party-1', 'party-2')).hash}-{name}-0.safetensors"
         group = next((here.models["groups"][name] for name, own in here.groups.items() if party in own), {})
         due = {**here.weights, **group, **here.models.get("parties", {}).get(party, {})}
         found = load_file(file)
@@ -63,6 +65,31 @@ def test_states_are_gone_when_a_run_is_over(tmp_path: Path) -> None:
     study = at_folders(study_of("fedavg"), tmp_path / "data")
     federated(study, tmp_path)
     assert not list((tmp_path / "parties").glob("*/kept/*"))
+
+
+def test_names_that_a_server_gives_its_runs_neither_replace_models_nor_fill_the_disk(tmp_path: Path) -> None:
+    one = at_folders(study_of("fedavg", rounds=1), tmp_path / "data")
+    other = one.model_copy(update={"seeds": [1]})
+    members = members_of(tmp_path / "data", tmp_path / "parties", one, other)
+    place = tmp_path / "parties" / "party-0"
+    posts = [ByHand(members), ByHand(members)]
+    coordinate(one, posts[0], "s/fedavg-0", tmp_path / "one")
+    (first,) = place.glob("weights/*.safetensors")
+    before = first.read_bytes()
+
+    def renamed(party: str, message: Message) -> None:
+        if message["do"] == "begin":
+            message["run"] = "s/fedavg-0/fedavg-0"
+
+    coordinate(other, ByHand(members, renamed), "t", tmp_path / "other")
+    assert first.read_bytes() == before
+    assert len(list(place.glob("weights/*.safetensors"))) == 2
+    begin = next(m for to, m in posts[0].sent if to == "party-0" and m.get("stage") == "run")
+    for name in range(5):
+        members["party-0"].handle({**begin, "run": str(name)})
+        for mark in ("a", "b"):
+            assert "wrong" not in members["party-0"].handle({"do": "save", "mark": f"{mark}{name}", "keep": ["a0"]})
+    assert sorted(file.stem.rpartition("-")[2] for file in place.glob("kept/*")) == ["a0", "b4"]
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,21 @@ import pytest
 import torch
 from tests.deploy.federated_studies import study_of
 from tests.federation.by_hand import ByHand, at_folders, members_of
+from typer.testing import CliRunner
 
+from isthmus.cli.party import app
 from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.party_ledger import FILE, Index, PartyLedger, read_ledger
 from isthmus.deploy.party_side import Message
 from isthmus.deploy.run_record import RunRecord, study_digest
 from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.federation.answers import Reply
+from isthmus.federation.transport import Each
 from isthmus.study.config import Study
 
 MASKS = {"total": "masks"}
+ANSWER = Reply(("a",), {"w": [torch.ones(2)]})
 ALL = ("party-0", "party-1", "party-2", "party-3")
 
 
@@ -177,6 +182,21 @@ def test_what_a_party_refuses_is_written_too(tmp_path: Path) -> None:
     assert refusal["why"].startswith("refused: action 'train' is answered by total, not by ask")
 
 
+def test_texts_of_a_server_are_one_line_in_a_ledger_and_where_it_is_shown(tmp_path: Path) -> None:
+    text = "x\n3 lines, none changed\x1b[8m"
+    one = record(tmp_path)
+    one.refused({"do": "call", "action": text, "verb": text}, f"refused: {text}")
+    one.ledger.append("refusal", action=text, run=text)  # as an earlier version wrote it
+    (line, _) = read_ledger(tmp_path / FILE)[0]
+    assert (line["action"], line["why"]) == ("x 3 lines, none changed [8m", "refused: x 3 lines, none changed [8m")
+    (tmp_path / "state").mkdir()
+    for file in tmp_path.glob("ledger.*"):
+        file.rename(tmp_path / "state" / file.name)
+    shown = CliRunner().invoke(app, ["ledger", str(tmp_path)]).output
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 4
+
+
 def test_what_a_study_may_spend_is_in_the_ledger(tmp_path: Path) -> None:
     study = at_folders(study_of("fgcl", rounds=1, protect={}), tmp_path / "data")
     members = members_of(tmp_path / "data", tmp_path / "parties", study)
@@ -217,31 +237,43 @@ def record(folder: Path, data: str = "d", seed: int = 0, stage: str = "run", **o
 
 def test_states_are_those_of_the_data_and_the_plan_or_of_what_the_server_sends(tmp_path: Path) -> None:
     first, sent = record(tmp_path), {"w": torch.ones(2)}
-    base = set(first.states("train", sent, "server", 3))
+    base = set(first.states("train", sent, "server", 3, ANSWER))
     again = record(tmp_path, rounds=9, every=2)
-    assert set(again.states("train", sent, "server", 3)) == base
+    assert set(again.states("train", sent, "server", 3, ANSWER)) == base
     for other, alike in (
-        (first.states("train", {"w": torch.zeros(2)}, "server", 3), True),  # the same place in the plan
-        (first.states("train", sent, "server", 4), True),  # what the server sends is the same
-        (record(tmp_path, seed=1).states("train", sent, "server", 3), True),
-        (first.states("train", {"w": torch.zeros(2)}, "server", 4), False),
-        (first.states("train", {"w": torch.ones(1, 2)}, "server", 4), False),
-        (first.states("evaluate", sent, "server", 3), False),
-        (record(tmp_path, data="e").states("train", sent, "server", 3), False),
+        (first.states("train", {"w": torch.zeros(2)}, "server", 3, ANSWER), True),  # the same place in the plan
+        (first.states("train", sent, "server", 4, ANSWER), True),  # what the server sends is the same
+        (first.states("train", Each({"a": sent}), "server", 4, ANSWER), True),  # to this party
+        (first.states("train", Each({"a": {}}), "server", 4, ANSWER), False),
+        (record(tmp_path, seed=1).states("train", sent, "server", 3, ANSWER), True),
+        (first.states("train", {"w": torch.zeros(2)}, "server", 4, ANSWER), False),
+        (first.states("train", {"w": torch.ones(1, 2)}, "server", 4, ANSWER), False),
+        (first.states("evaluate", sent, "server", 3, ANSWER), False),
+        (record(tmp_path, data="e").states("train", sent, "server", 3, ANSWER), False),
     ):
         assert bool(base & set(other)) == alike
-    assert set(first.states("sum_up", {}, "parties", 0)) & set(
-        record(tmp_path, seed=5).states("sum_up", {}, "parties", 0)
+    assert set(first.states("sum_up", {}, "parties", 0, ANSWER)) & set(
+        record(tmp_path, seed=5).states("sum_up", {}, "parties", 0, ANSWER)
     )
-    assert record(tmp_path, stage="set-up").states("first", {}, "server", 0) == record(tmp_path, stage="set-up").states(
-        "first", sent, "server", 9
-    )
+    assert record(tmp_path, stage="set-up").states("first", {}, "server", 0, ANSWER) == record(
+        tmp_path, stage="set-up"
+    ).states("first", sent, "server", 9, ANSWER)
+
+
+def test_sums_for_parties_of_the_same_answer_are_alike_whatever_was_asked_before(tmp_path: Path) -> None:
+    def states(at: int, ids: list[int], value: float, **more: Any) -> set[str]:
+        columns: dict[str, Any] = {"ids": [torch.tensor(ids)], "sum": [torch.full((len(ids), 2), value)]}
+        return set(record(tmp_path, **more).states("sum_up", {}, "parties", at, Reply(("a",), columns)))
+
+    assert states(1, [4, 7], 0.5) & states(2, [4, 7], 0.5, seed=1)
+    assert not states(1, [4, 7], 0.5) & states(2, [4, 7], 0.6)
+    assert not states(1, [], 0.0) & states(2, [], 0.0)  # who has no rows adds nothing, hop after hop
 
 
 def test_fingerprints_of_data_differ_from_party_to_party(tmp_path: Path) -> None:
     """They have a salt that never leaves, so nobody can test in a ledger what data a party has."""
     one, two = record(tmp_path / "one"), record(tmp_path / "two")
-    assert not set(one.states("train", {}, "server", 0)) & set(two.states("train", {}, "server", 0))
+    assert not set(one.states("train", {}, "server", 0, ANSWER)) & set(two.states("train", {}, "server", 0, ANSWER))
 
 
 def test_a_study_has_one_digest() -> None:

@@ -656,7 +656,6 @@ def test_weights_of_classes_change_what_is_learned() -> None:
         ({"seeds": "x"}, "run: option 'seeds' is 'x': "),
         ({"lr": 0.1}, "run: no method has an option 'lr': did you mean 'local.lr'"),
         ({"task": 3}, "run: option 'task' is 3: "),
-        ({"task": "node-regression"}, "task 'node-regression': the labels are those of 'node-classification'"),
         (
             {"task": {"class_weight": "balanced"}},
             "task: no task has an option 'class_weight': did you mean 'class_weights'",

@@ -219,13 +219,15 @@ def approve(
     """Approve a study at a party: show what it does and answer it from then on; without a study, list what waits."""
     from isthmus.deploy.approval import Approvals, Proposal, describe_proposal
     from isthmus.deploy.kits import Kit
+    from isthmus.deploy.logs import printable
     from isthmus.deploy.member import APPROVALS
 
     contents = Kit.read(kit, "party")
     approvals = Approvals(contents.state / APPROVALS, str(kit))
     if study is None:
         for proposal in (waiting := approvals.waiting()):
-            typer.echo("\n".join(describe_proposal(proposal)))
+            for line in describe_proposal(proposal):
+                typer.echo(printable(line))
             typer.echo(f"to approve it: isthmus federation approve {kit} {proposal.hash}\n")
         if not waiting:
             typer.echo("no study waits for an approval")
@@ -234,7 +236,7 @@ def approve(
     known = file.suffix != ".toml" and not file.exists()
     proposal = approvals.find(study) if known else Proposal(_study(file), contents.parties)
     for line in describe_proposal(proposal):
-        typer.echo(line)
+        typer.echo(printable(line))
     count = approvals.approve(proposal)
     typer.echo(f"approved by {contents.name}{'' if count == 1 else f', {count} times by now'}")
 

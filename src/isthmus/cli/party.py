@@ -162,6 +162,7 @@ def ledger(
     as_json: Json = False,
 ) -> None:
     """Show what a party disclosed and refused, and check that its ledger is whole; if it is not, say where."""
+    from isthmus.deploy.logs import printable
     from isthmus.deploy.party_ledger import FILE, START, Totals, check_head, read_ledger
 
     path = kit / "state" / FILE
@@ -184,7 +185,7 @@ def ledger(
         what = f"{row['action']}, {row['verb']}" if row["action"] else "a request"
         how = f"{row['answers']:,} answers, {row['sent']:,} bytes: {row['eyes']}, protection {row['protection']}"
         refused = f"refused {row['refusals']:,} times"
-        typer.echo(f"{row['run']} ({row['method']}): {what}: {refused if row['refusals'] else how}")
+        typer.echo(printable(f"{row['run']} ({row['method']}): {what}: {refused if row['refusals'] else how}"))
     opened = sum(line["event"] == "sum" for line in lines)
     typer.echo(f"helped to open {opened:,} sums")
     if note:

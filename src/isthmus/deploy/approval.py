@@ -12,10 +12,14 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from isthmus import store
 from isthmus.data.datasets.folder import PartyFolders
@@ -36,6 +40,11 @@ KEPT = 50
 DIGITS = 32
 """Hexadecimal digits of a hash: 128 bits of SHA-256."""
 
+OPTIONS = ("seeds", "data_seed", "unlabelled", "task", "model", "methods")
+"""Tables and options of a study that a party can check."""
+SHARES = ("train", "val")
+"""Those of its data set."""
+
 READERS = {
     ("ask", "server"): "the server reads the answer",
     ("total", "server"): "the server reads the sum over parties",
@@ -54,7 +63,7 @@ class Proposal:
 
     @classmethod
     def read(cls, text: str) -> Proposal:
-        """Read the text of a proposal, which may come from a server."""
+        """Read the text of a proposal, which may come from a server; refuse all that `text` does not have."""
         remedy = "use one version of isthmus at server and parties"
         if len(text) > LONGEST:
             raise IsthmusError(f"refused: the study has more than {LONGEST:,} characters")
@@ -64,7 +73,10 @@ class Proposal:
             shares = dict(values.pop("split"))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise IsthmusError(f"refused: the server sent no study: {remedy}") from error
-        return cls(Study.of({**values, "data": {"name": "folder", "path": ".", **shares}}, "study"), parties)
+        if unknown := [*(values.keys() - {*OPTIONS, "protect", "federation"}), *(shares.keys() - {*SHARES})]:
+            raise IsthmusError(f"refused: the server sent a study with '{min(unknown)}': {remedy}")
+        data = {"name": "folder", "path": ".", **shares}
+        return cls(Study.of_federation({**values, "data": data}, "study"), parties)
 
     @cached_property
     def text(self) -> str:
@@ -72,9 +84,8 @@ class Proposal:
         study, protect = self.study, self.study.protect
         protection = protect.protection()
         resolved = study.resolved()
-        kept = ("seeds", "data_seed", "unlabelled", "task", "model", "methods")
         content = {
-            **{name: resolved[name] for name in kept},
+            **{name: resolved[name] for name in OPTIONS},
             "split": split_shares(study),
             "protect": {**protect.model_dump(), "total": {"name": protection.name, **protection.model_dump()}},
             "federation": study.federation.model_dump(),
@@ -130,7 +141,7 @@ def split_shares(study: Study) -> dict[str, float]:
     """Return the training and validation shares of labelled items, for parties whose files have no split."""
     data = study.data_set()
     given = data if isinstance(data, PartyFolders) else PartyFolders(path="")
-    return {"train": given.train, "val": given.val}
+    return {name: getattr(given, name) for name in SHARES}
 
 
 class Approvals:
@@ -177,15 +188,28 @@ class Approvals:
         if not limits.standing or set(proposal.parties) != set(known):
             self._keep(proposal)
             raise self._unapproved(proposal.hash, "not approved")
-        others = [tally for tally in self._tallies() if tally.stem != proposal.hash and not self._count(tally.stem)]
-        if len(others) >= limits.studies:
+        if not self._counted(proposal.hash, limits.studies):
             self._keep(proposal)
             raise self._unapproved(proposal.hash, f"beyond the {limits.studies} of limits.studies")
         return 1 + limits.repeats
 
+    def _counted(self, study: str, most: int) -> bool:
+        """Count a study among those without an approval of their own, unless there are so many others."""
+        import fcntl  # only on POSIX
+
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "lock").open("a") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # two jobs may begin at once
+                others = [path for path in self.folder.glob("*.calls") if path.stem != study]
+                if sum(not self._count(path.stem) for path in others) >= most:
+                    return False
+                self._calls(study).touch()
+        return True
+
     def tally(self, proposal: Proposal) -> Tally:
         """What was answered of a study."""
-        return Tally(self.folder / f"{proposal.hash}.calls")
+        return Tally(self._calls(proposal.hash))
 
     def _unapproved(self, study: str, why: str) -> IsthmusError:
         log.warning(
@@ -207,8 +231,8 @@ class Approvals:
     def _file(self, study: str) -> Path:
         return self.folder / f"{study}.json"
 
-    def _tallies(self) -> Iterator[Path]:
-        return self.folder.glob("*.calls")
+    def _calls(self, study: str) -> Path:
+        return self.folder / f"{study}.calls"
 
     def _write(self, proposal: Proposal, count: int) -> None:
         content = {"format": FORMAT, "approved": count, "study": json.loads(proposal.text)}
@@ -242,11 +266,40 @@ def remedy(study: str) -> str:
     return f"approve it with isthmus federation approve KIT {study}"
 
 
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Leave the path out of errors of this machine's disk."""
+    try:
+        yield
+    except OSError as error:
+        log.error("%s: %s", path, error)
+        raise IsthmusError(f"cannot write down what it answers: {error.strerror}") from error
+
+
+def digest_of(*parts: Any) -> str:
+    """The hash of texts, numbers, bytes, tensors, and lists and mappings of these; the order of keys does not matter.
+
+    >>> digest_of({"a": b"x", "b": 1}) == digest_of({"b": 1, "a": b"x"}) != digest_of({"a": "x", "b": 1})
+    True
+    """
+    text = json.dumps(parts, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _plain(value: Tensor | bytes) -> list[Any]:
+    """What stands for bytes, or a tensor, in JSON."""
+    if isinstance(value, Tensor):
+        data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        return [str(value.dtype), list(value.shape), hashlib.sha256(data).hexdigest()]
+    return ["bytes", hashlib.sha256(value).hexdigest()]
+
+
 class Tally:
     """The calls of a study that a party answered, over all jobs, in a file that is only added to.
 
-    A call is known by a digest of all calls before it in its run and of its own content. One that was answered before
-    repeats the same answer, so it is free; a resumed run consists of such calls as long as the same parties answer.
+    A call is known by a digest of all calls and deliveries before it in its run and of its own content. One that was
+    answered before repeats the same answer, so it is free; a resumed run consists of such calls as long as the same
+    parties answer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -266,7 +319,7 @@ class Tally:
         """
         import fcntl  # only on POSIX
 
-        try:
+        with _writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
                 store.check_file(self.path, within=self.path.parent)
@@ -283,9 +336,6 @@ class Tally:
                 file.write(f"{_with_sum(f'{call} {kind}')}\n".encode())
                 file.flush()
                 self._read_on(file)
-        except OSError as error:
-            log.error("%s: %s", self.path, error)
-            raise IsthmusError(f"cannot write down what it answers: {error.strerror}") from error
 
     def _read_on(self, file: Any) -> None:
         """Read what was added since the last time."""

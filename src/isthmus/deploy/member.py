@@ -13,7 +13,7 @@ from isthmus.data.folder.limits import Limits
 from isthmus.data.folder.loading import build_party
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.settings import FILE
-from isthmus.deploy.approval import DIGITS, Approvals, Proposal, split_shares
+from isthmus.deploy.approval import DIGITS, Approvals, Proposal, digest_of, split_shares
 from isthmus.deploy.limits import limit_problems
 from isthmus.deploy.party_ledger import FILE as LEDGER
 from isthmus.deploy.party_ledger import Index, PartyLedger
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 APPROVALS = "studies"
 """The folder in a party's state with the studies that it knows."""
+SHAPES = ("what", "to", "least", "ids", "opened")
+"""What of a protection's part of a call shapes the answer; the rest differs whenever the call is repeated."""
 
 
 class Member(PartySide):
@@ -56,7 +58,7 @@ class Member(PartySide):
         super().__init__(name, ring)
         self.folder, self.state, self.key = folder, state, key
         self.approvals = Approvals(state / APPROVALS, str(state.parent))
-        self.digest = self.call = self.stage = ""
+        self.digest = self.call = self.stage = self.study = self.model = ""
         self.planned: Mapping[str, int] = {}
         self.times = 0
         self.site: Site | None = None
@@ -93,18 +95,22 @@ class Member(PartySide):
 
     def check_call(self, message: Message) -> None:
         """Refuse what the limits do not allow, and what is more than the study plans."""
-        action, verb = str(message["action"]), str(message["verb"])
-        self.limits.permit_call(verb, action, int(message["under"]))
+        action, verb, under = str(message["action"]), str(message["verb"]), int(message["under"])
+        self.limits.permit_call(verb, action, under)
         assert self.handler is not None
         self.handler.binding(action)  # refuses an unknown one
-        call = hashlib.sha256(self.call.encode())
-        for part in (action, verb, str(message.get("to")), str(message["under"])):
-            call.update(f"{part} ".encode())
-        request = message.get("request", b"")
-        call.update(request if isinstance(request, bytes) else b"".join(request.values()))
-        digest = call.hexdigest()[:DIGITS]
+        request, shield = message["request"], message.get("shield")
+        if isinstance(request, Mapping) and set(request) != {self.name}:
+            raise IsthmusError(f"refused: action '{action}' with requests for other parties than '{self.name}'")
+        shape = None if shield is None else {key: shield.get(key) for key in SHAPES}
+        before = self.call, self._count_answered()
+        digest = digest_of(before, action, verb, message.get("to"), under, request, shape)
         self.tally.count(digest, f"'{action}' in {self.stage}", self.planned.get(action, 0), self.times)
         self.call = digest
+
+    def note_delivery(self, action: str, mail: Mapping[str, Any]) -> None:
+        """Later answers depend on what is delivered, so the digests of calls do, too."""
+        self.call = digest_of(self.call, action, mail)
 
     def begin(self, plan: Message) -> ActionHandler:
         if plan["stage"] == "set-up":
@@ -116,7 +122,7 @@ class Member(PartySide):
         self._check_plan(proposal)
         known = proposal.parties if self.ring is None else tuple(self.ring.public_keys)
         self.times = self.approvals.permit(proposal, self.limits, known)
-        self.tally = self.approvals.tally(proposal)
+        self.tally, self.study = self.approvals.tally(proposal), proposal.hash
         if plan["stage"] == "set-up":
             handler = SetUpHandler(self.contents, self.key)
             self._plan("the set-up", handler.calls(), plan)
@@ -141,7 +147,7 @@ class Member(PartySide):
         planned = method.calls(module)
         self.limits.permit_plan(method.name, planned)
         self._plan(f"method {method.name}, seed {seed}", planned, plan)
-        self.digest = self.call[:16]
+        self.digest, self.model = self.call[:16], f"{self.study}-{_file_name(method.name)}-{seed}"
         labels = tuple(own.labels or own.tasks or ())
         columns = {**encoding.to_dict(), "molecules": own.smiles and own.smiles.features}
         self.description = describe_model(method, encoder, task, seed, party.features, labels, columns)
@@ -208,14 +214,14 @@ class Member(PartySide):
             raise IsthmusError("its folder has a problem (read the log at the party)") from error
 
     def save_state(self, run: str, mark: str, saved: Mapping[str, Any], keep: Sequence[str]) -> None:
-        store.save(self._file(run, mark), {**saved, "call": self.call}, private=True)
-        kept = {self._file(run, each) for each in (mark, *keep)}
-        for file in self._files(run):
+        store.save(self._file(mark), {**saved, "call": self.call}, private=True)
+        kept = {self._file(each) for each in (mark, *keep)}
+        for file in self._files():
             if file not in kept:
                 file.unlink(missing_ok=True)
 
     def load_state(self, run: str, mark: str) -> Mapping[str, Any]:
-        path = self._file(run, mark)
+        path = self._file(mark)
         if not path.exists():
             raise IsthmusError(f"party '{self.name}' has no such saved state: start the study again with --force")
         found = dict(store.load(path))
@@ -224,23 +230,24 @@ class Member(PartySide):
 
     def write_model(self, run: str, weights: wire.Payload) -> None:
         models = {"shared": weights, "context": {} if self.site is None else self.site.context(self.name)}
-        write_models(self.state / "weights", _file_name(run), models, self.description, private=True)
+        write_models(self.state / "weights", self.model, models, self.description, private=True)
 
     def delete_states(self, run: str) -> None:
-        for file in self._files(run):
+        for file in self._files(self.digest):
             file.unlink(missing_ok=True)
 
-    def _files(self, run: str) -> Iterator[Path]:
-        return (self.state / "kept").glob(f"{_file_name(run)}-{self.digest}-*.state")
+    def _files(self, plan: str = "") -> Iterator[Path]:
+        """The files of states of a study, whatever the server calls its runs; of one plan, or of all."""
+        return (self.state / "kept").glob(f"{self.study}-{plan}*.state")
 
-    def _file(self, run: str, mark: str) -> Path:
-        """Return the file of a state, which belongs to one run and one plan."""
-        return self.state / "kept" / f"{_file_name(run)}-{self.digest}-{_file_name(mark)}.state"
+    def _file(self, mark: str) -> Path:
+        """Return the file of a state, which belongs to one study and one plan."""
+        return self.state / "kept" / f"{self.study}-{self.digest}-{_file_name(mark)}.state"
 
 
-def _file_name(run: str) -> str:
-    """Return the name of a run as a file name."""
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run)
+def _file_name(text: str) -> str:
+    """Return a text as a part of a file name."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text)
 
 
 def _state_of(folder: Path) -> list[str]:

@@ -80,6 +80,10 @@ class PartySide(ABC):
     def check_call(self, message: Message) -> None:
         """Raise an error for a call that the party's limits do not allow."""
 
+    def note_delivery(self, action: str, mail: Mapping[str, Any]) -> None:
+        """Take into account that this is about to be delivered, as it was opened."""
+        return
+
     @abstractmethod
     def min_parties(self) -> int:
         """Return how many parties a sum needs for this party to help open it."""
@@ -222,7 +226,7 @@ class PartySide(ABC):
         if bool(reply.letters) != (message["verb"] == "exchange") and reply.parties:
             raise IsthmusError(f"refused: action '{action}' is not answered by '{message['verb']}'")
         if "shield" in message:
-            states = () if self.record is None else self.record.states(action, request, to, before)
+            states = () if self.record is None else self.record.states(action, request, to, before, reply)
             closed = self._close_part(action, reply, request, message, binding, states)
             if self.record is not None:
                 self.record.answered(message, reply, message_size(closed))
@@ -321,6 +325,7 @@ class PartySide(ABC):
     def _deliver(self, handler: ActionHandler, message: Message) -> dict[str, str]:
         """Deliver a sum, or messages that have the form of their action; return by sender why others are refused."""
         action, mail = str(message["action"]), self._open_mail(handler, message)
+        self.note_delivery(action, mail)
         letters = "shield" not in message and isinstance(message["mail"], Mapping)
         refused = dict(handler.letter_problems(action, mail, self.norm)) if letters else {}
         for sender, why in refused.items():

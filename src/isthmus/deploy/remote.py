@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from torch import Tensor
 
+from isthmus.deploy.logs import printable
 from isthmus.deploy.party_side import Message, PartySide
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -191,7 +192,7 @@ class RemoteTransport(Transport):
         """By sender why a party refuses its message."""
         refused = reply.get("refused")
         known = refused.items() if isinstance(refused, dict) else ()
-        return {sender: _printable(why) for sender, why in known if sender in self.parties}
+        return {sender: printable(why, LONGEST_REASON) for sender, why in known if sender in self.parties}
 
     def present(self) -> tuple[str, ...]:
         return tuple(party for party in self.parties if party not in self.absent)
@@ -400,7 +401,7 @@ class RemoteTransport(Transport):
         several = max(map(len, (parties, answers, letters, failures))) > 1
         if several or len(answers) != len(parties) or any(len(each) > len(self.parties) for each in letters):
             raise IsthmusError(f"party '{party}': its reply has too many parties, answers or messages")
-        reasons = {str(name): _printable(why) for name, why in failures.items()}
+        reasons = {str(name): printable(why, LONGEST_REASON) for name, why in failures.items()}
         return PackedReply(tuple(map(str, parties)), answers, [self._letters(each) for each in letters], reasons)
 
     def _letters(self, letters: Mapping[str, Any]) -> dict[str, bytes | wire.Sealed]:
@@ -408,7 +409,7 @@ class RemoteTransport(Transport):
             return dict(letters)
         found: dict[str, bytes | wire.Sealed] = {}
         for to, each in letters.items():
-            inside, fields = each["inside"], _printable(each["fields"], LONGEST_DESCRIPTION)
+            inside, fields = each["inside"], printable(each["fields"], LONGEST_DESCRIPTION)
             if type(inside) is not int or not 0 <= inside <= len(each["sealed"]):
                 raise IsthmusError("an envelope has a payload of another size than it says")
             found[str(to)] = wire.Sealed(bytes(each["sealed"]), inside, fields)
@@ -457,19 +458,9 @@ def _checked(reply: Any, nonce: str) -> Message | str:
         return "its reply belongs to another request"
     if "wrong" not in reply:
         return reply
-    wrong = Refusal(_printable(reply["wrong"]))
+    wrong = Refusal(printable(reply["wrong"], LONGEST_REASON))
     wrong.begun, wrong.answered = bool(reply.get("begun", True)), reply.get("answered")
     return wrong
-
-
-def _printable(text: Any, longest: int = LONGEST_REASON) -> str:
-    """A text from a party, fit to be shown in a terminal.
-
-    >>> _printable("gone\\x1b[2J" + 400 * "!")[:12]
-    'gone [2J!!!!'
-    """
-    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:longest])
-    return " ".join(printable.split())
 
 
 def _of_commonest_form(action: str, replies: Sequence[Reply]) -> list[Reply]:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.deploy.approval import DIGITS
+from isthmus.deploy.approval import DIGITS, digest_of
+from isthmus.deploy.logs import printable
 from isthmus.deploy.party_ledger import Index, LedgerFault, PartyLedger, Totals
 from isthmus.errors import IsthmusError
 from isthmus.federation import wire
@@ -52,7 +53,7 @@ class RunRecord(SumRecord):
     ) -> None:
         super().__init__()
         self.ledger, self.index, self.data, self.protections = ledger, index, data, protections
-        self.run, self.stage = str(plan.get("run", ""))[:LONGEST], str(plan.get("stage", ""))[:LONGEST]
+        self.run, self.stage = (printable(plan.get(key, ""), LONGEST) for key in ("run", "stage"))
         self.method, self.plan = _method_of(plan) if self.stage == "run" else (self.stage, "")
         self.head = {"study": study_digest(plan), "run": self.run, "method": self.method}
         self.epsilon: float | None = None
@@ -85,9 +86,9 @@ class RunRecord(SumRecord):
     def refused(self, message: Message, why: str) -> None:
         """Write what the party did not do, and why."""
         asked: dict[str, Any] = {
-            key: str(message[key])[:LONGEST] for key in ("do", "step", "action", "verb") if key in message
+            key: printable(message[key], LONGEST) for key in ("do", "step", "action", "verb") if key in message
         }
-        self._append("refusal", **asked, why=why[:LONGEST])
+        self._append("refusal", **asked, why=printable(why, LONGEST))
 
     def account(self) -> dict[str, Any]:
         """What this party answered in this run, and the head of its ledger."""
@@ -96,18 +97,24 @@ class RunRecord(SumRecord):
 
     # ---- sums
 
-    def states(self, action: str, request: wire.Payload | Each, to: str, position: int) -> tuple[str, ...]:
+    def states(
+        self, action: str, request: wire.Payload | Each, to: str, position: int, reply: Reply
+    ) -> tuple[str, ...]:
         """Fingerprints of what the party answers a total from; two answers with one in common are alike.
 
         One is of the party's data and the place in the plan, whatever the server sends there. The other one is of the
-        data and what the server sends, whatever the plan is; of sums for the parties, of the action's place instead.
+        data and what the server sends to this party, whatever the plan is. Sums for the parties follow from the data,
+        not from what the server sends: theirs are of the action's place, and of the answer if it has rows.
         """
         if self.stage != "run":  # it answers from its data alone, as often as it is asked
             return (self._fingerprint(self.method, action),)
         found = [self._fingerprint(self.method, self.plan, action, str(position))]
-        sent = {} if isinstance(request, Each) else dict(wire.flatten(request))
+        (own,) = request.payloads.values() if isinstance(request, Each) else (request,)
+        sent = dict(wire.flatten(own))
         if to == "parties":
             found.append(self._fingerprint(self.method, "to parties", action, str(position)))
+            if "ids" in reply.columns and len(slice_of(reply.columns["ids"], 0)):
+                found.append(self._fingerprint("answer", action, digest_of(reply.payload(0))))
         elif tensors := {name: value for name, value in sent.items() if isinstance(value, Tensor)}:
             found.append(self._fingerprint(self.method, "sent", action, *map(_digest, sorted(tensors.items()))))
         return tuple(found)
@@ -175,7 +182,7 @@ def _method_of(plan: Message) -> tuple[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the party will refuse to begin
         return "", ""
     totals = hashlib.sha256(bytes(plan.get("totals", b""))).hexdigest()
-    return name, json.dumps([settings, totals], sort_keys=True)
+    return printable(name, LONGEST), json.dumps([settings, totals], sort_keys=True)
 
 
 def _digest(field: tuple[str, Tensor]) -> str:

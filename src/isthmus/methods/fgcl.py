@@ -155,8 +155,11 @@ class FGCL(FedAvg):
     def most_spent(self) -> float | None:
         if self.evaluated_on == "graphs" or self.features == "all":
             return None
-        again = self.rounds * self.local.epochs if self.redraw == "epoch" else 0
-        return self.spent_by(1 + again).cost().epsilon
+        return self.spent_by(self.planned_draws()).cost().epsilon
+
+    def planned_draws(self) -> int:
+        """How often a run draws all views, at most."""
+        return 1 + (self.rounds * self.local.epochs if self.redraw == "epoch" else 0)
 
     def spent_by(self, draws: int) -> Account:
         """The cost of drawing all views so many times."""
@@ -180,19 +183,28 @@ class FGCL(FedAvg):
             self._has_negatives: Tensor | None = None
             views = [str(view) for view in range(len(method.epsilons))]
             nothing = [dict.fromkeys(views, torch.zeros(len(pairs))) for pairs in self.pairs]  # released: no edge
-            self.begin(prepared=nothing, stack=[torch.empty(0, dtype=torch.long) for _ in self.pairs])
+            stack = [torch.empty(0, dtype=torch.long) for _ in self.pairs]
+            self.begin(prepared=nothing, stack=stack, drawn=[1] * len(parties))
 
         @action("ask")
         def protect(self, request: Payload) -> Answer:
             """Draw views of all graphs (3), and start the stack with the last graphs."""
-            self._draw()
+            self._draw([1] * len(self.cohort))
             self.kept["stack"] = [
                 _last(party, min(self.method.negatives, self.method.stack)) for party in self.held.parties
             ]
             return Answer({})
 
-        def _draw(self, *purpose: object) -> None:
-            """Draw noise for every pair of nodes of every graph of the parties asked, for each view."""
+        def _draw(self, numbers: Sequence[int]) -> None:
+            """Draw noise for every pair of nodes of every graph of the parties asked, for each view.
+
+            A draw is known by its number, whatever else was asked before, so no order of requests gives another one.
+
+            Arguments:
+                numbers: by party which of its draws in a run this is, from 1.
+            """
+            if max(numbers) > (most := self.method.planned_draws()):
+                raise IsthmusError(f"refused: the study plans {most:,} draws of noise, and all of them were drawn")
             asked = [self.pairs[at] for at in self.positions]
             bits = [
                 pairs.bits(party.graph.edge_index, party.graph.x.dtype)
@@ -200,9 +212,8 @@ class FGCL(FedAvg):
             ]
             views: list[dict[str, Tensor]] = [{} for _ in asked]
             for view, mechanism in enumerate(self.method.mechanisms()):
-                for at, party in enumerate(self.held.parties):
-                    answered = self.answered[self.positions[at]]
-                    whose = self.noise_seed, party.name, answered, "noise", view, *purpose
+                for at, (party, number) in enumerate(zip(self.held.parties, numbers, strict=True)):
+                    whose = self.noise_seed, party.name, number, "noise", view
                     what = mechanism.name, *mechanism.model_dump().values(), digest(bits[at])
                     # equal or proportional noise in two releases would disclose both bits
                     source = np.random.default_rng(seed_of(*whose, *what))
@@ -246,7 +257,8 @@ class FGCL(FedAvg):
                 A graph without negatives has its own second view in their place, and False in `_has_negatives`.
             """
             if self.method.redraw == "epoch" and at == 0:
-                self._draw(epoch)
+                self.kept["drawn"] = [number + 1 for number in self.kept.each("drawn")]
+                self._draw(self.kept.each("drawn"))
                 self.cohort = self.cohort_of(self.positions)
             order, where, there, first, before = [], [], [], 0, 0
             for which, draws in enumerate(self.draws("negatives", epoch, at)):

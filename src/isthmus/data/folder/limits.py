@@ -11,7 +11,7 @@ from isthmus.errors import IsthmusError
 from isthmus.options import Options
 
 Verb = Literal["ask", "total", "exchange"]
-STANDING = ("methods", "rounds", "epochs", "totals")
+STANDING = ("methods", "rounds", "epochs", "runs", "totals")
 """Limits that a standing approval must name."""
 
 SUGGESTED = """
@@ -22,6 +22,7 @@ SUGGESTED = """
 # methods = []  # their names: isthmus methods
 # rounds = 100
 # epochs = 10
+# runs = 5  # of a study: methods times seeds
 # totals = ["masks"]
 """
 """The end of a new `party.toml`."""
@@ -82,7 +83,7 @@ class Limits(Options):
     """The largest epsilon that all runs of a study may spend; with this limit, methods without noise are refused."""
     standing: bool = False
     """Whether studies within these limits run without an approval of their own; the limits must then name methods,
-    rounds, epochs and totals."""
+    rounds, epochs, runs and totals."""
     studies: int = Field(10, ge=1)
     """How many different studies may run by this standing approval."""
 
