@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -32,8 +31,8 @@ from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
 from isthmus.deploy import commands
 from isthmus.deploy.requests import COMMANDS, JOB_TOPICS, guard_commands, guard_requests, is_answered, objection
 
-JOB = str(uuid4())
-OTHER = str(uuid4())
+JOB = "0cdfecd2-812a-4a87-8a34-52472cca1a3a"
+OTHER = "6d337c4e-46c4-4ae1-a406-466982b7f7d1"
 KNOWN_TOPICS = JOB_TOPICS | {
     "info.reset_errors", "info.show_errors", "info.show_stats", "resource_manager.report_resources",
     "sys.configure_site_log", "sys.info", "sys.report_env", "sys.report_version", "sys.shell", "train.abort_task",

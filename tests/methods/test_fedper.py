@@ -73,15 +73,13 @@ def test_a_head_without_weights_is_refused():
         FedPer(rounds=1).check(Soft())
 
 
-@pytest.mark.parametrize(
-    "method", [FedPer(rounds=2, evaluate_with="trained"), Ditto(rounds=2, evaluate_with="trained")]
-)
+@pytest.mark.parametrize("method", [FedPer(rounds=2, evaluate_with="trained"), Ditto(rounds=2)])
 def test_a_cohort_with_an_idle_party_is_evaluated_as_cohorts_of_one(method):
     module, parties = built("gcn", "node"), make_parties("node", untrained=(1,))
     together, apart = (run(method, module, parties, side_by_side=each) for each in (True, False))
     for party in parties:
         assert_close(together.models["parties"][party.name], apart.models["parties"][party.name], within=1e-8)
-    assert together.evaluated == "trained"
+    assert together.evaluated == method.evaluate_with
 
 
 def test_a_model_of_your_own_names_its_head():
