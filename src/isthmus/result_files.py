@@ -125,6 +125,15 @@ def _schema(name: str) -> Any:
     return pa.schema([(column, pa.type_for_alias(kind)) for column, kind in COLUMNS[name].items()])
 
 
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pandas data frame of rows."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise IsthmusError("a data frame needs pandas: install it with pip install pandas") from error
+    return pandas.DataFrame(rows)
+
+
 class AuditRecord(BaseModel):
     """The result of one audit of one method.
 

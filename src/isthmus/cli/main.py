@@ -1,4 +1,4 @@
-"""The command line: run, describe, demo, report, advise, predict, export, and lists of everything registered."""
+"""The command line: runs, tunes, compares, describes and reports studies, uses models, lists all that is registered."""
 
 from __future__ import annotations
 
@@ -15,12 +15,32 @@ import typer
 
 from isthmus.cli import listing
 from isthmus.cli.audit import audit_command, audits_command
-from isthmus.cli.common import ON_SUBSET, Json, Ray, connected, console, give_ray_a_value, read_study, use_one_thread
+from isthmus.cli.common import (
+    ON_SUBSET,
+    Data,
+    Import,
+    Json,
+    MethodNames,
+    Parties,
+    PartitionName,
+    Ray,
+    Rounds,
+    Seeds,
+    Settings,
+    StudyFile,
+    connected,
+    console,
+    give_ray_a_value,
+    read_study,
+    use_one_thread,
+)
+from isthmus.cli.comparing import compare_command, runs_command
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.listing import print_kind
 from isthmus.cli.models import embed_command, export_command, predict_command
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
+from isthmus.cli.tuning import tune_command
 from isthmus.errors import IsthmusError, ignore_library_warnings
 from isthmus.version import VERSION
 
@@ -41,14 +61,6 @@ app.add_typer(federation_commands, name="federation")
 app.add_typer(papers_commands, name="papers")
 
 Name = Annotated[str | None, typer.Argument(help="Show this one with its options.")]
-StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
-Data = Annotated[str | None, typer.Option(help="Data set (see isthmus datasets), or a folder of party folders.")]
-PartitionName = Annotated[str | None, typer.Option("--partition", help="Partition (see isthmus partitions).")]
-Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
-Import = Annotated[
-    list[Path] | None,
-    typer.Option("--import", metavar="FILE", help="Python file of your own, imported first; repeat for more."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -70,16 +82,17 @@ def run_command(
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
-    method: Annotated[list[str] | None, typer.Option(help="Method (see isthmus methods); repeat for more.")] = None,
+    method: MethodNames = None,
     encoder: Annotated[
         str | None, typer.Option(help="Encoder (see isthmus encoders), or MODULE:CLASS of your own.")
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2; one run of every method for each.")] = None,
-    set_: Annotated[
+    rounds: Rounds = None,
+    seeds: Seeds = None,
+    set_: Settings = None,
+    grid: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any option: local.lr=0.1, METHOD.OPTION=0.1, model.dropout=0, data.cross=0.2, ..."),
+        typer.Option(help="Values to compare, local.lr=0.01,0.1; repeat: each method runs with every combination."),
     ] = None,
     import_: Import = None,
     unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
@@ -102,7 +115,7 @@ def run_command(
     whole = read_study(
         study, set_ or [], data=data, partition=partition, parties=parties, method=method, encoder=encoder,
         hidden=hidden, rounds=rounds, seeds=seeds, imports=import_, unlabelled=unlabelled, device=device,
-        wire=wire or None,
+        wire=wire or None, grid=grid,
     )  # fmt: skip
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
@@ -253,6 +266,9 @@ def encoders_command(name: Name = None, as_json: Json = False) -> None:
 
 
 app.command("audits")(audits_command)
+app.command("tune")(tune_command)
+app.command("compare")(compare_command)
+app.command("runs")(runs_command)
 app.command("predict")(predict_command)
 app.command("embed")(embed_command)
 app.command("export")(export_command)

@@ -33,6 +33,7 @@ class Ditto(FedAvg):
     """
 
     name: ClassVar[str] = "ditto"
+    tuned: ClassVar[tuple[str, ...]] = ("pull",)
 
     pull: float = Field(1.0, ge=0)
     """Weight of the pull towards the shared model (lambda)."""

@@ -34,6 +34,7 @@ class FedProto(Method):
     """
 
     name: ClassVar[str] = "fedproto"
+    tuned: ClassVar[tuple[str, ...]] = ("strength",)
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
 
     fraction: float = Field(1.0, gt=0, le=1)
