@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus import store
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, missing_extra
 from isthmus.federation import ledger
 from isthmus.parquet_files import CHECKSUMS, check_memory, check_rows, open_parquet
 
@@ -130,7 +130,7 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise IsthmusError("a data frame needs pandas: install it with pip install pandas") from error
+        raise missing_extra("pandas", "frames", "a data frame") from error
     return pandas.DataFrame(rows)
 
 
