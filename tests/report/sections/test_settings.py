@@ -14,11 +14,12 @@ GOOD, BAD = "fedavg local.lr=0.1", "fedavg local.lr=1"
 
 
 def of_a_grid(parts: dict[str, Any]) -> None:
+    spread = {"std": 0.01, "seeds": 3}
     tried = [
-        {"of": "fedavg", "values": {"local.lr": 0.1}, "mean": 0.8, "std": 0.01, "seeds": 3, "label": GOOD, "chosen": True},
-        {"of": "fedavg", "values": {"local.lr": 1}, "mean": 0.7, "std": 0.01, "seeds": 3, "label": BAD},
+        {"of": "fedavg", "values": {"local.lr": 0.1}, "mean": 0.8, **spread, "label": GOOD, "chosen": True},
+        {"of": "fedavg", "values": {"local.lr": 1}, "mean": 0.7, **spread, "label": BAD},
         {"of": "fedavg", "values": {"local.lr": 9}, "mean": None, "pruned": True},
-    ]  # fmt: skip
+    ]
     importance = {"fedavg": {"local.lr": 0.75, "<mu>": 0.25}}
     parts["results"]["search"] = {"metric": "val_accuracy", "tried": tried, "importance": importance}
 
