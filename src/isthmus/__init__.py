@@ -18,6 +18,8 @@ __version__ = VERSION
 _MODULES = {
     "run": "isthmus.study.run",
     "run_study": "isthmus.study.run",
+    "tune": "isthmus.study.tuning",
+    "compare": "isthmus.report.compare",
     "write_report": "isthmus.report.report",
     "check_method": "isthmus.testing",
     "Party": "isthmus.data.party",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from isthmus.methods.training import LocalTraining as LocalTraining
     from isthmus.nn.encoders import Encoder as Encoder
     from isthmus.nn.per_party import per_party as per_party
+    from isthmus.report.compare import compare as compare
     from isthmus.report.report import write_report as write_report
     from isthmus.result_files import load_graph as load_graph
     from isthmus.study.config import Study as Study
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
     from isthmus.study.results import Results as Results
     from isthmus.study.run import run as run
     from isthmus.study.run import run_study as run_study
+    from isthmus.study.tuning import tune as tune
     from isthmus.testing import check_method as check_method
 
 

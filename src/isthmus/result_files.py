@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus import store
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, missing_extra
 from isthmus.federation import ledger
 from isthmus.parquet_files import CHECKSUMS, check_rows, open_parquet
 
@@ -123,6 +123,15 @@ def _schema(name: str) -> Any:
     import pyarrow as pa
 
     return pa.schema([(column, pa.type_for_alias(kind)) for column, kind in COLUMNS[name].items()])
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pandas data frame of rows."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise missing_extra("pandas", "frames", "a data frame") from error
+    return pandas.DataFrame(rows)
 
 
 class AuditRecord(BaseModel):

@@ -70,7 +70,12 @@ def test_the_worst_party_stands_beside_the_pooled_score() -> None:
 
 
 def test_a_pooled_method_shows_no_bytes() -> None:
-    assert drawn(Results({}, [result("centralized", 0, test_accuracy=0.5)])).split()[-1] == "-"
+    assert (
+        drawn(Results({"methods": [{"name": "centralized"}]}, [result("centralized", 0, test_accuracy=0.5)])).split()[
+            -1
+        ]
+        == "-"
+    )
 
 
 def test_other_metrics_are_shown_where_there_is_no_accuracy() -> None:

@@ -52,14 +52,14 @@ def test_the_headline_says_which_round_was_chosen(build: Build) -> None:
     def last(parts: dict[str, Any]) -> None:
         for each in parts["results"]["runs"]:
             each["chosen_round"] = each["rounds"]
-        for method in parts["results"]["study"]["methods"]:
+        for method in parts["results"]["methods"].values():
             method["select"] = "last"
 
     assert "test accuracy at the last round;" in Page(write_report([build(change=last)])).text
 
     def chosen(parts: dict[str, Any]) -> None:
         last(parts)
-        for method in parts["results"]["study"]["methods"]:
+        for method in parts["results"]["methods"].values():
             method["select"] = "validation"
 
     text = Page(write_report([build("chosen", change=chosen)])).text

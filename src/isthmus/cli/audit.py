@@ -116,7 +116,7 @@ def _save(folder: Path, audit: Audit, method: Method, seed: int, table: AuditTab
         AuditRecord(
             study=(folder / "study.toml").read_text(encoding="utf-8"),
             audit={"name": audit.name, **audit.model_dump(mode="json")},
-            method=method.name,
+            method=method.label,
             seed=seed,
             corner=table.corner,
             columns=list(table.columns),
@@ -136,9 +136,9 @@ def _audit_and_method(study: Study, by: str | None, name: str | None) -> tuple[t
     """
     from isthmus.audit.base import Audit
 
-    methods = [method for method in study.method_list() if name in (None, method.name)]
+    methods = [method for method in study.method_list() if name in (None, method.label)]
     if not methods:
-        known = ", ".join(method.name for method in study.method_list())
+        known = ", ".join(method.label for method in study.method_list())
         raise IsthmusError(f"--method {name}: it is not in this study, which has {known}")
     kinds = [Audit.named(by)] if by else sorted(Audit.known().values(), key=lambda kind: kind.attacked == "")
     for kind in kinds:

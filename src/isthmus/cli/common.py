@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli import listing
 from isthmus.errors import IsthmusError
 from isthmus.own_code import import_files
 
@@ -35,6 +36,47 @@ Ray = Annotated[
         metavar="[ADDRESS]",
         help="Spread the work over a Ray cluster: started here, that of this machine (auto), or HOST:PORT.",
     ),
+]
+
+StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set (see isthmus datasets), or a folder of party folders.",
+        autocompletion=listing.complete(listing.DATA_SETS),
+    ),
+]
+PartitionName = Annotated[
+    str | None,
+    typer.Option(
+        "--partition",
+        help="Partition (see isthmus partitions).",
+        autocompletion=listing.complete(listing.PARTITIONS),
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of each party's items, such as 0.2,0.4,0.4, in every class."),
+]
+Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
+Import = Annotated[
+    list[Path] | None,
+    typer.Option("--import", metavar="FILE", help="Python file of your own, imported first; repeat for more."),
+]
+MethodNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Method (see isthmus methods); repeat for more.", autocompletion=listing.complete(listing.METHODS)
+    ),
+]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Seeds = Annotated[
+    str | None, typer.Option(help="Number of seeds: 3 for 0, 1, 2; or seeds, such as 0,5,7. One run each.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="A single seed.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any option: local.lr=0.1, METHOD.OPTION=0.1, model.dropout=0, data.cross=0.2, ..."),
 ]
 
 
@@ -79,18 +121,22 @@ def use_one_thread() -> None:
 
 def read_study(file: Path | None, assignments: list[str], **flags: Any) -> Study:
     """Return the study in the file, or the default study, with flags and `--set` applied on top."""
-    from isthmus.study.config import Study, merge
+    from isthmus.study.config import Study, merge, parse_grid, parse_ranges
 
     base = {} if file is None else _file(file)
     where = "study" if file is None else str(file)
     base = {**base, "import": [*base.get("import", []), *(str(each) for each in flags.pop("imports", None) or [])]}
     import_files(Study.read(base, where).imports)
+    searched = {
+        "grid": parse_grid(flags.pop("grid", None) or []),
+        "tune": parse_ranges(flags.pop("range_", None) or []),
+    }
     if flags["parties"] is not None and isinstance(base.get("data"), dict):
         base["data"].pop("parties", None)
     given = _flags(**flags)
     for_all = given.pop("training", {})
     whole = _with_settings(_with_training(merge(base, given), for_all), assignments)
-    return Study.of(whole, where)
+    return Study.of(merge(whole, {key: table for key, table in searched.items() if table}), where)
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import typer
 
-from isthmus.cli.common import console
 from isthmus.data.datasets.sizes import Sizes
 
 
@@ -53,6 +52,8 @@ def print_kind(kind: Kind, name: str | None, as_json: bool) -> None:
     entry = kind.load().named(name).describe() if name else None
     from rich.markup import escape
     from rich.table import Table
+
+    from isthmus.cli.common import console  # which imports this module
 
     screen = console()
     grid = Table.grid(padding=(0, 2))

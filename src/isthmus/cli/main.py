@@ -1,4 +1,4 @@
-"""The command line: run, describe, demo, report, advise, predict, export, doctor, and lists of what is registered."""
+"""The command line: runs, tunes, compares, describes and reports studies, uses models, lists all that is registered."""
 
 from __future__ import annotations
 
@@ -15,13 +15,35 @@ import typer
 
 from isthmus.cli import listing
 from isthmus.cli.audit import audit_command, audits_command
-from isthmus.cli.common import ON_SUBSET, Json, Ray, connected, console, give_ray_a_value, read_study, use_one_thread
+from isthmus.cli.common import (
+    ON_SUBSET,
+    Data,
+    Import,
+    Json,
+    MethodNames,
+    Parties,
+    PartitionName,
+    Ray,
+    Rounds,
+    Seed,
+    Seeds,
+    Settings,
+    Split,
+    StudyFile,
+    connected,
+    console,
+    give_ray_a_value,
+    read_study,
+    use_one_thread,
+)
+from isthmus.cli.comparing import compare_command, runs_command
 from isthmus.cli.doctor import doctor_command
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.listing import print_kind
 from isthmus.cli.models import embed_command, export_command, predict_command
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
+from isthmus.cli.tuning import tune_command
 from isthmus.errors import IsthmusError, ignore_library_warnings
 from isthmus.version import VERSION
 
@@ -42,31 +64,6 @@ app.add_typer(federation_commands, name="federation")
 app.add_typer(papers_commands, name="papers")
 
 Name = Annotated[str | None, typer.Argument(help="Show this one with its options.")]
-StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Data set (see isthmus datasets), or a folder of party folders.",
-        autocompletion=listing.complete(listing.DATA_SETS),
-    ),
-]
-PartitionName = Annotated[
-    str | None,
-    typer.Option(
-        "--partition",
-        help="Partition (see isthmus partitions).",
-        autocompletion=listing.complete(listing.PARTITIONS),
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of each party's items, such as 0.2,0.4,0.4, in every class."),
-]
-Parties = Annotated[int | None, typer.Option(help="Number of parties.")]
-Import = Annotated[
-    list[Path] | None,
-    typer.Option("--import", metavar="FILE", help="Python file of your own, imported first; repeat for more."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -89,12 +86,7 @@ def run_command(
     partition: PartitionName = None,
     parties: Parties = None,
     split: Split = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Method (see isthmus methods); repeat for more.", autocompletion=listing.complete(listing.METHODS)
-        ),
-    ] = None,
+    method: MethodNames = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -103,20 +95,19 @@ def run_command(
         ),
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    rounds: Rounds = None,
     metric: Annotated[
         str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
     ] = None,
     select_by: Annotated[
         str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Number of seeds: 3 for 0, 1, 2; or seeds, such as 0,5,7. One run each.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="A single seed.")] = None,
-    set_: Annotated[
+    seeds: Seeds = None,
+    seed: Seed = None,
+    set_: Settings = None,
+    grid: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any option: local.lr=0.1, METHOD.OPTION=0.1, model.dropout=0, data.cross=0.2, ..."),
+        typer.Option(help="Values to compare, local.lr=0.01,0.1; repeat: each method runs with every combination."),
     ] = None,
     import_: Import = None,
     unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,
@@ -142,7 +133,7 @@ def run_command(
     whole = read_study(
         study, set_ or [], data=data, partition=partition, parties=parties, split=split, method=method, encoder=encoder,
         hidden=hidden, rounds=rounds, seeds=seeds, seed=seed, metric=metric, select_by=select_by, imports=import_,
-        unlabelled=unlabelled, device=device, wire=wire or None,
+        unlabelled=unlabelled, device=device, wire=wire or None, grid=grid,
     )  # fmt: skip
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
@@ -295,6 +286,9 @@ def encoders_command(name: Name = None, as_json: Json = False) -> None:
 
 app.command("audits")(audits_command)
 app.command("doctor")(doctor_command)
+app.command("tune")(tune_command)
+app.command("compare")(compare_command)
+app.command("runs")(runs_command)
 app.command("predict")(predict_command)
 app.command("embed")(embed_command)
 app.command("export")(export_command)

@@ -141,7 +141,7 @@ class Cluster:
 
     def transport(self, study: Study, method: Method, seed: int, loaded: Loaded) -> ClusterTransport:
         """Start a run on workers and return the transport to its parties."""
-        plan = Plan(study.model_dump_json(), study.modules(), method.name, seed, loaded.task)
+        plan = Plan(study.model_dump_json(), study.modules(), method.label, seed, loaded.task)
         return ClusterTransport(self, plan, loaded, partial(self.workers_with, study, seed, loaded))
 
     def workers_with(self, study: Study, seed: int, loaded: Loaded) -> tuple[list[Any], list[tuple[str, ...]]]:
@@ -322,7 +322,7 @@ class Worker:
     def begin(self, plan: Plan) -> None:
         """Begin a run."""
         study = _study(plan.study, plan.modules)
-        method = next(each for each in study.method_list() if each.name == plan.method)
+        method = next(each for each in study.method_list() if each.label == plan.method)
         module = extended(method, module_for(study.encoder(), self.parties, plan.task, plan.seed), plan.seed)
         sites = sites_of(
             method, self.parties, plan.task, module, seed=plan.seed, device=study.torch_device(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 from torch import Tensor, nn
 
 from isthmus.data.party import Cohort, Level, Party
@@ -156,8 +156,12 @@ class Method(Registered):
     """Whether it learns without labels, for tasks that embed."""
     membership_defences: ClassVar[tuple[str, ...]] = ()
     """Boolean options that hide who was trained on: the membership audit also attacks the method without each."""
+    tuned: ClassVar[tuple[str, ...]] = ()
+    """Options that `isthmus tune` varies beside the learning rates, such as the weight of a term of the loss."""
     AtParty: ClassVar[type[Site]] = Site
 
+    label: str = Field("", pattern=r"^(\w[\w .,=+-]*)?$", max_length=120, validate_default=True)
+    """What results call it; by default its name. Settings of one method in a study need different labels."""
     rounds: int = Field(100, ge=1)
     """Communication rounds, at most."""
     patience: int = Field(0, ge=0)
@@ -178,6 +182,17 @@ class Method(Registered):
         super().__init_subclass__(**options)
         if "listing" not in cls.__dict__:
             cls.listing = Listing()
+
+    @field_validator("label")
+    @classmethod
+    def _label_or_name(cls, given: str) -> str:
+        return given or cls.name
+
+    @model_serializer(mode="wrap")
+    def _without_its_name(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A label that is only the name is no option that was set."""
+        values: dict[str, Any] = dump(self)
+        return {key: value for key, value in values.items() if key != "label" or value != self.name}
 
     @classmethod
     def default_name(cls) -> str:

@@ -32,6 +32,7 @@ class BdsGcn(FedCogGcn):
     """
 
     name: ClassVar[str] = "bds-gcn"
+    tuned: ClassVar[tuple[str, ...]] = ("boundary",)
     for_crossing: ClassVar[bool] = True
     listing: ClassVar[Listing] = Listing("coupled")
 

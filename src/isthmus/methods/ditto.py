@@ -34,6 +34,7 @@ class Ditto(FedAvg):
 
     name: ClassVar[str] = "ditto"
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
+    tuned: ClassVar[tuple[str, ...]] = ("pull",)
 
     pull: float = Field(1.0, ge=0)
     """Weight of the pull towards the shared model (lambda)."""

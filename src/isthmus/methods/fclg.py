@@ -40,6 +40,7 @@ class FCLG(TwoViews):
     """
 
     name: ClassVar[str] = "fclg"
+    tuned: ClassVar[tuple[str, ...]] = ("temperature", "inter_weight")
     listing: ClassVar[Listing] = Listing("unlabelled", 3)
 
     temperature: float = Field(0.5, gt=0)

@@ -32,6 +32,7 @@ class FedDyn(Averaging):
     """
 
     name: ClassVar[str] = "feddyn"
+    tuned: ClassVar[tuple[str, ...]] = ("alpha",)
     nouns: ClassVar[Mapping[str, str]] = {"moved": "changes of model weights"}
     listing: ClassVar[Listing] = Listing("labels", 2, "changes of weights, in sums")
 

@@ -65,6 +65,7 @@ class FedGL(FedAvg):
     """
 
     name: ClassVar[str] = "fedgl"
+    tuned: ClassVar[tuple[str, ...]] = ("alpha", "beta", "threshold")
     nouns: ClassVar[Mapping[str, str]] = {"embedding": "class scores", "probability": "class probabilities"}
     listing: ClassVar[Listing] = Listing("overlap", 1, "predictions and embeddings of nodes, in sums by node")
     levels: ClassVar[tuple[Level, ...]] = ("node",)

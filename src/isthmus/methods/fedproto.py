@@ -35,6 +35,7 @@ class FedProto(Method):
 
     name: ClassVar[str] = "fedproto"
     without: ClassVar[tuple[str, ...]] = ("evaluate_with",)  # parties evaluate models of their own
+    tuned: ClassVar[tuple[str, ...]] = ("strength",)
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
 
     fraction: float = Field(1.0, gt=0, le=1)

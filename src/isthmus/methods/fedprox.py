@@ -32,6 +32,7 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     listing: ClassVar[Listing] = Listing("labels", 4, demo=3)
+    tuned: ClassVar[tuple[str, ...]] = ("mu",)
 
     mu: float = Field(0.01, ge=0)
     """Weight of the proximal term."""

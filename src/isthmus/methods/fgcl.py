@@ -67,6 +67,7 @@ class FGCL(FedAvg):
     """
 
     name: ClassVar[str] = "fgcl"
+    tuned: ClassVar[tuple[str, ...]] = ("gamma", "temperature")
     listing: ClassVar[Listing] = Listing(
         "secret-edges",
         1,

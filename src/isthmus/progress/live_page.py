@@ -22,6 +22,7 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.run import Watcher
+from isthmus.study.settings import search_of_grid
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class LivePage(Watcher):
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         with self._lock:
             run = self._unfinished.setdefault(
-                (method.name, seed), _Unfinished(method.name, seed, at, at, 0.0, {}, [], Ledger())
+                (method.label, seed), _Unfinished(method.label, seed, at, at, 0.0, {}, [], Ledger())
             )
             run.history += [(at, name, value) for name, value in metrics.items()]
             run.rounds = at
@@ -133,12 +134,15 @@ class LivePage(Watcher):
         finished: list[RunResult],
         unfinished: list[RunResult],
     ) -> str:
-        names = [method.name for method in self.study.method_list()]
+        settings = self.study.settings()
+        names = [setting.method.label for setting in settings]
         runs = sort_runs([*finished, *unfinished], names)
         under_way = [f"{run.method}, seed {run.seed}, round {run.rounds}" for run in unfinished]
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "so far"
-            Results(study, runs, cuts).save(folder)
+            results = Results(study, runs, cuts)
+            results.search = search_of_grid(settings, runs, "") if self.study.grid else None
+            results.save(folder)
             page = write_report([folder]).read_text(encoding="utf-8")
         planned = len(names) * len(self.study.seeds)
         text = f"Under way: {'; '.join(under_way)}. " if under_way else ""

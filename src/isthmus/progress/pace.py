@@ -8,6 +8,8 @@ from heapq import heapify, heapreplace
 from statistics import fmean
 from typing import Any
 
+from isthmus.study.results import methods_of
+
 Key = tuple[str, int]
 """A run: its method's name, and its seed."""
 
@@ -42,7 +44,7 @@ class Pace:
     @classmethod
     def of_study(cls, study: Mapping[str, Any]) -> Pace:
         """For a study with all its options."""
-        return cls({each["name"]: each["rounds"] for each in study["methods"]}, study["seeds"])
+        return cls({each.label: each.rounds for each in methods_of(study)}, study["seeds"])
 
     def run_started(self, method: str, seed: int) -> None:
         self._due.pop((method, seed), None)

@@ -31,9 +31,13 @@ from isthmus.report import wording
 from isthmus.report.wording import format_bytes
 from isthmus.study.loop import RunResult
 from isthmus.study.notes import is_majority
-from isthmus.study.results import Results
+from isthmus.study.results import Results, methods_of
 from isthmus.study.run import Watcher
+from isthmus.study.settings import Search, Tried
 from isthmus.tasks.metrics import METRICS, metric_of
+
+MAX_SETTINGS = 20
+"""Settings that a table shows at most."""
 
 
 class ProgressBars:
@@ -82,21 +86,22 @@ class TerminalProgress(ProgressBars, Watcher):
 
     def study_started(self, study: Mapping[str, Any]) -> None:
         self._pace = Pace.of_study(study)
+        methods = methods_of(study)
         self._chosen_by = f"val_{study.get('task', {}).get('select_by', '')}"
-        self._stops = any(each["patience"] for each in study["methods"])
-        count = len(study["methods"]) * len(study["seeds"])
+        self._stops = any(each.patience for each in methods)
+        count = len(methods) * len(study["seeds"])
         self._progress.update(self._whole, total=count, visible=count > 1)
 
     def run_started(self, method: Method, seed: int) -> None:
-        self._pace.run_started(method.name, seed)
-        self._bars[method.name, seed] = self._bar(f"{method.name}, seed {seed}", method.rounds, "rounds")
+        self._pace.run_started(method.label, seed)
+        self._bars[method.label, seed] = self._bar(f"{method.label}, seed {seed}", method.rounds, "rounds")
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        self._pace.round_done(method.name, seed, at)
+        self._pace.round_done(method.label, seed, at)
         name = next((name for name in (self._chosen_by, *(f"val_{each}" for each in METRICS)) if name in metrics), "")
         figure = f"validation {metric_of(name).shown(metrics[name], '%')}" if name else ""
-        left = self._left(self._pace.left_in_run(method.name, seed), stops=method.patience > 0)
-        self._progress.update(self._bars[method.name, seed], completed=at, metric=figure, left=left)
+        left = self._left(self._pace.left_in_run(method.label, seed), stops=method.patience > 0)
+        self._progress.update(self._bars[method.label, seed], completed=at, metric=figure, left=left)
         self._progress.update(self._whole, left=self._left(self._pace.left_in_study(), stops=self._stops))
 
     def run_restored(self, result: RunResult) -> None:
@@ -130,13 +135,37 @@ class TerminalProgress(ProgressBars, Watcher):
         return f"{'≤' if stops else 'about'} {wording.format_time(max(1.0, seconds))} left"
 
 
+class TuningProgress(ProgressBars):
+    """A bar of trials per method, with its best validation metric. Without a terminal: a line per trial.
+
+    Arguments:
+        trials: of each method.
+    """
+
+    def __init__(self, console: Console, trials: int) -> None:
+        super().__init__(
+            console, TextColumn("{task.description}"), BarColumn(8), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._trials = trials
+        self._bars: dict[str, TaskID] = {}
+
+    def trial_done(self, method: str, tried: Tried, metric: str) -> None:
+        if method not in self._bars:
+            self._bars[method] = self._progress.add_task(f"{method}, trials", total=self._trials)
+        self._progress.advance(self._bars[method])
+        if not self._console.is_terminal:
+            figure = wording.validation(metric, tried.mean, tried.std, tried.seeds, tried.pruned)
+            line = f"{method}: validation {figure}, {wording.setting(tried.values)}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def show_results(results: Results, console: Console) -> None:
     """Print who did not count, the results table, what a reader must know first, and what noise has spent."""
     if missing := absence_lines(results):
         console.print(f"[bold red]{wording.SUBSET}[/]", highlight=False)
         for line in missing:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(results_table(results))
+    console.print(results_table(results) if results.search is None else search_table(results, results.search, console))
     for line in results.notes:
         console.print(f"note: {line}", markup=False, highlight=False)
     for line in privacy_lines(results):
@@ -162,6 +191,7 @@ def results_table(results: Results) -> Table:
     table.add_column("method", no_wrap=True)
     for head in (*(title for title, _, _ in columns), "round", "ms/round", "sent"):
         table.add_column(head, justify="right", no_wrap=True)
+    roles = {label: about["role"] for label, about in results.methods().items()}
     for method in dict.fromkeys(run.method for run in results.runs):
         runs = [run for run in results.runs if run.method == method]
         cells = []
@@ -172,10 +202,36 @@ def results_table(results: Results) -> Table:
             cells.append(_cell(metric, [value for value in values if value is not None]))
         rounds = sum(run.chosen_round for run in runs) / len(runs)
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
-        pooled = method in Method.known() and Method.named(method).role == "pooled"
-        sent = "-" if pooled else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
-        marked = is_majority(runs) and not (method in Method.known() and Method.named(method).role == "constant")
+        sent = "-" if roles.get(method) == "pooled" else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
+        marked = is_majority(runs) and roles.get(method) != "constant"
         table.add_row(f"{method} *" if marked else method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
+    return table
+
+
+def search_table(results: Results, search: Search, console: Console) -> Table:
+    """Settings by their validation metric, best first, and of the best of each method also the test metric."""
+    metric = metric_of(search.metric)
+    test = search.metric.replace("val_", "test_", 1)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    table.add_column("setting", overflow="fold")
+    for head in (f"validation {metric.title}", f"test {metric.title}"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for at, each in enumerate(search.tried):
+        if at >= MAX_SETTINGS and not each.chosen:
+            continue
+        values = [run.metrics[test] for run in results.runs if run.method == each.label and test in run.metrics]
+        cells = (
+            wording.validation(search.metric, each.mean, each.std, each.seeds, each.pruned),
+            _cell(test, values if each.chosen else []),
+        )
+        table.add_row(
+            escape(each.of), escape(wording.setting(each.values)), *cells, style="bold" if each.chosen else None
+        )
+    if len(search.tried) > MAX_SETTINGS:
+        table.caption = (
+            f"The best {MAX_SETTINGS} of {len(search.tried)} settings, and the best of each method; the report has all."
+        )
     return table
 
 

@@ -51,15 +51,15 @@ class TensorBoard(Tracker):
         self._writers: dict[tuple[str, int], Any] = {}
 
     def run_started(self, method: Method, seed: int) -> None:
-        path = self._folder / f"{method.name}-{seed}"
+        path = self._folder / f"{method.label}-{seed}"
         try:
-            self._writers[method.name, seed] = self._writer(str(path))
+            self._writers[method.label, seed] = self._writer(str(path))
         except OSError as error:
             raise IsthmusError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self._writers[method.name, seed].add_scalar(name, value, at)
+            self._writers[method.label, seed].add_scalar(name, value, at)
 
     def run_done(self, result: RunResult) -> None:
         self._writers.pop((result.method, result.seed)).close()
@@ -98,15 +98,15 @@ class MlFlow(Tracker):
             raise IsthmusError(f"MLflow at {server}: {_line(error)}") from error
 
     def run_started(self, method: Method, seed: int) -> None:
-        created = self._call("create_run", self._experiment, run_name=f"{method.name}-{seed}")
+        created = self._call("create_run", self._experiment, run_name=f"{method.label}-{seed}")
         if created is not None:
-            self._runs[method.name, seed] = created.info.run_id
+            self._runs[method.label, seed] = created.info.run_id
             values = {"method": method.name, "seed": seed, "data": self._study.data["name"], **method.model_dump()}
             params = [self._param(name, str(value)[:500]) for name, value in values.items()]
             self._call("log_batch", created.info.run_id, params=params)
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        self._batch((method.name, seed), metrics, at)
+        self._batch((method.label, seed), metrics, at)
 
     def run_done(self, result: RunResult) -> None:
         key = result.method, result.seed

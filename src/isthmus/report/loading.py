@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -91,10 +91,38 @@ class Cut(BaseModel):
 
 
 class About(BaseModel):
-    """What a method's class declares: its role, and what its own fields are."""
+    """What a method declares: its role, what its own fields are, and how it chooses a round."""
 
+    name: str = ""
     role: str = "federated"
     nouns: dict[str, str] = {}
+    select: str = ""
+
+
+class Tried(BaseModel):
+    """A setting that a grid or tuning tried, with its validation metric; see `isthmus.study.settings`."""
+
+    of: str
+    values: dict[str, Any]
+    mean: float | None
+    std: float = 0.0
+    seeds: int = 1
+    label: str = ""
+    pruned: bool = False
+    chosen: bool = False
+
+
+class Search(BaseModel):
+    """All settings that were tried, best first on validation data."""
+
+    metric: str
+    tried: list[Tried]
+    importance: dict[str, dict[str, float]] = {}
+
+    @property
+    def unchosen(self) -> set[str]:
+        """The labels of runs with settings that are not the best of their method."""
+        return {each.label for each in self.tried if not each.chosen}
 
 
 class ResultsFile(BaseModel):
@@ -109,6 +137,7 @@ class ResultsFile(BaseModel):
     summary: list[Score]
     notes: list[str] = []
     """What a reader must know first."""
+    search: Search | None = None
     cuts: list[Cut] = []
     """Empty for a federation, whose parties are not described."""
 
@@ -247,10 +276,9 @@ class Findings:
         runs = self.runs_of(method)
         if any(run.chosen_round not in (None, run.rounds) for run in runs):
             return "validation"
-        study = next(folder.results.study for folder in self.folders if method in folder.methods)
-        options = {each.get("name"): each.get("select") for each in study.get("methods", [])}
-        select = str(options.get(self.methods[method]) or ("last" if any(run.chosen_round for run in runs) else ""))
+        select = self.about[method].select or ("last" if any(run.chosen_round for run in runs) else "")
         chooses = any(wording.split(metric) == "val" for run in runs for metric in run.metrics)
+        study = next(folder.results.study for folder in self.folders if method in folder.methods)
         labelled = (study.get("task") or {}).get("name") not in _WITHOUT_CHOICE
         return select if chooses and labelled else select and "last"
 
@@ -300,14 +328,14 @@ def read_folder(folder: Path) -> ResultFolder:
     for name in (STUDY, RESULTS, HISTORY, LEDGER):
         if not (folder / name).exists():
             raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
-    results = _read_results(folder)
+    results = read_results(folder)
     try:
         toml = store.read_text(folder / STUDY, within=folder)
         store.check_sum(folder, STUDY)
     except (OSError, ValueError) as error:
         raise result_files.unreadable(folder / STUDY, getattr(error, "strerror", None) or error) from error
     graphs = {(run.method, run.seed): result_files.graph_folder(folder, run.method, run.seed) for run in results.runs}
-    return ResultFolder(
+    whole = ResultFolder(
         name=folder.resolve().name,
         results=results,
         toml=toml,
@@ -318,9 +346,32 @@ def read_folder(folder: Path) -> ResultFolder:
         audits=result_files.read_audits(folder, toml),
         graphs={run: _graph_size(path) for run, path in graphs.items() if path.is_dir()},
     )
+    return whole if results.search is None else _without(whole, results.search.unchosen)
 
 
-def _read_results(folder: Path) -> ResultsFile:
+def _without(folder: ResultFolder, methods: Set[str]) -> ResultFolder:
+    """The folder without the runs of these: settings that validation data did not choose, which test data must not."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    def table(old: Any) -> Any:
+        return old.filter(compute.invert(compute.is_in(old["method"], pa.array(methods, pa.string()))))
+
+    results = folder.results
+    runs = [run for run in results.runs if run.method not in methods]
+    summary = [score for score in results.summary if score.method not in methods]
+    return replace(
+        folder,
+        results=results.model_copy(update={"runs": runs, "summary": summary}),
+        history=table(folder.history),
+        ledger=table(folder.ledger),
+        coordinates=table(folder.coordinates),
+        graphs={run: size for run, size in folder.graphs.items() if run[0] not in methods},
+    )
+
+
+def read_results(folder: Path) -> ResultsFile:
+    """Read `results.json` of a folder."""
     path = folder / RESULTS
     try:
         results = ResultsFile.model_validate(result_files.load_summary(folder))
@@ -378,7 +429,10 @@ def _rename_methods(folder: ResultFolder, names: Mapping[str, str]) -> ResultFol
     def entry(old: Any) -> Any:
         return old.model_copy(update={"method": names.get(old.method, old.method)})
 
-    entries = {"runs": [*map(entry, folder.results.runs)], "summary": [*map(entry, folder.results.summary)]}
+    entries: dict[str, Any] = {name: [*map(entry, getattr(folder.results, name))] for name in ("runs", "summary")}
+    if (search := folder.results.search) is not None:
+        tried = [each.model_copy(update={"label": names.get(each.label, each.label)}) for each in search.tried]
+        entries["search"] = search.model_copy(update={"tried": tried})
     return replace(
         folder,
         results=folder.results.model_copy(update=entries),

@@ -26,6 +26,7 @@ from isthmus.report.sections import (
     reproducibility,
     rounds,
     scores,
+    settings,
     traffic,
 )
 
@@ -62,6 +63,7 @@ def _page(findings: Findings) -> str:
     results = scores.section(findings) + comparison.section(findings) + party_scores.section(findings)
     sections = [
         ("results", "Results", results),
+        ("settings", "Settings tried", settings.section(findings)),
         ("parties", "Parties", parties.section(findings)),
         ("curves", "Learning curves", rounds.section(findings)),
         ("places", "Embeddings", embeddings.section(findings)),

@@ -150,6 +150,31 @@ def mean_and_std_of(values: Sequence[float | None], metric: str) -> str:
     return mean_and_std(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, metric)
 
 
+def validation(metric: str, mean: float | None, std: float, seeds: int, pruned: bool) -> str:
+    """How a setting did on validation data.
+
+    >>> validation("val_accuracy", 0.5, 0.01, 3, False), validation("val_accuracy", None, 0.0, 1, True)
+    ('50.0 ± 1.0', 'pruned')
+    """
+    if mean is None:
+        return "pruned" if pruned else "diverged"
+    return mean_and_std(mean, std if seeds > 1 else None, metric)
+
+
+def setting(values: Mapping[str, Any]) -> str:
+    """The options of a setting that vary; numbers that were drawn are rounded.
+
+    >>> setting({"local.lr": 0.012345, "weighting": "even"}), setting({})
+    ('local.lr = 0.0123, weighting = even', 'as in the study')
+    """
+    return ", ".join(f"{name} = {option(value)}" for name, value in values.items()) or "as in the study"
+
+
+def option(value: Any) -> str:
+    """The value of an option; numbers with three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def format_bytes(count: float) -> str:
     """Bytes in decimal units, with three significant digits."""
     size, unit = float(count), "B"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from isthmus.options import Options, Registered, option_paths, suggest_option
 from isthmus.own_code import identify, import_files
 from isthmus.protect.options import Protect
 from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, refuse_given
+from isthmus.study.settings import Setting, combine
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
@@ -100,6 +101,10 @@ class Study(Options):
     """Options for all methods that have them: rounds, patience, local = { epochs = 5 }, ..."""
     methods: list[dict[str, Any]] = Field(default_factory=lambda: [{"name": Method.default_name()}])
     """The methods: their names and options."""
+    grid: dict[str, Any] = Field(default={})
+    """Values to compare, `local.lr = [0.01, 0.1]`: each method runs with every combination for options that it has."""
+    tune: dict[str, Any] = Field(default={})
+    """Ranges in which `isthmus tune` searches: `local.lr = "0.001..0.1"`; a list is of choices, one value fixes."""
     seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
     """Seeds: one run of every method for each. A number N stands for the seeds 0 to N - 1."""
     data_seed: NonNegativeInt | None = None
@@ -133,7 +138,7 @@ class Study(Options):
         study.named_task()
         study.encoder()
         study.protect.protection()
-        check_distinct([method.name for method in study.method_list()], where)
+        check_distinct(study.method_list(), where)
         if len(set(study.seeds)) < len(study.seeds):
             raise IsthmusError(f"{where}: a seed is listed twice: give each of {study.seeds} once")
         study.torch_device()
@@ -149,7 +154,13 @@ class Study(Options):
                 f"{where}: a federation runs no code from a study: install the package with your code at the server "
                 "and at every party, let it declare entry points, and name the method or encoder by its name"
             )
-        return cls.of(values, where)
+        whole = cls.of(values, where)
+        if any(method.label != method.name for method in whole.method_list()):
+            raise IsthmusError(
+                f"{where}: a federation runs each method once: leave out the grid and labels, and choose settings on "
+                "data that lie in one place, or in a study for each"
+            )
+        return whole
 
     def own_code(self) -> dict[str, dict[str, str]]:
         """By `module:Class` the source hash and the package of everything of a user's own that the study names."""
@@ -200,7 +211,15 @@ class Study(Options):
         return named_encoder(name, options)
 
     def method_list(self) -> list[Method]:
-        """Return the methods with their options, including those of `training` that they have."""
+        """Return all that runs: the methods, each with every combination of the grid's values that applies to it."""
+        return [setting.method for setting in self.settings()]
+
+    def settings(self) -> list[Setting]:
+        """Return the same with what varies in each."""
+        return combine(self.listed_methods(), self.grid)
+
+    def listed_methods(self) -> list[Method]:
+        """Return the methods with their options, including those of `training` that they have, without the grid."""
         if not self.methods:
             raise IsthmusError("there is no method: name at least one in methods")
         found: list[Method] = []
@@ -321,7 +340,8 @@ class Study(Options):
             "partition": self.partition if partition is None else {"name": partition.name, **partition.model_dump()},
             "task": self.task_options() if task is None else {"name": task.name, **task.model_dump()},
             "model": model_table(self.encoder()),
-            "methods": [{"name": method.name, **method.model_dump()} for method in self.method_list()],
+            "methods": [{"name": method.name, **method.model_dump()} for method in self.listed_methods()],
+            **({"grid": self.grid} if self.grid else {}),
             **code_table(self.own_code()),
         }
 
@@ -347,11 +367,12 @@ def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"path": name, **data, "name": "folder"}
 
 
-def check_distinct(methods: Sequence[str], where: str) -> None:
-    """Refuse a method that is listed twice, because results are identified by the name of their method."""
-    for name in methods:
-        if methods.count(name) > 1:
-            raise IsthmusError(f"{where}: method '{name}' is listed twice: compare its settings in two studies")
+def check_distinct(methods: Sequence[Method], where: str) -> None:
+    """Refuse two methods with one label, because results are identified by it."""
+    labels = [method.label.lower() for method in methods]  # files that are named after them may ignore case
+    for method in methods:
+        if labels.count(method.label.lower()) > 1:
+            raise IsthmusError(f"{where}: method '{method.label}' is listed twice: give each a label, label = \"...\"")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -383,18 +404,53 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     >>> parse_assignments(["local.lr=0.1", "data.name=cora"])
     {'local': {'lr': 0.1}, 'data': {'name': 'cora'}}
     """
-    table: dict[str, Any] = {}
+    parts = (assignment.partition("=") for assignment in assignments)
+    return _nested((path, equals, _toml_value(text.strip())) for path, equals, text in parts)
+
+
+def parse_grid(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return `key.path=value,value` texts as nested tables of lists.
+
+    >>> parse_grid(["local.lr=0.01,0.1", "aggregate=mean,median", "local.fan_out=[5, 5],[10, 10]"])
+    {'local': {'lr': [0.01, 0.1], 'fan_out': [[5, 5], [10, 10]]}, 'aggregate': ['mean', 'median']}
+    """
+    listed = []
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
+        values = _toml_value(f"[{text}]")
+        listed.append(
+            (path, equals, values if isinstance(values, list) else [_toml_value(each) for each in text.split(",")])
+        )
+    return _nested(listed)
+
+
+def parse_ranges(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return `key.path=RANGE` texts as nested tables: `low..high` stays a text, choices are a list.
+
+    >>> parse_ranges(["local.lr=0.001..0.1", "local.optimizer=adam,sgd", "mu=0"])
+    {'local': {'lr': '0.001..0.1', 'optimizer': ['adam', 'sgd']}, 'mu': 0}
+    """
+
+    def value(text: str) -> Any:
+        return [*map(_toml_value, text.split(","))] if "," in text else _toml_value(text)
+
+    parts = (assignment.partition("=") for assignment in assignments)
+    return _nested((path, equals, value(text.strip())) for path, equals, text in parts)
+
+
+def _nested(assignments: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
+    """Paths of keys, with the equals sign behind them, and values as nested tables."""
+    table: dict[str, Any] = {}
+    for path, equals, value in assignments:
         keys = path.strip().split(".")
         if not equals or not all(keys):
-            raise IsthmusError(f"setting '{assignment}': write it as key=value")
+            raise IsthmusError(f"setting '{path}': write it as key=value")
         inside = table
         for key in keys[:-1]:
             inside = inside.setdefault(key, {})
             if not isinstance(inside, dict):
-                raise IsthmusError(f"setting '{assignment}': '{key}' already has a value: set either it or its options")
-        inside[keys[-1]] = _toml_value(text.strip())
+                raise IsthmusError(f"setting '{path}': '{key}' already has a value: set either it or its options")
+        inside[keys[-1]] = value
     return table
 
 

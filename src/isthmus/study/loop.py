@@ -421,7 +421,7 @@ class Run:
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
         tested = self._by_party()
         return RunResult(
-            method=self.method.name,
+            method=self.method.label,
             seed=self.seed,
             rounds=int(self.state.round),
             chosen_round=int(self.progress["chosen_round"]),

@@ -17,8 +17,8 @@ def data_notes(methods: Sequence[Method], parties: Sequence[Party], cut: CutDesc
     notes = []
     for method in methods:
         if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
-            notes.append(f"{method.name} is for edges that cross between parties, and these data have none")
-        notes += [f"{method.name} {each}" for each in method.left_out(parties)]
+            notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
+        notes += [f"{method.label} {each}" for each in method.left_out(parties)]
     return notes
 
 
@@ -32,10 +32,10 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     """
     notes = []
     for method in methods:
-        own = [run for run in runs if run.method == method.name]
+        own = [run for run in runs if run.method == method.label]
         if method.role != "constant" and is_majority(own):
             share = fmean(run.majority for run in own if run.majority is not None)
-            notes.append(f"{method.name} is no better than the majority class, {100 * share:.1f} % of the test items")
+            notes.append(f"{method.label} is no better than the majority class, {100 * share:.1f} % of the test items")
     validated = [run for run in runs if any(name.startswith("val_") for name in run.metrics)]
     missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
     titles = [metric_of(name).title for name in missing if name]
@@ -52,7 +52,7 @@ def _best(methods: Sequence[Method], runs: Sequence[RunResult], metric: str, rol
     """The mean over seeds, larger is better, and the name of the best method of a role."""
     sign = -1 if metric_of(metric).smaller_is_better else 1
     means = []
-    for name in (method.name for method in methods if method.role == role):
+    for name in (method.label for method in methods if method.role == role):
         values = [sign * run.metrics[metric] for run in runs if run.method == name and metric in run.metrics]
         means += [(fmean(values), name)] if values else []
     return max(means, default=None)

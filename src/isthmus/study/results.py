@@ -21,6 +21,8 @@ from isthmus.methods.base import Method
 from isthmus.study.loop import RunResult
 from isthmus.study.model_card import model_card
 from isthmus.study.models import TrainedModel, choose_model, write_models
+from isthmus.study.notes import result_notes
+from isthmus.study.settings import Search, Setting, budget_notes, combine, search_of_grid
 from isthmus.version import LAWS, VERSION
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
@@ -37,6 +39,7 @@ class Results:
         set_up: the ledger of a federation's set-up.
         notes: what a reader of the results must know first, a line each.
         code: by `module:Class` the source hash and the package of your own code that ran.
+        search: the settings that a grid or tuning tried, ranked by validation data; None if each method had one.
     """
 
     study: Mapping[str, Any] = field(repr=False)
@@ -45,6 +48,25 @@ class Results:
     set_up: ledger.Ledger | None = field(default=None, repr=False)
     notes: list[str] = field(default_factory=list)
     code: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    search: Search | None = field(default=None, repr=False)
+
+    def compare_settings(self, settings: Sequence[Setting], judged_by: str, selected_by: str) -> None:
+        """Rank the settings of a grid, and add what a reader must know first of the best of each method.
+
+        Arguments:
+            judged_by: the metric that judges the task.
+            selected_by: the one by which rounds are chosen.
+        """
+        if any(each.values for each in settings):
+            self.search = search_of_grid(settings, self.runs, selected_by)
+            self.notes += budget_notes(settings)
+        self.notes += result_notes(
+            [each.method for each in settings if each.method.label not in self.unchosen()], self.runs, judged_by
+        )
+
+    def unchosen(self) -> set[str]:
+        """Labels of settings that are not the best of their method on validation data."""
+        return set() if self.search is None else {each.label for each in self.search.tried if not each.chosen}
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -65,12 +87,19 @@ class Results:
                 lines.append({"method": method, "metric": metric, "mean": mean, "std": std, "seeds": len(values)})
         return lines
 
+    def frame(self) -> Any:
+        """A pandas data frame with a row per run: method, seed, rounds, seconds, and a column for each metric."""
+        keys = ("method", "seed", "rounds", "chosen_round", "seconds")
+        rows = [{**{key: getattr(run, key) for key in keys}, **run.metrics} for run in self.runs]
+        return result_files.data_frame(rows)
+
     def to_dict(self) -> dict[str, Any]:
         """`{"runs": [...], "summary": [...], "cuts": [...]}`; cuts with equal descriptions are one entry."""
         cuts: dict[CutDescription, list[int]] = {}
         for seed, cut in self.cuts.items():
             cuts.setdefault(cut, []).append(seed)
         return {
+            **({} if self.search is None else {"search": self.search.to_dict()}),
             "runs": [run.summary() for run in self.runs],
             "summary": self.summary(),
             "cuts": [{"seeds": seeds, **cut.to_dict()} for cut, seeds in cuts.items()],
@@ -81,14 +110,16 @@ class Results:
         return any(span.missing for run in self.runs for span in run.ledger.turnout())
 
     def methods(self) -> dict[str, dict[str, Any]]:
-        """What the report has to know of each method: its role and what its own fields are."""
-        read = {}
-        for table in self.study.get("methods", []):
-            method = Method.named(table["name"]).read(
-                {key: table[key] for key in table if key != "name"}, table["name"]
-            )
-            read[method.name] = {"role": method.role, "nouns": dict(method.field_nouns())}
-        return read
+        """What the report has to know of each method: its role, what its own fields are, how it chooses rounds."""
+        return {
+            method.label: {
+                "name": method.name,
+                "role": method.role,
+                "nouns": dict(method.field_nouns()),
+                "select": method.select,
+            }
+            for method in methods_of(self.study)
+        }
 
     def model(
         self, method: str | None = None, seed: int | None = None, *, party: str | None = None, module: Any = None
@@ -189,6 +220,15 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "unknown"
     return found
+
+
+def methods_of(study: Mapping[str, Any]) -> list[Method]:
+    """What a study runs, from its tables with all options."""
+    listed = [
+        Method.named(table["name"]).read({key: table[key] for key in table if key != "name"}, table["name"])
+        for table in study.get("methods", [])
+    ]
+    return [setting.method for setting in combine(listed, study.get("grid", {}))]
 
 
 def sort_runs(runs: Sequence[RunResult], methods: Sequence[str]) -> list[RunResult]:

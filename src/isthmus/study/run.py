@@ -28,10 +28,11 @@ from isthmus.own_code import identify
 from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge, paths_of_tables
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
-from isthmus.study.notes import data_notes, result_notes
+from isthmus.study.notes import data_notes
 from isthmus.study.own_models import code_of, model_table, named_encoder
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
+from isthmus.study.settings import combine
 from isthmus.study.setup import check_labelled, module_for, needs_whole, task_of
 from isthmus.tasks.base import Task
 
@@ -122,8 +123,8 @@ def run_study(
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
-    methods, first_cut, judged_by = study.method_list(), _describe(first), first.task.judged_by
-    notes = data_notes(methods, first.parties, first_cut)
+    methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
+    notes = data_notes(study.listed_methods(), first.parties, first_cut)
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
     runs: list[RunResult] = []
@@ -158,9 +159,9 @@ def run_study(
             if out is not None:
                 _discard_unless_started(out, existed)
             raise
-        runs = sort_runs(runs, [method.name for method in methods])
-        notes += result_notes(methods, runs, judged_by)
+        runs = sort_runs(runs, [method.label for method in methods])
         results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
+        results.compare_settings(study.settings(), *metrics)
         if out is not None:
             results.save(out)
             shutil.rmtree(out / STATE, ignore_errors=True)
@@ -249,7 +250,7 @@ def _run_side_by_side(
     save_every: float,
 ) -> list[RunResult]:
     """Run every method with every seed in processes and return the results; the cuts that they made are added."""
-    methods = {method.name: method for method in study.method_list()}
+    methods = {method.label: method for method in study.method_list()}
     runs, todo = [], []
     mark = b"" if state is None else (state / MARK).read_bytes()
     for seed in study.seeds:
@@ -288,7 +289,7 @@ def do_job(job: Job, send: Send) -> tuple[CutDescription, bytes]:
     for name in job.modules:
         importlib.import_module(name)
     study = Study.of(json.loads(job.study))
-    method = next(each for each in study.method_list() if each.name == job.method)
+    method = next(each for each in study.method_list() if each.label == job.method)
     send("run_started")
     loaded, cut = _load_once(study, job.seed)
     on_round = partial(send, "round_done")
@@ -317,7 +318,7 @@ def _describe(loaded: Loaded) -> CutDescription:
 
 def _restore_run(state: Path | None, method: Method, seed: int, watcher: Watcher) -> RunResult | None:
     """Read a run that was finished before the study was resumed."""
-    file = None if state is None else state / f"{method.name}-{seed}.run"
+    file = None if state is None else state / f"{method.label}-{seed}.run"
     if file is None or not file.exists():
         return None
     with store.expected_content(file):
@@ -327,7 +328,7 @@ def _restore_run(state: Path | None, method: Method, seed: int, watcher: Watcher
 
 
 def _checkpoint(state: Path | None, method: Method, seed: int) -> Path | None:
-    return None if state is None else state / f"{method.name}-{seed}.checkpoint"
+    return None if state is None else state / f"{method.label}-{seed}.checkpoint"
 
 
 def _finish_run(state: Path | None, method: Method, result: RunResult, watcher: Watcher) -> None:
@@ -442,6 +443,7 @@ def run(
     on_round: OnRound | None = None,
     out: str | Path | None = None,
     unlabelled: Literal["error", "idle"] = "error",
+    grid: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Results:
     """Train methods on parties in this process and return the results.
@@ -463,6 +465,7 @@ def run(
         on_round: called with the round and its metrics.
         out: new folder to write the results to.
         unlabelled: parties without a training label: "error" refuses them, "idle" lets them take part with weight 0.
+        grid: values to compare, `{"local.lr": [0.01, 0.1]}`: each method runs with every combination that applies.
         options: options of methods, `rounds=10`, `local={"epochs": 5}`; each method takes those that it has.
 
     >>> from isthmus.data.datasets.banks import Banks
@@ -474,8 +477,10 @@ def run(
     once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     methods = [method] if isinstance(method, str | Method) else list(method)
     given, about_data = _given_parties(data, partition, parties)
-    chosen = _with_options(methods, options)
-    check_distinct([each.name for each in chosen], "run")
+    listed = _with_options(methods, options)
+    settings = combine(listed, grid or {})
+    chosen = [setting.method for setting in settings]
+    check_distinct(chosen, "run")
     encoder = named_encoder(model, {}) if isinstance(model, str) else model
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
@@ -516,12 +521,14 @@ def run(
         "partition": whole.get("partition", {}),
         "task": {"name": learned.name, **learned.model_dump()},
         "model": model_table(encoder),
-        "methods": [{"name": each.name, **each.model_dump()} for each in chosen],
+        "methods": [{"name": each.name, **each.model_dump()} for each in listed],
+        **({"grid": dict(grid)} if grid else {}),
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
-    runs = sort_runs(runs, [each.name for each in chosen])
-    notes = [*data_notes(chosen, held, cuts[at]), *result_notes(chosen, runs, learned.judged_by)]
+    runs = sort_runs(runs, [each.label for each in chosen])
+    notes = data_notes(listed, held, cuts[at])
     results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own)
+    results.compare_settings(settings, learned.judged_by, learned.selected_by)
     if out is not None:
         results.save(Path(out))
     return results

@@ -1,0 +1,67 @@
+"""The command that searches good options for the methods of a study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.common import (
+    Data,
+    Import,
+    Json,
+    MethodNames,
+    Parties,
+    PartitionName,
+    Rounds,
+    Seeds,
+    Settings,
+    StudyFile,
+    console,
+    read_study,
+    use_one_thread,
+)
+
+
+def tune_command(
+    study: StudyFile = None,
+    data: Data = None,
+    partition: PartitionName = None,
+    parties: Parties = None,
+    method: MethodNames = None,
+    rounds: Rounds = None,
+    seeds: Seeds = None,
+    set_: Settings = None,
+    import_: Import = None,
+    range_: Annotated[
+        list[str] | None,
+        typer.Option("--range", help="What to search: local.lr=0.001..0.1, local.optimizer=adam,sgd; repeat for more."),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials for each method.")] = 40,
+    jobs: Annotated[int, typer.Option(min=0, help="Number of trials side by side; 0: one per core.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the trials and the results.")] = Path("runs/tuned"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the trials in --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Search good options for every method on validation data, and run each with its best ones."""
+    from isthmus.progress.terminal import TuningProgress, show_results
+    from isthmus.study.tuning import BEST, tune
+
+    whole = read_study(
+        study, set_ or [], data=data, partition=partition, parties=parties, method=method, rounds=rounds, seeds=seeds,
+        imports=import_, range_=range_,
+    )  # fmt: skip
+    use_one_thread()
+    try:
+        with TuningProgress(console(error=True), trials) as progress:
+            results = tune(whole, out, trials=trials, resume=resume, jobs=jobs, on_trial=progress.trial_done)
+    except KeyboardInterrupt:
+        typer.echo("isthmus: stopped; continue with --resume", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(results.to_dict()))
+        return
+    show_results(results, console())
+    typer.echo(f"best settings in {out / BEST}, results in {out}")

@@ -1,0 +1,139 @@
+"""Result folders side by side: one table of what their methods reached and of the options in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isthmus import result_files
+from isthmus.errors import IsthmusError
+from isthmus.report import wording
+from isthmus.report.loading import ResultsFile, Score, read_results
+from isthmus.tasks.metrics import METRICS, metric_of
+
+_PARTS = ("data", "partition", "parties", "task", "model", "data_seed")
+"""Parts of a study in which runs may differ beside the options of their methods."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods of several result folders.
+
+    Attributes:
+        rows: by method its run, data, method, seeds, metric, mean and std over seeds, text, validation, options.
+        differ: names of the options of which two rows have different values.
+    """
+
+    rows: list[dict[str, Any]]
+    differ: list[str]
+
+    def frame(self) -> Any:
+        """A pandas data frame of the rows, with a column for each option that differs."""
+        return result_files.data_frame(
+            [
+                {key: value for key, value in row.items() if key not in ("options", "text")}
+                | {name: row["options"].get(name) for name in self.differ}
+                for row in self.rows
+            ]
+        )
+
+
+def compare(*folders: Path | str) -> Comparison:
+    """Put result folders side by side. Of a grid or a tuned study, each method stands there with its chosen setting."""
+    if not folders:
+        raise IsthmusError("compare: no result folder given: name at least one")
+    rows = [row for folder in dict.fromkeys(map(Path, folders)) for row in _rows(str(folder), read_results(folder))]
+    differ = [name for name in dict.fromkeys(name for row in rows for name in row["options"]) if _differs(name, rows)]
+    for row in rows:
+        del row["own"]
+        row["options"] = {name: row["options"][name] for name in differ if name in row["options"]}
+    return Comparison(rows, differ)
+
+
+def _differs(name: str, rows: list[dict[str, Any]]) -> bool:
+    """Whether a part of the studies differs, or an option among rows of one method, whose defaults are the same."""
+    values = [(row["of"] if name in row["own"] else "", row["options"][name]) for row in rows if name in row["options"]]
+    return any(of == other and value != other_value for of, value in values for other, other_value in values)
+
+
+def list_runs(folder: Path | str) -> list[dict[str, Any]]:
+    """The result folders below a folder, newest first: run, created, data, methods, headline."""
+    if not Path(folder).is_dir():
+        raise IsthmusError(f"there is no folder {folder}: give one with result folders")
+    found = []
+    for path in sorted(Path(folder).rglob(result_files.RESULTS)):
+        run = str(path.parent)
+        try:
+            results = read_results(path.parent)
+        except IsthmusError:
+            found.append({"run": run, "created": "", "data": "", "methods": [], "headline": "cannot be read"})
+            continue
+        rows = _rows(run, results)
+        methods = list(dict.fromkeys(row["of"] for row in rows))
+        data = wording.data_name(results.study.get("data"))
+        headline = _headline(rows)
+        found.append({"run": run, "created": results.created, "data": data, "methods": methods, "headline": headline})
+    return sorted(found, key=lambda row: row["created"], reverse=True)
+
+
+def _rows(run: str, results: ResultsFile) -> list[dict[str, Any]]:
+    study, search = results.study, results.search
+    judged_by = str(study.get("task", {}).get("metric") or "")
+    hidden = search.unchosen if search is not None else set()
+    whole: dict[str, Any] = {}
+    for part in _PARTS:
+        value = study.get(part)
+        whole |= _flat(value, f"{part}.") if isinstance(value, Mapping) else {part: value}
+    listed = {str(table.get("label") or table.get("name")): table for table in study.get("methods", [])}
+    values = {each.label: (each.of, each.values) for each in search.tried} if search is not None else {}
+    rows = []
+    for method in dict.fromkeys(each.method for each in results.runs if each.method not in hidden):
+        scores = {score.metric: score for score in results.summary if score.method == method}
+        name = next((each for each in (judged_by, *METRICS) if f"test_{each}" in scores), "")
+        test = scores.get(f"test_{name}") or next(iter(scores.values()), None)
+        judged = scores.get(f"val_{name}")
+        of, varied = values.get(method, (method, {}))
+        options = {**_flat(listed.get(of, {})), **varied}
+        rows.append(
+            {
+                "run": run,
+                "data": wording.data_name(study.get("data")),
+                "method": method,
+                "of": str(listed.get(of, {}).get("name", of)),
+                "own": list(options),
+                "seeds": len({each.seed for each in results.runs if each.method == method}),
+                "metric": test.metric if test else "",
+                "mean": test.mean if test else None,
+                "std": test.std if test else None,
+                "text": _text(test),
+                "validation": judged.mean if judged else None,
+                "options": {**whole, **{key: each for key, each in options.items() if key not in ("name", "label")}},
+            }
+        )
+    return rows
+
+
+def _text(score: Score | None) -> str:
+    """A score with its unit and its metric."""
+    if score is None:
+        return "–"
+    return f"{score.text}{' %' if wording.percent(score.metric) else ''} {wording.metric_name(score.metric)}"
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
+def _headline(rows: list[dict[str, Any]]) -> str:
+    """The method that is best on validation data, with its test metric."""
+    known = [row for row in rows if row["validation"] is not None]
+    if not known:
+        return ", ".join(f"{row['method']} {row['text']}" for row in rows[:1])
+    sign = -1 if metric_of(known[0]["metric"]).smaller_is_better else 1
+    best = max(known, key=lambda row: sign * row["validation"])
+    return f"{best['method']} {best['text']}"

@@ -1,0 +1,222 @@
+"""Settings: methods with their options, as a study lists them, a grid combines them, or tuning chooses them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.methods.base import Method
+from isthmus.options import Options
+from isthmus.study.loop import RunResult
+from isthmus.tasks.metrics import METRICS, metric_of
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method of a study with values for some of its options.
+
+    Attributes:
+        method: with these values.
+        of: the label of the method that it is a setting of, as the study lists it.
+        values: by option, `local.lr`, the value that was given; empty if nothing varies.
+    """
+
+    method: Method
+    of: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, method: Method, values: Mapping[str, Any]) -> Setting:
+        """A setting of a method: its options, with these values in place of its own, and a label that has them."""
+        words = [f"{name}={_word(value)}" for name, value in values.items()]
+        label = " ".join([method.label, *words])
+        return cls(with_values(method, {**values, "label": label}), method.label, dict(values))
+
+
+def with_values(method: Method, values: Mapping[str, Any]) -> Method:
+    """A method with these values of options, by path, in place of its own."""
+    options = method.model_dump()
+    for name, value in values.items():
+        *path, last = name.split(".")
+        inside = options
+        for key in path:
+            inside = inside[key]
+        inside[last] = value
+    return type(method).read(options, f"method '{method.name}'")
+
+
+def _word(value: Any) -> str:
+    """A value in a label, which names files.
+
+    >>> _word(0.01), _word([10, 5]), _word({"name": "krum"}), _word(True)
+    ('0.01', '10,5', 'name=krum', 'true')
+    """
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_word(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(_word, value))
+    return str(value).lower() if isinstance(value, bool) else re.sub(r"[^\w.+-]+", "-", str(value))
+
+
+def combine(methods: Sequence[Method], grid: Mapping[str, Any]) -> list[Setting]:
+    """Every method with every combination of the grid's values for options that it has.
+
+    Arguments:
+        grid: lists of values in tables as of a method; `METHOD.OPTION` is for one method.
+    """
+    lists = flatten(grid)
+    for name, values in lists.items():
+        if not isinstance(values, list) or not values:
+            raise IsthmusError(f"grid: '{name}' is {values!r}: give a list of values, such as [0.01, 0.1]")
+        if len({_word(value) for value in values}) < len(values):
+            raise IsthmusError(f"grid: '{name}' lists a value twice: give each of {values} once")
+    check_options(methods, lists, "grid")
+    found = []
+    for method in methods:
+        own = options_for(method, lists)
+        combinations = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
+        found += [Setting.make(method, values) if values else Setting(method, method.label) for values in combinations]
+    return found
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with paths for keys.
+
+    >>> flatten({"local": {"lr": [0.1, 1]}, "mu": [0]})
+    {'local.lr': [0.1, 1], 'mu': [0]}
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
+def options_for(method: Method, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is given by option those that a method has; what is given for this method alone comes last."""
+    own = {name: value for name, value in given.items() if has_option(method, name)}
+    for name, value in given.items():
+        owner, _, option = name.partition(".")
+        if owner in (method.name, method.label) and has_option(method, option):
+            own[option] = value
+    return own
+
+
+def check_options(methods: Sequence[Method], given: Mapping[str, Any], where: str) -> None:
+    """Refuse an option that no method has."""
+    for name in given:
+        if any(options_for(method, {name: None}) for method in methods):
+            continue
+        known = sorted({path for method in methods for path, _ in option_paths(method)})
+        inside = [path for path in known if path.endswith(f".{name}")]
+        hint = f"did you mean '{inside[0]}'?" if inside else did_you_mean(name, known)
+        raise IsthmusError(f"{where}: no method of the study has an option '{name}': {hint}")
+
+
+def has_option(method: Method, name: str) -> bool:
+    return name in dict(option_paths(method))
+
+
+def option_paths(options: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The options of a method, also those in its tables, by path; and their fields. A label is none."""
+    for name, info in type(options).model_fields.items():
+        value = getattr(options, name)
+        if isinstance(value, Options):
+            yield from option_paths(value, f"{prefix}{name}.")
+        elif prefix + name != "label":
+            yield prefix + name, info
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting that was tried, and how it did on validation data. Test data are not in here.
+
+    Attributes:
+        of: the label of the method that it is a setting of.
+        values: the options that vary.
+        mean, std: of the validation metric over seeds; None if it did not come to its end.
+        seeds: how many.
+        label: what results call its runs; empty if they are not kept.
+        pruned: it was stopped early, as others were better by then.
+        chosen: it is the best of its method.
+    """
+
+    of: str
+    values: Mapping[str, Any]
+    mean: float | None
+    std: float = 0.0
+    seeds: int = 1
+    label: str = ""
+    pruned: bool = False
+    chosen: bool = False
+
+    @classmethod
+    def of_values(cls, of: str, values: Mapping[str, Any], scores: Sequence[float], label: str = "") -> Tried:
+        """From the validation metric of every seed; a setting with a seed that diverged has no mean."""
+        if not scores or not all(map(math.isfinite, scores)):
+            return cls(of, values, None, seeds=len(scores), label=label)
+        std = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        return cls(of, values, statistics.fmean(scores), std, len(scores), label)
+
+
+@dataclass(frozen=True)
+class Search:
+    """All settings that were tried, best first.
+
+    Attributes:
+        metric: the validation metric that ranks them.
+        tried: the settings of all methods.
+        importance: by method and option, the share of the differences between settings that is the option's.
+    """
+
+    metric: str
+    tried: Sequence[Tried]
+    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "tried": [vars(each) for each in self.tried],
+            **({"importance": self.importance} if self.importance else {}),
+        }
+
+
+def rank(tried: Sequence[Tried], metric: str) -> list[Tried]:
+    """Settings by their validation metric, best first, and the best of each method chosen; equals keep their order."""
+    sign = 1 if metric_of(metric).smaller_is_better else -1
+    order = sorted(tried, key=lambda each: (each.mean is None, sign * (each.mean or 0.0)))
+    best: dict[str, Tried] = {}
+    for each in order:
+        best.setdefault(each.of, each)
+    return [Tried(**{**vars(each), "chosen": best.get(each.of) is each}) for each in order]
+
+
+def search_of_grid(settings: Sequence[Setting], runs: Sequence[RunResult], selected_by: str) -> Search:
+    """Rank the settings of a grid by the means of their runs' validation metric."""
+    known = {name for run in runs for name in run.metrics}
+    metric = next((f"val_{name}" for name in (selected_by, *METRICS) if f"val_{name}" in known), f"val_{selected_by}")
+    tried = []
+    for each in settings:
+        label = each.method.label
+        values = [run.metrics[metric] for run in runs if run.method == label and metric in run.metrics]
+        tried.append(Tried.of_values(each.of, each.values, values, label=label))
+    return Search(metric, rank(tried, metric))
+
+
+def budget_notes(settings: Sequence[Setting]) -> list[str]:
+    """A line for each method that has fewer settings than another, because it lacks an option that varies."""
+    counts = Counter(each.of for each in settings)
+    varied = {each.of: set(each.values) for each in settings}
+    every = dict.fromkeys(name for each in settings for name in each.values)
+    return [
+        f"{of} ran with {count} of up to {max(counts.values())} settings: it does not have "
+        + ", ".join(f"'{name}'" for name in every if name not in varied[of])
+        for of, count in counts.items()
+        if count < max(counts.values())
+    ]

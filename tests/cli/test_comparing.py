@@ -1,0 +1,34 @@
+"""`isthmus compare` and `isthmus runs` list result folders."""
+
+from __future__ import annotations
+
+import json
+
+from command_line import Isthmus
+
+RUN = ("run", "--method", "fedavg", "--rounds", "2", "--set", "data.nodes=100")
+
+
+def test_folders_stand_side_by_side_with_the_options_that_differ(isthmus: Isthmus) -> None:
+    assert isthmus(*RUN, "--out", "runs/plain").code == 0
+    assert isthmus(*RUN, "--grid", "local.lr=0.0001,0.05", "--out", "runs/grid").code == 0
+    found = json.loads(isthmus("compare", "runs/plain", "runs/grid", "--json").out)
+    assert found["differ"] == ["local.lr"]
+    assert [(row["run"], row["options"]["local.lr"]) for row in found["runs"]] == [
+        ("runs/plain", 0.01), ("runs/grid", 0.05),
+    ]  # fmt: skip
+    shown = isthmus("compare", "runs/plain", "runs/grid")
+    assert shown.code == 0
+    assert "0.05" in shown.out
+    assert "0.0001" not in shown.out
+    listed = json.loads(isthmus("runs", "--json").out)
+    assert {row["run"]: row["methods"] for row in listed} == {"runs/plain": ["fedavg"], "runs/grid": ["fedavg"]}
+    assert "plain" in isthmus("runs").out
+
+
+def test_a_folder_that_is_missing_is_one_line(isthmus: Isthmus) -> None:
+    for words, line in ((("compare", "nowhere"), "nowhere"), (("runs", "nowhere"), "there is no folder nowhere")):
+        done = isthmus(*words)
+        assert done.code == 2
+        assert line in done.err
+        assert len(done.err.splitlines()) == 1

@@ -1,0 +1,39 @@
+"""`isthmus tune` searches, tells of each trial, and leaves a study with the best settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from command_line import Isthmus
+from isthmus.study.tuning import BEST
+
+TUNE = (
+    "tune", "--method", "fedavg,majority", "--rounds", "2", "--set", "data.nodes=100", "--trials", "2", "--out", "tuned"
+)  # fmt: skip
+
+
+def test_tune_tells_of_each_trial_and_its_best_settings_run(isthmus: Isthmus, tmp_path: Path) -> None:
+    done = isthmus(*TUNE, "--range", "local.lr=0.01..0.02")
+    assert done.code == 0, done.err
+    lines = done.err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("fedavg: validation ") and "local.lr = 0.01" in line for line in lines)
+    assert done.out.splitlines()[-1] == f"best settings in {Path('tuned') / BEST}, results in tuned"
+    assert isthmus("run", tmp_path / "tuned" / BEST).code == 0
+    more = isthmus(*TUNE, "--range", "local.lr=0.01..0.02", "--resume", "--trials", "3", "--json")
+    tried = json.loads(more.out)["search"]["tried"]
+    assert [each["of"] for each in tried].count("fedavg") == 3
+
+
+def test_what_cannot_be_searched_is_one_line_and_leaves_nothing(isthmus: Isthmus, tmp_path: Path) -> None:
+    for range_, line in (
+        ("local.lrr=0.01..0.1", "did you mean 'local.lr'?"),
+        ("local.lr=0.1..0.01", "its first number must be the smaller one"),
+        ("local.lr", "write it as key=value"),
+    ):
+        done = isthmus(*TUNE, "--range", range_)
+        assert done.code == 2
+        assert line in done.err
+        assert len(done.err.splitlines()) == 1
+    assert not [*tmp_path.iterdir()]

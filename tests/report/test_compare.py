@@ -1,0 +1,75 @@
+"""Result folders side by side: what was reached, and the options that differ, nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from result_folders import Build
+
+from isthmus.errors import IsthmusError
+from isthmus.report.compare import compare, list_runs
+
+
+def with_options(hidden: int, rate: float) -> Any:
+    def change(parts: dict[str, Any]) -> None:
+        study = parts["results"]["study"]
+        study["model"]["hidden"] = hidden
+        study["methods"] = [{"name": "fedavg", "local": {"lr": rate, "epochs": 5}}, {"name": "local"}]
+
+    return change
+
+
+@pytest.fixture
+def folders(build: Build) -> list[Path]:
+    return [
+        build("one", methods=("fedavg", "local"), change=with_options(64, 0.1)),
+        build("two", methods=("fedavg", "local"), change=with_options(32, 0.2)),
+    ]
+
+
+def test_only_options_that_differ_are_shown(folders: list[Path]) -> None:
+    found = compare(*folders, folders[0])
+    assert found.differ == ["model.hidden", "local.lr"]
+    assert [(row["method"], row["options"]) for row in found.rows] == [
+        ("fedavg", {"model.hidden": 64, "local.lr": 0.1}), ("local", {"model.hidden": 64}),
+        ("fedavg", {"model.hidden": 32, "local.lr": 0.2}), ("local", {"model.hidden": 32}),
+    ]  # fmt: skip
+    assert (found.rows[0]["metric"], found.rows[0]["seeds"]) == ("test_accuracy", 3)
+    assert found.rows[0]["mean"] == pytest.approx(found.rows[0]["validation"] - 0.01)
+
+
+def test_a_frame_has_a_column_for_each_option_that_differs(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = compare(*folders)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    rows = found.frame()
+    assert [row["local.lr"] for row in rows] == [0.1, None, 0.2, None]
+    assert not {"options", "text"} & set(rows[0])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(
+        IsthmusError, match=r"a data frame needs pandas: install it with pip install 'isthmus\[frames]'"
+    ):
+        found.frame()
+
+
+def test_runs_are_listed_newest_first_with_their_best_method(build: Build, tmp_path: Path) -> None:
+    def newer(parts: dict[str, Any]) -> None:
+        parts["results"]["created"] = "2026-02-02T03:04:05Z"
+
+    build("old")
+    build("new", change=newer)
+    (build("torn") / "results.json").write_text("{")
+    found = list_runs(tmp_path)
+    assert [Path(row["run"]).name for row in found] == ["new", "old", "torn"]
+    assert found[0]["headline"].startswith("centralized ")
+    assert found[2]["headline"] == "cannot be read"
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(IsthmusError, match="no result folder given"):
+        compare()

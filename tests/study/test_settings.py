@@ -1,0 +1,134 @@
+"""A grid gives every method all combinations that apply to it, and validation data alone rank them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from isthmus.errors import IsthmusError
+from isthmus.study.config import Study
+from isthmus.study.loop import RunResult
+from isthmus.study.run import run_study
+from isthmus.study.settings import Tried, budget_notes, combine, rank, search_of_grid
+
+SMALL = {"data": {"name": "banks", "nodes": 120}, "training": {"rounds": 2}}
+
+
+def study_of(*methods: dict[str, Any], **grid: Any) -> Study:
+    return Study.of({**SMALL, "methods": list(methods), "grid": grid})
+
+
+def test_every_method_has_every_combination_of_the_options_that_it_has() -> None:
+    study = study_of(
+        {"name": "fedprox", "fraction": 0.5}, {"name": "fedavg"}, {"name": "majority"},
+        local={"lr": [0.1, 1]}, mu=[0.5],
+    )  # fmt: skip
+    found = [(each.of, dict(each.values), each.method.label) for each in study.settings()]
+    assert found == [
+        ("fedprox", {"local.lr": 0.1, "mu": 0.5}, "fedprox local.lr=0.1 mu=0.5"),
+        ("fedprox", {"local.lr": 1, "mu": 0.5}, "fedprox local.lr=1 mu=0.5"),
+        ("fedavg", {"local.lr": 0.1}, "fedavg local.lr=0.1"),
+        ("fedavg", {"local.lr": 1}, "fedavg local.lr=1"),
+        ("majority", {}, "majority"),
+    ]
+    first = study.settings()[0].method.model_dump()
+    assert (first["local"]["lr"], first["mu"], first["fraction"], first["rounds"]) == (0.1, 0.5, 0.5, 2)
+    assert budget_notes(study.settings()) == [
+        "majority ran with 1 of up to 2 settings: it does not have 'local.lr', 'mu'"
+    ]
+
+
+def test_values_for_one_method_alone_replace_those_for_all() -> None:
+    study = study_of(
+        {"name": "fedprox"}, {"name": "fedavg"}, **{"local.lr": [0.1], "fedprox": {"local": {"lr": [1, 2]}}}
+    )
+    assert [each.method.label for each in study.settings()] == [
+        "fedprox local.lr=1", "fedprox local.lr=2", "fedavg local.lr=0.1",
+    ]  # fmt: skip
+
+
+def test_lists_and_tables_are_values_too() -> None:
+    found = study_of({"name": "fedavg"}, aggregate=["median", {"name": "krum"}], local={"fan_out": [[5, 5]]}).settings()
+    assert [each.method.label for each in found] == [
+        "fedavg aggregate=median local.fan_out=5,5", "fedavg aggregate=name-krum local.fan_out=5,5".replace("-", "="),
+    ]  # fmt: skip
+    assert [each.method.model_dump()["aggregate"]["name"] for each in found] == ["median", "krum"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "line"),
+    [
+        ({"lr": [0.1]}, "did you mean 'local.lr'?"),
+        ({"local": {"lr": 0.1}}, "'local.lr' is 0.1: give a list of values"),
+        ({"local": {"lr": []}}, "give a list of values"),
+        ({"local": {"lr": [0.1, 0.1]}}, "'local.lr' lists a value twice"),
+        ({"local": {"lr": [-1]}}, "option 'local.lr' is -1: input should be greater than 0"),
+        ({"label": ["a", "b"]}, "no method of the study has an option 'label'"),
+        ({"weighting": ["x" * 200]}, "option 'label'"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(grid: dict[str, Any], line: str) -> None:
+    with pytest.raises(IsthmusError) as error:
+        study_of({"name": "fedavg"}, **grid)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_one_method_may_stand_in_a_study_twice_with_a_label() -> None:
+    named = {"name": "fedavg", "label": "one epoch", "local": {"epochs": 1}}
+    assert [each.label for each in study_of({"name": "fedavg"}, named).method_list()] == ["fedavg", "one epoch"]
+    with pytest.raises(IsthmusError, match="method 'fedavg' is listed twice: give each a label"):
+        study_of({"name": "fedavg"}, {"name": "fedavg", "label": "FedAvg"})
+    with pytest.raises(IsthmusError, match="option 'label' is"):
+        study_of({"name": "fedavg", "label": "../up"})
+
+
+def test_a_federation_runs_each_method_once() -> None:
+    with pytest.raises(IsthmusError, match="a federation runs each method once"):
+        Study.of_federation({"grid": {"local": {"lr": [0.1, 1]}}})
+
+
+def run(method: str, val: float, test: float, seed: int = 0) -> RunResult:
+    return RunResult(method, seed, 1, 1, 0.0, {"val_accuracy": val, "test_accuracy": test}, [], None)  # type: ignore[arg-type]
+
+
+def test_validation_ranks_whatever_test_data_say() -> None:
+    settings = study_of({"name": "fedavg"}, {"name": "local"}, local={"lr": [0.1, 1]}).settings()
+    scores = {
+        "fedavg local.lr=0.1": 0.7, "fedavg local.lr=1": 0.5, "local local.lr=0.1": math.nan, "local local.lr=1": 0.6,
+    }  # fmt: skip
+    runs = [run(label, val, 1 - val) for label, val in scores.items()]
+    search = search_of_grid(settings, runs, "accuracy")
+    assert search.metric == "val_accuracy"
+    assert [(each.label, each.chosen) for each in search.tried] == [
+        ("fedavg local.lr=0.1", True), ("local local.lr=1", True), ("fedavg local.lr=1", False),
+        ("local local.lr=0.1", False),
+    ]  # fmt: skip
+
+
+def test_a_loss_is_ranked_from_below() -> None:
+    tried = [Tried.of_values("fedavg", {"mu": mu}, [value]) for mu, value in ((1, 0.3), (2, 0.1), (3, 0.2))]
+    assert [each.values["mu"] for each in rank(tried, "val_rmse")] == [2, 3, 1]
+
+
+def test_without_a_grid_every_method_stands_once() -> None:
+    methods = study_of({"name": "fedavg"}, {"name": "local"}).listed_methods()
+    assert [each.method for each in combine(methods, {})] == methods
+
+
+def test_results_of_a_grid_rank_its_settings_and_note_what_lacks_options() -> None:
+    study = study_of({"name": "fedavg"}, {"name": "majority"}, local={"lr": [0.0001, 0.05]})
+    results = run_study(study)
+    assert [run.method for run in results.runs] == ["fedavg local.lr=0.0001", "fedavg local.lr=0.05", "majority"]
+    assert results.search is not None
+    means = [each.mean for each in results.search.tried]
+    assert means == sorted(means, reverse=True)
+    assert {each.of for each in results.search.tried if each.chosen} == {"fedavg", "majority"}
+    assert any(note.startswith("majority ran with 1 of up to 2 settings") for note in results.notes)
+    saved = results.to_dict()["search"]
+    assert [each["label"] for each in saved["tried"]] == [each.label for each in results.search.tried]
+    assert all("test" not in key for each in saved["tried"] for key in each)
+    again = Study.of(results.study)
+    assert [each.label for each in again.method_list()] == [run.method for run in results.runs]
