@@ -217,17 +217,15 @@ def approve(
     ] = None,
 ) -> None:
     """Approve a study at a party: show what it does and answer it from then on; without a study, list what waits."""
-    from isthmus.deploy.approval import Approvals, Proposal, describe_proposal
+    from isthmus.deploy.approval import Approvals, Proposal
     from isthmus.deploy.kits import Kit
-    from isthmus.deploy.logs import printable
     from isthmus.deploy.member import APPROVALS
 
     contents = Kit.read(kit, "party")
     approvals = Approvals(contents.state / APPROVALS, str(kit))
     if study is None:
         for proposal in (waiting := approvals.waiting()):
-            for line in describe_proposal(proposal):
-                typer.echo(printable(line))
+            _show_proposal(proposal)
             typer.echo(f"to approve it: isthmus federation approve {kit} {proposal.hash}\n")
         if not waiting:
             typer.echo("no study waits for an approval")
@@ -235,10 +233,18 @@ def approve(
     file = Path(study)
     known = file.suffix != ".toml" and not file.exists()
     proposal = approvals.find(study) if known else Proposal(_study(file), contents.parties)
-    for line in describe_proposal(proposal):
-        typer.echo(printable(line))
+    _show_proposal(proposal)
     count = approvals.approve(proposal)
     typer.echo(f"approved by {contents.name}{'' if count == 1 else f', {count} times by now'}")
+
+
+def _show_proposal(proposal: Proposal) -> None:
+    """Print what a study does; a server may have written it."""
+    from isthmus.deploy.approval import describe_proposal
+    from isthmus.deploy.logs import printable
+
+    for line in describe_proposal(proposal):
+        typer.echo(" " * (len(line) - len(line.lstrip())) + printable(line))
 
 
 @app.command()
