@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -217,7 +218,7 @@ def approve(
     ] = None,
 ) -> None:
     """Approve a study at a party: show what it does and answer it from then on; without a study, list what waits."""
-    from isthmus.deploy.approval import Approvals, Proposal
+    from isthmus.deploy.approval import Approvals, Proposal, describe_proposal
     from isthmus.deploy.kits import Kit
     from isthmus.deploy.member import APPROVALS
 
@@ -225,7 +226,7 @@ def approve(
     approvals = Approvals(contents.state / APPROVALS, str(kit))
     if study is None:
         for proposal in (waiting := approvals.waiting()):
-            _show_proposal(proposal)
+            _show(describe_proposal(proposal))
             typer.echo(f"to approve it: isthmus federation approve {kit} {proposal.hash}\n")
         if not waiting:
             typer.echo("no study waits for an approval")
@@ -233,17 +234,16 @@ def approve(
     file = Path(study)
     known = file.suffix != ".toml" and not file.exists()
     proposal = approvals.find(study) if known else Proposal(_study(file), contents.parties)
-    _show_proposal(proposal)
+    _show(describe_proposal(proposal))
     count = approvals.approve(proposal)
     typer.echo(f"approved by {contents.name}{'' if count == 1 else f', {count} times by now'}")
 
 
-def _show_proposal(proposal: Proposal) -> None:
-    """Print what a study does; a server may have written it."""
-    from isthmus.deploy.approval import describe_proposal
+def _show(lines: Iterator[str]) -> None:
+    """Print lines that a server may have written."""
     from isthmus.deploy.logs import printable
 
-    for line in describe_proposal(proposal):
+    for line in lines:
         typer.echo(" " * (len(line) - len(line.lstrip())) + printable(line))
 
 
