@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -116,6 +117,27 @@ def test_no_file_of_results_is_left_out(results: Path) -> None:
     found = {path.relative_to(results).as_posix() for path in results.rglob("*") if path.is_file()}
     alike = {f"weights/fedper-0/party-{at}.safetensors" for at in (1, 2, 3)}
     assert found == {*RESULTS, *alike, "weights/fedper-0.md", "weights/fedper-0.safetensors"}
+
+
+@pytest.mark.parametrize(
+    "file", ["roster.json", "seal.key", "startup/rootCA.pem", "state/ledger.head", "state/ledger.jsonl"]
+)
+def test_a_pipe_in_a_kit_is_one_line(kits: Path, file: str, tmp_path: Path) -> None:
+    from isthmus.deploy.kits import Kit
+    from isthmus.deploy.party_ledger import PartyLedger, read_ledger
+
+    folder = Path(shutil.copytree(kits / "north", tmp_path / "north"))
+    ledger = PartyLedger(folder / "state" / "ledger.jsonl")
+    ledger.append("begin")
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    readers: list[Callable[[], Any]] = [lambda: Kit.read(folder, "party").ring()]
+    if "ledger" in file:
+        readers = [lambda: read_ledger(ledger.path), lambda: PartyLedger(ledger.path).append("begin")]
+    for read in readers:
+        with pytest.raises(IsthmusError) as raised:
+            read()
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("file", KITS)

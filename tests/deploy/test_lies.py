@@ -353,13 +353,21 @@ def test_a_lie_in_the_counts_of_a_method_is_named(lie: str, banks: Path, tmp_pat
     assert "party-0" not in str(raised.value)
 
 
-@pytest.mark.parametrize("lie", ["10^15 nodes", "10^6 nodes of each class", "10^6 right answers"])
-def test_a_masked_lie_in_the_counts_of_a_method_ends_the_run(lie: str, banks: Path, tmp_path: Path) -> None:
-    action, tell, _ = METHOD_COUNTS[lie]
+@pytest.mark.parametrize(
+    ("lie", "found"),
+    [
+        ("10^15 nodes", "cannot be found without showing others' parts"),  # contributors were counted over all
+        ("10^6 nodes of each class", "cannot be found without showing others' parts"),
+        ("10^6 right answers", LIAR),
+    ],
+)
+def test_a_masked_lie_in_the_counts_of_a_method_ends_the_run(lie: str, found: str, banks: Path, tmp_path: Path) -> None:
+    action, tell, why = METHOD_COUNTS[lie]
     study = study_at(banks, "masks", methods=[CONDENSING])
     with pytest.raises(IsthmusError) as raised:
         run_with_liar(study, banks, tmp_path, LIAR, action, answer=tell)
-    assert LIAR in str(raised.value)
+    assert found in str(raised.value)
+    assert matches(why, str(raised.value))
 
 
 def test_the_run_goes_on_without_who_lies_in_a_count(banks: Path, tmp_path: Path) -> None:

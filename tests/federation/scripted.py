@@ -38,7 +38,7 @@ class Scripted(Method):
         method: Scripted
 
         def binding(self, name: str) -> Binding:
-            return AnyCall(("ask", "total", "exchange")) if name == "say" else super().binding(name)
+            return AnyCall(("ask", "total", "exchange"), to="parties") if name == "say" else super().binding(name)
 
         @action("ask", "total", "exchange")
         def say(self, request: wire.Payload) -> Any:

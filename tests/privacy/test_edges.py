@@ -8,6 +8,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from isthmus.errors import IsthmusError
 from isthmus.privacy.edges import NodePairs, PostProcessing
 from isthmus.privacy.mechanisms import Laplace, RandomizedResponse
 
@@ -117,5 +118,5 @@ def test_a_node_keeps_as_many_neighbours_as_estimated():
 
 
 def test_values_are_kept_in_one_way():
-    with pytest.raises(ValueError, match="degree says how many values to keep"):
+    with pytest.raises(IsthmusError, match="degree says how many values to keep"):
         PostProcessing(degree=2.0, keep="edges")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -219,15 +220,13 @@ def approve(
     """Approve a study at a party: show what it does and answer it from then on; without a study, list what waits."""
     from isthmus.deploy.approval import Approvals, Proposal, describe_proposal
     from isthmus.deploy.kits import Kit
-    from isthmus.deploy.logs import printable
     from isthmus.deploy.member import APPROVALS
 
     contents = Kit.read(kit, "party")
     approvals = Approvals(contents.state / APPROVALS, str(kit))
     if study is None:
         for proposal in (waiting := approvals.waiting()):
-            for line in describe_proposal(proposal):
-                typer.echo(printable(line))
+            _show(describe_proposal(proposal))
             typer.echo(f"to approve it: isthmus federation approve {kit} {proposal.hash}\n")
         if not waiting:
             typer.echo("no study waits for an approval")
@@ -235,10 +234,17 @@ def approve(
     file = Path(study)
     known = file.suffix != ".toml" and not file.exists()
     proposal = approvals.find(study) if known else Proposal(_study(file), contents.parties)
-    for line in describe_proposal(proposal):
-        typer.echo(printable(line))
+    _show(describe_proposal(proposal))
     count = approvals.approve(proposal)
     typer.echo(f"approved by {contents.name}{'' if count == 1 else f', {count} times by now'}")
+
+
+def _show(lines: Iterator[str]) -> None:
+    """Print lines that a server may have written."""
+    from isthmus.deploy.logs import printable
+
+    for line in lines:
+        typer.echo(" " * (len(line) - len(line.lstrip())) + printable(line))
 
 
 @app.command()

@@ -23,7 +23,7 @@ from isthmus.errors import IsthmusError, missing_extra
 from isthmus.version import VERSION
 
 try:
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_pem_x509_certificate
     from nvflare.lighter.utils import load_private_key, sign_content, verify_content
@@ -33,6 +33,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from isthmus.protect.sealing import Keyring
 
+UNVERIFIED = (InvalidSignature, UnsupportedAlgorithm)
 FORMAT = 2
 """Format number of a kit. Raise it when kits of other versions can no longer be used, such as when a class moves."""
 KIT = "kit.json"
@@ -79,7 +80,7 @@ class Roster:
             key = load_pem_x509_certificate(root).public_key()
             verify_content(signed["content"], signed["signature"], key)
             return cls(**json.loads(signed["content"]))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidSignature) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, *UNVERIFIED) as error:
             raise IsthmusError(f"this {ROSTER} is not signed by the authority of this federation") from error
 
 
@@ -119,7 +120,7 @@ class Kit:
     def roster_text(self) -> str:
         """Return the text of the kit's roster."""
         try:
-            return (self.folder / ROSTER).read_text(encoding="utf-8")
+            return store.read_text(self.folder / ROSTER, within=self.folder)
         except (OSError, ValueError) as error:
             raise IsthmusError(f"cannot read {self.folder / ROSTER}: copy it from whoever made the kit") from error
 
@@ -135,7 +136,10 @@ class Kit:
         return True
 
     def _open(self, text: str) -> Roster:
-        root = (self.folder / "startup" / "rootCA.pem").read_bytes()
+        try:
+            root = store.read(self.folder / "startup" / "rootCA.pem", within=self.folder)
+        except OSError as error:
+            raise IsthmusError(f"{error}: copy the kit again from whoever made it") from error
         roster = Roster.open(text, root)
         if roster.federation != self.federation:
             raise IsthmusError(f"this {ROSTER} is of another federation, '{roster.federation}'")
@@ -147,7 +151,7 @@ class Kit:
 
         path, seals = self.folder / SEAL, self.roster().seals
         try:
-            own = bytes.fromhex(path.read_text(encoding="ascii").strip())
+            own = bytes.fromhex(store.read_text(path, within=self.folder).strip())
             publics = {party: bytes.fromhex(public) for party, public in seals.items()}
             if public_key(own) != publics[self.name]:
                 raise ValueError("not this party's key")

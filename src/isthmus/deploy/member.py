@@ -99,7 +99,7 @@ class Member(PartySide):
         self.limits.permit_call(verb, action, under)
         assert self.handler is not None
         self.handler.binding(action)  # refuses an unknown one
-        request, shield = message["request"], message.get("shield")
+        request, shield = message.get("request", b""), message.get("shield")
         if isinstance(request, Mapping) and set(request) != {self.name}:
             raise IsthmusError(f"refused: action '{action}' with requests for other parties than '{self.name}'")
         shape = None if shield is None else {key: shield.get(key) for key in SHAPES}

@@ -86,6 +86,8 @@ class PartyLedger:
     def _locked(self) -> Iterator[BinaryIO]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                store.check_file(self.path, limit=None)
             with open(self.path, "a+b", opener=partial(os.open, mode=0o600)) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 self._read(file)
@@ -170,7 +172,7 @@ def check_line(raw: bytes, number: int, previous: str, path: Path) -> Line:
 def read_head(path: Path) -> Line:
     """Read the head of a ledger."""
     try:
-        head = json.loads(path.read_text(encoding="ascii"))
+        head = store.parse_json(store.read(path))
         bytes.fromhex(head["salt"])
         sound = type(head["entries"]) is int and isinstance(head["hash"], str)
     except FileNotFoundError as error:
@@ -188,9 +190,11 @@ def read_ledger(path: Path) -> tuple[list[Line], str]:
     """Return all lines of a ledger, checked, and a note on a last line that a crash has torn; change nothing."""
     head = read_head(path.with_suffix(".head"))
     try:
-        data = path.read_bytes()
+        data = store.read(path, limit=None)
     except FileNotFoundError:
         data = b""
+    except OSError as error:
+        raise _fault(path, error.strerror or str(error)) from error
     whole, newline, torn = data.rpartition(b"\n")
     lines: list[Line] = []
     for raw in whole.split(b"\n") if newline else ():

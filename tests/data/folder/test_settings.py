@@ -110,7 +110,7 @@ def test_each_problem_is_named(tmp_path, settings, due):
         ({"file": "../other.csv"}, {}, "smiles.file = '../other.csv' must be a file in this folder"),
         ({"file": ""}, {}, "smiles.file = '' must be a file in this folder"),
         ({"column": "label"}, {}, "smiles.column = 'label' has another meaning: rename it"),
-        ({"colum": "x"}, {}, "unknown option 'smiles.colum': did you mean 'column'?"),
+        ({"colum": "x"}, {}, "unknown option 'smiles.colum': did you mean 'smiles.column'?"),
         (
             {"features": "some"},
             {},
