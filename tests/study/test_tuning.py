@@ -204,10 +204,9 @@ def test_ranges_give_numbers_choices_and_fixed_values() -> None:
 
 def test_types_and_bounds_suggest_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = Method.named("fedavg")
-    monkeypatch.setattr(kind, "tuned", ("weighting", "local.momentum", "fraction", "local.epochs"))
+    monkeypatch.setattr(kind, "tuned", ("weighting", "fraction", "local.epochs"))
     found = space_of("fedavg")
     assert found["weighting"] == ("train", "size", "even")
-    assert found["local.momentum"] == (0.0, math.nextafter(1.0, 0.0), False)
     assert found["fraction"] == (0.1, 1.0, True)
     assert found["local.epochs"] == (1, 50, True)
     monkeypatch.setattr(kind, "tuned", ("local.clip",))
