@@ -32,6 +32,8 @@ EXTRAS = {
     "tensorboard": ("--tensorboard", ("tensorboard",)),
     "mlflow": ("--mlflow", ("mlflow-skinny",)),
     "wandb": ("--wandb", ("wandb",)),
+    "tune": ("isthmus tune", ("optuna",)),
+    "frames": ("data frames of results: frame()", ("pandas",)),
     "onnx": ("isthmus export --format onnx", ("onnx", "onnxscript", "onnxruntime")),
 }
 """By extra what it is for, and its packages."""

@@ -50,12 +50,11 @@ def print_kind(kind: Kind, name: str | None, as_json: bool) -> None:
         typer.echo(json.dumps([each.describe() for each in chosen], default=str))
         return
     entry = kind.load().named(name).describe() if name else None
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from isthmus.cli.common import console  # which imports this module
-
-    screen = console()
+    screen = Console()
     grid = Table.grid(padding=(0, 2))
     for each, summary in summaries(kind).items() if entry is None else [(entry["name"], entry["summary"])]:
         grid.add_row(f"[bold]{each}[/bold]", escape(summary))
