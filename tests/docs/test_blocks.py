@@ -125,7 +125,7 @@ def run_command(line: str, where: str) -> None:
     if any(word in PUBLIC for word in words) and "ISTHMUS_DATA" not in os.environ:
         return
     if words[1] == "run":
-        words += ["--rounds", "2", *([] if "--seed" in words else ["--seed", "0"])]
+        words += ["--rounds", "2", *([] if "--seed" in words else ["--seeds", "0,"])]
     sys.argv = words
     try:
         main()
