@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,65 @@ SUMMARY = 1 << 30
 """Bytes of the largest `results.json` that is read."""
 GROUP = 1 << 18
 """Rows of a table that are written together: what is in memory of the table at a time."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting that was tried, and how it did on validation data. Test data are not in here.
+
+    Attributes:
+        of: the label of the method that it is a setting of.
+        values: the options that vary.
+        mean, std: of the validation metric over seeds; None if it did not come to its end.
+        seeds: how many.
+        label: what results call its runs; empty if they are not kept.
+        pruned: it was stopped early, as others were better by then.
+        chosen: it is the best of its method.
+    """
+
+    of: str
+    values: Mapping[str, Any]
+    mean: float | None
+    std: float = 0.0
+    seeds: int = 1
+    label: str = ""
+    pruned: bool = False
+    chosen: bool = False
+
+    @classmethod
+    def of_values(cls, of: str, values: Mapping[str, Any], scores: Sequence[float], label: str = "") -> Tried:
+        """From the validation metric of every seed; a setting with a seed that diverged has no mean."""
+        if not scores or not all(map(math.isfinite, scores)):
+            return cls(of, values, None, seeds=len(scores), label=label)
+        std = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        return cls(of, values, statistics.fmean(scores), std, len(scores), label)
+
+
+@dataclass(frozen=True)
+class Search:
+    """All settings that were tried, best first.
+
+    Attributes:
+        metric: the validation metric that ranks them.
+        tried: the settings of all methods.
+        importance: by method and option, the share of the differences between settings that is the option's.
+    """
+
+    metric: str
+    tried: Sequence[Tried]
+    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "tried": [vars(each) for each in self.tried],
+            **({"importance": self.importance} if self.importance else {}),
+        }
+
+    @property
+    def unchosen(self) -> set[str]:
+        """The labels of runs with settings that are not the best of their method on validation data."""
+        return {each.label for each in self.tried if not each.chosen}
 
 
 def graph_folder(folder: Path, method: str, seed: int) -> Path:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from isthmus.errors import IsthmusError
+from isthmus.result_files import Tried
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import run_study
-from isthmus.study.settings import Tried, budget_notes, combine, rank, search_of_grid
+from isthmus.study.settings import budget_notes, combine, rank, search_of_grid
 
 SMALL = {"data": {"name": "banks", "nodes": 120}, "training": {"rounds": 2}}
 

@@ -16,7 +16,7 @@ from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.report import wording
-from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord
+from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord, Search
 from isthmus.tasks.metrics import METRICS, metric_of
 
 _WITHOUT_CHOICE = ("graph-clustering",)
@@ -97,32 +97,6 @@ class About(BaseModel):
     role: str = "federated"
     nouns: dict[str, str] = {}
     select: str = ""
-
-
-class Tried(BaseModel):
-    """A setting that a grid or tuning tried, with its validation metric; see `isthmus.study.settings`."""
-
-    of: str
-    values: dict[str, Any]
-    mean: float | None
-    std: float = 0.0
-    seeds: int = 1
-    label: str = ""
-    pruned: bool = False
-    chosen: bool = False
-
-
-class Search(BaseModel):
-    """All settings that were tried, best first on validation data."""
-
-    metric: str
-    tried: list[Tried]
-    importance: dict[str, dict[str, float]] = {}
-
-    @property
-    def unchosen(self) -> set[str]:
-        """The labels of runs with settings that are not the best of their method."""
-        return {each.label for each in self.tried if not each.chosen}
 
 
 class ResultsFile(BaseModel):
@@ -431,8 +405,8 @@ def _rename_methods(folder: ResultFolder, names: Mapping[str, str]) -> ResultFol
 
     entries: dict[str, Any] = {name: [*map(entry, getattr(folder.results, name))] for name in ("runs", "summary")}
     if (search := folder.results.search) is not None:
-        tried = [each.model_copy(update={"label": names.get(each.label, each.label)}) for each in search.tried]
-        entries["search"] = search.model_copy(update={"tried": tried})
+        tried = [replace(each, label=names.get(each.label, each.label)) for each in search.tried]
+        entries["search"] = replace(search, tried=tried)
     return replace(
         folder,
         results=folder.results.model_copy(update=entries),

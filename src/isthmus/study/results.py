@@ -18,11 +18,12 @@ from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation import ledger
 from isthmus.methods.base import Method
+from isthmus.result_files import Search
 from isthmus.study.loop import RunResult
 from isthmus.study.model_card import model_card
 from isthmus.study.models import TrainedModel, choose_model, write_models
 from isthmus.study.notes import result_notes
-from isthmus.study.settings import Search, Setting, budget_notes, combine, search_of_grid
+from isthmus.study.settings import Setting, budget_notes, combine, search_of_grid
 from isthmus.version import LAWS, VERSION
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
@@ -60,13 +61,9 @@ class Results:
         if any(each.values for each in settings):
             self.search = search_of_grid(settings, self.runs, selected_by)
             self.notes += budget_notes(settings)
-        self.notes += result_notes(
-            [each.method for each in settings if each.method.label not in self.unchosen()], self.runs, judged_by
-        )
-
-    def unchosen(self) -> set[str]:
-        """Labels of settings that are not the best of their method on validation data."""
-        return set() if self.search is None else {each.label for each in self.search.tried if not each.chosen}
+        hidden = set() if self.search is None else self.search.unchosen
+        shown = [each.method for each in settings if each.method.label not in hidden]
+        self.notes += result_notes(shown, self.runs, judged_by)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +12,8 @@ from typing import Any
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.options import Options
+from isthmus.result_files import Search as Search  # also for whoever shows a search
+from isthmus.result_files import Tried as Tried
 from isthmus.study.loop import RunResult
 from isthmus.tasks.metrics import METRICS, metric_of
 
@@ -131,60 +131,6 @@ def option_paths(options: Options, prefix: str = "") -> Iterator[tuple[str, Any]
             yield from option_paths(value, f"{prefix}{name}.")
         elif prefix + name != "label":
             yield prefix + name, info
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A setting that was tried, and how it did on validation data. Test data are not in here.
-
-    Attributes:
-        of: the label of the method that it is a setting of.
-        values: the options that vary.
-        mean, std: of the validation metric over seeds; None if it did not come to its end.
-        seeds: how many.
-        label: what results call its runs; empty if they are not kept.
-        pruned: it was stopped early, as others were better by then.
-        chosen: it is the best of its method.
-    """
-
-    of: str
-    values: Mapping[str, Any]
-    mean: float | None
-    std: float = 0.0
-    seeds: int = 1
-    label: str = ""
-    pruned: bool = False
-    chosen: bool = False
-
-    @classmethod
-    def of_values(cls, of: str, values: Mapping[str, Any], scores: Sequence[float], label: str = "") -> Tried:
-        """From the validation metric of every seed; a setting with a seed that diverged has no mean."""
-        if not scores or not all(map(math.isfinite, scores)):
-            return cls(of, values, None, seeds=len(scores), label=label)
-        std = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        return cls(of, values, statistics.fmean(scores), std, len(scores), label)
-
-
-@dataclass(frozen=True)
-class Search:
-    """All settings that were tried, best first.
-
-    Attributes:
-        metric: the validation metric that ranks them.
-        tried: the settings of all methods.
-        importance: by method and option, the share of the differences between settings that is the option's.
-    """
-
-    metric: str
-    tried: Sequence[Tried]
-    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "metric": self.metric,
-            "tried": [vars(each) for each in self.tried],
-            **({"importance": self.importance} if self.importance else {}),
-        }
 
 
 def rank(tried: Sequence[Tried], metric: str) -> list[Tried]:

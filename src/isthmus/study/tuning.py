@@ -17,11 +17,12 @@ import torch
 from isthmus import store, toml
 from isthmus.errors import IsthmusError, missing_extra
 from isthmus.methods.base import Method
+from isthmus.result_files import Search, Tried
 from isthmus.study.config import Loaded, Study
 from isthmus.study.processes import Processes, Send, count_processes
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher, build_run, hold_folder, run_study
-from isthmus.study.settings import Search, Tried, check_options, flatten, option_paths, options_for, rank, with_values
+from isthmus.study.settings import check_options, flatten, option_paths, options_for, rank, with_values
 from isthmus.tasks.metrics import metric_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from html import escape
 
 from isthmus.report import page, wording
-from isthmus.report.loading import Findings, ResultFolder, Search
+from isthmus.report.loading import Findings, ResultFolder
+from isthmus.result_files import Search
 
 _NOTE = (
     "Ranked by validation data, which alone chose the setting of each method (bold); all other parts of this page show "
