@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
-from isthmus.options import Options
+from isthmus.options import Options, suggest_option
 from isthmus.result_files import Search as Search  # also for whoever shows a search
 from isthmus.result_files import Tried as Tried
 from isthmus.study.loop import RunResult
@@ -113,22 +113,20 @@ def check_options(methods: Sequence[Method], given: Mapping[str, Any], where: st
     for name in given:
         if any(options_for(method, {name: None}) for method in methods):
             continue
-        known = sorted({path for method in methods for path, _ in option_paths(method)})
-        inside = [path for path in known if path.endswith(f".{name}")]
-        hint = f"did you mean '{inside[0]}'?" if inside else did_you_mean(name, known)
-        raise IsthmusError(f"{where}: no method of the study has an option '{name}': {hint}")
+        known = sorted({path for method in methods for path, _ in option_fields(method)})
+        raise IsthmusError(f"{where}: no method of the study has an option '{name}': {suggest_option(name, known)}")
 
 
 def has_option(method: Method, name: str) -> bool:
-    return name in dict(option_paths(method))
+    return name in dict(option_fields(method))
 
 
-def option_paths(options: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def option_fields(options: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The options of a method, also those in its tables, by path; and their fields. A label is none."""
     for name, info in type(options).model_fields.items():
         value = getattr(options, name)
         if isinstance(value, Options):
-            yield from option_paths(value, f"{prefix}{name}.")
+            yield from option_fields(value, f"{prefix}{name}.")
         elif prefix + name != "label":
             yield prefix + name, info
 

@@ -22,7 +22,7 @@ from isthmus.study.config import Loaded, Study
 from isthmus.study.processes import Processes, Send, count_processes
 from isthmus.study.results import Results
 from isthmus.study.run import Watcher, build_run, hold_folder, run_study
-from isthmus.study.settings import check_options, flatten, option_paths, options_for, rank, with_values
+from isthmus.study.settings import check_options, flatten, option_fields, options_for, rank, with_values
 from isthmus.tasks.metrics import metric_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def search_space(method: Method, ranges: Mapping[str, Any]) -> dict[str, BaseDis
     Arguments:
         ranges: by option, also `METHOD.OPTION`, a text "0.001..0.1", a list of choices, or one value for all trials.
     """
-    fields = dict(option_paths(method))
+    fields = dict(option_fields(method))
     rates = [name for name in fields if (last := name.rpartition(".")[2]) == "lr" or last.endswith("_lr")]
     given = options_for(method, flatten(ranges))
     space = {}
@@ -145,7 +145,7 @@ def _of_range(given: Any, kind: Any, where: str) -> BaseDistribution:
 
 def _of_field(method: Method, name: str, where: str) -> BaseDistribution:
     """The range that an option's type, bounds and default suggest."""
-    info, value = dict(option_paths(method))[name], _value(method, name)
+    info, value = dict(option_fields(method))[name], _value(method, name)
     kind: Any = info.annotation
     if kind is bool or get_origin(kind) is Literal:
         return _optuna().distributions.CategoricalDistribution([False, True] if kind is bool else list(get_args(kind)))
