@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import torch
@@ -129,9 +130,9 @@ class Guard(ABC):
         """Open a closed sum that is for the parties: all rows of its columns, or these."""
 
     def counted(self, wanted: Message) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-        """Return how many parties contribute to what is to be summed, and which parties were counted.
+        """Return by field the number of contributors to the sum, and the parties over which they were counted.
 
-        Where the server could change the counts on their way, this is what finds it.
+        It raises an error if the server has changed the counts.
         """
         raise IsthmusError("refused: contributors of this sum cannot be counted")
 
@@ -274,6 +275,7 @@ class ProtectedSums(Sums):
         self.links, self.check, self.tries = links, check, tries
         self.suspects: dict[str, str] = {}
         self._request: bytes | dict[str, bytes] = b""
+        self._shield: Message = {}
         self._call = ""
 
     @abstractmethod
@@ -301,7 +303,8 @@ class ProtectedSums(Sums):
         tally.missing |= {party: why for party, why in self.suspects.items() if party in wanted.asked}
         parties = tuple(party for party in self.links.reachable(wanted.asked) if party not in self.suspects)
         self._request = pack_request(wanted.request, wanted.asked, self.links.limit)
-        self._call = call_digest(wanted.action, shield_of(wanted), self._request)
+        self._shield = shield_of(wanted)
+        self._call = call_digest(wanted.action, self._shield, self._request)
         step = SumStep(wanted, "sums", first=True)
         if wanted.min_contributors > 1 or (wanted.rows is not None and wanted.to == "parties"):
             closed, step = self._counted_sum(wanted, parties, tally)
@@ -368,12 +371,13 @@ class ProtectedSums(Sums):
 
     def _message(self, step: SumStep, party: str, under: int, head: Message) -> Message:
         wanted = step.wanted
-        shield: Message = {**head, **shield_of(wanted), "what": step.what}
+        shield: Message = {**self._shield, **head, "what": step.what}
         if step.opened is not None:
             shield["opened"] = step.opened_rows
         if step.proof:
             shield["counted"] = step.proof
         if not step.first:
+            shield.pop("ids", None)  # the party has them since the call
             return {"do": "shield", "step": "again", "shield": shield}
         request = self._request if isinstance(self._request, bytes) else {party: self._request[party]}
         return {"do": "call", "verb": "total", "action": wanted.action, "under": under, "request": request,
@@ -492,7 +496,7 @@ class SumStep:
     of: tuple[str, ...] = ()
     proof: bytes = b""
 
-    @property
+    @cached_property
     def opened_rows(self) -> bytes:
         return b"" if self.opened is None else wire.encode({"rows": self.opened})
 
