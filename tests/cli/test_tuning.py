@@ -1,4 +1,4 @@
-"""`isthmus tune` searches, tells of each trial, and leaves a study with the best settings."""
+"""`isthmus tune` prints a line for each trial and writes a study with the best settings."""
 
 from __future__ import annotations
 

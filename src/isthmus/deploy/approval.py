@@ -286,11 +286,15 @@ def digest_of(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
+def bytes_of(value: Tensor) -> bytes:
+    """The numbers of a tensor, as they are in memory."""
+    return value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
 def _plain(value: Tensor | bytes) -> list[Any]:
     """What stands for bytes, or a tensor, in JSON."""
     if isinstance(value, Tensor):
-        data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        return [str(value.dtype), list(value.shape), hashlib.sha256(data).hexdigest()]
+        return [str(value.dtype), list(value.shape), hashlib.sha256(bytes_of(value)).hexdigest()]
     return ["bytes", hashlib.sha256(value).hexdigest()]
 
 

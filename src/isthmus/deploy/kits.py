@@ -33,7 +33,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from isthmus.protect.sealing import Keyring
 
-UNVERIFIED = (InvalidSignature, UnsupportedAlgorithm)
 FORMAT = 2
 """Format number of a kit. Raise it when kits of other versions can no longer be used, such as when a class moves."""
 KIT = "kit.json"
@@ -80,7 +79,8 @@ class Roster:
             key = load_pem_x509_certificate(root).public_key()
             verify_content(signed["content"], signed["signature"], key)
             return cls(**json.loads(signed["content"]))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, *UNVERIFIED) as error:
+        except (InvalidSignature, UnsupportedAlgorithm, ValueError, KeyError, TypeError, AttributeError,
+                RecursionError) as error:  # fmt: skip
             raise IsthmusError(f"this {ROSTER} is not signed by the authority of this federation") from error
 
 

@@ -306,11 +306,10 @@ class PartySide(ABC):
         if self.guard is not None and not letters:
             raise IsthmusError(f"refused: totals of this run are protected, what is delivered of '{action}' is not")
         if letters and self.protect.exchange == "sealed" and self.channel is not None:
-            if not isinstance(mail, Mapping):
-                if self.guard is None and binding.to == "parties":
-                    return open_mail(mail, self.limit)  # a sum
+            if isinstance(mail, Mapping):
+                mail = {who: data for who, each in mail.items() if (data := self._open_letter(who, each, action))}
+            elif self.guard is not None or binding.to != "parties":  # it is no sum for the parties
                 raise IsthmusError(f"refused: messages of this run are sealed, what is delivered of '{action}' is not")
-            mail = {sender: data for sender, each in mail.items() if (data := self._open_letter(sender, each, action))}
         return open_mail(mail, self.limit)
 
     def _open_letter(self, sender: str, envelope: bytes, action: str) -> bytes:

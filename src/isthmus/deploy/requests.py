@@ -165,7 +165,7 @@ def guard_requests() -> None:
             return new_cell_message({}, error_reply(f"refused: {why}"))
         return dispatch(agent, request)
 
-    process_listed.guarded = True  # type: ignore[attr-defined]
+    process_listed.guarded = True  # type: ignore[attr-defined] # a mark, so that nothing is wrapped twice
     CoreCell._process_request, FedAdminAgent._dispatch_request = process_listed, dispatch_listed
 
 

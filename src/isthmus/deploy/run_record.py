@@ -9,10 +9,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from isthmus.deploy.approval import DIGITS, digest_of
+from isthmus.deploy.approval import DIGITS, bytes_of, digest_of
 from isthmus.deploy.logs import printable
 from isthmus.deploy.party_ledger import Index, LedgerFault, PartyLedger, Totals
 from isthmus.errors import IsthmusError
@@ -187,5 +186,5 @@ def _method_of(plan: Message) -> tuple[str, str]:
 
 def _digest(field: tuple[str, Tensor]) -> str:
     name, value = field
-    data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    data = bytes_of(value)
     return hashlib.sha256(f"{name} {value.dtype} {tuple(value.shape)} ".encode() + data).hexdigest()
