@@ -177,9 +177,9 @@ def test_a_server_killed_when_a_study_had_ended_still_has_its_results(fragile: F
 
 def test_a_copy_of_a_kit_is_refused_and_the_owner_notices_nothing(fragile: Federation, tmp_path: Path) -> None:
     shutil.copytree(fragile.kits / "party-1", fragile.kits / "copy")
-    fragile.data["copy"] = fragile.data["party-1"]
     run = fragile.watch(written(tmp_path / "s.toml", methods=fedavg(300)), tmp_path / "out")
     until_round(fragile, 3)
+    fragile.data["copy"] = fragile.data["party-1"]
     fragile.join("copy")
     assert run.wait(240) == 0
     assert fragile.processes.pop("copy").wait(180) == 2
