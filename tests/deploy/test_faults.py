@@ -293,14 +293,15 @@ CLOSED_LIES = """
         closed = remote.PartySide._close_part
         state = {"calls": 0}
 
-        def lying(self, action, reply, request, message, *more):
+        def lying(self, action, reply, request, message, binding, states):
             state["calls"] += action == "train"
             if action != "train" or state["calls"] < 3:
-                return closed(self, action, reply, request, message, *more)
+                return closed(self, action, reply, request, message, binding, states)
             for name in reply.columns:
                 if name.startswith("weights/"):
                     reply.columns[name] = reply.columns[name] * 1e6
-            return self.guard.close_answer(reply, message, self.limit, *more)
+            bounds = (binding.least, int(binding.contributors), states)
+            return self.guard.close_answer(reply, message, self.limit, *bounds)
 
         remote.PartySide._close_part = lying
 """
@@ -320,7 +321,7 @@ def start_with_liar(federation: Federation, lies: str, folder: Path) -> None:
 def test_answers_that_must_not_be_used_are_dropped_and_named(still: Federation, tmp_path: Path) -> None:
     """Not a number, other shapes, 10,000 times as large, garbage."""
     start_with_liar(still, LIES, tmp_path / "lies")
-    done = still.run(written(tmp_path / "s.toml", methods=fedavg(10)), tmp_path / "out")
+    done = still.run(written(tmp_path / "s.toml", methods=fedavg(10), **PLAIN), tmp_path / "out")
     assert done.returncode == SUBSET, done.stderr
     failed = failed_in(tmp_path / "out")
     assert {row["party"] for row in failed} == {"party-1"}
