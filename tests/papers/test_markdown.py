@@ -50,6 +50,19 @@ def test_what_was_not_run_is_named(tmp_path: Path) -> None:
     assert missing_runs(plan, results_of(plan)) == ""
 
 
+def test_what_validation_chose_is_said_with_where_its_trials_are(tmp_path: Path) -> None:
+    tune = '\n[tune.options]\n"method.local.lr" = [0.1, 0.2, 0.4]\n'
+    plan, results = table(tmp_path, table1=TABLE1 + tune), TableResults()
+    assert "Validation chose" not in markdown(plan, results)
+    for cell, chosen in zip(plan.cells(), (0.1, 0.2, 0.4), strict=False):
+        results.add(cell, {"seed": 0, "figures": {"test": 0.7, "val": 0.5}, "chosen": {"method.local.lr": chosen}})
+    results.add_trial(cell, '{"method.local.lr": 0.4}', 1000, 0.5)
+    assert (
+        "Validation chose `method.local.lr` for 3 cells, in 2 at an end of what was tried. "
+        "Trials of 1 cell are in this table's file in `results`."
+    ) in markdown(plan, results)
+
+
 def test_a_verdict_has_the_means_that_decide(tmp_path: Path) -> None:
     plan = table(tmp_path)
     order, near = (verdict_text(each) for each in verdicts(plan, results_of(plan)))

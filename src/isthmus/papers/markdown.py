@@ -35,6 +35,7 @@ def markdown(table: Table, results: TableResults) -> str:
     parts.append(missing_runs(table, results) if count_runs(table, results)[0] else "Not run yet.")
     if older := count_older(table, results):
         parts.append(f"Older code made {older:,} of these runs; it drew or added numbers in another order.")
+    parts.append(choices_text(table, results))
     if checked := verdicts(table, results):
         parts.append("\n".join(f"- {verdict_text(each)}" for each in checked))
     return "\n\n".join(part for part in parts if part)
@@ -57,6 +58,33 @@ def missing_runs(table: Table, results: TableResults) -> str:
         missing.append(f"{more} other cell{'s' * (more > 1)}")
     nothing = f"; nothing yet of {'; '.join(missing)}" if missing else ""
     return f"Run so far: {runs:,} of {total:,}{nothing}."
+
+
+def choices_text(table: Table, results: TableResults) -> str:
+    """Say what validation chose, where its trials are, and how often the choice is at an end of what was tried; empty
+    if nothing was chosen."""
+    tuned = [
+        (cell.tune, results.tuned(cell), run[0]["chosen"])
+        for cell in table.cells()
+        if (run := results.runs(cell)) and cell.tune
+    ]
+    if not tuned:
+        return ""
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(name for tune, _, _ in tuned for name in tune.options))
+    kept = sum(bool(trials) for _, trials, _ in tuned)
+    at_end = sum(
+        any(_at_an_end(chosen[name], values) for name, values in tune.options.items()) for tune, _, chosen in tuned
+    )
+    return (
+        f"Validation chose {names} for {len(tuned):,} cell{'s' * (len(tuned) > 1)}, in {at_end:,} at an end of what "
+        f"was tried. Trials of {kept:,} cell{'s' * (kept != 1)} are in this table's file in `results`."
+    )
+
+
+def _at_an_end(chosen: object, tried: Sequence[object]) -> bool:
+    """Whether a larger or smaller number might have been better."""
+    numbers = [each for each in tried if isinstance(each, int | float) and not isinstance(each, bool)]
+    return len(numbers) > 1 and chosen in (min(numbers), max(numbers))
 
 
 def verdicts(table: Table, results: TableResults) -> list[Verdict]:
