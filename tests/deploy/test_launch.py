@@ -24,12 +24,15 @@ pytest.importorskip("nvflare")
 from isthmus.deploy.admin import JobState, Standing
 
 PARTIES = ("party-0", "party-1", "party-2")
+METHODS = [{"name": name, "rounds": 2} for name in ("fedavg", "fedproto")]
+"""The models of the second stay with the parties; its result has what is predicted with."""
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Outcome]:
     base = tmp_path_factory.mktemp("finished")
-    study = at_folders(study_of("fedavg", rounds=2), base / "data")
+    study = study_of("fedavg", rounds=2).model_copy(update={"methods": METHODS})
+    study = at_folders(study, base / "data")
     return study, federated(study, base)
 
 
@@ -82,7 +85,9 @@ def test_results_of_the_job_become_a_result_folder(finished: tuple[Study, Outcom
     results = run_federation(
         admin, study, tmp_path / "out", watcher=listening, pause=0.0, waiting=lambda missing: asked.append(missing)
     )
-    assert results.runs[0].metrics == outcome.runs[0].metrics
+    assert [run.method for run in results.runs] == ["fedavg", "fedproto"]
+    assert [run.metrics for run in results.runs] == [run.metrics for run in outcome.runs]
+    assert (tmp_path / "out" / "weights" / "fedproto-0.context.safetensors").exists()
     assert results.study["parties"] == 3
     assert listening.rounds == [1]  # a round is reported once, however often it is seen
     assert asked == [["party-1"]]

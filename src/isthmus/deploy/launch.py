@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from isthmus.deploy.admin import Standing
 
 
+SENT = {"shared", "groups", "context"}
+"""What a result has of models: no party's own."""
+
+
 class Administrator(Protocol):
     """What an engine offers to whoever starts studies in a federation."""
 
@@ -110,7 +114,7 @@ def _check_result(run: RunResult, study: Study) -> RunResult:
     """Return a run if it is of this study; its method and seed become file names on this machine."""
     known = run.method in [method.name for method in study.method_list()] and run.seed in study.seeds
     groups = run.models.get("groups", {})
-    if not known or run.models.keys() - {"shared", "groups"} or not all(map(GROUP_NAME.fullmatch, groups)):
+    if not known or run.models.keys() - SENT or not all(map(GROUP_NAME.fullmatch, groups)):
         raise IsthmusError(
             f"the server sent a result ('{run.method}', seed {run.seed}) that is not of this study: check the server"
         )
