@@ -27,6 +27,16 @@ def test_a_study_is_running_until_its_outcome_is_on_the_disk(tmp_path: Path) -> 
     assert (found.state, found.why, found.absent) == ("finished", "", {"north": "no answer within 8 s"})
 
 
+def test_a_reason_is_recorded_where_there_is_no_room_for_the_outcome(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    record = records.start(NAME, "job-1", ["fedavg"])
+    (records.place(NAME) / OUTCOME).mkdir()  # nothing can be written there
+    records.end(record, {"runs": []}, "cannot write x: No space left on device")
+    found = records.read(NAME)
+    assert found is not None
+    assert (found.state, found.why) == ("lost", "cannot write x: No space left on device")
+
+
 def test_what_is_kept_goes_when_the_results_were_fetched_and_not_before(tmp_path: Path) -> None:
     records = Records(tmp_path)
     record = records.start(NAME, "job-1", ["fedavg"])

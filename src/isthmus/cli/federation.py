@@ -189,7 +189,7 @@ def status(kit: AdminKit, as_json: Json = False) -> None:
 def _standing(study: dict[str, Any]) -> str:
     """Return how a study stands, in words."""
     if study["state"] == "lost":
-        return "its job or server was killed; continue with isthmus federation run --resume"
+        return f"{study['why'] or 'its job or server was killed'}; continue with isthmus federation run --resume"
     if study["state"] == "stopped":
         return f"stopped: {study['why']}"
     if study["state"] == "finished":

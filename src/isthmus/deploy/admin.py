@@ -124,7 +124,7 @@ class Admin:
         record = next((each for each in seen["studies"] if each["name"] == name and each["job"] == job), None)
         lines = [] if record is None else list(record["lines"])
         if record is not None and record["state"] != "running":
-            return Standing("done", lines, record["why"])
+            return Standing("lost" if record["state"] == "lost" else "done", lines, record["why"])
         if job in seen["jobs"]:
             self.unlisted.pop(job, None)
             return Standing("running", lines)

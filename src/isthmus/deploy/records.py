@@ -28,7 +28,7 @@ EVERY_SECONDS = 0.5
 NAME = re.compile(r"[0-9a-f]{32}")
 """Names of studies, which become names of folders."""
 
-State = Literal["running", "finished", "stopped"]
+State = Literal["running", "finished", "stopped", "lost"]
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Record:
 
     Attributes:
         job: the job that runs it, or ran it last.
-        state: `stopped` if it can be resumed.
+        state: `stopped` if it can be resumed; `lost` if it can, but the outcome so far could not be kept.
         why: why it stopped.
         absent: by party that was not there at the end the reason.
         lines: for each run its method, seed, rounds, the round it is at, and the metrics of that round.
@@ -83,9 +83,16 @@ class Records:
         store.write(self.place(record.name) / RECORD, json.dumps(asdict(record), indent=1))
 
     def end(self, record: Record, outcome: Mapping[str, Any], why: str = "") -> None:
-        """Write an outcome, and only then record that the study has ended."""
-        store.save(self.place(record.name) / OUTCOME, outcome)
+        """Write an outcome, and only then record that the study has ended.
+
+        On a full disk the record takes the room of the one before, so that the administrator hears the reason.
+        """
         record.state, record.why, record.ended = "stopped" if why else "finished", why, _now()
+        try:
+            store.save(self.place(record.name) / OUTCOME, outcome)
+        except IsthmusError as error:
+            record.state, record.why = "lost", why or str(error)
+            (self.place(record.name) / RECORD).unlink(missing_ok=True)
         self.write(record)
 
     def read(self, name: str) -> Record | None:
