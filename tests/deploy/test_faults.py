@@ -17,7 +17,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from tests.deploy.real import Federation, free_port, isthmus, parties_in, rows_of, until, until_round, written
+from tests.deploy.real import Federation, free_port, isthmus, parties_in, redirect, rows_of, until, until_round, written
 from tests.federation.by_hand import at_folders
 from tests.federation.equal import check_equal
 
@@ -395,8 +395,7 @@ class Wire(Thread):
 def test_the_network_is_cut_for_twenty_seconds_and_comes_back(still: Federation, tmp_path: Path) -> None:
     wire = Wire(still.port)
     wire.start()
-    for file in (still.kits / "party-1").rglob("*.json"):
-        file.write_text(file.read_text().replace(str(still.port), str(wire.port)))
+    redirect(still.kits / "party-1", still.port, wire.port)
     still.start()
     told = {"federation": {"seconds": 8.0}, "methods": fedavg(700)}
     run = still.watch(written(tmp_path / "s.toml", **told), tmp_path / "out")
@@ -443,12 +442,18 @@ def test_a_full_disk_at_the_server_is_said_and_the_run_goes_on_when_there_is_roo
     check_equal(tmp_path / "out", study_at(tmp_path / "data", methods=fedavg(40)))
 
 
-def test_a_full_disk_at_a_party_is_said_and_the_run_goes_on(fragile: Federation, tmp_path: Path) -> None:
-    study = written(tmp_path / "s.toml", methods=fedavg(ROUNDS))
-    with small_disk(fragile.kits / "party-1" / "state", "4k"):
-        done = fragile.run(study, tmp_path / "out")  # the approval fills the disk
-    assert done.returncode == SUBSET, done.stderr
-    assert "No space left on device; make room" in fragile.log("party-1")
+def test_a_full_disk_at_a_party_is_said_and_the_run_goes_on(still: Federation, tmp_path: Path) -> None:
+    """What it cannot write into its ledger it does not answer."""
+    state = still.kits / "party-1" / "state"
+    with small_disk(state, "1m"):
+        still.start()
+        run = still.watch(written(tmp_path / "s.toml", methods=fedavg(ROUNDS)), tmp_path / "out")
+        until_round(still, 3)
+        with suppress(OSError):
+            (state / "full").write_bytes(bytes(2 << 20))
+        assert run.wait(240) == SUBSET
+    assert "No space left on device; make room" in still.log("party-1")
+    assert {row["party"] for row in failed_in(tmp_path / "out")} == {"party-1"}
     assert max(row["round"] for row in rows_of(tmp_path / "out")) == ROUNDS
 
 

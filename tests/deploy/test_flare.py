@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.deploy.federated_studies import FEDGC_BY_SGD, NEED_PROTECTION, study_of
-from tests.deploy.real import Federation, free_port, isthmus, parties_in, rows_of, until, written
+from tests.deploy.real import Federation, free_port, isthmus, parties_in, redirect, rows_of, until, written
 from tests.docs.test_blocks import blocks, commands
 from tests.federation.by_hand import at_folders
 from tests.federation.equal import check_equal
@@ -271,8 +271,7 @@ def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
         if made.mkdir() is None
     )
     for kit in ("party-0", "admin"):
-        for file in (other.kits / kit).rglob("*.json"):
-            file.write_text(file.read_text().replace(str(other.port), str(one.port)))
+        redirect(other.kits / kit, other.port, one.port)
     try:
         one.serve()
         other.join("party-0")
