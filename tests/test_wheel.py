@@ -65,7 +65,7 @@ def test_the_wheel_has_the_package_and_the_tables(wheel: Path) -> None:
     assert {path.relative_to(PAPERS).as_posix() for path in PAPERS.glob("*/*.toml")} <= tables.keys()
 
 
-def test_programs_work_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
+def test_tables_of_papers_are_read_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
     from isthmus.papers.results import count_runs
     from isthmus.papers.shelf import entries
     from isthmus.version import VERSION
@@ -76,7 +76,10 @@ def test_programs_work_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
     ours = [(each.name, *count_runs(each.plan, each.results)) for each in entries(PAPERS)]
     assert [(each["name"], each["runs"], each["of"]) for each in listed] == ours
     assert "holds" in call(isthmus, "papers", "check", "guide", cwd=tmp_path)
-    call(isthmus, "demo", cwd=tmp_path)
+
+
+def test_the_demo_works_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
+    call(fresh / "isthmus", "demo", cwd=tmp_path)
     assert {path.name for path in (tmp_path / "runs" / "demo").iterdir()} >= {"results.json", "report.html"}
 
 
