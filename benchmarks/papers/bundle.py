@@ -13,7 +13,7 @@ class Tables(BuildHookInterface[Any]):
         if version == "editable":  # a checkout, which has them
             return
         papers = Path(self.root, "benchmarks", "papers")
-        for plan in papers.glob("*/*.toml"):
+        for plan in sorted(papers.glob("*/*.toml")):
             results = plan.parent / "results" / f"{plan.stem}.json"
             for path in (plan, results) if results.exists() else (plan,):
                 build_data["force_include"][str(path)] = f"isthmus/papers/tables/{path.relative_to(papers).as_posix()}"
