@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-federation lint types docs bench evidence lock sbom clean
+.PHONY: demo test test-slow test-federation lint types docs wheel bench evidence lock sbom clean
 
 demo: $(VENV)/.installed  ## train on a generated federation of banks and write a report
 	$(BIN)/isthmus demo --out runs/demo --force
@@ -11,7 +11,7 @@ demo: $(VENV)/.installed  ## train on a generated federation of banks and write 
 test: $(VENV)/.installed-dev lint types  ## everything: lint, types, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-test-slow: $(VENV)/.installed-dev  ## killed and resumed runs, notebooks, pages of methods: some minutes
+test-slow: $(VENV)/.installed-dev  ## killed and resumed runs, notebooks, pages of methods, the wheel: some minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'slow and not processes'
 
 test-federation: $(VENV)/.installed-dev  ## federations and tables of real processes: some half an hour
@@ -26,6 +26,10 @@ types: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build --strict
+
+wheel: $(VENV)/.installed-dev  ## the source archive, and the wheel built from it, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 bench: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed/rounds.py

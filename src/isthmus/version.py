@@ -1,6 +1,9 @@
 """The version of this package, for every module that records it."""
 
-VERSION = "0.1.0"
+from importlib import metadata
+
+VERSION = metadata.version("isthmus")
+"""What `pyproject.toml` says, as installed."""
 
 LAWS = 2
 """The number of the laws of draws, sums and products, which decide a run's figures. Raise it with every change after

@@ -11,6 +11,7 @@ from tests.papers.a_paper import run_in_this_process
 
 from command_line import Isthmus
 from isthmus import store
+from isthmus.papers import shelf
 from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
 
@@ -118,6 +119,24 @@ def test_what_a_page_lacks_is_said(folder: Path, isthmus: Isthmus) -> None:
     assert done.code == 0
     assert f"0 tables in {page}\n  not table1: the page does not exist: make it, with the line {lines}" in done.out
     assert not page.exists()
+
+
+def test_tables_of_the_package_are_read_and_left_as_they_are(
+    folder: Path, isthmus: Isthmus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "PACKAGED", folder)
+    assert "mine/table1" in isthmus("papers").out
+    assert "mine/table1" in isthmus("papers", "check").out
+    assert isthmus("papers", "run", "mine/table2", "--quick").code == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for words in (("run", "mine/table1", "--force"), ("page",), ("page", "--folder", str(folder))):
+        done = isthmus("papers", *words)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert f"copy the folder {folder} and name the copy with --folder" in done.err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    (shelf.CHECKOUT / "own").mkdir(parents=True)  # below the working directory, so it goes before the package's
+    (shelf.CHECKOUT / "own" / "table1.toml").write_bytes((folder / "mine" / "table1.toml").read_bytes())
+    assert isthmus("papers").out.startswith("own/table1 ")
 
 
 def test_only_some_cells_are_started_anew(at_once: None, folder: Path, isthmus: Isthmus) -> None:

@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Tables and figures of papers, ours beside theirs.", rich_markup_mode=None)
 
-Folder = Annotated[Path, typer.Option("--folder", help="Where <paper>/<table>.toml are.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", help="Where <paper>/<table>.toml are; by default benchmarks/papers, or else what the package has."
+    ),
+]
 Some = Annotated[str | None, typer.Argument(help="A paper, or one of its tables: PAPER, PAPER/TABLE; all without.")]
-HERE = Path("benchmarks/papers")
 
 
 @app.callback(invoke_without_command=True)
-def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = False) -> None:
+def list_command(context: typer.Context, folder: Folder = None, as_json: Json = False) -> None:
     """List all tables, and how much of each was run."""
     if context.invoked_subcommand is not None:
-        if folder != HERE:
+        if folder is not None:
             raise IsthmusError(f"say --folder {folder} after '{context.invoked_subcommand}'")
         return
     from isthmus.papers.results import count_runs
@@ -56,7 +60,7 @@ def list_command(context: typer.Context, folder: Folder = HERE, as_json: Json = 
 @app.command("run")
 def run_command(
     name: Annotated[str, typer.Argument(help="A table, see isthmus papers.")],
-    folder: Folder = HERE,
+    folder: Folder = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed of few rounds, to check that it works; nothing is saved.")
     ] = False,
@@ -81,6 +85,8 @@ def run_command(
     from isthmus.study.processes import count_processes
 
     which = entry(folder, name)
+    if not quick:
+        which.check_writable()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if not quick:  # two processes that write the same file would lose results
@@ -121,7 +127,7 @@ def _load(
 
 
 @app.command("show")
-def show_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
+def show_command(name: Some = None, folder: Folder = None, as_json: Json = False) -> None:
     """Print tables as Markdown, with the paper's numbers below ours."""
     from isthmus.papers.markdown import markdown
     from isthmus.papers.shelf import select_entries
@@ -135,7 +141,7 @@ def show_command(name: Some = None, folder: Folder = HERE, as_json: Json = False
 
 
 @app.command("check")
-def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = False) -> None:
+def check_command(name: Some = None, folder: Folder = None, as_json: Json = False) -> None:
     """Check which claims of the papers our numbers support."""
     from isthmus.papers.markdown import verdict_text, verdicts
     from isthmus.papers.shelf import select_entries
@@ -156,7 +162,7 @@ def check_command(name: Some = None, folder: Folder = HERE, as_json: Json = Fals
 
 
 @app.command("page")
-def page_command(name: Some = None, folder: Folder = HERE) -> None:
+def page_command(name: Some = None, folder: Folder = None) -> None:
     """Write tables into the README.md of their papers, and curves and embeddings into pages of their own."""
     from isthmus import store
     from isthmus.papers.markdown import markdown, marks, write_page
@@ -165,6 +171,7 @@ def page_command(name: Some = None, folder: Folder = HERE) -> None:
 
     by_page: dict[Path, list[tuple[str, str]]] = {}
     for each in select_entries(folder, name):
+        each.check_writable()
         text = markdown(each.plan, each.results)
         if drawn := pictures_page(each.plan, each.results):
             store.write(each.pictures_path, drawn)

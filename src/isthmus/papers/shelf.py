@@ -11,6 +11,10 @@ from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
 
+CHECKOUT = Path("benchmarks/papers")
+PACKAGED = Path(__file__).with_name("tables")
+"""The tables of the checkout that the wheel was built from; a checkout itself has no such folder."""
+
 
 @dataclass(frozen=True)
 class ShelfEntry:
@@ -23,6 +27,14 @@ class ShelfEntry:
     @property
     def name(self) -> str:
         return f"{self.paper}/{self.table}"
+
+    def check_writable(self) -> None:
+        """Raise an error if this table came with the package."""
+        if self.folder == PACKAGED:
+            raise IsthmusError(
+                f"{self.name} came with the package, whose files stay as they are: copy the folder {PACKAGED} "
+                "and name the copy with --folder"
+            )
 
     @property
     def results_path(self) -> Path:
@@ -56,8 +68,9 @@ class ShelfEntry:
         return TableResults.read(self.results_path)
 
 
-def entries(folder: Path) -> list[ShelfEntry]:
-    """List all tables in a folder, paper by paper."""
+def entries(folder: Path | None) -> list[ShelfEntry]:
+    """List all tables in a folder, paper by paper; without one, those of a checkout or else of the package."""
+    folder = folder or (PACKAGED if PACKAGED.is_dir() and not CHECKOUT.is_dir() else CHECKOUT)
     found = [ShelfEntry(folder, path.parent.name, path.stem) for path in folder.glob("*/*.toml")]
     if not found:
         raise IsthmusError(
@@ -67,7 +80,7 @@ def entries(folder: Path) -> list[ShelfEntry]:
     return sorted(found, key=lambda each: (each.paper, _natural(each.table)))
 
 
-def entry(folder: Path, name: str) -> ShelfEntry:
+def entry(folder: Path | None, name: str) -> ShelfEntry:
     """Return the table with this name, such as `fedgl/table2`."""
     by_name = {each.name: each for each in entries(folder)}
     if name not in by_name:
@@ -75,7 +88,7 @@ def entry(folder: Path, name: str) -> ShelfEntry:
     return by_name[name]
 
 
-def select_entries(folder: Path, name: str | None) -> list[ShelfEntry]:
+def select_entries(folder: Path | None, name: str | None) -> list[ShelfEntry]:
     """Return all tables, those of one paper, or the one with this name."""
     selected = [each for each in entries(folder) if name in (None, each.paper)]
     return selected or [entry(folder, str(name))]

@@ -1,0 +1,88 @@
+"""The wheel works where there is no checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAPERS = ROOT / "benchmarks" / "papers"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def call(*command: object, cwd: Path) -> str:
+    """Run a command that sees no package by its environment alone, and return what it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ISTHMUS_DATA"))}
+    words = [str(each) for each in command]
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that `make wheel` makes: it is built from the source archive, not from the checkout."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    (found,) = out.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new environment with the wheel; other packages, which take minutes, are those of this one."""
+    folder = tmp_path_factory.mktemp("fresh")
+    call(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    programs = folder / "bin"
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python")
+    call(*pip, "install", "--no-index", "--no-deps", wheel, cwd=folder)
+    (packages,) = folder.glob("lib/*/site-packages")
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # its own .pth files stay unread
+    where = call(programs / "python", "-c", "import isthmus; print(isthmus.__file__)", cwd=folder)
+    assert Path(where.strip()) == packages / "isthmus" / "__init__.py"
+    return programs
+
+
+def test_the_wheel_has_the_package_and_the_tables(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        code = {f"isthmus/{path.relative_to(ROOT / 'src/isthmus').as_posix()}" for path in (ROOT / "src").rglob("*.py")}
+        assert code | {"isthmus/py.typed", "isthmus/data/datasets/SHA256SUMS"} == {
+            name for name in names if not name.startswith("isthmus/papers/tables/")
+        }
+        tables = {name.removeprefix("isthmus/papers/tables/"): name for name in names - code if "/tables/" in name}
+        for name, packed in tables.items():
+            assert archive.read(packed) == (PAPERS / name).read_bytes()
+    assert {path.relative_to(PAPERS).as_posix() for path in PAPERS.glob("*/*.toml")} <= tables.keys()
+
+
+def test_tables_of_papers_are_read_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
+    from isthmus.papers.results import count_runs
+    from isthmus.papers.shelf import entries
+    from isthmus.version import VERSION
+
+    isthmus = fresh / "isthmus"
+    assert call(isthmus, "--version", cwd=tmp_path).split()[-1] == VERSION
+    listed = json.loads(call(isthmus, "papers", "--json", cwd=tmp_path))
+    ours = [(each.name, *count_runs(each.plan, each.results)) for each in entries(PAPERS)]
+    assert [(each["name"], each["runs"], each["of"]) for each in listed] == ours
+    assert "holds" in call(isthmus, "papers", "check", "guide", cwd=tmp_path)
+
+
+def test_the_demo_works_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
+    call(fresh / "isthmus", "demo", cwd=tmp_path)
+    assert {path.name for path in (tmp_path / "runs" / "demo").iterdir()} >= {"results.json", "report.html"}
+
+
+def test_commands_of_the_first_page_work_without_a_checkout(fresh: Path, tmp_path: Path) -> None:
+    call(fresh / "python", ROOT / "tests" / "docs" / "test_blocks.py", "docs/start.md", cwd=tmp_path)
+    assert (tmp_path / "docs-start.md" / "runs" / "first" / "report.html").exists()
