@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.deploy.federated_studies import federated, in_one_process, study_of, with_groups_of_one, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
-from isthmus.deploy.approval import Proposal
+from isthmus.deploy.approval import Proposal, describe_proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message
@@ -163,6 +163,16 @@ def test_a_party_takes_no_part_in_a_run_that_calls_too_often(tmp_path: Path) -> 
     with pytest.raises(
         IsthmusError, match=r"party-1 \(.*refused: method 'fedgc' calls 'train' 4 times, limits.calls is 3"
     ):
+        federated(study, tmp_path)
+
+
+def test_a_party_takes_no_part_in_a_run_with_too_large_a_model(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", model={"encoder": "gcn", "hidden": 1 << 20}), tmp_path / "data")
+    assert any(line.startswith("  a model of 4,194,") for line in describe_proposal(Proposal(study, ("party-0",))))
+    with pytest.raises(
+        IsthmusError, match=r"the model of method 'fedavg' has [\d,]+ numbers, limits.model_numbers is 1"
+    ):
+        with_limits(tmp_path / "data", "model_numbers = 1000000")
         federated(study, tmp_path)
 
 
