@@ -106,7 +106,7 @@ def test_an_outcome_of_other_types_is_one_line(
 ) -> None:
     study, outcome = finished
     admin = Fake({**dumped(outcome), **change}, "done")
-    with pytest.raises(IsthmusError, match="cannot use what the server sent: .*; check the server") as raised:
+    with pytest.raises(IsthmusError, match=r"cannot use what the server sent: .*; check the server") as raised:
         run_federation(admin, study, tmp_path / "out", pause=0.0)
     assert "\n" not in str(raised.value)
 
