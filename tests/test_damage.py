@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -12,12 +13,18 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import isthmus
-from isthmus import result_files
+from isthmus import result_files, store
 from isthmus.errors import IsthmusError
+from isthmus.report.compare import compare, list_runs
 from isthmus.report.loading import read_folder
+from isthmus.report.report import write_report
 from isthmus.result_files import AuditRecord
+from isthmus.study.config import Study
+from isthmus.study.models import write_models
+from isthmus.study.run import Watcher, run_study
 
 FLIPS = 6
 """Bytes that are flipped in each file, one at a time."""
@@ -138,6 +145,128 @@ def test_a_pipe_in_a_kit_is_one_line(kits: Path, file: str, tmp_path: Path) -> N
         with pytest.raises(IsthmusError) as raised:
             read()
         assert "\n" not in str(raised.value)
+
+
+def put(value: Any, *at: Any) -> Callable[[Any], None]:
+    """A change of parsed JSON: another value at a path, or none."""
+
+    def change(content: Any) -> None:
+        *path, last = at
+        for key in path:
+            content = content[key]
+        if value is None:
+            del content[last]
+        else:
+            content[last] = value
+
+    return change
+
+
+MODEL = "weights/fedper-0.json"
+WRONG: list[tuple[str, Callable[[Any], None]]] = [
+    ("results.json", put([], "study")),
+    ("results.json", put(3, "study", "task")),
+    ("results.json", put("many", "runs", 0, "rounds")),
+    ("results.json", put([1], "runs", 0, "metrics")),
+    ("results.json", put(None, "runs")),
+    ("results.json", put([{}], "summary")),
+    ("results.json", put({"releases": [3]}, "runs", 0, "privacy")),
+    ("results.json", put([], "cuts", 0, "seeds")),
+    ("audits/membership-fedper.json", put(3, "columns")),
+    (MODEL, put("many", "features")),
+    (MODEL, put(10**12, "features")),
+    (MODEL, put(1 << 20, "model", "hidden")),
+    (MODEL, put(10**9, "model", "layers")),
+    (MODEL, put([3], "method")),
+    (MODEL, put([3], "labels")),
+    (MODEL, put({"party-0": 3}, "groups")),
+    (MODEL, put({"classes": {}}, "task")),
+    (MODEL, put({"fedper-0/party-0.safetensors": "0"}, "sums")),
+]
+"""Content that no version wrote: other types, missing keys, sizes that no memory has."""
+READ_BY_COMPARE = 6
+"""Of these, the first that a comparison reads, too."""
+
+
+@pytest.mark.parametrize("at", range(len(WRONG)))
+def test_wrong_content_with_right_checksums_is_one_line(results: Path, at: int, tmp_path: Path) -> None:
+    file, change = WRONG[at]
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    content = store.read_json(folder / file)
+    change(content)
+    store.write_json(folder / file, content)
+    store.write_sums(folder, [line.partition("  ")[2] for line in (folder / store.SUMS).read_text().splitlines()])
+    readers: list[Callable[[], Any]] = [lambda: write_report([folder])]
+    if at < READ_BY_COMPARE:
+        readers.append(lambda: compare(folder))
+    if file == MODEL:
+        readers = [lambda: isthmus.load_model(folder, party="party-0")]
+    for read in readers:
+        with pytest.raises(IsthmusError) as raised:
+            read()
+        assert "\n" not in str(raised.value)
+    assert list_runs(folder)
+
+
+def test_weights_of_another_shape_are_one_line(results: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    path = folder / "weights" / "fedper-0" / "party-0.safetensors"
+    save_file({name: value[..., :1].contiguous() for name, value in load_file(path).items()}, path)
+    (folder / store.SUMS).unlink()
+    put({}, "sums")(content := store.read_json(folder / MODEL))
+    store.write_json(folder / MODEL, content)
+    with pytest.raises(IsthmusError, match="has another shape than the model"):
+        isthmus.load_model(folder, party="party-0")
+
+
+STOPPED: list[Callable[[Any], None]] = [
+    put("high", "metrics"),
+    put([[1]], "history"),
+    put([{"round": 1}], "ledger"),
+    put(None, "ledger"),
+    put({"shared": 1}, "models"),
+    put({"x": "y"}, "graph"),
+    put({"1": torch.zeros(2)}, "coordinates"),
+    put({"model": 1}, "description"),
+]
+"""Changes of a finished run in the state of a study that was stopped."""
+
+
+def test_a_run_with_wrong_content_is_one_line_when_its_study_is_resumed(tmp_path: Path) -> None:
+    study = Study.of({"data": {"name": "banks", "nodes": 60}, "methods": [{"name": "local", "rounds": 1}]})
+    run = tmp_path / "out" / ".state" / "local-0.run"
+
+    class Stop(Watcher):
+        def run_done(self, result: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path / "out", watcher=Stop())
+    right = store.load(run)
+    for change in STOPPED:
+        change(content := copy.deepcopy(right))
+        store.save(run, content)
+        with pytest.raises(
+            IsthmusError, match=r"cannot use .*\.state.*: its content is not what isthmus writes"
+        ) as raised:
+            run_study(study, tmp_path / "out", resume=True)
+        assert "\n" not in str(raised.value)
+    store.save(run, right)
+    assert run_study(study, tmp_path / "out", resume=True).runs
+
+
+def test_a_party_s_own_model_has_a_checksum(tmp_path: Path) -> None:
+    results = isthmus.run("fedper", model="mlp", rounds=1)
+    (run,) = results.runs
+    weights = {"shared": {**run.weights, **run.models["parties"]["party-0"]}}
+    write_models(tmp_path / "state" / "weights", "fedper-0", weights, run.description, private=True)
+    isthmus.load_model(tmp_path)
+    for path in sorted((tmp_path / "state" / "weights").iterdir()):
+        data = path.read_bytes()
+        path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+        with pytest.raises(IsthmusError, match=f"cannot read .*{path.name}: "):
+            isthmus.load_model(tmp_path)
+        path.write_bytes(data)
 
 
 @pytest.mark.parametrize("file", KITS)

@@ -278,7 +278,7 @@ def test_json_that_cannot_be_parsed_is_a_value_error(content: bytes) -> None:
 
 
 def test_content_of_another_kind_is_one_line(tmp_path: Path) -> None:
-    said = r"its content is not what this study saves \(AttributeError\); delete"
+    said = r"its content is not what isthmus writes \(AttributeError\); delete"
     with pytest.raises(IsthmusError, match=said), store.expected_content(tmp_path / "file"):
         [].items()  # type: ignore[attr-defined]
 

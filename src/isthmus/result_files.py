@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from safetensors.torch import load_file, save
 from torch import Tensor
 from torch_geometric.data import Data
@@ -38,6 +38,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     COORDINATES: _RUN | {"round": "int64", "x": "float64", "y": "float64", "class": "int64"},
 }
 """Columns of each table, with their types. Class -1 of a drawn item: unknown."""
+RESTORE = "run the study again, or restore the file"
+"""What to do about a file of a result folder that cannot be used."""
 SUMMARY = 1 << 30
 """Bytes of the largest `results.json` that is read."""
 GROUP = 1 << 18
@@ -165,7 +167,7 @@ def read_table(folder: Path, name: str, *, optional: bool = False) -> Any:
 def unreadable(path: Path, reason: object) -> IsthmusError:
     """An error about a file of a result folder."""
     text = " ".join(str(reason).split())[:200]
-    return IsthmusError(f"cannot read '{path}': {text}: run the study again, or restore the file")
+    return IsthmusError(f"cannot read '{path}': {text}: {RESTORE}")
 
 
 def _row_groups(parts: Iterable[Mapping[str, Sequence[Any]]]) -> Iterator[dict[str, list[Any]]]:
@@ -229,12 +231,14 @@ def read_audits(folder: Path, study: str) -> list[AuditRecord]:
     """All audits of this study in a result folder; audits of a study that was in the folder before are left out."""
     records = []
     for path in sorted((folder / "audits").glob("*.json")):
+        remedy = "run the audit again, or remove the file"
         try:
-            records.append(AuditRecord.model_validate(store.read_json(path, within=folder)))
+            content = store.read_json(path, within=folder)
         except (OSError, ValueError) as error:
-            text = "it is not what an audit writes" if isinstance(error, ValidationError) else error
-            text = getattr(error, "strerror", None) or text
-            raise IsthmusError(f"cannot read '{path}': {text}: run the audit again, or remove the file") from error
+            text = getattr(error, "strerror", None) or error
+            raise IsthmusError(f"cannot read '{path}': {text}: {remedy}") from error
+        with store.expected_content(path, remedy):
+            records.append(AuditRecord.model_validate(content))
     return [each for each in records if each.study == study]
 
 

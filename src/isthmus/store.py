@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from isthmus.errors import IsthmusError
 from isthmus.version import VERSION
 
@@ -144,15 +146,17 @@ def write_sums(folder: Path, names: Iterable[str]) -> None:
     write(folder / SUMS, "".join(f"{_hash_file(folder / name)}  {name}\n" for name in sorted(names)))
 
 
-def check_sum(folder: Path, name: str) -> None:
-    """Raise a ValueError if a file is not the one whose checksum was written; a folder without checksums passes."""
-    sums = folder / SUMS
-    if not sums.exists():
-        return
-    lines = [line.partition("  ") for line in read_text(sums, within=folder).splitlines()]
-    known = {written: digest for digest, _, written in lines}
-    if known.get(name) != _hash_file(folder / name):
-        raise ValueError(f"it is damaged, or was changed after {SUMS} was written: its checksum is wrong")
+def check_sum(folder: Path, name: str, known: Mapping[str, str] | None = None) -> None:
+    """Raise a ValueError if a file is not the one whose checksum was written; a folder without checksums passes.
+
+    Arguments:
+        known: the checksums by name, where they are not in a file of the folder.
+    """
+    if known is None and (sums := folder / SUMS).exists():
+        lines = [line.partition("  ") for line in read_text(sums, within=folder).splitlines()]
+        known = {written: digest for digest, _, written in lines} or {"": ""}
+    if known and known.get(name) != _hash_file(folder / name):
+        raise ValueError("it is damaged, or was changed after its checksum was written: its checksum is wrong")
 
 
 def _hash_file(path: Path) -> str:
@@ -314,16 +318,24 @@ def load(path: Path) -> Any:
 
 
 @contextmanager
-def expected_content(path: Path) -> Iterator[None]:
-    """Turn any error of a `with` block that uses the content of a file into one line."""
+def expected_content(path: Path | str, remedy: str = "delete the file to start that run again") -> Iterator[None]:
+    """Turn any error of a `with` block that uses the content of a file into one line.
+
+    Arguments:
+        path: the file, or what else the content is from.
+        remedy: what to do.
+    """
     try:
         yield
     except IsthmusError:
         raise
     except Exception as error:  # what is wrong with the content can raise anything
+        what = type(error).__name__
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            what = f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
         raise IsthmusError(
-            f"cannot use {path}: its content is not what this study saves ({type(error).__name__}); delete the file to "
-            "start that run again"
+            f"cannot use {path}: its content is not what isthmus writes ({' '.join(what.split())[:200]}); {remedy}"
         ) from error
 
 

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus import store
 from isthmus.data import mapped
 from isthmus.data.cache import cache_root
-from isthmus.data.mapped import Arrays, cached, ranges, repeats
+from isthmus.data.mapped import Arrays, ranges, repeats
 from isthmus.errors import IsthmusError
 
 
@@ -32,6 +33,10 @@ def test_an_array_is_what_was_appended(tmp_path, monkeypatch, in_files):
         found = arrays.tensors()
     assert found["numbers"].tolist() == list(range(1, 10))
     assert (found["empty"].dtype, found["empty"].shape) == (torch.float32, (0,))
+
+
+def cached(key, build):
+    return mapped.cached(key, build, lambda *found: found)
 
 
 def build(arrays: Arrays) -> list[str]:
@@ -63,10 +68,34 @@ def test_what_is_written_into_a_mapped_tensor_stays_in_this_process():
 def test_a_damaged_entry_is_built_again(name):
     cached("key", build)
     file = cache_root() / "mapped" / "key" / name
-    file.write_bytes(file.read_bytes()[:-1])
+    file.write_bytes(file.read_bytes()[:-2])
     arrays, _ = cached("key", build)
     assert arrays["a"].tolist() == [1, 2, 3]
     cached("key", refuse)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"arrays": [], "notes": []},
+        {"arrays": {"a": ["<i8", -3]}, "notes": []},
+        {"arrays": {"a": ["O", 3]}, "notes": []},
+        {"arrays": {"a": [3, "x"]}, "notes": []},
+        {"arrays": {"b": ["<i8", 3]}, "notes": []},
+        {"arrays": {"a": ["<i8", 3]}, "notes": 3},
+        {"arrays": {"a": ["<f8", 3]}},
+    ],
+)
+def test_an_entry_with_wrong_content_is_built_again(content):
+    def use(arrays, notes):
+        return arrays["a"].tolist(), list(notes)
+
+    mapped.cached("key", build, use)
+    file = cache_root() / "mapped" / "key" / "content.json"
+    file.write_text("[]") if content == [] else store.write_json(file, content)
+    assert mapped.cached("key", build, use) == ([1, 2, 3], ["a note"])
+    assert mapped.cached("key", refuse, use) == ([1, 2, 3], ["a note"])
 
 
 def test_nothing_is_left_of_an_entry_that_could_not_be_built():

@@ -96,6 +96,26 @@ def test_results_of_the_job_become_a_result_folder(finished: tuple[Study, Outcom
     assert admin.cleared == admin.names
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runs": [3]},
+        {"runs": [{"ledger": 3}]},
+        {"ledger": [{"round": "first"}]},
+        {"wrong": None, "runs": 3},
+        {"runs": {"a": 1}},
+    ],
+)
+def test_an_outcome_of_other_types_is_one_line(
+    finished: tuple[Study, Outcome], change: dict[str, Any], tmp_path: Path
+) -> None:
+    study, outcome = finished
+    admin = Fake({**dumped(outcome), **change}, "done")
+    with pytest.raises(IsthmusError, match=r"cannot use what the server sent: .*; check the server") as raised:
+        run_federation(admin, study, tmp_path / "out", pause=0.0)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_lost_job_is_resumed_under_the_name_of_its_run(finished: tuple[Study, Outcome], tmp_path: Path) -> None:
     study, outcome = finished
     lost = Fake(dumped(outcome), "lost")

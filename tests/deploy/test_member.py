@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.deploy.federated_studies import federated, in_one_process, study_of, with_groups_of_one, with_limits
 from tests.federation.by_hand import ByHand, at_folders, members_of
 
-from isthmus.deploy.approval import Proposal
+from isthmus.deploy.approval import Proposal, describe_proposal
 from isthmus.deploy.coordinator import coordinate
 from isthmus.deploy.member import Member
 from isthmus.deploy.remote import Message
@@ -164,6 +164,16 @@ def test_a_party_takes_no_part_in_a_run_that_calls_too_often(tmp_path: Path) -> 
         IsthmusError, match=r"party-1 \(.*refused: method 'fedgc' calls 'train' 4 times, limits.calls is 3"
     ):
         federated(study, tmp_path)
+
+
+def test_a_party_takes_no_part_in_a_run_with_too_large_a_model(tmp_path: Path) -> None:
+    study = at_folders(study_of("fedavg", rounds=1, model={"encoder": "gcn", "hidden": 256}), tmp_path / "data")
+    stated = "  a model of 1,026 numbers, if there were one feature and two classes"
+    assert stated in describe_proposal(Proposal(study, ("party-0",)))
+    with_limits(tmp_path / "data", "model_numbers = 1000")
+    (run,) = federated(study, tmp_path).runs
+    notes = [entry.notes["party-1"] for entry in run.ledger.entries if entry.parties]
+    assert all(note.endswith(" numbers, limits.model_numbers is 1,000") for note in notes)
 
 
 def test_evaluations_are_sums_unless_a_party_allows_more(tmp_path: Path) -> None:

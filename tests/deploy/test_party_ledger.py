@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from isthmus.deploy.party_ledger import LedgerFault, PartyLedger, check_head, hash_of, read_ledger
+from isthmus.deploy import party_ledger
+from isthmus.deploy.party_ledger import Index, LedgerFault, PartyLedger, check_head, hash_of, read_ledger
 from isthmus.errors import IsthmusError
 
 Lines = list[bytes]
@@ -63,6 +65,43 @@ def test_a_chain_shows_what_was_done_to_it(forged: str, tmp_path: Path) -> None:
     with pytest.raises(LedgerFault, match=why):
         PartyLedger(path).append("answer")
     assert path.read_bytes() == before  # evidence
+
+
+@pytest.mark.parametrize(
+    ("event", "what", "key"),
+    [
+        ("answer", {"sent": "many"}, "sent"),
+        ("answer", {"sent": -1}, "sent"),
+        ("answer", {"sent": 10**30}, "sent"),
+        ("answer", {"run": ["r"]}, "run"),
+        ("answer", {"states": 3}, "states"),
+        ("sum", {"parties": {"a": 1}, "states": []}, "parties"),
+        ("refusal", {"times": 0.5}, "times"),
+        (3, {}, "event"),
+    ],
+)
+def test_lines_of_other_types_are_one_line(event: str, what: dict[str, Any], key: str, tmp_path: Path) -> None:
+    path = written(tmp_path, 1)
+    PartyLedger(path).append(event, **what)
+    for read in (lambda: read_ledger(path), PartyLedger(path, Index().add).load):
+        with pytest.raises(LedgerFault, match=f"line 2 is not what isthmus writes: a wrong '{key}': keep both files"):
+            read()
+
+
+def test_a_head_of_a_negative_number_of_lines_is_none(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    head = json.loads(path.with_suffix(".head").read_text())
+    path.with_suffix(".head").write_text(json.dumps({**head, "entries": -1}))
+    with pytest.raises(LedgerFault, match="it is not the head of a ledger"):
+        read_ledger(path)
+
+
+def test_a_ledger_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, 3)
+    monkeypatch.setattr(party_ledger, "LARGEST", 500)
+    with pytest.raises(IsthmusError, match=r"its ledger has more than 500 bytes: move ledger.jsonl and its head"):
+        PartyLedger(path).append("answer")
+    assert len(read_ledger(path)[0]) == 3
 
 
 def test_whoever_rewrites_a_line_must_rewrite_the_head_too(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.federation.by_hand import ByHand, at_folders, members_of
 from typer.testing import CliRunner
 
 from isthmus.cli.party import app
+from isthmus.deploy import party_ledger
 from isthmus.deploy.approval import Proposal
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.party_ledger import FILE, Index, PartyLedger, read_ledger
@@ -180,6 +181,21 @@ def test_what_a_party_refuses_is_written_too(tmp_path: Path) -> None:
     (refusal,) = [line for line in several.lines() if line["event"] == "refusal"]
     assert (refusal["action"], refusal["verb"]) == ("train", "ask")
     assert refusal["why"].startswith("refused: action 'train' is answered by total, not by ask")
+
+
+def test_refusals_without_end_do_not_fill_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(party_ledger, "REFUSALS", 4)
+    for _ in range(2):  # as if the party had been started again
+        one = record(tmp_path)
+        one.ledger.load()
+        for at in range(28):
+            one.refused({"do": "call", "action": f"train {at}"}, f"refused: {at}")
+    lines = read_ledger(tmp_path / FILE)[0]
+    assert [line.get("times", 1) for line in lines] == [1, 1, 1, 1, 4, 8, 16]
+    assert sum(row["refusals"] for row in one.index.totals["r"].rows()) == 32
+    monkeypatch.setattr(party_ledger, "_now", lambda: "2100-01-01")
+    one.refused({"do": "call"}, "refused: on another day")
+    assert read_ledger(tmp_path / FILE)[0][-1]["times"] == 13
 
 
 def test_texts_of_a_server_are_one_line_in_a_ledger_and_where_it_is_shown(tmp_path: Path) -> None:

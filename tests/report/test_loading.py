@@ -65,7 +65,7 @@ def test_an_invalid_description_is_an_error_in_one_line(build: Build) -> None:
     def damage(parts: dict[str, Any]) -> None:
         parts["results"]["cuts"][0]["parties"][1]["nodes"] = "many"
 
-    with pytest.raises(IsthmusError, match=r"results\.json': cuts\.0\.description\.parties\.1\.nodes: "):
+    with pytest.raises(IsthmusError, match=r"results\.json: .* \(cuts\.0\.description\.parties\.1\.nodes: "):
         read_folders([build(change=damage)])
 
 

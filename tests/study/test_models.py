@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 import isthmus
+from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.models import TrainedModel, choose_model, load_model, write_predictions
@@ -147,8 +147,8 @@ def test_a_module_of_ones_own_is_given_again(tmp_path: Path) -> None:
 def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
     run_study(study_of("fedavg"), tmp_path / "run")
     (file,) = (tmp_path / "run" / "weights").glob("*.json")
-    content = json.loads(file.read_text())
-    file.write_text(json.dumps({**content, "format": 99}))
+    content = store.read_json(file)
+    store.write_json(file, {**content, "format": 99})
     (tmp_path / "run" / "SHA256SUMS").unlink()
     with pytest.raises(IsthmusError, match=r"it has format 99, and isthmus .* reads format 1; run the study again"):
         load_model(tmp_path / "run")

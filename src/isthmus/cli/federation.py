@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from isthmus.cli.common import ON_SUBSET, Json, console
+from isthmus.cli.interrupts import on_interrupt
 from isthmus.errors import IsthmusError
 
 app = typer.Typer(name="federation", help="Run a study whose parties are on their own machines.", no_args_is_help=True)
@@ -82,7 +82,7 @@ def serve(
 
     contents = Kit.read(kit, "server")
     line = f"serving {', '.join(contents.parties)} at {bind or contents.host}:{contents.port}; log in {kit / 'log.txt'}"
-    _exit_on_interrupt()
+    on_interrupt()  # at once; FLARE would wait for its threads
     flare.serve(kit, bind=bind, ready=lambda: typer.echo(line))
 
 
@@ -103,19 +103,8 @@ def join(
         os.write(2, f"isthmus: the server does not let this party in: {why}\n".encode())
         os._exit(2)
 
-    _exit_on_interrupt()
+    on_interrupt()  # at once; FLARE would wait for its threads
     flare.take_part(kit, data, key, ready=lambda: typer.echo(line), refused=refused)
-
-
-def _exit_on_interrupt() -> None:
-    """Exit at once on Ctrl-C and SIGTERM; FLARE would wait for its threads."""
-
-    def end(*signalled: object) -> None:
-        os.write(2, b"isthmus: stopped\n")
-        os._exit(130)
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
 
 
 @app.command("run")
@@ -146,7 +135,7 @@ def run_command(
             )
     except KeyboardInterrupt:
         typer.echo("isthmus: stopped watching; the job goes on: watch it again with --resume", err=True)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
     else:

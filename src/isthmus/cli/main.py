@@ -39,6 +39,7 @@ from isthmus.cli.common import (
 from isthmus.cli.comparing import compare_command, runs_command
 from isthmus.cli.doctor import doctor_command
 from isthmus.cli.federation import app as federation_commands
+from isthmus.cli.interrupts import on_interrupt, stop
 from isthmus.cli.listing import print_kind
 from isthmus.cli.models import embed_command, export_command, predict_command
 from isthmus.cli.papers import app as papers_commands
@@ -317,7 +318,7 @@ def _run(
             results = run_study(study, out, resume=resume, force=force, watcher=watcher, cluster=cluster, jobs=jobs)
     except KeyboardInterrupt:
         typer.echo(f"isthmus: stopped{'; continue with --resume' if out else ''}", err=True)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
     else:
@@ -367,8 +368,7 @@ def _report(folders: list[Path], out: Path | None, quiet: bool = False) -> None:
 def main() -> None:
     """Run the command line: an error is one line on standard error and exit code 2; `--debug` shows its traceback."""
     ignore_library_warnings()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, _interrupt)
+    on_interrupt(_interrupt)
     debug = "--debug" in sys.argv
     if debug:  # at any position
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
@@ -383,11 +383,18 @@ def main() -> None:
         text = str(error) if usage is None else f"{usage()} (see isthmus --help)"
         typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
         raise SystemExit(2) from None
+    if code == 130:  # of a command that does not expect an interrupt
+        typer.echo("isthmus: stopped", err=True)
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
 def _interrupt(*_: object) -> None:
-    """Stop in good order; a second interrupt ends the process at once."""
+    """Stop in good order; a second interrupt ends the process at once, and so does one in the import of torch.
+
+    C code that is imported there may drop an exception and go on without what it needs.
+    """
+    if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+        stop()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)
     raise KeyboardInterrupt

@@ -106,7 +106,7 @@ def run_command(
             failed = runner.run(number, None if cluster is None else cluster.pool(jobs))
         except KeyboardInterrupt:
             typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
-            raise typer.Exit(130) from None
+            raise SystemExit(130) from None
     typer.echo(json.dumps(_to_dict(table, results)) if as_json else markdown(table, results))
     if failed:
         raise IsthmusError(f"{len(failed)} runs failed, the others are saved; the first: {failed[0]}")

@@ -171,7 +171,7 @@ def ledger(
     lines, note = read_ledger(path)
     for each in head or ():
         entries, _, hash_ = each.partition(":")
-        if not entries.isdigit():
+        if not entries.isdecimal() or len(entries) > 18:
             raise IsthmusError(f"--head is '{each}': give LINES:HASH")
         check_head(lines, int(entries), hash_, path)
     sums = Totals()

@@ -59,7 +59,7 @@ def tune_command(
             results = tune(whole, out, trials=trials, resume=resume, jobs=jobs, on_trial=progress.trial_done)
     except KeyboardInterrupt:
         typer.echo("isthmus: stopped; continue with --resume", err=True)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return

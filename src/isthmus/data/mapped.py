@@ -6,7 +6,6 @@ pages again. Writing into such a tensor changes this process's pages and never t
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -15,13 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from isthmus import store
 from isthmus.data.cache import cache_root
 from isthmus.data.matrices import Ints
 from isthmus.errors import IsthmusError
@@ -33,6 +33,9 @@ SORTED = 1 << 23
 DAYS = 30
 """Entries of the cache that nobody read for so long are deleted when a new one is written."""
 CONTENT, NEW = "content.json", ".new-"
+
+
+Result = TypeVar("Result")
 
 
 class Series:
@@ -114,21 +117,23 @@ class Arrays:
             assert each.path is not None
             each.path.unlink()
         sizes = {name: [series.dtype.str, series.size] for name, series in self._series.items()}
-        (self.folder / CONTENT).write_text(json.dumps({"arrays": sizes, "notes": notes}))
+        store.write_json(self.folder / CONTENT, {"arrays": sizes, "notes": notes})
 
 
-def cached(key: str, build: Callable[[Arrays], Any]) -> tuple[dict[str, Tensor], Any] | None:
-    """Return the mapped arrays cached under `key`, each flat, and the notes with them; if there are none, build them.
+def cached(key: str, build: Callable[[Arrays], Any], use: Callable[[dict[str, Tensor], Any], Result]) -> Result | None:
+    """Return what `use` makes of the mapped arrays cached under `key` and of their notes; without any, build them.
+
+    A damaged entry is no error, nor is one whose content `use` cannot use: it is built again.
 
     Arguments:
         key: the name of a folder in the cache, with a hash of everything that the arrays depend on.
         build: appends to arrays and returns notes, which JSON can hold. If it returns None, nothing is cached and None
             is returned.
+        use: called with the arrays by name, each flat, and the notes.
     """
     root = cache_root() / "mapped"
-    found = _open(root / key)
-    if found is not None:
-        return found
+    with suppress(Exception):  # what is wrong with an entry can raise anything
+        return _open(root / key, use)
     try:
         root.mkdir(parents=True, exist_ok=True)
         _delete_old(root)
@@ -144,27 +149,22 @@ def cached(key: str, build: Callable[[Arrays], Any]) -> tuple[dict[str, Tensor],
         with suppress(OSError):  # another process was faster: its arrays are the same
             shutil.rmtree(root / key, ignore_errors=True)  # a damaged entry
             new.rename(root / key)
-        found = _open(root / key)
+        with store.expected_content(root / key, "delete the folder, and start again"):
+            return _open(root / key, use)
     except OSError as error:
         raise _unwritable(root, error) from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    if found is None:
-        raise IsthmusError(f"{root / key} changed while it was written: start again")
-    return found
 
 
-def _open(entry: Path) -> tuple[dict[str, Tensor], Any] | None:
-    """Return an entry of the cache; None if it is absent or a file is not as long as it must be."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        content = json.loads((entry / CONTENT).read_text())
-        arrays = {
-            name: _mapped(entry / f"{name}.bin", np.dtype(dtype), size)
-            for name, (dtype, size) in content["arrays"].items()
-        }
-        os.utime(entry)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}, content["notes"]
-    return None
+def _open(entry: Path, use: Callable[[dict[str, Tensor], Any], Result]) -> Result:
+    """Return what `use` makes of an entry of the cache; if it is absent or damaged, raise some error."""
+    content = store.read_json(entry / CONTENT, within=entry)
+    arrays = {
+        name: _mapped(entry / f"{name}.bin", np.dtype(dtype), size) for name, (dtype, size) in content["arrays"].items()
+    }
+    os.utime(entry)
+    return use({name: torch.from_numpy(array) for name, array in arrays.items()}, content["notes"])
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], size: int) -> NDArray[Any]:

@@ -25,8 +25,9 @@ from isthmus import store
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.limits import Limits
 from isthmus.errors import IsthmusError
+from isthmus.nn.weights import count_numbers
 from isthmus.study.config import Study
-from isthmus.study.setup import extended, module_of
+from isthmus.study.setup import outline
 from isthmus.tasks.base import Task
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,8 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
         if spent is not None:
             yield f"  spends epsilon {spent:g} in each run on what its noise protects"
         actions = method.site_type().actions()
-        module = extended(method, module_of(study.encoder(), 1, task, 0), 0)
+        module = outline(method, study.encoder(), 1, task)
+        yield f"  a model of {count_numbers(module):,} numbers, if there were one feature and two classes"
         for action, times in method.calls(module).items():
             binding = actions[action].binding
             verbs = (method.evaluate_by,) if action == "evaluate" else binding.verbs

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
+from pydantic import TypeAdapter
+
 from isthmus import store
 from isthmus.deploy.coordinator import check_federation
 from isthmus.errors import IsthmusError
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 SENT = {"shared", "groups", "context"}
 """What a result has of models: no party's own."""
+_SENT = "what the server sent", "check the server, and run the same version of isthmus everywhere"
+"""Names the content in errors, and says what to do."""
 
 
 class Administrator(Protocol):
@@ -77,7 +81,10 @@ def run_federation(
         prepare_folder(out, resolved, resume=resume, force=force)
         path = out / STATE / "job"
         watcher.study_started(resolved)
-        started = store.load(path) if resume and path.exists() else {"name": uuid4().hex, "job": ""}
+        started = {"name": uuid4().hex, "job": ""}
+        if resume and path.exists():
+            with store.expected_content(path):
+                started = TypeAdapter(dict[str, str]).validate_python(store.load(path))
         reported: dict[tuple[str, int], int] = {}
         outcome: dict[str, Any] = {"wrong": "not started"}
         if started["job"]:
@@ -87,9 +94,10 @@ def run_federation(
             started["job"] = admin.submit(resolved, started["name"])
             store.save(path, started)
             outcome = _watch(admin, started, study, watcher, pause, reported)
-        results = _results_of(outcome, study, resolved, len(admin.parties))
-        if results.runs:
-            results.save(out)
+        with store.expected_content(*_SENT):
+            results = _results_of(outcome, study, resolved, len(admin.parties))
+            if results.runs:
+                results.save(out)
         if outcome["wrong"]:
             finished = f"; {out} has what is finished so far" if results.runs else ""
             remedy = "when that is fixed, continue with isthmus federation run --resume"
@@ -145,10 +153,13 @@ def _watch(
     methods = {method.name: method for method in study.method_list()}
     while True:
         standing = admin.follow(started["name"], started["job"])
-        for line in standing.lines:
-            _report(watcher, methods[line["method"]], line, reported)
+        with store.expected_content(*_SENT):
+            for line in standing.lines:
+                _report(watcher, methods[line["method"]], line, reported)
         if standing.state == "done":
-            return admin.outcome(started["name"])
+            with store.expected_content(*_SENT):
+                outcome = dict(admin.outcome(started["name"]))
+                return {**outcome, "wrong": str(outcome["wrong"])}
         if standing.state == "lost":
             return {"wrong": standing.why}
         time.sleep(pause)

@@ -26,9 +26,10 @@ from isthmus.federation.bounds import Introduced
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of
+from isthmus.nn.weights import count_numbers
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
-from isthmus.study.setup import check_task, extended, module_of
+from isthmus.study.setup import check_task, extended, module_of, outline
 
 if TYPE_CHECKING:
     from isthmus.protect.sealing import Keyring
@@ -143,6 +144,7 @@ class Member(PartySide):
         if study.unlabelled == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
+        self.limits.permit_model(method.name, count_numbers(outline(method, encoder, party.features, task)))
         module = extended(method, module_of(encoder, party.features, task, seed), seed)
         planned = method.calls(module)
         self.limits.permit_plan(method.name, planned)

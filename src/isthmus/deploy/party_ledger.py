@@ -20,7 +20,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isthmus import store
 from isthmus.errors import IsthmusError
@@ -34,10 +36,39 @@ FORMAT = 1
 START = 64 * "0"
 """The hash before the first line."""
 
+REFUSALS = 1000
+"""Refusals of a day that have a line each."""
+LARGEST = 1 << 30
+"""Bytes from which on a ledger takes no more lines."""
+
 KEYS = ("study", "run", "method", "verb", "action", "eyes", "protection")
 """What the answers in one row of totals have in common."""
 
 Line = dict[str, Any]
+
+
+_Count = Annotated[int, Field(ge=0, le=1 << 62)]
+
+
+class _Form(BaseModel):
+    """The types of what is looked up in a line."""
+
+    model_config = ConfigDict(strict=True)
+
+    time: str = ""
+    event: str
+    study: str = ""
+    run: str = ""
+    method: str = ""
+    verb: str = ""
+    action: str = ""
+    eyes: str = ""
+    protection: str = ""
+    sent: _Count = 0
+    rows: _Count = 0
+    times: _Count = 1
+    states: list[str] = []
+    parties: list[str] = []
 
 
 class LedgerFault(IsthmusError):  # noqa: N818 - reads as what it is
@@ -78,7 +109,10 @@ class PartyLedger:
             check: called when all lines are read and nobody else can append; if it says why not, that is the error.
         """
         with self._locked() as file:
-            if why := check():
+            why = check()
+            if self._size > LARGEST:
+                why = f"its ledger has more than {LARGEST:,} bytes: move {FILE} and its head to another folder"
+            if why:
                 raise IsthmusError(why)
             self._write(file, event, what)
 
@@ -96,8 +130,10 @@ class PartyLedger:
             raise IsthmusError(f"cannot write {self.path}: {error.strerror or error}; make room") from error
 
     def _read(self, file: BinaryIO) -> None:
-        if os.fstat(file.fileno()).st_size < self._size:
+        size = os.fstat(file.fileno()).st_size
+        if size < self._size:
             raise _fault(self.path, f"its end is cut off: it had {self.entries} lines")
+        store.check_memory(self.path, 3 * (size - self._size))
         file.seek(self._size)
         data = file.read()
         head = self._read_head(empty=not data and not self._size)
@@ -129,8 +165,7 @@ class PartyLedger:
         return head
 
     def _write(self, file: BinaryIO, event: str, what: Mapping[str, Any]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"number": self.entries + 1, "time": now, "event": event, **what, "previous": self.hash}
+        line = {"number": self.entries + 1, "time": _now(), "event": event, **what, "previous": self.hash}
         line["hash"] = hash_of(line)
         raw = json.dumps(line).encode() + b"\n"
         file.write(raw)
@@ -146,6 +181,10 @@ class PartyLedger:
     def _write_head(self) -> None:
         head = {"format": FORMAT, **self.head, "salt": self.salt.hex()}
         store.write(self.head_path, json.dumps(head), private=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def hash_of(line: Mapping[str, Any]) -> str:
@@ -165,6 +204,11 @@ def check_line(raw: bytes, number: int, previous: str, path: Path) -> Line:
         raise _fault(path, f"line {number} was changed")
     if line.get("number") != number or line.get("previous") != previous:
         raise _fault(path, f"line {number} has the number {line.get('number')}: lines were removed, added or moved")
+    try:
+        _Form.model_validate(line)
+    except ValidationError as error:
+        key = error.errors()[0]["loc"][0]
+        raise _fault(path, f"line {number} is not what isthmus writes: a wrong '{key}'") from error
     found: Line = line
     return found
 
@@ -174,7 +218,7 @@ def read_head(path: Path) -> Line:
     try:
         head = store.parse_json(store.read(path))
         bytes.fromhex(head["salt"])
-        sound = type(head["entries"]) is int and isinstance(head["hash"], str)
+        sound = type(head["entries"]) is int and head["entries"] >= 0 and isinstance(head["hash"], str)
     except FileNotFoundError as error:
         raise _fault(path, "the head of the ledger is missing") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -190,6 +234,7 @@ def read_ledger(path: Path) -> tuple[list[Line], str]:
     """Return all lines of a ledger, checked, and a note on a last line that a crash has torn; change nothing."""
     head = read_head(path.with_suffix(".head"))
     try:
+        store.check_memory(path, 8 * path.stat().st_size)
         data = store.read(path, limit=None)
     except FileNotFoundError:
         data = b""
@@ -237,7 +282,7 @@ class Totals:
         new = {**dict(zip(KEYS, key, strict=True)), "answers": 0, "sent": 0, "rows": 0, "refusals": 0}
         row = self._rows.setdefault(key, new)
         row["answers"] += line["event"] == "answer"
-        row["refusals"] += line["event"] == "refusal"
+        row["refusals"] += line.get("times", 1) if line["event"] == "refusal" else 0
         row["sent"] += line.get("sent", 0)
         row["rows"] += line.get("rows", 0)
 
@@ -246,19 +291,39 @@ class Totals:
 
 
 class Index:
-    """What a party looks up in its ledger: sums by the state that it answered from, and totals by run."""
+    """What a party looks up in its ledger: sums by the state that it answered from, and totals by run.
+
+    Attributes:
+        refusals: how many refusals the lines of the last day with one count.
+        uncounted: refusals that no line counts yet.
+    """
 
     def __init__(self) -> None:
         self.closed: Counter[str] = Counter()
         self.sets: dict[str, list[frozenset[str]]] = {}
         self.totals: dict[str, Totals] = {}
+        self.refusals = self.uncounted = 0
+        self._day = ""
+
+    def refusal_due(self) -> int:
+        """Count a refusal; return how many the next line must count, or 0 if none is due.
+
+        Of a day the first `REFUSALS` have a line each. Then a line is due when their number has doubled, so whoever
+        asks again and again cannot fill the disk.
+        """
+        self.uncounted += 1
+        full = self._day == _now()[:10] and self.refusals >= REFUSALS
+        return 0 if full and self.uncounted < self.refusals else self.uncounted
 
     def add(self, line: Line) -> None:
         if line["event"] == "sum":
-            for state in line["states"]:
+            for state in line.get("states", ()):
                 of = self.sets.setdefault(state, [])
-                if (parties := frozenset(line["parties"])) not in of:
+                if (parties := frozenset(line.get("parties", ()))) not in of:
                     of.append(parties)
             return
+        if line["event"] == "refusal":
+            same_day = self._day == (day := line.get("time", "")[:10])
+            self._day, self.refusals = day, line.get("times", 1) + (self.refusals if same_day else 0)
         self.closed.update(line.get("states", ()))
         self.totals.setdefault(line.get("run", ""), Totals()).add(line)

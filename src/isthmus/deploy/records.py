@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from isthmus import store
 from isthmus.errors import IsthmusError
 
@@ -98,8 +100,8 @@ class Records:
     def read(self, name: str) -> Record | None:
         """Return the record of a study; none if it never started or cannot be read."""
         try:
-            content = json.loads((self.place(name) / RECORD).read_text(encoding="utf-8"))
-            return Record(**content)
+            content = store.parse_json(store.read_text(self.place(name) / RECORD))
+            return TypeAdapter(Record).validate_python(content)
         except (OSError, ValueError, TypeError):
             return None
 

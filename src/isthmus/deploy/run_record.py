@@ -83,11 +83,15 @@ class RunRecord(SumRecord):
         self._append("again", verb="total", sent=sent, protection=self.protections.get("total", ""), **self._pending())
 
     def refused(self, message: Message, why: str) -> None:
-        """Write what the party did not do, and why."""
+        """Write what the party did not do, and why; of very many refusals a line counts several."""
+        if not (times := self.index.refusal_due()):
+            return
         asked: dict[str, Any] = {
             key: printable(message[key], LONGEST) for key in ("do", "step", "action", "verb") if key in message
         }
+        asked |= {"times": times} if times > 1 else {}
         self._append("refusal", **asked, why=printable(why, LONGEST))
+        self.index.uncounted = 0
 
     def account(self) -> dict[str, Any]:
         """What this party answered in this run, and the head of its ledger."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 Verb = Literal["ask", "total", "exchange"]
 Eyes = Literal["server sees each answer", "server sees the sum", "parties see the sum", "the addressed party"]
 
@@ -122,9 +124,5 @@ class Ledger:
         return [dict(vars(entry)) for entry in self.entries]
 
     def restore(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from the entries of a checkpoint."""
-        tuples = ("parties", "sent", "received")
-        self.entries = []
-        for entry in entries:
-            fields: dict[str, Any] = {name: tuple(v) if name in tuples else v for name, v in entry.items()}
-            self.entries.append(Entry(**fields))
+        """Go on from the entries of a checkpoint; entries of other types are an error of pydantic's."""
+        self.entries = TypeAdapter(list[Entry]).validate_python(entries)

@@ -31,9 +31,9 @@ class Encoder(Registered):
     built_in_module: ClassVar[str] = "isthmus.nn.encoders"
     entry_points: ClassVar[str] = "isthmus.encoders"
 
-    hidden: int = Field(64, ge=1)
+    hidden: int = Field(64, ge=1, le=1 << 20)
     """Width of the hidden layers."""
-    layers: int = Field(2, ge=1)
+    layers: int = Field(2, ge=1, le=1000)
     """Number of layers; of models that propagate without weights, the number of linear layers."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout on the input of every layer during training."""
@@ -121,7 +121,8 @@ class Embedder(nn.Module):
         self.body = body
         self.pool = POOLS[pool]
         with torch.no_grad():
-            two = self.body.eval()(torch.zeros(2, features), torch.empty(2, 0, dtype=torch.long))
+            x = torch.zeros(2, features)
+            two = self.body.eval().to(x.device)(x, torch.empty(2, 0, dtype=torch.long))
         self.body.train()
         self.width = two.size(1)
         self.views = Views()
@@ -218,7 +219,7 @@ class Gat(Encoder):
     """Graph attention network (Velickovic et al. 2018)."""
 
     name: ClassVar[str] = "gat"
-    heads: int = Field(4, ge=1)
+    heads: int = Field(4, ge=1, le=1000)
     """Attention heads of the hidden layers, concatenated; the last layer has one."""
     weighted: bool = False
     """Attention also reads edge weights, as an edge feature; self-loops have weight 1."""
@@ -361,7 +362,7 @@ class Cheb(Encoder):
     """Chebyshev spectral convolutions (Defferrard et al. 2016)."""
 
     name: ClassVar[str] = "cheb"
-    hops: int = Field(1, ge=1)
+    hops: int = Field(1, ge=1, le=1000)
     """Order of the polynomials."""
 
     def body(self, features: int, out: int) -> nn.Module:
@@ -397,7 +398,7 @@ class Tag(Encoder):
     """Topology adaptive graph convolutions (Du et al. 2017)."""
 
     name: ClassVar[str] = "tag"
-    hops: int = Field(3, ge=1)
+    hops: int = Field(3, ge=1, le=1000)
     """Hops of one layer."""
 
     def body(self, features: int, out: int) -> nn.Module:
@@ -475,7 +476,7 @@ class Sgc(Encoder):
     """Simplified graph convolution (Wu et al. 2019): S^K X, then one linear layer."""
 
     name: ClassVar[str] = "sgc"
-    hops: int = Field(2, ge=1)
+    hops: int = Field(2, ge=1, le=1000)
     """Number K of propagations."""
 
     def body(self, features: int, out: int) -> nn.Module:
@@ -555,7 +556,7 @@ class Appnp(Encoder):
     """Predict, then propagate with restart alpha (Gasteiger et al. 2019)."""
 
     name: ClassVar[str] = "appnp"
-    hops: int = Field(10, ge=1)
+    hops: int = Field(10, ge=1, le=1000)
     """Number of propagations."""
     alpha: float = Field(0.1, ge=0, le=1)
     """Restart probability."""
@@ -591,7 +592,7 @@ class Gbp(Encoder):
     """
 
     name: ClassVar[str] = "gbp"
-    hops: int = Field(4, ge=1)
+    hops: int = Field(4, ge=1, le=1000)
     """Number of propagations."""
     alpha: float = Field(0.1, gt=0, le=1)
     """Decay of the hop weights."""
@@ -624,7 +625,7 @@ class GprGnn(Encoder):
     """Generalised PageRank (Chien et al. 2021): learned hop weights, initially those of personalised PageRank."""
 
     name: ClassVar[str] = "gprgnn"
-    hops: int = Field(10, ge=1)
+    hops: int = Field(10, ge=1, le=1000)
     """Number of propagations."""
     alpha: float = Field(0.1, ge=0, le=1)
     """Restart probability of the initial hop weights."""
@@ -689,7 +690,7 @@ class LightGcn(Encoder):
     """LightGCN (He et al. 2020): a linear embedding, propagated without weights, averaged over hops."""
 
     name: ClassVar[str] = "lightgcn"
-    hops: int = Field(3, ge=1)
+    hops: int = Field(3, ge=1, le=1000)
     """Number of propagations."""
 
     def body(self, features: int, out: int) -> nn.Module:

@@ -19,6 +19,11 @@ def initial_weights(module: nn.Module) -> Weights:
     return {name: parameter.detach() for name, parameter in module.named_parameters()} | statistics(module)
 
 
+def count_numbers(module: nn.Module) -> int:
+    """How many numbers the weights are."""
+    return sum(value.numel() for value in initial_weights(module).values())
+
+
 def statistics(module: nn.Module) -> Weights:
     """The buffers of real numbers."""
     return {name: buffer.detach() for name, buffer in module.named_buffers() if buffer.is_floating_point()}

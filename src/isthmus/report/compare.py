@@ -10,7 +10,7 @@ from typing import Any
 from isthmus import result_files
 from isthmus.errors import IsthmusError
 from isthmus.report import wording
-from isthmus.report.loading import ResultsFile, Score, read_results
+from isthmus.report.loading import ResultsFile, Score, expected_results, read_results
 from isthmus.tasks.metrics import METRICS, metric_of
 
 _PARTS = ("data", "partition", "parties", "task", "model", "data_seed")
@@ -67,10 +67,10 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
         run = str(path.parent)
         try:
             results = read_results(path.parent)
+            rows = _rows(run, results)
         except IsthmusError:
             found.append({"run": run, "created": "", "data": "", "methods": [], "headline": "cannot be read"})
             continue
-        rows = _rows(run, results)
         methods = list(dict.fromkeys(row["of"] for row in rows))
         data = wording.data_name(results.study.get("data"))
         headline = _headline(rows)
@@ -79,6 +79,11 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
 
 
 def _rows(run: str, results: ResultsFile) -> list[dict[str, Any]]:
+    with expected_results([run]):
+        return _rows_of(run, results)
+
+
+def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
     study, search = results.study, results.search
     judged_by = str(study.get("task", {}).get("metric") or "")
     hidden = search.unchosen if search is not None else set()

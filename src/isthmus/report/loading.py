@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, model_validator
 
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
@@ -21,6 +22,9 @@ from isthmus.tasks.metrics import METRICS, metric_of
 
 _WITHOUT_CHOICE = ("graph-clustering",)
 """Tasks in which nothing chooses between rounds. By name, because a report only reads files."""
+
+LARGEST_CLASS = 1 << 20
+"""A graph whose nodes have this class, or a larger one, is not read: it would need too much memory."""
 
 
 class OverParties(BaseModel):
@@ -294,7 +298,14 @@ class Findings:
 
 def read_folders(folders: Iterable[Path | str]) -> Findings:
     """Read result folders and combine them; a folder that is given twice counts once."""
-    return _combine([read_folder(Path(folder)) for folder in dict.fromkeys(folders)])
+    found = [read_folder(Path(folder)) for folder in dict.fromkeys(folders)]
+    with expected_results(folders):
+        return _combine(found)
+
+
+def expected_results(folders: Iterable[Path | str]) -> AbstractContextManager[None]:
+    """Turn any error of a `with` block that uses the content of result folders into one line."""
+    return store.expected_content(", ".join(map(str, dict.fromkeys(folders))), result_files.RESTORE)
 
 
 def read_folder(folder: Path) -> ResultFolder:
@@ -347,12 +358,9 @@ def _without(folder: ResultFolder, methods: Set[str]) -> ResultFolder:
 def read_results(folder: Path) -> ResultsFile:
     """Read `results.json` of a folder."""
     path = folder / RESULTS
-    try:
-        results = ResultsFile.model_validate(result_files.load_summary(folder))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise result_files.unreadable(path, f"{where}: {first['msg']}") from error
+    content = result_files.load_summary(folder)
+    with store.expected_content(path, result_files.RESTORE):
+        results = ResultsFile.model_validate(content)
     if not results.runs:
         raise result_files.unreadable(path, "it holds no run")
     return results
@@ -360,7 +368,10 @@ def read_results(folder: Path) -> ResultsFile:
 
 def _graph_size(folder: Path) -> GraphSize:
     graph = result_files.load_graph(folder)
-    counts = graph.y.bincount().tolist()
+    with store.expected_content(folder, result_files.RESTORE):
+        if graph.y.numel() and int(graph.y.max()) >= LARGEST_CLASS:
+            raise ValueError(f"class {int(graph.y.max())}")
+        counts = graph.y.bincount().tolist()
     return GraphSize(graph.num_nodes or 0, graph.num_edges, graph.num_node_features, tuple(counts))
 
 

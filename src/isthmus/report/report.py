@@ -13,7 +13,7 @@ from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.report import page
 from isthmus.report.headline import facts, headline, title
-from isthmus.report.loading import Findings, read_folders
+from isthmus.report.loading import Findings, expected_results, read_folders
 from isthmus.report.sections import (
     audits,
     comparison,
@@ -47,7 +47,9 @@ def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -
         raise IsthmusError("report: no result folder given: name at least one")
     findings = read_folders(folders)
     target = Path(folders[0]) / "report.html" if out is None else Path(out)
-    store.write(target, _page(findings))
+    with expected_results(folders):
+        text = _page(findings)
+    store.write(target, text)
     return target
 
 

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from pydantic import ConfigDict, TypeAdapter
+from torch import Tensor, nn
 
 from isthmus import store
 from isthmus.data.party import Party, pool_parties
@@ -71,6 +72,8 @@ class RunResult:
         stopped: why the run ended before its last round.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
     method: str
     seed: int
     rounds: int
@@ -79,10 +82,10 @@ class RunResult:
     metrics: dict[str, float]
     history: History = field(repr=False)
     ledger: Ledger = field(repr=False)
-    models: dict[str, Any] = field(default_factory=dict, repr=False)
+    models: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     privacy: dict[str, Any] = field(default_factory=dict)
-    coordinates: dict[str, Any] = field(default_factory=dict, repr=False)
-    graph: dict[str, Any] = field(default_factory=dict, repr=False)
+    coordinates: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    graph: dict[str, Tensor] = field(default_factory=dict, repr=False)
     parties: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     over_parties: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     evaluated: str = "sent"
@@ -125,11 +128,11 @@ class RunResult:
 
     @classmethod
     def of_dump(cls, saved: Mapping[str, Any]) -> RunResult:
+        """The result that `dump` gave; values of other types are an error of pydantic's."""
         ledger = Ledger()
         ledger.restore(saved["ledger"])
-        history = [(int(at), str(name), float(value)) for at, name, value in saved["history"]]
         known = {name: value for name, value in saved.items() if name != "turnout"}
-        return cls(**{**known, "ledger": ledger, "history": history})
+        return TypeAdapter(cls).validate_python({**known, "ledger": ledger})
 
 
 class Run:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-import json
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -23,16 +25,33 @@ from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.study.new_parties import NewData, NewParty, new_parties
-from isthmus.study.setup import extended, module_of
+from isthmus.study.setup import extended, module_of, outline
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
 FORMAT = 1
 """Format number of a model's description. Raise it when older ones can no longer be read."""
+_RESTORE = "restore the file, or run the study again"
 TABLES = (".parquet", ".csv")
 """How the names of tables of predictions end."""
 FOLDERS = ("", "weights", "state/weights")
 """Where models lie: in the folder that is named, in a result folder, in the kit of a federation's party."""
+
+
+class _Description(BaseModel):
+    """The types of a model's description, as its file has them; `sums` has the checksums of the files beside it."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    method: dict[str, Any]
+    task: dict[str, Any]
+    model: dict[str, Any]
+    encoding: dict[str, Any] | None
+    seed: int
+    features: int = Field(ge=0)
+    labels: list[str]
+    groups: dict[str, list[str]]
+    sums: dict[str, str] = {}
 
 
 def describe_model(
@@ -91,20 +110,10 @@ class TrainedModel:
         party: str = "",
     ) -> None:
         self.description, self.context, self.party = description, dict(context or {}), party
-        self.method, self.task, self.module = _built(description, module)
         self.labels: tuple[str, ...] = tuple(description["labels"])
-        initial = initial_weights(self.module)
-        self.weights = {name: weights[name].detach().clone() for name in initial if name in weights}
-        if missing := [name for name in initial if name not in weights]:
-            raise IsthmusError(
-                f"with method '{self.method.name}' weight '{missing[0]}' is each party's own: choose a party's model, "
-                "--party NAME"
-            )
-        wrong = [name for name, value in initial.items() if value.shape != self.weights[name].shape]
-        if wrong:
-            raise IsthmusError(
-                f"weight '{wrong[0]}' has another shape than the model: give the module that was trained"
-            )
+        self.method, self.task, self.module = _built(description, module, weights)
+        initial = _check_shapes(self.method, self.module, weights)
+        self.weights = {name: weights[name].detach().clone() for name in initial}
         self.module.load_state_dict(self.weights, strict=False)
         self.module.eval()
 
@@ -171,8 +180,22 @@ class TrainedModel:
         return site
 
 
-def _built(description: Mapping[str, Any], own: Any) -> tuple[Method, Task, nn.Module]:
-    """The method, the task and the module that a description names."""
+def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weights:
+    """Return the initial weights of a model; refuse weights that are not all that it needs."""
+    initial = initial_weights(module)
+    if missing := [name for name in initial if name not in weights]:
+        raise IsthmusError(
+            f"with method '{method.name}' weight '{missing[0]}' is each party's own: choose a party's model, "
+            "--party NAME"
+        )
+    wrong = [name for name, value in initial.items() if value.shape != weights[name].shape]
+    if wrong:
+        raise IsthmusError(f"weight '{wrong[0]}' has another shape than the model: give the module that was trained")
+    return initial
+
+
+def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[Method, Task, nn.Module]:
+    """The method, the task and the module that a description names, if it fits the weights."""
     method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
     seed, features = int(description["seed"]), int(description["features"])
     if own is None and not description["model"]:
@@ -180,6 +203,8 @@ def _built(description: Mapping[str, Any], own: Any) -> tuple[Method, Task, nn.M
             "the study trained a module of your own: give it, isthmus.load_model(RUN, module=MyModule), in Python"
         )
     encoder = _named(Encoder, description["model"], "encoder") if own is None else own
+    if own is None:  # before memory is taken for sizes that the weights do not have
+        _check_shapes(method, outline(method, encoder, features, task), weights)
     module = module_of(copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else encoder, features, task, seed)
     return method, task, extended(method, module, seed)
 
@@ -209,14 +234,17 @@ def write_models(
     files = {name: models.get("shared"), f"{name}.context": models.get("context")}
     files |= {f"{name}/groups/{group}": weights for group, weights in models.get("groups", {}).items()}
     files |= {f"{name}/{party}": weights for party, weights in models.get("parties", {}).items()}
+    sums = {}
     for file, weights in files.items():
         if weights:
-            store.write(folder / f"{file}.safetensors", save(_contiguous(weights)), private=private)
+            data = save(_contiguous(weights))
+            store.write(folder / f"{file}.safetensors", data, private=private)
+            sums[f"{file}.safetensors"] = hashlib.sha256(data).hexdigest()
     if card:
         store.write(folder / f"{name}.md", card, private=private)
     if description:
-        content = {"format": FORMAT, "isthmus": VERSION, **description, "groups": dict(groups or {})}
-        store.write(folder / f"{name}.json", json.dumps(content, indent=1) + "\n", private=private)
+        content = {"format": FORMAT, "isthmus": VERSION, **description, "groups": dict(groups or {}), "sums": sums}
+        store.write_json(folder / f"{name}.json", content, private=private)
 
 
 def _contiguous(weights: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -252,16 +280,18 @@ def load_model(
     groups = {path.stem: path for path in sorted((own / "groups").glob("*.safetensors"))}
     shared = base.with_name(f"{base.name}.safetensors")
     context = base.with_name(f"{base.name}.context.safetensors")
-    path = choose_model(
-        shared if shared.exists() else None,
-        groups,
-        parties,
-        description["groups"],
-        party,
-        description["method"]["name"],
-    )
-    weights, known = _read_tensors(folder, path), _read_tensors(folder, context) if context.exists() else {}
-    return TrainedModel(description, weights, known, module=module, party=party or "")
+    with store.expected_content(file, _RESTORE):
+        path = choose_model(
+            shared if shared.exists() else None,
+            groups,
+            parties,
+            description["groups"],
+            party,
+            description["method"]["name"],
+        )
+        read = partial(_read_tensors, folder, file.parent, description["sums"])
+        weights, known = read(path), read(context) if context.exists() else {}
+        return TrainedModel(description, weights, known, module=module, party=party or "")
 
 
 def choose_model(
@@ -319,17 +349,21 @@ def _read_description(folder: Path, path: Path) -> dict[str, Any] | None:
     with _restorable(path):
         if path.parent != folder:  # a file beside the checksums may be anybody's
             store.check_sum(folder, path.relative_to(folder).as_posix())
-        content = store.parse_json(store.read_text(path, within=folder))
+        content = store.read_json(path, within=folder)
     if not isinstance(content, dict) or not {"method", "task", "features"} <= content.keys():
         return None
     store.check_format(path, content, FORMAT, "run the study again")
-    return content
+    with store.expected_content(path, _RESTORE):
+        return _Description.model_validate(content).model_dump()
 
 
-def _read_tensors(folder: Path, path: Path) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, beside: Path, sums: Mapping[str, str], path: Path) -> dict[str, Tensor]:
+    """Tensors of a model, whose description is in the folder `beside` and has these checksums, if any."""
     with _restorable(path):
         store.check_file(path, within=folder)
         store.check_sum(folder, path.relative_to(folder).as_posix())
+        store.check_sum(beside, path.relative_to(beside).as_posix(), sums)
+        store.check_memory(path, 2 * path.stat().st_size)
         return dict(load_file(path))
 
 
@@ -340,7 +374,7 @@ def _restorable(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-        raise IsthmusError(f"cannot read {path}: {reason}; restore the file, or run the study again") from error
+        raise IsthmusError(f"cannot read {path}: {reason}; {_RESTORE}") from error
 
 
 def write_predictions(path: Path, table: pa.Table) -> None:

@@ -163,7 +163,8 @@ def run_study(
         results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
         results.compare_settings(study.settings(), *metrics)
         if out is not None:
-            results.save(out)
+            with store.expected_content(out / STATE, "start over with --force") if resume else nullcontext():
+                results.save(out)
             shutil.rmtree(out / STATE, ignore_errors=True)
         return results
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental import _config
 
 from isthmus.data.party import Party, check_compatible, pool_parties
 from isthmus.errors import IsthmusError, did_you_mean
@@ -200,6 +201,13 @@ def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
     """The model that the method trains, what it adds to the module drawn by the seed alone."""
     with _drawn_by(seed, "method"):
         return method.extended(module)
+
+
+def outline(method: Method, model: Encoder | Callable[[int, int], nn.Module], features: int, task: Task) -> nn.Module:
+    """The model that the method trains, without memory for its weights: to count and compare them."""
+    # a model of several views runs once to learn its width, on a graph without edges
+    with torch.device("meta"), _config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
+        return extended(method, module_of(model, features, task, 0), 0)
 
 
 @contextmanager

@@ -42,6 +42,6 @@ def test_a_broken_audit_is_named(build: Build) -> None:
     folder = build()
     write_audit(folder, audit_record(folder)).write_text("{}")
     with pytest.raises(
-        IsthmusError, match=r"membership-fedavg.json': it is not what an audit writes: run the audit again"
+        IsthmusError, match=r"membership-fedavg.json: its content is not what .*\(study: .*; run the audit again"
     ):
         write_report([folder])

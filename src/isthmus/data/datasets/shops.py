@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -75,25 +75,32 @@ class Shops(PartyData):
     def loader(self, chosen: Sequence[int], seed: int) -> Loader:
         yield from ()  # there is nothing to settle
         key = digest(self.model_dump(), seed)
-        found = cached(f"shops-{key}", lambda arrays: self._write(arrays, seed))
+
+        def starts(arrays: dict[str, Tensor], notes: Any) -> tuple[dict[str, Tensor], list[int], list[int]]:
+            sizes, crossing = notes
+            return arrays, np.cumsum([0, *sizes]).tolist(), np.cumsum([0, *crossing]).tolist()
+
+        found = cached(f"shops-{key}", lambda arrays: self._write(arrays, seed), starts)
         assert found is not None
-        shared, (sizes, crossing) = found
-        first, begin = np.cumsum([0, *sizes]).tolist(), np.cumsum([0, *crossing]).tolist()
+        shared, first, begin = found
         parties = []
         for at in chosen:
             own, across = slice(*first[at : at + 2]), slice(*begin[at : at + 2])
             y, activity = shared["y"][own], shared["activity"][own]
             write = partial(self._write_shop, at=at, y=y, activity=activity, seed=seed)
-            shop = cached(f"shop-{key}-{at}", write)
+            use = partial(self._party, at, own, across, shared)
+            shop = cached(f"shop-{key}-{at}", write, use)
             assert shop is not None
-            parties.append(self._party(at, own, across, shop[0], shared))
+            parties.append(shop)
         return parties
 
     def moderator(self) -> Moderator:
         parties = yield None
         return Pool(None, self.classes, parties=tuple(parties), note="Generated products and pairs; no real ones.")
 
-    def _party(self, at: int, own: slice, across: slice, shop: dict[str, Tensor], shared: dict[str, Tensor]) -> Party:
+    def _party(
+        self, at: int, own: slice, across: slice, shared: dict[str, Tensor], shop: dict[str, Tensor], _: Any
+    ) -> Party:
         graph = Data(x=shop["x"].view(-1, self.features), edge_index=shop["edges"].view(2, -1), y=shared["y"][own])
         owners = tuple(f"shop-{other}" for other in range(self.parties) if other != at)
         inner, outer, owner = (shared[name][across] for name in ("inner", "outer", "owner"))

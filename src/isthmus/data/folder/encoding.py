@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -82,23 +83,25 @@ class Encoding:
             return contents.x, structural_columns(contents.settings.smiles.features)
         assert contents.features is not None
         if contents.features.streamed:
-            arrays, widths = self._cached(contents, contents.features, key)
-        else:
-            with Arrays() as memory:
-                widths = self._append(contents.features, key, memory)
-                arrays = memory.tensors()
+            return self._cached(contents, contents.features, key)
+        with Arrays() as memory:
+            widths = self._append(contents.features, key, memory)
+            return self._features(contents.features.num_rows, memory.tensors(), widths)
+
+    def _features(self, count: int, arrays: dict[str, Tensor], widths: list[int]) -> tuple[Tensor, Tensor]:
+        """Return what `encode` does, of so many rows that `_append` has encoded."""
         masks = [
             _structural(name, column, width) for (name, column), width in zip(self.columns.items(), widths, strict=True)
         ]
-        shape = contents.features.num_rows, sum(widths)
+        shape = count, sum(widths)
         structural = torch.cat(masks).nonzero().squeeze(1)
         if "x" in arrays:
             return arrays["x"].view(shape), structural
         crow = torch.cat([torch.zeros(1, dtype=torch.long), arrays["counts"].cumsum(0)])
         return rows.csr(crow, arrays["columns"], arrays["values"], shape), structural
 
-    def _cached(self, contents: Contents, table: Table, key: bytes | None) -> tuple[dict[str, Tensor], list[int]]:
-        """Return what `_append` gives in mapped files, and the widths of the columns."""
+    def _cached(self, contents: Contents, table: Table, key: bytes | None) -> tuple[Tensor, Tensor]:
+        """Return what `encode` does, in mapped files."""
 
         def build(arrays: Arrays) -> list[int]:
             widths = self._append(table, key, arrays)
@@ -106,7 +109,8 @@ class Encoding:
                 raise IsthmusError(f"{table.path} changed after it was checked: start again")
             return widths
 
-        found = cached(f"features-{contents.files}-{digest(self.totals)}", build)
+        use = partial(self._features, table.num_rows)
+        found = cached(f"features-{contents.files}-{digest(self.totals)}", build, use)
         assert found is not None
         return found
 

@@ -66,6 +66,8 @@ class Limits(Options):
     calls: int | None = Field(None, ge=1)
     """How often a run may call one action. With `epochs` this bounds the work of a run, under whatever name a method
     has its rounds."""
+    model_numbers: int = Field(100_000_000, ge=1)
+    """The most numbers that the weights of a model may be."""
     repeats: int = Field(1, ge=0)
     """How often calls that a study plans may be repeated with other content, as after a crash. Repeating exactly what
     was answered before discloses nothing new and does not count."""
@@ -136,6 +138,14 @@ class Limits(Options):
         for action, times in planned.items():
             if self.calls is not None and times > self.calls:
                 raise _refusal(f"method '{method}' calls '{action}' {times:,} times, limits.calls is {self.calls:,}")
+
+    def permit_model(self, method: str, numbers: int) -> None:
+        """Refuse a model of too many numbers, before memory is taken for them."""
+        if numbers > self.model_numbers:
+            raise _refusal(
+                f"the model of method '{method}' has {numbers:,} numbers, limits.model_numbers is "
+                f"{self.model_numbers:,}"
+            )
 
     def permit_protection(self, name: str) -> None:
         """Refuse a study whose totals do not have one of the accepted protections."""

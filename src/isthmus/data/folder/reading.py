@@ -263,8 +263,8 @@ class _Reader(Checker):
                 found.extend(self._feature_problems(table))
                 return self._to_notes(found)
 
-            known = cached(f"checked-{self.files}", build)
-            self.add(*(found if known is None else _from_notes(known[1])))
+            known = cached(f"checked-{self.files}", build, lambda _, notes: _from_notes(notes))
+            self.add(*(found if known is None else known))
         except Unreadable as error:
             self._add_unreadable(NODES, error)
 
@@ -282,7 +282,7 @@ class _Reader(Checker):
         if table is None:
             return None
         checker = EdgeChecker(self.folder, self.settings, self.key, list(self.problems))
-        known: tuple[dict[str, Tensor], Any] | None = None
+        known: tuple[Edges, list[Problem] | None] | None = None
         try:
             if table.streamed and self.sound:
 
@@ -290,17 +290,20 @@ class _Reader(Checker):
                     checker.read(table, ids, graph, arrays)
                     return self._to_notes(checker.problems[len(self.problems) :])
 
-                known = cached(f"edges-{self.files}", build)
+                def use(arrays: dict[str, Tensor], notes: Any) -> tuple[Edges, list[Problem]]:
+                    return checker.edges(arrays), _from_notes(notes)
+
+                known = cached(f"edges-{self.files}", build, use)
             else:
                 with Arrays() as arrays:
                     checker.read(table, ids, graph, arrays)
-                    known = (arrays.tensors(), None) if checker.sound else None
+                    known = (checker.edges(arrays.tensors()), None) if checker.sound else None
         except Unreadable as error:
             checker.before = 0
             checker.add(Problem(EDGES, str(error).replace(f"{self.folder / EDGES}", "the file")))
-        notes = checker.problems[len(self.problems) :] if known is None or known[1] is None else _from_notes(known[1])
-        self.add(*notes)
-        return None if known is None else checker.edges(known[0])
+        edges, notes = known or (None, None)
+        self.add(*(checker.problems[len(self.problems) :] if notes is None else notes))
+        return edges
 
     def _to_notes(self, problems: Sequence[Problem]) -> list[dict[str, Any]] | None:
         """Return the problems for the cache, or None if one is severe."""
