@@ -160,7 +160,7 @@ class Registered(Options):
 
 
 @cache
-def _subclasses(base: type) -> list[Any]:
+def _subclasses(base: Any) -> list[Any]:
     """All subclasses; cached until another one is defined, because reading a study looks up hundreds of names."""
     return [found for each in base.__subclasses__() for found in (each, *_subclasses(each))]
 

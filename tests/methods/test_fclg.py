@@ -188,6 +188,7 @@ def test_graphs_are_evaluated_as_they_are():
 
 
 def test_fclg_with_nodes_and_another_trainer_conforms():
-    options = {"rounds": 3, "inter_on": "nodes", "trainer": {"name": "scaffold"}, "local": {**SGD, "lr": 0.01}}
+    local = {**SGD, "epochs": 2, "lr": 0.01}
+    options = {"rounds": 3, "inter_on": "nodes", "trainer": {"name": "scaffold"}, "local": local}
     encoder = Encoder.named("gin")(hidden=8, weighted=True)
     check_method(FCLG.read(options, "fclg"), small_parties("graph"), encoder=encoder)
