@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -120,6 +120,10 @@ class Registered(Options):
     entry_points: ClassVar[str] = ""
     """The group of entry points by which installed packages bring more of them."""
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        _subclasses.cache_clear()
+
     @classmethod
     def known(cls) -> dict[str, type[Self]]:
         """Return all registered subclasses by name, in alphabetical order."""
@@ -128,7 +132,8 @@ class Registered(Options):
         if cls.entry_points:
             load_entry_points(cls.entry_points)
         found: dict[str, type[Self]] = {}
-        for each in sorted(_named_subclasses(cls), key=lambda each: each.name):
+        subclasses: list[type[Self]] = _subclasses(cls)
+        for each in sorted((each for each in subclasses if each.__dict__.get("name")), key=lambda each: each.name):
             other = found.get(each.name)
             if other is not None and is_own(each) != is_own(other):
                 own = reference_of(each if is_own(each) else other)
@@ -154,14 +159,10 @@ class Registered(Options):
         }
 
 
-Kind = TypeVar("Kind", bound=Registered)
-
-
-def _named_subclasses(base: type[Kind]) -> Iterator[type[Kind]]:
-    for each in base.__subclasses__():
-        if each.__dict__.get("name"):
-            yield each
-        yield from _named_subclasses(each)
+@cache
+def _subclasses(base: Any) -> list[Any]:
+    """All subclasses; cached until another one is defined, because reading a study looks up hundreds of names."""
+    return [found for each in base.__subclasses__() for found in (each, *_subclasses(each))]
 
 
 @cache
@@ -222,8 +223,10 @@ def _type_text(kind: Any) -> str:
 def _with_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(values)
     for name, field in cls.model_fields.items():
+        if not isinstance(values.get(name), Mapping):
+            continue
         default = field.get_default(call_default_factory=True)
-        if isinstance(default, Options) and isinstance(values.get(name), Mapping):
+        if isinstance(default, Options):
             merged[name] = {**default.model_dump(), **_with_defaults(type(default), values[name])}
     return merged
 

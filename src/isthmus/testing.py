@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +58,16 @@ class Subject:
         module = module_for(self.encoder, parties, self.task, seed)
         return Run(options.pop("method", self.method), parties, self.task, module, seed=seed, **options)
 
+    @cached_property
+    def usual(self) -> RunResult:
+        """The result of a run without further options, which several checks read."""
+        return self.run().go()
+
+    @cached_property
+    def record(self) -> Recording:
+        """Such a run with a record of everything that left the parties."""
+        return Recording(self)
+
 
 def check_method(
     method: Method | type[Method],
@@ -76,11 +87,11 @@ def check_method(
     method = method if isinstance(method, Method) else method(rounds=4)
     for level in method.levels if parties is None else (parties[0].level,):
         of_level = small_parties(level) if parties is None else parties
-        small = encoder or Encoder.named(method.encoder)(hidden=8)
+        subject = Subject(method, of_level, encoder or Encoder.named(method.encoder)(hidden=8))
         for name in CHECKS if checks is None else checks:
             try:
                 with _quiet(), _one_thread():
-                    CHECKS[name](Subject(method, of_level, small))
+                    CHECKS[name](subject)
             except AssertionError as error:
                 called = method.name or type(method).__name__
                 raise AssertionError(f"method '{called}' on {level}s fails '{name}': {error}") from error
@@ -153,22 +164,21 @@ def cohort_law(subject: Subject) -> None:
 
 def wire_equals_in_process(subject: Subject) -> None:
     """Encoding payloads to bytes and back changes no bit of the result."""
-    _assert_same(subject.run().go(), subject.run(wire=True).go(), "payloads as bytes and as tensors")
+    _assert_same(subject.usual, subject.run(wire=True).go(), "payloads as bytes and as tensors")
 
 
 def same_seed_same_result(subject: Subject) -> None:
     """The same seed gives the same result, bit for bit; another seed gives other weights."""
-    first, second = subject.run().go(), subject.run().go()
-    _assert_same(first, second, "two runs with one seed")
+    _assert_same(subject.usual, subject.run().go(), "two runs with one seed")
     if subject.method.role == "constant":
         return  # it has no weights that a seed could draw
     other = subject.run(seed=subject.seed + 1).go()
-    assert not _equal(first.models, other.models), "another seed gives the same weights: the seed does nothing"
+    assert not _equal(subject.usual.models, other.models), "another seed gives the same weights: the seed does nothing"
 
 
 def resume_equals_uninterrupted(subject: Subject) -> None:
     """A run that was stopped after any round and resumed gives the same result, bit for bit."""
-    whole = subject.run().go()
+    whole = subject.usual
     for stop_after in range(1, whole.rounds):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "checkpoint"
@@ -186,7 +196,7 @@ def resume_equals_uninterrupted(subject: Subject) -> None:
 
 def test_labels_decide_nothing(subject: Subject) -> None:
     """Wrong test labels change neither what training sends nor which round is chosen."""
-    clean, poisoned = Recording(subject), Recording(subject, parties=[_poisoned(p) for p in subject.parties])
+    clean, poisoned = subject.record, Recording(subject, parties=[_poisoned(p) for p in subject.parties])
     _assert_equal_trees(clean.result.models, poisoned.result.models, "weights with clean and poisoned test labels")
     assert clean.result.chosen_round == poisoned.result.chosen_round, "the choice of the round depends on test labels"
     assert clean.training == poisoned.training, "what parties send in training depends on test labels"
@@ -199,7 +209,7 @@ def weights_travel_or_are_kept(subject: Subject) -> None:
     """Training changes every trainable weight, and every weight is in a payload or among what the site keeps."""
     if subject.method.role == "constant":
         return  # it trains no model
-    record = Recording(subject)
+    record = subject.record
     module = _module(subject, subject.method, subject.parties)
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
@@ -217,9 +227,8 @@ def _is_weight(name: str, path: str) -> bool:
 
 def calls_are_declared(subject: Subject) -> None:
     """A run calls no action more often than `calls` says: a party of a federation answers no more."""
-    made = subject.run()
-    declared = subject.method.calls(made.module)
-    for action, count in calls_in(made.go().ledger).items():
+    declared = subject.method.calls(_module(subject, subject.method, subject.parties))
+    for action, count in calls_in(subject.usual.ledger).items():
         most = declared.get(action, 0)
         assert count <= most, f"action '{action}' was called {count} times, `calls` says {most} at most"
 
@@ -280,7 +289,7 @@ def faults_are_named(subject: Subject) -> None:
 
 def ledger_counts_every_byte(subject: Subject) -> None:
     """The ledger's byte counts of every party equal the sizes of its encoded payloads."""
-    record = Recording(subject)
+    record = subject.record
     sent: dict[str, int] = {}
     received: dict[str, int] = {}
     for row in record.result.ledger.rows():

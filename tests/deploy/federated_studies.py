@@ -20,9 +20,10 @@ assert TwoGroups.name == "two-groups"  # importing it registers it
 BANKS = {"data": {"name": "banks"}}
 MOTIFS = {"data": {"name": "motifs", "graphs": 20}}
 SGD = {"optimizer": "sgd", "lr": 0.1}
+FEW_STEPS = {"teaching": 3, "transforming": {"epochs": 5}, "target": {"epochs": 20}}
 FEDGC_BY_SGD = {
-    "name": "fedgc", "ratio": 0.1, "teaching": 10, "local": SGD, "transforming": {**SGD, "epochs": 20},
-    "descent": SGD, "edge_lr": 0.1, "target": {**SGD, "epochs": 50}, "tuning": SGD,
+    "name": "fedgc", "ratio": 0.1, "teaching": 3, "local": SGD, "transforming": {**SGD, "epochs": 5},
+    "descent": SGD, "edge_lr": 0.1, "target": {**SGD, "epochs": 20}, "tuning": SGD,
 }  # fmt: skip
 """FedGC with SGD instead of Adam. Adam turns rounding errors of a sum into full steps, which hundreds
 of epochs on the condensed graph amplify; with SGD the difference stays within 1e-6."""
@@ -38,7 +39,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgl": {"data": {"name": "hospitals"}, "methods": [{"name": "fedgl"}]},
     "fgcl": {**MOTIFS, "methods": [{"name": "fgcl"}], "protect": {"noise": "study"}},
     "fclg": {**MOTIFS, "task": {"name": "graph-clustering"}, "methods": [{"name": "fclg"}]},
-    "fedgc": {**BANKS, "methods": [{"name": "fedgc", "ratio": 0.1}]},
+    "fedgc": {**BANKS, "methods": [{"name": "fedgc", "ratio": 0.1, **FEW_STEPS}]},
     "fedgc by sgd": {**BANKS, "methods": [FEDGC_BY_SGD]},
     "local": {**BANKS, "methods": [{"name": "local"}]},
     "fedper": {**BANKS, "methods": [{"name": "fedper"}]},

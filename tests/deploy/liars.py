@@ -87,3 +87,13 @@ def named(outcome: Outcome) -> Mapping[str, str]:
             if row["status"] == "failed":
                 found.setdefault(row["party"], row["note"])
     return found
+
+
+def named_by_round(outcome: Outcome) -> list[dict[str, str]]:
+    """As `named`, for each round of the only run."""
+    (run,) = outcome.runs
+    found: list[dict[str, str]] = [{} for _ in range(run.rounds)]
+    for row in run.ledger.rows():
+        if row["status"] == "failed":
+            found[row["round"] - 1].setdefault(row["party"], row["note"])
+    return found

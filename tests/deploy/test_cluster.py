@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,25 @@ def assert_same(one: RunResult, other: RunResult, *, to_the_bit: bool = True) ->
             torch.testing.assert_close(mine[path], theirs[path], rtol=1e-4, atol=1e-4)
 
 
+@cache
+def in_one_process(name: str, rounds: int) -> tuple[Study, RunResult]:
+    """A study of five parties, and what it gives without workers."""
+    if name == "links":
+        study = study_of("fedavg", rounds, parties=5, task={"name": "link-prediction"})
+    else:
+        study = study_of(name, rounds, parties=5)
+    return study, run_study(study).runs[0]
+
+
 @pytest.mark.parametrize("cores", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", [*EXACT, "two-groups", "fclg", "fedgc by sgd", "links"])
 def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, name: str, cores: int) -> None:
     here.cores = cores
-    if name == "links":
-        study = study_of("fedavg", rounds=2, parties=5, task={"name": "link-prediction"})
-    else:
-        study = study_of(name, rounds=2, parties=5)
+    study, due = in_one_process(name, rounds=2)
     with Cluster() as cluster:
         found = run_study(study, cluster=cluster).runs[0]
         assert len(here.actors) == min(cores, 5)
-    assert_same(found, run_study(study).runs[0], to_the_bit=name in EXACT)
+    assert_same(found, due, to_the_bit=name in EXACT)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +153,7 @@ def killing(ray: RayHere, number: int, method: str, at: int) -> Callable[..., No
 def test_a_worker_that_dies_starts_again_and_the_numbers_are_the_same(
     here: RayHere, name: str, at: int, saved: bool, tmp_path: Path
 ) -> None:
-    study = study_of(name, rounds=4, parties=5)
+    study, due = in_one_process(name, rounds=4)
     here.before_call = killing(here, 1, "handle", at)
     rounds: list[int] = []
     watcher = Watcher()
@@ -154,7 +162,7 @@ def test_a_worker_that_dies_starts_again_and_the_numbers_are_the_same(
         found = run_study(study, cluster=cluster, save_every=0.0 if saved else 1e9, watcher=watcher).runs[0]
         assert len(here.actors) == 6
     assert rounds == sorted(set(rounds))
-    assert_same(found, run_study(study).runs[0])
+    assert_same(found, due)
 
 
 def test_a_machine_that_dies_leaves_its_parties_to_fewer_workers(here: RayHere) -> None:

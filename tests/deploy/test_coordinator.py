@@ -53,8 +53,13 @@ def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_
     )
 
 
-@pytest.mark.parametrize("name", [name for name in STUDIES if name not in ("local", "two-groups")])
-@pytest.mark.parametrize("total", ["masks", "ckks"])
+SUMMED = [name for name in STUDIES if name not in ("local", "two-groups")]
+QUICK = ("fedavg", "fedgcn")
+"""Studies that show every way of summing up: for the server, and for the parties."""
+ENCRYPTED = [pytest.param(name, "ckks", marks=() if name in QUICK else pytest.mark.slow) for name in SUMMED]
+
+
+@pytest.mark.parametrize(("name", "total"), [*((name, "masks") for name in SUMMED), *ENCRYPTED])
 def test_protected_totals_give_the_same_numbers_to_their_precision(name: str, total: str, tmp_path: Path) -> None:
     study = at_folders(study_of(name, protect={"total": total, "noise": "study"}), tmp_path / "data")
     here, there = in_one_process(study), federated(study, tmp_path).runs[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from pyarrow import parquet
 from safetensors.torch import save
 from tests.deploy.federated_studies import add_columns, in_one_process, study_of
-from tests.deploy.liars import AnswerLie, ReplyLie, named, run_with_liar
+from tests.deploy.liars import AnswerLie, ReplyLie, named, named_by_round, run_with_liar
 from tests.federation.by_hand import at_folders
 
 from isthmus.deploy.remote import LARGE_MEAN
@@ -148,14 +148,24 @@ TRAINING: dict[str, tuple[AnswerLie, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", TRAINING)
-def test_a_lie_about_training_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
-    tell, why = TRAINING[lie]
-    outcome = run_with_liar(study_at(banks), banks, tmp_path, LIAR, "train", answer=tell)
-    found = named(outcome)
-    assert set(found) == {LIAR}
-    assert matches(why, found[LIAR])
-    assert outcome.runs[0].rounds == 2
+def in_turn(lies: Iterable[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Another lie in every call."""
+    turns = iter(lies)
+    return lambda reply: next(turns)(reply)
+
+
+def one_run(folder: Path, lies: Sized, total: str = "none", **more: Any) -> Study:
+    """A study with a round for each of these lies."""
+    return study_at(folder, total, training={"rounds": len(lies), "quorum": 0.5, **more})
+
+
+def test_a_lie_about_training_is_named(banks: Path, tmp_path: Path) -> None:
+    study = one_run(banks, TRAINING, every=len(TRAINING))
+    answers = in_turn(tell for tell, _ in TRAINING.values())
+    outcome = run_with_liar(study, banks, tmp_path, LIAR, "train", answer=answers)
+    for (lie, (_, why)), found in zip(TRAINING.items(), named_by_round(outcome), strict=True):
+        assert set(found) == {LIAR}, lie
+        assert matches(why, found[LIAR]), lie
 
 
 FOUND = ("weight of 1e5", "weight that cancels the others'", "ten thousand times as large")
@@ -164,11 +174,13 @@ WITHIN = ("negative weight", "no weight")
 """Lies whose sum is one that honest parties may have: a part of another sign or weight, within the bounds of a mean."""
 
 
-@pytest.mark.parametrize("lie", [lie for lie in TRAINING if lie not in FOUND])
-def test_a_lie_that_cannot_be_masked_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
+def test_a_lie_that_cannot_be_masked_is_named(banks: Path, tmp_path: Path) -> None:
     """The part cannot be made, or has another form than the others'; or else it is within bounds."""
-    outcome = run_with_liar(study_at(banks, "masks"), banks, tmp_path, LIAR, "train", answer=TRAINING[lie][0])
-    assert set(named(outcome)) == (set() if lie in WITHIN else {LIAR})
+    lies = {lie: tell for lie, (tell, _) in TRAINING.items() if lie not in FOUND}
+    study = one_run(banks, lies, "masks", every=len(lies))
+    outcome = run_with_liar(study, banks, tmp_path, LIAR, "train", answer=in_turn(lies.values()))
+    for lie, found in zip(lies, named_by_round(outcome), strict=True):
+        assert set(found) == (set() if lie in WITHIN else {LIAR}), lie
     size = distance(outcome.runs[0].weights, {name: 0 * each for name, each in outcome.runs[0].weights.items()})
     assert size < max(LARGE_MEAN, Rules().norm / 4) * 10  # the bound of a mean, of a model of norm 9 at most
 
@@ -295,16 +307,14 @@ COUNTS: dict[str, tuple[AnswerLie, str]] = {
 
 
 @pytest.mark.parametrize("by", ["total", "ask"])
-@pytest.mark.parametrize("lie", COUNTS)
-def test_a_lie_about_counts_is_named_and_changes_no_metric(lie: str, by: str, banks: Path, tmp_path: Path) -> None:
-    tell, why = COUNTS[lie]
-    study = study_at(banks, training={"rounds": 2, "quorum": 0.5, "evaluate_by": by})
-    outcome = run_with_liar(study, banks, tmp_path, LIAR, "evaluate", answer=tell)
-    found = named(outcome)
-    assert set(found) == {LIAR}
-    if by == "total":
-        assert matches(why, found[LIAR])
-    assert all(0 <= value <= 1 for name, value in outcome.runs[0].metrics.items() if "loss" not in name)
+def test_a_lie_about_counts_is_named_and_changes_no_metric(by: str, banks: Path, tmp_path: Path) -> None:
+    answers = in_turn(tell for tell, _ in COUNTS.values())
+    outcome = run_with_liar(one_run(banks, COUNTS, evaluate_by=by), banks, tmp_path, LIAR, "evaluate", answer=answers)
+    for (lie, (_, why)), found in zip(COUNTS.items(), named_by_round(outcome), strict=True):
+        assert set(found) == {LIAR}, lie
+        assert by == "ask" or matches(why, found[LIAR]), lie
+    assert {at for at, _, _ in outcome.runs[0].history} == set(range(1, len(COUNTS) + 1))
+    assert all(0 <= value <= 1 for _, name, value in outcome.runs[0].history if "loss" not in name)
 
 
 MASKED_COUNTS = ("negative counts", "accuracy of 2", "more than it has", "negative loss")
@@ -491,19 +501,35 @@ REPLIES: dict[str, tuple[ReplyLie, str]] = {
         lambda reply: {"wrong": "\x1b[2J" + "x" * 10**6, "begun": True, "answered": 1}, r"xxx"
     ),
 }  # fmt: skip
+OUT_OF_STEP = (
+    "a list", "no parties", "numbers for names", "another counter", "a counter as a text", "an old answer",
+    "another nonce", "an error that colours terminals",
+)  # fmt: skip
+"""Replies after which the server counts the party as absent, or the party has an older reply to repeat."""
 
 
-@pytest.mark.parametrize("lie", REPLIES)
-def test_a_reply_that_is_none_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
+def test_a_reply_that_is_none_is_named(banks: Path, tmp_path: Path) -> None:
+    lies = {lie: each for lie, each in REPLIES.items() if lie not in OUT_OF_STEP}
+    replies = in_turn(tell for tell, _ in lies.values())
+    outcome = run_with_liar(one_run(banks, lies, every=len(lies)), banks, tmp_path, LIAR, "train", reply=replies)
+    for (lie, (_, why)), found in zip(lies.items(), named_by_round(outcome), strict=True):
+        assert_named(found, why, lie)
+
+
+@pytest.mark.parametrize("lie", OUT_OF_STEP)
+def test_a_reply_that_belongs_to_nothing_is_named(lie: str, banks: Path, tmp_path: Path) -> None:
     tell, why = REPLIES[lie]
     study = study_at(banks, training={"rounds": 3, "quorum": 0.5})
     outcome = run_with_liar(study, banks, tmp_path, LIAR, "train", reply=tell)
-    found = named(outcome)
-    assert set(found) == {LIAR}
-    assert matches(why, found[LIAR])
+    assert_named(named(outcome), why, lie)
+    assert outcome.runs[0].rounds == 3
+
+
+def assert_named(found: Mapping[str, str], why: str, lie: str) -> None:
+    assert set(found) == {LIAR}, lie
+    assert matches(why, found[LIAR]), lie
     assert len(found[LIAR]) < 500
     assert found[LIAR].isprintable()
-    assert outcome.runs[0].rounds == 3
 
 
 def closed(name: str, value: Any) -> ReplyLie:

@@ -26,7 +26,7 @@ from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.bottleneck import Bottleneck, divergence
 from isthmus.nn.condensed import Distance
-from isthmus.nn.draws import seed_of
+from isthmus.nn.draws import seed_of, torch_seeded
 from isthmus.nn.per_party import PerParty
 from isthmus.nn.weights import initial_weights
 from isthmus.tasks.base import Step
@@ -144,8 +144,7 @@ class FedGC(Matching, Averaging):
 
     def _first_bottleneck(self, features: int, seed: int) -> dict[str, Tensor]:
         """First weights, equal at all parties, so that their z share one space (line 1)."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(seed, "bottleneck"))
+        with torch_seeded(seed_of(seed, "bottleneck")):
             return initial_weights(self.bottleneck_of(features))
 
     def bottleneck_of(self, features: int) -> Bottleneck:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +38,17 @@ def seed_of(*parts: object) -> int:
     """
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """Within the `with`, torch's global draws start at this seed; afterwards they go on as before."""
+    with torch.random.fork_rng(devices=[]):
+        if torch.accelerator.is_available():
+            torch.manual_seed(seed)
+        else:  # `manual_seed` formats the stack for each kind of accelerator, in case there will be one
+            torch.default_generator.manual_seed(seed)
+        yield
 
 
 class Draws:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from isthmus.data import rows
 from isthmus.data.party import Block
 from isthmus.errors import IsthmusError, did_you_mean
-from isthmus.nn.draws import Draws, PartyDropout
+from isthmus.nn.draws import Draws, PartyDropout, torch_seeded
 from isthmus.nn.hops import Hops, RangeHop, hops_of
 from isthmus.nn.products import Columns, Features
 from isthmus.nn.stacks import FirstLayer, Stack, dense
@@ -325,7 +325,7 @@ class PerParty:
             counters = {name: counter.clone() for name, counter in self._counters.items()}
             with ExitStack() as drawing:
                 if self.training and draws is not None:
-                    drawing.enter_context(_seeded(draws[at]))
+                    drawing.enter_context(torch_seeded(int(draws[at].keys[0]) >> 1))  # for a module of a user
                     drawing.enter_context(PartyDropout(draws[at], (part.sizes,)))
                 outputs.append(functional_call(self.module, weights | counters, kwargs=inputs))
         if isinstance(outputs[0], tuple):
@@ -456,14 +456,6 @@ def _varied(weights: Weights, parties: int) -> Weights:
 
 def _close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-@contextmanager
-def _seeded(draws: Draws) -> Iterator[None]:
-    """Within the `with`, torch's global draws, which a module of a user may use, are seeded by a party's draws."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(draws.keys[0]) >> 1)
-        yield
 
 
 def per_party(module: nn.Module, parties: int, device: torch.device | None = None) -> PerParty:

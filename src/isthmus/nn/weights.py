@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from isthmus.errors import IsthmusError
+from isthmus.nn.draws import torch_seeded
 
 Weights: TypeAlias = dict[str, Tensor]
 """Named tensors of one model; with a leading party dimension where they are a stack."""
@@ -32,8 +32,7 @@ def statistics(module: nn.Module) -> Weights:
 def draw_weights(module: nn.Module, seed: int) -> Weights:
     """Other initial weights for the same model: `reset_parameters` of every layer that has it."""
     module = copy.deepcopy(module)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_seeded(seed):
         for part in module.modules():
             if callable(reset := getattr(part, "reset_parameters", None)):
                 reset()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.fx.experimental import _config
 from isthmus.data.party import Party, check_compatible, pool_parties
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
-from isthmus.nn.draws import seed_of
+from isthmus.nn.draws import seed_of, torch_seeded
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import MultiTask, Task
 from isthmus.tasks.classification import Classes
@@ -182,7 +181,7 @@ def module_of(
         model: an encoder; a module of your own (its `reset_parameters` is called if it has one); or a function of
             the numbers of features and outputs that makes one.
     """
-    with _drawn_by(seed, "model"):
+    with torch_seeded(seed_of(seed, "model")):
         if isinstance(model, Encoder):
             if not features:
                 raise IsthmusError(
@@ -199,7 +198,7 @@ def module_of(
 
 def extended(method: Method, module: nn.Module, seed: int) -> nn.Module:
     """The model that the method trains, what it adds to the module drawn by the seed alone."""
-    with _drawn_by(seed, "method"):
+    with torch_seeded(seed_of(seed, "method")):
         return method.extended(module)
 
 
@@ -208,10 +207,3 @@ def outline(method: Method, model: Encoder | Callable[[int, int], nn.Module], fe
     # a model of several views runs once to learn its width, on a graph without edges
     with torch.device("meta"), _config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
         return extended(method, module_of(model, features, task, 0), 0)
-
-
-@contextmanager
-def _drawn_by(seed: int, purpose: str) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, purpose))
-        yield
