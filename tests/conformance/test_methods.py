@@ -47,6 +47,14 @@ def test_mini_batches_and_batch_norm_conform(name: str, check: str) -> None:
     check_method(method, small_parties("graph"), encoder=Encoder.named("gin")(hidden=8, norm=True), checks=[check])
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "fedrep", "fedcog", "fgcl"])
+@pytest.mark.parametrize("check", ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"])
+def test_schedules_of_the_learning_rate_conform(name: str, check: str) -> None:
+    kind = Method.named(name)
+    method = kind.read({"rounds": 4, "local": {"schedule": "cosine", "warm_up": 1}}, name)
+    check_method(method, small_parties(kind.levels[0]), checks=[check])
+
+
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "centralized"])
 def test_methods_conform_on_graphs_with_several_tasks(name: str, check: str) -> None:
