@@ -59,7 +59,7 @@ class Costs(Measure):
         (planned,) = study.method_list()
         method = planned.model_copy(update={"rounds": self.timed, "every": self.timed})
         brief = method.model_copy(update={"rounds": 1})  # only the set-up of the other sides is reported
-        held, task, encoder = loaded.parties, loaded.task, study.encoder()
+        held, task, encoder = loaded.parties, loaded.task, study.encoder(planned)
         if not isinstance(encoder, Encoder):
             raise IsthmusError(f"measure 'costs': name an encoder of isthmus encoders in place of '{encoder.name}'")
         module = extended(method, module_for(encoder, held, task, seed), seed)
