@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
@@ -216,6 +217,29 @@ def plain_optimizer(options: LocalTraining, module: nn.Module) -> torch.optim.Op
     if options.optimizer == "sgd":
         return torch.optim.SGD(module.parameters(), momentum=options.momentum, **common)
     return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.optimizer](module.parameters(), **common)
+
+
+def plain_rates(options: LocalTraining, rounds: int) -> list[float]:
+    """The learning rate of every round, by torch's own schedulers."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=options.lr)
+    after = rounds - options.warm_up
+    main: LRScheduler
+    if options.schedule == "linear":
+        main = LinearLR(optimizer, start_factor=1.0, end_factor=options.decay_to, total_iters=after)
+    elif options.schedule == "cosine":
+        main = CosineAnnealingLR(optimizer, T_max=after, eta_min=options.decay_to * options.lr)
+    else:
+        every = options.decay_every if options.schedule == "step" else rounds
+        main = StepLR(optimizer, step_size=every, gamma=options.decay_by)
+    if options.warm_up:
+        warm = LinearLR(optimizer, start_factor=1 / (options.warm_up + 1), total_iters=options.warm_up)
+        main = SequentialLR(optimizer, [warm, main], milestones=[options.warm_up])
+    found = []
+    for _ in range(rounds):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        main.step()
+    return found
 
 
 def plain_fit(

@@ -72,6 +72,14 @@ def test_mini_batches_and_batch_norm_conform(name: str) -> None:
     check_method(method, small_parties("graph"), encoder=Encoder.named("gin")(hidden=8, norm=True), checks=checks)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "fedrep", "fedcog", "fgcl"])
+def test_schedules_of_the_learning_rate_conform(name: str) -> None:
+    kind = Method.named(name)
+    method = kind.read({"rounds": 4, "local": {"schedule": "cosine", "warm_up": 1}}, name)
+    checks = ["cohort_law", "wire_equals_in_process", "resume_equals_uninterrupted"]
+    check_method(method, small_parties(kind.levels[0]), checks=checks)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "local", "centralized"])
 def test_methods_conform_on_graphs_with_several_tasks(name: str) -> None:
     check_method(Method.named(name)(rounds=3), small_parties("graph", labels="multilabel"))

@@ -29,6 +29,9 @@ FEDGC_BY_SGD = {
 of epochs on the condensed graph amplify; with SGD the difference stays within 1e-6."""
 STUDIES: dict[str, dict[str, Any]] = {
     "fedavg": {**BANKS, "methods": [{"name": "fedavg"}]},
+    "a schedule": {
+        **BANKS, "methods": [{"name": "fedavg", "local": {"schedule": "cosine", "warm_up": 1}, "fraction": 0.7}],
+    },
     "two classes": {
         "data": {"name": "banks", "classes": 2}, "methods": [{"name": "fedavg"}],
         "task": {"select_by": "average_precision", "class_weights": "balanced"},

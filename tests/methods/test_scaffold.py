@@ -10,7 +10,7 @@ class TestScaffold(AsWritten):
 
     @staticmethod
     def literal(plain):
-        x, lr, parties = plain.start, plain.method.local.lr, len(plain.parties)
+        x, parties = plain.start, len(plain.parties)
         c, controls = plain.zeros, [plain.zeros for _ in plain.parties]
         for drawn in plain.rounds():
             ys, changes = [], []
@@ -23,7 +23,7 @@ class TestScaffold(AsWritten):
                 ys.append(y)
                 after = controls[at]
                 if steps:
-                    after = {n: controls[at][n] - c[n] + (x[n] - y[n]) / (steps * lr) for n in c}
+                    after = {n: controls[at][n] - c[n] + (x[n] - y[n]) / (steps * plain.lr) for n in c}
                 changes.append({n: after[n] - controls[at][n] for n in c})
                 controls[at] = after
             mean = plain.mean(drawn, ys)

@@ -5,7 +5,8 @@ import torch
 from optimisers import OPTIMISERS
 from torch import nn
 
-from helpers import CLASSES, FEATURES, STEADY, assert_close, make_parties, plain_fit
+from helpers import CLASSES, FEATURES, STEADY, assert_close, make_parties, plain_fit, plain_rates
+from isthmus.errors import IsthmusError
 from isthmus.federation.actions import action
 from isthmus.federation.site import Site
 from isthmus.methods.fedavg import FedAvg
@@ -28,6 +29,18 @@ BATCHES = {
 }
 over_levels = pytest.mark.parametrize("level", ["node", "graph"])
 over_sparse = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+
+
+SCHEDULES = {
+    "linear": {"schedule": "linear"},
+    "linear-to-a-tenth": {"schedule": "linear", "decay_to": 0.1, "warm_up": 3},
+    "cosine": {"schedule": "cosine"},
+    "cosine-to-a-tenth": {"schedule": "cosine", "decay_to": 0.1, "warm_up": 4},
+    "step": {"schedule": "step", "decay_every": 4, "decay_by": 0.5},
+    "step-after-warm-up": {"schedule": "step", "decay_every": 3, "warm_up": 5},
+    "warm-up": {"warm_up": 5},
+    "constant": {},
+}
 
 
 def build(encoder, level):
@@ -108,6 +121,37 @@ def test_nodes_that_no_path_joins_to_a_training_node_train_as_in_plain_torch(nam
     for at, party in enumerate(parties(False)):
         due, _ = plain_fit(module, party, options, seed=SEED)
         assert_close({n: w[at] for n, w in found.items()}, initial_weights(due), within=1e-9)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_are_those_of_torch(schedule):
+    options = LocalTraining(lr=0.3, **SCHEDULES[schedule])
+    found = [options.lr * options.factor(at, 13) for at in range(1, 14)]
+    assert found == pytest.approx(plain_rates(options, 13), rel=1e-12)
+
+
+def test_a_schedule_without_the_number_of_the_round_is_refused():
+    parties = make_parties("node", nodes=(12,))
+    site = CountingSite(FedAvg(local=LocalTraining(schedule="linear")), parties, NodeClassification(classes=CLASSES),
+                        build(Gcn(hidden=8), "node"), seed=SEED)  # fmt: skip
+    request = {"weights": initial_weights(site.model.module)}
+    for wrong in ({}, {"round": "3"}, {"round": True}):
+        assert "does not say which round it is" in str(site.answer("train", request | wrong, ["party-0"]).failures)
+    assert not site.answer("train", request | {"round": 3}, ["party-0"]).failures
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"decay_to": 0.1}, "decay_to = 0.1 has no effect with schedule = 'constant'"),
+        ({"schedule": "cosine", "decay_by": 0.5}, "decay_by = 0.5 has no effect with schedule = 'cosine'"),
+        ({"schedule": "linear", "decay_every": 5}, "set schedule to 'step'"),
+        ({"schedule": "step", "decay_to": 0.1}, "set schedule to 'linear' or 'cosine'"),
+    ],
+)
+def test_options_of_another_schedule_are_refused(options, problem):
+    with pytest.raises(IsthmusError, match=problem):
+        LocalTraining(**options)
 
 
 class Mixing(nn.Module):

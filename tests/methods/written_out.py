@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from helpers import CLASSES, FEATURES, assert_close, make_parties, plain_fit
+from helpers import CLASSES, FEATURES, assert_close, make_parties, plain_fit, plain_rates
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.draws import draws_of
 from isthmus.nn.encoders import Gcn, Gin
@@ -18,6 +18,8 @@ ADAM = LocalTraining(optimizer="adam", epochs=2, lr=0.02)
 SGD = LocalTraining(epochs=3, optimizer="sgd", lr=0.1)
 MODELS = {"gcn": Gcn(hidden=8, dropout=0.0), "gin-with-statistics": Gin(hidden=8, dropout=0.0, norm=True)}
 
+SCHEDULES = {"cosine-after-warm-up": {"schedule": "cosine", "warm_up": 1}, "linear": {"schedule": "linear"}}
+
 
 class Plain:
     """The parties as the papers see them: drawn by the server, trained from given weights, counted by their items."""
@@ -28,11 +30,12 @@ class Plain:
         self.trained = [name for name, _ in module.named_parameters()]
         self.zeros = {name: torch.zeros_like(self.start[name]) for name in self.trained}
         self.answered = [0] * len(parties)
+        self.lr = 0.0
 
     def rounds(self):
-        """The positions of the parties drawn, round after round."""
+        """The positions of the parties drawn, round after round; `lr` is the round's learning rate."""
         count = max(1, round(self.method.fraction * len(self.parties)))
-        for at in range(1, ROUNDS + 1):
+        for at, self.lr in enumerate(plain_rates(self.method.local, ROUNDS), start=1):
             chosen = draws_of(SEED, "sample", at).some(len(self.parties), count).tolist()
             yield chosen
             self.answered = [number + 1 for number in self.answered]  # all were asked to evaluate
@@ -42,7 +45,7 @@ class Plain:
         module = copy.deepcopy(self.module)
         module.load_state_dict(weights, strict=False)
         self.answered[at] += 1
-        options = self.method.local
+        options = self.method.local.model_copy(update={"lr": self.lr})
         module, steps = plain_fit(module, self.parties[at], options, seed=SEED, answered=self.answered[at], extra=extra)
         return {name: weight.clone() for name, weight in initial_weights(module).items()}, steps
 
@@ -94,6 +97,10 @@ class AsWritten:
 
     def test_minibatches_are_drawn_in_every_round(self):
         self.check(local=self.options["local"].model_copy(update={"batch_size": 4}), fraction=0.75)
+
+    @pytest.mark.parametrize("schedule", SCHEDULES)
+    def test_the_learning_rate_of_a_round_is_that_of_torchs_schedulers(self, schedule):
+        self.check(local=self.options["local"].model_copy(update=SCHEDULES[schedule]), fraction=0.75)
 
     def test_a_party_without_training_items_does_not_move(self):
         self.check(untrained=(1,))

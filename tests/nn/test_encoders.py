@@ -1,7 +1,10 @@
+import copy
+
 import pytest
 import torch
 from torch.func import functional_call
 from torch_geometric import nn as gnn
+from torch_geometric.data import Batch
 
 from helpers import (
     CLASSES,
@@ -20,7 +23,7 @@ from helpers import (
 from isthmus.data.party import Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Encoder, WeightedSage
+from isthmus.nn.encoders import Encoder, WeightedSage, uses_edge_weights
 from isthmus.nn.per_party import per_party
 from isthmus.nn.weights import body_weights, initial_weights
 
@@ -140,6 +143,19 @@ def embedded(model, parties, weights):
     output, h = model(cohort.block, draws_for(cohort), embed=True)
     h.square().sum().backward()
     return output.detach(), h.detach(), from_leaves(model, leaves, [slope_of(leaf) for leaf in leaves])
+
+
+@over_levels
+@over_variants
+def test_what_is_said_to_use_edge_weights_uses_them(name, options, level):
+    module, (party, *_) = build(name, level, {**options, "dropout": 0.0}).eval(), make_parties(level, weighted=True)
+    graph = party.graph if level == "node" else party.graph[0]
+    plain = copy.copy(graph)
+    plain.edge_weight = torch.ones_like(graph.edge_weight)
+    if level == "graph":
+        graph, plain = Batch.from_data_list([graph]), Batch.from_data_list([plain])
+    differs = not torch.allclose(plain_output(module, graph), plain_output(module, plain))
+    assert uses_edge_weights(module) == differs
 
 
 @over_levels

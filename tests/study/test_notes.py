@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch_geometric import nn as gnn
 from torch_geometric.data import Data
 
 import isthmus
 from isthmus.data.party import Party
 from isthmus.methods.base import Method
+from isthmus.nn.encoders import Gcn, GraphSage, Mlp
 from isthmus.progress.terminal import results_table
 from isthmus.report.loading import read_folders
 from isthmus.study.config import Study
@@ -48,6 +50,27 @@ def test_features_that_a_method_leaves_out_are_a_note() -> None:
     width = parties[0].features
     assert f"fgcl leaves out 2 of {width} features, which follow from edges" in notes
     assert not any("leaves out" in note for note in isthmus.run("fgcl", parties, rounds=1, features="all").notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "note"),
+    [
+        (GraphSage(), "sage ignores the edge weights of 2 of 3 parties: set model.weighted = true"),
+        (
+            gnn.GraphSAGE(16, 8, 2, 4),
+            "torch_geometric.nn.models.basic_gnn:GraphSAGE ignores the edge weights of 2 of 3 parties: "
+            "use another model, such as gcn",
+        ),
+        *((model, "") for model in (GraphSage(weighted=True), Gcn(), Mlp(), gnn.GCN(16, 8, 2, 4))),
+    ],
+    ids=["sage", "pyg-sage", "weighted-sage", "gcn", "mlp", "pyg-gcn"],
+)
+def test_edge_weights_that_a_model_ignores_are_a_note(model: Any, note: str) -> None:
+    parties = small_parties("node", parties=3)
+    for party, weight in zip(parties, (1.0, 2.0, 0.5), strict=True):  # weights of 1 are as good as none
+        party.graph.edge_weight = torch.full((party.edges,), weight)
+    notes = isthmus.run(["fedavg", "local"], parties, model=model, rounds=1).notes
+    assert [each for each in notes if "edge weights" in each] == [note] * bool(note)
 
 
 def flat_parties() -> list[Party]:

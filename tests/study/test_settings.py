@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_geometric import nn as gnn
 
+import isthmus
 from isthmus.errors import IsthmusError
+from isthmus.nn.encoders import Gcn
 from isthmus.result_files import Tried
-from isthmus.study.config import Study
+from isthmus.study.config import Study, read_toml
 from isthmus.study.loop import RunResult
+from isthmus.study.models import load_model
+from isthmus.study.own_models import model_table
 from isthmus.study.run import run_study
 from isthmus.study.settings import budget_notes, combine, rank, search_of_grid
+from isthmus.testing import small_parties
 
 SMALL = {"data": {"name": "banks", "nodes": 120}, "training": {"rounds": 2}}
 
@@ -68,6 +75,10 @@ def test_lists_and_tables_are_values_too() -> None:
         ({"local": {"lr": [-1]}}, "option 'local.lr' is -1: input should be greater than 0"),
         ({"label": ["a", "b"]}, "no method of the study has an option 'label'"),
         ({"weighting": ["x" * 200]}, "option 'label'"),
+        ({"model": {"hiden": [4]}}, "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?"),
+        ({"model": {"hidden": [0]}}, "encoder 'gcn': option 'hidden' is 0"),
+        ({"model": {"encoder": ["gcn", "gcnn"]}}, "unknown encoder 'gcnn': did you mean 'gcn'?"),
+        ({"fedprox": {"model": {"hidden": [4]}}}, "no method of the study has an option 'fedprox.model.hidden'"),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused(grid: dict[str, Any], line: str) -> None:
@@ -75,6 +86,45 @@ def test_a_grid_that_cannot_be_is_refused(grid: dict[str, Any], line: str) -> No
         study_of({"name": "fedavg"}, **grid)
     assert line in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_grid_over_the_model_trains_every_method_that_has_one_with_each_value(tmp_path: Path) -> None:
+    study = study_of({"name": "fedavg"}, {"name": "majority"}, **{"model.hidden": [4, 8], "local.epochs": [1]})
+    results = run_study(study, tmp_path / "grid")
+    labels = [f"fedavg model.hidden={hidden} local.epochs=1" for hidden in (4, 8)]
+    assert [run.method for run in results.runs] == [*labels, "majority"]
+    for hidden, run in zip((4, 8), results.runs, strict=False):
+        plain = {"methods": [{"name": "fedavg", "local": {"epochs": 1}}], "model": {"encoder": "gcn", "hidden": hidden}}
+        (due,) = run_study(Study.of({**SMALL, **plain})).runs
+        assert run.history == due.history
+        model = load_model(tmp_path / "grid", method=run.method)
+        assert model.description["model"]["hidden"] == hidden
+    assert results.search is not None
+    assert {each.values.get("model.hidden") for each in results.search.tried} == {4, 8, None}
+    again = run_study(Study.of(read_toml(tmp_path / "grid" / "study.toml")))
+    assert [run.history for run in again.runs] == [run.history for run in results.runs]
+
+
+def test_a_grid_compares_encoders_and_keeps_what_is_set_for_all() -> None:
+    study = Study.of({**SMALL, "model": {"encoder": "gat", "hidden": 8, "heads": 4}, "grid": {
+        "model.encoder": ["gat", "gin"], "fedprox": {"model": {"hidden": [4]}},
+    }, "methods": [{"name": "fedavg"}, {"name": "fedprox"}]})  # fmt: skip
+    for again in (study, Study.of(study.resolved())):
+        found = {method.label: model_table(again.encoder(method)) for method in again.method_list()}
+        assert {label: (table["encoder"], table["hidden"], table["pool"]) for label, table in found.items()} == {
+            "fedavg model.encoder=gat": ("gat", 8, "mean"),
+            "fedavg model.encoder=gin": ("gin", 8, "sum"),
+            "fedprox model.encoder=gat model.hidden=4": ("gat", 4, "mean"),
+            "fedprox model.encoder=gin model.hidden=4": ("gin", 4, "sum"),
+        }
+
+
+def test_a_grid_over_a_model_that_is_an_object_is_refused_or_read_by_name() -> None:
+    parties = small_parties("node")
+    results = isthmus.run("fedavg", parties, model=Gcn(layers=1), rounds=1, grid={"model.hidden": [4, 8]})
+    assert [run.method for run in results.runs] == ["fedavg model.hidden=4", "fedavg model.hidden=8"]
+    with pytest.raises(IsthmusError, match="object made in Python, which has no options: leave model"):
+        isthmus.run("fedavg", parties, model=gnn.GCN(16, 8, 2, 4), rounds=1, grid={"model.hidden": [4, 8]})
 
 
 def test_one_method_may_stand_in_a_study_twice_with_a_label() -> None:

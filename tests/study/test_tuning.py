@@ -226,6 +226,7 @@ def test_types_and_bounds_suggest_ranges(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"local": {"fan_out": [[5]]}}, "give numbers, texts, true or false"),
         ({"local": {"lr": []}}, "give numbers, texts, true or false"),
         ({"lr": "0.1..1"}, "did you mean 'local.lr'?"),
+        ({"model": {"hidden": "8..64"}}, "'model.hidden' is an option of the model, which all methods share"),
     ],
 )
 def test_ranges_that_cannot_be_are_refused_before_anything_is_written(

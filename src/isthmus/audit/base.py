@@ -38,7 +38,7 @@ class Audit(Registered):
 
     def run_study(self, study: Study, loaded: Loaded, method: Any) -> list[Any]:
         """Attack a method of a study, on the loaded cut and the initial model of the study's first seed."""
-        module = module_for(study.encoder(), loaded.parties, loaded.task, study.seeds[0])
+        module = module_for(study.encoder(method), loaded.parties, loaded.task, study.seeds[0])
         return self.run(loaded.parties, loaded.task, module, method, seed=study.seeds[0])
 
     @abstractmethod

@@ -24,7 +24,7 @@ from isthmus.federation.local import LocalTransport
 from isthmus.federation.site import Site
 from isthmus.methods.base import Method
 from isthmus.methods.shared import alone
-from isthmus.methods.training import LocalTraining
+from isthmus.methods.training import Training
 from isthmus.nn.draws import Draws, draws_of, seed_of
 from isthmus.nn.weights import draw_weights
 from isthmus.study.loop import Run
@@ -114,7 +114,7 @@ class Membership(Audit):
     """Test items to tell members from, at most."""
     shadows: int = Field(16, ge=2)
     """Models that the likelihood attack trains, each with a part of the items."""
-    shadow: LocalTraining = LocalTraining(epochs=200, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    shadow: Training = Training(epochs=200, optimizer="adam", lr=0.01, weight_decay=5e-4)
     """How the attacker trains its own models."""
 
     def protected(self, method: Method) -> dict[str, Method]:

@@ -214,7 +214,7 @@ def _test_metric(study: Study, method: FedCog) -> tuple[str, float]:
     values = []
     for seed in study.seeds:
         loaded = study.load(seed)
-        module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
+        module = module_for(study.encoder(method), loaded.parties, loaded.task, seed)
         run = Run(method, loaded.parties, loaded.task, module, seed=seed, device=study.torch_device()).go()
         if (name := f"test_{loaded.task.judged_by}") not in run.metrics:
             raise IsthmusError(f"seed {seed}: no party has test items to measure accuracy on: set audit.accuracy=false")

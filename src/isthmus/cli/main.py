@@ -108,7 +108,7 @@ def run_command(
     set_: Settings = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(help="Values to compare, local.lr=0.01,0.1; repeat: each method runs with every combination."),
+        typer.Option(help="Values to compare, local.lr=0.01,0.1 or model.hidden=32,64; repeat for all combinations."),
     ] = None,
     import_: Import = None,
     unlabelled: Annotated[str | None, typer.Option(help="Parties without training labels: error or idle.")] = None,

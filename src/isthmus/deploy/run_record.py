@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 BOOKKEEPING = ("rounds", "every", "patience")
-"""Options of a method that change no answer."""
+"""Options of a method that change no answer, or only by the learning rate of a schedule over `rounds`."""
 LONGEST = 500
 """Characters kept of a text that the server sent, or of a description."""
 

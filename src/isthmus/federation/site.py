@@ -109,6 +109,15 @@ class Site:
         """Where the parties asked stand among the hosted ones."""
         return self.kept.positions
 
+    @property
+    def round(self) -> int:
+        """The round that the server is in, as the request says; only where the method `follows_rounds`."""
+        request = next(iter(self._request.payloads.values())) if isinstance(self._request, Each) else self._request
+        told = request.get("round")
+        if type(told) is not int:
+            raise IsthmusError("the request does not say which round it is: run the same version of isthmus everywhere")
+        return told
+
     def draws(self, *purpose: object) -> Draws:
         """Draws of the parties asked, by run, party, the actions that it has answered, and purpose."""
         at = list(self.positions)

@@ -47,6 +47,7 @@ class Federation:
         bounds: by action, fields that count something (`Binding.bounds`). Other real numbers of an action without a
             check are bounded by what was sent, or by the answers of the other parties.
         aggregation: how means of what parties trained are made.
+        tell_round: tell parties the round with every request (`Site.round`).
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Federation:
         checks: Mapping[str, AnswerCheck] | None = None,
         bounds: Mapping[str, Mapping[str, Held | None]] | None = None,
         aggregation: Aggregation | None = None,
+        tell_round: bool = False,
     ) -> None:
         self.aggregation = aggregation or Mean()
         self.aggregation.permit("none" if transport.sums is None else transport.protections.get("total", "masks"))
@@ -69,6 +71,7 @@ class Federation:
         self.positions = positions_of(self.parties)
         self.ledger = Ledger()
         self.seed, self.quorum, self.everyone = seed, quorum, everyone
+        self.tell_round = tell_round
         self.clock, self.watch, self.checks, self.bounds = clock, watch or {}, dict(checks or {}), bounds or {}
 
     def sample(self, fraction: float, *purpose: object) -> tuple[str, ...]:
@@ -253,6 +256,8 @@ class Federation:
             double = next((party for party in asked if asked.count(party) > 1), "")
             what = f"party '{double}' was asked twice" if double else "no party was asked"
             raise IsthmusError(f"action '{action}': {what}")
+        if self.tell_round:
+            request = _with_round(request, self.clock())
         _check_request(action, request, asked, self.transport.limit)
         return asked, request
 
@@ -445,6 +450,12 @@ def request_sizes(request: wire.Payload | Each, asked: Sequence[str]) -> dict[st
     if isinstance(request, Each):
         return {party: wire.size(request.payloads[party]) for party in asked}
     return dict.fromkeys(asked, wire.size(request))
+
+
+def _with_round(request: wire.Payload | Each, at: int) -> wire.Payload | Each:
+    if isinstance(request, Each):
+        return Each({party: {**payload, "round": at} for party, payload in request.payloads.items()})
+    return {**request, "round": at}
 
 
 def _check_request(action: str, request: wire.Payload | Each, asked: Sequence[str], limit: int) -> None:

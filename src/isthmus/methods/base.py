@@ -235,6 +235,10 @@ class Method(Registered):
         actions = self.site_type().actions()
         return {name: rated if name in EVALUATING else self.rounds for name in actions}
 
+    def follows_rounds(self) -> bool:
+        """Whether what its parties do depends on the number of the round: the server then tells them."""
+        return any(isinstance(options, LocalTraining) and options.scheduled for _, options in self)
+
     def site_type(self) -> type[Site]:
         """The class of its party side."""
         return self.AtParty

@@ -23,7 +23,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.optimizer import PartyOptimizer
 from isthmus.methods.shared.condensing import Matching
 from isthmus.methods.shared.neighbour_sums import NOUNS, NeighbourSums
-from isthmus.methods.training import LocalTraining
+from isthmus.methods.training import Training
 from isthmus.nn.bottleneck import Bottleneck, divergence
 from isthmus.nn.condensed import Distance
 from isthmus.nn.draws import seed_of, torch_seeded
@@ -91,7 +91,7 @@ class FedGC(Matching, Averaging):
     """Weight of the divergence of z from a standard normal, (17)."""
     width: int = Field(256, ge=0)
     """Hidden width of the bottleneck's MLP; 0: the number of features, as in the paper."""
-    transforming: LocalTraining = LocalTraining(epochs=60, optimizer="adam", lr=0.01, weight_decay=0.0)
+    transforming: Training = Training(epochs=60, optimizer="adam", lr=0.01, weight_decay=0.0)
     """Training of the bottleneck at each party."""
     check_every: int = Field(10, ge=1)
     """Steps of this training between looks at the party's validation nodes."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,6 +29,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, State, Weighting
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.fedcog_gcn import convolutions_of
+from isthmus.nn.encoders import uses_edge_weights
 from isthmus.nn.layerwise import infer
 from isthmus.tasks.base import Step, Task
 from isthmus.tasks.classification import NodeClassification
@@ -117,7 +117,7 @@ class FedGL(FedAvg):
             raise IsthmusError("method 'fedgl': fusion = 'all' needs weighting = 'size'")
         if self.pseudo_graph and not self.normalize_jointly:
             convolutions_of(module, self.name)
-        if self.pseudo_graph and not takes_weights(module):
+        if self.pseudo_graph and not uses_edge_weights(module):
             raise IsthmusError(
                 "method 'fedgl': this model does not read the edge weights of the pseudo graph: "
                 "use encoder gcn, or set pseudo_graph = false"
@@ -310,12 +310,6 @@ class FedGL(FedAvg):
                 fields |= {"probability": list(probability.split(sizes))}
             ids = [_ids(party) for party in self.cohort.parties]
             return Answer({"ids": ids, **fields}, weight=self.averaging_weights())
-
-
-def takes_weights(module: nn.Module) -> bool:
-    """Whether the model reads edge weights."""
-    named = "edge_weight" in signature(module.forward).parameters
-    return bool(getattr(module, "weighted", named))
 
 
 def _ids(party: Party) -> Tensor:

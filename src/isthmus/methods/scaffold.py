@@ -72,9 +72,9 @@ class Scaffold(Averaging):
 
             steps = self.fit(pull=pull, uniform_pull=False).to(self.cohort.device)
             weights = self.model.stacks()
-            change = {}
+            change, lr = {}, self.method.local.in_round(self).lr
             for name in c:
-                scale = 1.0 / (steps.clamp(min=1) * self.method.local.lr)
+                scale = 1.0 / (steps.clamp(min=1) * lr)
                 moved = (start[name] - weights[name]) * scale.view(-1, *[1] * c[name].dim())
                 trained = (steps > 0).view(-1, *[1] * c[name].dim())
                 change[name] = torch.where(trained, moved - c[name], torch.zeros_like(moved))

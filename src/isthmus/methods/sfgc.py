@@ -19,7 +19,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing, Model, Role, State
 from isthmus.methods.optimizer import Optimizer
 from isthmus.methods.shared.condensing import Condensing
-from isthmus.methods.training import LocalTraining
+from isthmus.methods.training import Training
 from isthmus.nn.draws import Draws, draws_of, seed_of
 from isthmus.nn.weights import draw_weights
 
@@ -68,7 +68,7 @@ class SFGC(Condensing):
     """Steps of a student."""
     rate: float = Field(0.3, gt=0)
     """The student's first learning rate; it is learned."""
-    expert: LocalTraining = LocalTraining(epochs=1, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
+    expert: Training = Training(epochs=1, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
     """Training of the experts; their epochs are drawn, and `span`. Not Adam: its steps are
     long even where gradients are small, and a student, with its plain steps, could not follow."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial, reduce
-from typing import Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import torch
 from pydantic import Field, model_validator
@@ -17,6 +18,7 @@ from isthmus.federation.site import Site
 from isthmus.methods.batches import ClusterBatches, Read, read_neighbours
 from isthmus.methods.optimizer import Optimizer, PartyOptimizer
 from isthmus.nn.per_party import FARTHEST, Leaf
+from isthmus.options import OnlyWith
 from isthmus.tasks.base import Step
 
 MOST = 2**31 - 1
@@ -27,8 +29,8 @@ Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 """What is added to the gradients of the leaves before each step: a proximal term, a control variate."""
 
 
-class LocalTraining(Optimizer):
-    """How a party trains on its own data; the optimiser is re-created every time."""
+class Training(Optimizer):
+    """How a model is trained on one graph, or set of graphs; the optimiser is re-created every time."""
 
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
@@ -54,6 +56,10 @@ class LocalTraining(Optimizer):
             raise ValueError("clusters are for tasks on nodes and replace batches: set batch_size = 0 and no fan_out")
         if self.clusters_per_step > max(1, self.clusters):
             raise ValueError(f"clusters_per_step is {self.clusters_per_step}, but clusters is {self.clusters}")
+        return self
+
+    def in_round(self, site: Site) -> Self:
+        """These options with the learning rate of the round that the site was asked in."""
         return self
 
     def fit(
@@ -96,7 +102,7 @@ class LocalTraining(Optimizer):
         leaves = model.start_training(
             whole[0] if whole and touched else cohort.block, trains, touched_rows=touched, only=only
         )
-        optimizer = PartyOptimizer(self, leaves)
+        optimizer = PartyOptimizer(self.in_round(site), leaves)
         steps = torch.zeros(len(cohort), dtype=torch.long)
         for epoch in range(first_epoch, first_epoch + self.epochs):
             for at, chosen in enumerate(batches(epoch)):
@@ -156,6 +162,47 @@ class LocalTraining(Optimizer):
         step_of = torch.empty_like(step).scatter_(0, order, step)
         by_step = torch.argsort(step_of, stable=True).to(items.device)
         yield from items[by_step].split(torch.bincount(step_of).tolist())
+
+
+class LocalTraining(Training):
+    """How a party trains on its own data in each round."""
+
+    schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
+    """How the learning rate changes over the run's `rounds`: not at all; down to `decay_to`, linearly or as half a
+    cosine; or by the factor `decay_by` after every `decay_every` rounds."""
+    warm_up: int = Field(0, ge=0, le=MOST)
+    """Rounds at the start in which the learning rate rises linearly to `lr`; the schedule begins after them."""
+    decay_to: Annotated[float, OnlyWith("schedule", "linear", "cosine")] = Field(0.0, ge=0, lt=1)
+    """Share of the learning rate that the linear and the cosine schedule reach when the last round is over."""
+    decay_every: Annotated[int, OnlyWith("schedule", "step")] = Field(30, ge=1, le=MOST)
+    """Rounds between two steps of the schedule."""
+    decay_by: Annotated[float, OnlyWith("schedule", "step")] = Field(0.1, gt=0, lt=1)
+    """Factor by which a step of the schedule lowers the learning rate."""
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the learning rate depends on the round."""
+        return self.schedule != "constant" or self.warm_up > 0
+
+    def factor(self, at: int, rounds: int) -> float:
+        """What the learning rate is multiplied by in round `at`, from 1, of so many planned rounds.
+
+        >>> [LocalTraining(schedule="linear", warm_up=1).factor(at, 5) for at in (1, 2, 3, 4, 5)]
+        [0.5, 1.0, 0.75, 0.5, 0.25]
+        """
+        if at <= self.warm_up:
+            return at / (self.warm_up + 1)
+        done, planned = at - 1 - self.warm_up, rounds - self.warm_up
+        if self.schedule == "step":
+            return float(self.decay_by ** (done // self.decay_every))
+        left = {"linear": 1 - done / planned, "cosine": (1 + math.cos(math.pi * done / planned)) / 2}
+        return self.decay_to + (1 - self.decay_to) * left.get(self.schedule, 1.0)
+
+    def in_round(self, site: Site) -> Self:
+        if not self.scheduled:
+            return self
+        planned = site.method.rounds
+        return self.model_copy(update={"lr": self.lr * self.factor(min(max(site.round, 1), planned), planned)})
 
 
 def _whole(site: Site, trains: Sequence[bool], embed: bool) -> tuple[Block, Tensor | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,7 +35,7 @@ class Encoder(Registered):
     hidden: int = Field(64, ge=1, le=1 << 20)
     """Width of the hidden layers."""
     layers: int = Field(2, ge=1, le=1000)
-    """Number of layers; of models that propagate without weights, the number of linear layers."""
+    """Number of layers; of models that propagate without weight matrices, the number of linear layers."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Dropout on the input of every layer during training."""
     pool: Pool = "mean"
@@ -157,8 +158,10 @@ def split_views(edge_index: Tensor, edge_weight: Tensor | None) -> list[tuple[Te
 
 
 def uses_edge_weights(module: nn.Module) -> bool:
-    """Whether a graph-level model of an encoder uses edge weights."""
-    return bool(getattr(getattr(module, "body", None), "weighted", True))
+    """Whether a model uses edge weights: one of an encoder, or one of your own whose forward names `edge_weight`."""
+    if not getattr(module, "supports_edge_weight", "edge_weight" in signature(module.forward).parameters):
+        return False  # PyG's own models name it and say whether they use it
+    return bool(getattr(getattr(module, "body", module), "weighted", True))
 
 
 class Convolutions(MessagePassing):
@@ -687,7 +690,7 @@ REPEATED[HopWeights] = ("weight",)
 
 
 class LightGcn(Encoder):
-    """LightGCN (He et al. 2020): a linear embedding, propagated without weights, averaged over hops."""
+    """LightGCN (He et al. 2020): a linear embedding, propagated without weight matrices, averaged over hops."""
 
     name: ClassVar[str] = "lightgcn"
     hops: int = Field(3, ge=1, le=1000)

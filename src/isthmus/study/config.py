@@ -28,7 +28,15 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Options, Registered, option_paths, suggest_option
 from isthmus.own_code import identify, import_files
 from isthmus.protect.options import Protect
-from isthmus.study.own_models import GIVEN, OwnModel, code_of, model_table, named_encoder, refuse_given
+from isthmus.study.own_models import (
+    GIVEN,
+    OwnModel,
+    code_of,
+    model_table,
+    named_encoder,
+    refuse_given,
+    with_model_options,
+)
 from isthmus.study.settings import Setting, combine
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
@@ -102,7 +110,8 @@ class Study(Options):
     methods: list[dict[str, Any]] = Field(default_factory=lambda: [{"name": Method.default_name()}])
     """The methods: their names and options."""
     grid: dict[str, Any] = Field(default={})
-    """Values to compare, `local.lr = [0.01, 0.1]`: each method runs with every combination for options that it has."""
+    """Values to compare, `local.lr = [0.01, 0.1]`: each method runs with every combination for options that it has, or
+    that its model has, `model.hidden = [32, 64]`."""
     tune: dict[str, Any] = Field(default={})
     """Ranges in which `isthmus tune` searches: `local.lr = "0.001..0.1"`; a list is of choices, one value fixes."""
     seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
@@ -139,6 +148,7 @@ class Study(Options):
         study.encoder()
         study.protect.protection()
         check_distinct(study.method_list(), where)
+        study.trained_encoders()
         if len(set(study.seeds)) < len(study.seeds):
             raise IsthmusError(f"{where}: a seed is listed twice: give each of {study.seeds} once")
         study.torch_device()
@@ -204,11 +214,20 @@ class Study(Options):
         """Options of the task that the labels ask for, if the study names none."""
         return {} if "name" in self.task else self.task
 
-    def encoder(self) -> Encoder | OwnModel:
+    def encoder(self, method: Method | None = None) -> Encoder | OwnModel:
+        """The encoder that the study names; of a method, with the values that the grid has for it."""
         refuse_given(self.model, "model")
         table = {key: value for key, value in self.model.items() if key != GIVEN}
         name, options = _name_of(table, "encoder", "model", default="gcn")
-        return named_encoder(name, options)
+        settings = self.settings() if method is not None and self.grid else []
+        varied = next((each.model for each in settings if method and each.method.label == method.label), {})
+        encoder: Encoder | OwnModel = with_model_options(named_encoder(name, options), varied)
+        return encoder
+
+    def trained_encoders(self) -> list[Encoder | OwnModel]:
+        """The encoder of every setting that trains one."""
+        plain, settings = self.encoder(), self.settings()
+        return [with_model_options(plain, each.model) for each in settings if each.method.role != "constant"]
 
     def method_list(self) -> list[Method]:
         """Return all that runs: the methods, each with every combination of the grid's values that applies to it."""
@@ -243,9 +262,10 @@ class Study(Options):
         """The parties of a run with this seed, which must fit the methods."""
         if self.unlabelled == "error":
             check_labelled(loaded.parties)
-        module = module_for(self.encoder(), loaded.parties, loaded.task, seed)
-        for method in self.method_list():
-            check_fit(method, loaded.parties, loaded.task, module)
+        plain = self.encoder()
+        for setting in self.settings():
+            module = module_for(with_model_options(plain, setting.model), loaded.parties, loaded.task, seed)
+            check_fit(setting.method, loaded.parties, loaded.task, module)
         return loaded
 
     def cut_data(self, seed: int) -> Loaded:
@@ -315,7 +335,8 @@ class Study(Options):
 
     def _named(self) -> list[Any]:
         """What the study names."""
-        return [self.data_set(), self.named_partition(), self.named_task(), self.encoder(), *self.method_list()]
+        models = [self.encoder(), *self.trained_encoders()]
+        return [self.data_set(), self.named_partition(), self.named_task(), *models, *self.method_list()]
 
     def torch_device(self) -> torch.device:
         return device_named(self.device)

@@ -207,6 +207,7 @@ class Run:
             checks={"evaluate": self._check_counts},
             bounds={name: each.binding.bounds for name, each in method.site_type().actions().items()},
             aggregation=method.aggregation(),
+            tell_round=method.follows_rounds(),
         )
 
     def go(self) -> RunResult:

@@ -331,7 +331,8 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
         description = _read_description(folder, path)
         if description is not None:
-            found[description["method"]["name"], int(description["seed"])] = path, description
+            label = description["method"].get("label", description["method"]["name"])
+            found[label, int(description["seed"])] = path, description
     if not found:
         if (folder / "results.json").exists():
             raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
+
+from torch import nn
 
 from isthmus.data.describe import CutDescription
 from isthmus.data.party import Party
 from isthmus.methods.base import Method
+from isthmus.nn.encoders import uses_edge_weights
 from isthmus.study.loop import RunResult
+from isthmus.study.own_models import model_table
+from isthmus.study.setup import module_for
+from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 
 
@@ -20,6 +27,21 @@ def data_notes(methods: Sequence[Method], parties: Sequence[Party], cut: CutDesc
             notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
     return notes
+
+
+def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:
+    """One line for each model that reads edges but not the weights that these parties' edges have."""
+    weights = [party.graph.get("edge_weight") for party in parties]
+    weighted = sum(weight is not None and bool((weight != 1).any()) for weight in weights)
+    notes = []
+    for model in models if weighted else ():
+        module = model if isinstance(model, nn.Module) else module_for(model, parties, task, 0)
+        reads_edges = getattr(getattr(module, "body", module), "hops", None) != 0
+        if reads_edges and not uses_edge_weights(module):
+            what = next(iter(model_table(model).values()))
+            remedy = "set model.weighted = true" if hasattr(model, "weighted") else "use another model, such as gcn"
+            notes.append(f"{what} ignores the edge weights of {weighted} of {len(parties)} parties: {remedy}")
+    return list(dict.fromkeys(notes))
 
 
 def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by: str) -> list[str]:

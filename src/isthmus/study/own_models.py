@@ -67,6 +67,21 @@ def named_encoder(name: str, options: Mapping[str, Any]) -> Encoder | OwnModel:
     return Encoder.named(name).read(options, f"encoder '{name.lower()}'")
 
 
+def with_model_options(model: Any, values: Mapping[str, Any]) -> Any:
+    """A model with other values for some options of `[model]`; with another `encoder`, what is set here stays set."""
+    if not values:
+        return model
+    table = model_table(model)
+    if GIVEN in table:
+        raise IsthmusError(
+            f"grid: '{table[GIVEN]}' is an object made in Python, which has no options: leave model.{min(values)} out"
+        )
+    if isinstance(model, Encoder):
+        table = {"encoder": table["encoder"], **model.model_dump(exclude_defaults=True)}
+    table |= values
+    return named_encoder(str(table.pop("encoder")), table)
+
+
 def model_table(model: Encoder | OwnModel | nn.Module | Callable[[int, int], nn.Module]) -> dict[str, Any]:
     """The table `[model]` of a study that trained this model."""
     if isinstance(model, Encoder):

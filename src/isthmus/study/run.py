@@ -28,8 +28,8 @@ from isthmus.own_code import identify
 from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge, paths_of_tables
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
-from isthmus.study.notes import data_notes
-from isthmus.study.own_models import code_of, model_table, named_encoder
+from isthmus.study.notes import data_notes, model_notes
+from isthmus.study.own_models import code_of, model_table, named_encoder, with_model_options
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.settings import combine
@@ -125,6 +125,7 @@ def run_study(
     resolved = study.resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
     notes = data_notes(study.listed_methods(), first.parties, first_cut)
+    notes += model_notes(study.trained_encoders(), first.parties, first.task)
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
     runs: list[RunResult] = []
@@ -171,13 +172,14 @@ def run_study(
 
 def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options: Any) -> Run:
     """Return the run of one method of a study with one seed; `options` are those of `Run`."""
-    module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
+    encoder = study.encoder(method)
+    module = module_for(encoder, loaded.parties, loaded.task, seed)
     device = study.torch_device()
     parties = loaded.parties
     if loaded.by_workers and (method.role == "pooled" or needs_whole(parties, loaded.task)):
         parties = study.load(seed).parties
     description = describe_model(
-        method, study.encoder(), loaded.task, seed, parties[0].features, loaded.labels, loaded.encoding
+        method, encoder, loaded.task, seed, parties[0].features, loaded.labels, loaded.encoding
     )
     return Run(
         method, parties, loaded.task, module, seed=seed, device=device, wire=study.wire, description=description,
@@ -483,6 +485,7 @@ def run(
     chosen = [setting.method for setting in settings]
     check_distinct(chosen, "run")
     encoder = named_encoder(model, {}) if isinstance(model, str) else model
+    models: list[Any] = [with_model_options(encoder, setting.model) for setting in settings]
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
     plan = Study.of({**about_data, **once}, "run")
@@ -504,10 +507,10 @@ def run(
             known = classes if loaded is None else loaded.classes
             learned = task_of(task, held, known, plan.task_options())
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
-            for each in chosen:
-                module = module_for(encoder, held, learned, at)
+            for each, trained in zip(chosen, models, strict=True):
+                module = module_for(trained, held, learned, at)
                 labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
-                about = describe_model(each, encoder, learned, at, held[0].features, labels, encoding)
+                about = describe_model(each, trained, learned, at, held[0].features, labels, encoding)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 runs.append(Run(each, held, learned, module, description=about, **where).go())
     except BaseException:
@@ -527,7 +530,7 @@ def run(
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
-    notes = data_notes(listed, held, cuts[at])
+    notes = [*data_notes(listed, held, cuts[at]), *model_notes(models, held, learned)]
     results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own)
     results.compare_settings(settings, learned.judged_by, learned.selected_by)
     if out is not None:

@@ -17,10 +17,13 @@ from isthmus.result_files import Tried as Tried
 from isthmus.study.loop import RunResult
 from isthmus.tasks.metrics import METRICS, metric_of
 
+MODEL = "model."
+"""The beginning of the path of a model's option."""
+
 
 @dataclass(frozen=True)
 class Setting:
-    """A method of a study with values for some of its options.
+    """A method of a study with values for some of its options, or for some of its model's.
 
     Attributes:
         method: with these values.
@@ -36,8 +39,14 @@ class Setting:
     def make(cls, method: Method, values: Mapping[str, Any]) -> Setting:
         """A setting of a method: its options, with these values in place of its own, and a label that has them."""
         words = [f"{name}={_word(value)}" for name, value in values.items()]
+        own = {name: value for name, value in values.items() if not name.startswith(MODEL)}
         label = " ".join([method.label, *words])
-        return cls(with_values(method, {**values, "label": label}), method.label, dict(values))
+        return cls(with_values(method, {**own, "label": label}), method.label, dict(values))
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The values of the model's options, by their names in `[model]`."""
+        return {name[len(MODEL) :]: value for name, value in self.values.items() if name.startswith(MODEL)}
 
 
 def with_values(method: Method, values: Mapping[str, Any]) -> Method:
@@ -69,7 +78,7 @@ def combine(methods: Sequence[Method], grid: Mapping[str, Any]) -> list[Setting]
     """Every method with every combination of the grid's values for options that it has.
 
     Arguments:
-        grid: lists of values in tables as of a method; `METHOD.OPTION` is for one method.
+        grid: lists of values in tables as of a method, and of its model in `model`; `METHOD.OPTION` is for one method.
     """
     lists = flatten(grid)
     for name, values in lists.items():
@@ -118,7 +127,8 @@ def check_options(methods: Sequence[Method], given: Mapping[str, Any], where: st
 
 
 def has_option(method: Method, name: str) -> bool:
-    return name in dict(option_fields(method))
+    """Whether a method has this option, or trains a model that may have it."""
+    return name in dict(option_fields(method)) or (name.startswith(MODEL) and method.role != "constant")
 
 
 def option_fields(options: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:

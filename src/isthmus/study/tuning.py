@@ -70,7 +70,10 @@ def tune(
     if study.grid:
         raise IsthmusError("tune: the study has a grid, which is a search of its own: leave it out, or use isthmus run")
     out, methods = Path(out), study.listed_methods()
-    check_options(methods, flatten(study.tune), "tune")
+    ranges = flatten(study.tune)
+    if shared := next((name for name in ranges if "model" in name.split(".")[:-1]), ""):
+        raise IsthmusError(f"tune: '{shared}' is an option of the model, which all methods share: compare it in a grid")
+    check_options(methods, ranges, "tune")
     spaces = {method.label: search_space(method, study.tune) for method in methods}
     if not any(spaces.values()):
         raise IsthmusError("tune: no method of the study has an option to search: name one with --range")

@@ -65,6 +65,9 @@ class Composed(Averaging):
         }
         return {"rounds", "quorum", *(own - theirs), *self.model_fields_set}
 
+    def follows_rounds(self) -> bool:
+        return self.training().follows_rounds()
+
     def site_type(self) -> type[Site]:
         return type("AtParty", (self.AtParty, self.training().AtParty), {})
 

@@ -25,7 +25,7 @@ from isthmus.federation.wire import Payload
 from isthmus.methods.base import Method, Model, State
 from isthmus.methods.optimizer import Optimizer, server_step
 from isthmus.methods.shared import alone
-from isthmus.methods.training import LocalTraining
+from isthmus.methods.training import Training
 from isthmus.nn.condensed import (
     DISTANCES,
     Distance,
@@ -67,11 +67,11 @@ class Condensing(Method):
     """Noise around a class's mean, as a share of the features' standard deviation."""
     descent: Optimizer = Optimizer(optimizer="adam", lr=0.03, weight_decay=0.0)
     """The server's optimiser of X'; its moments last over the rounds."""
-    target: LocalTraining = LocalTraining(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
+    target: Training = Training(epochs=300, optimizer="adam", lr=0.01, weight_decay=5e-4)
     """Training of the model on the synthetic graph, from its first weights."""
     finetune: bool = True
     """Let each party train the model further on its own graph before it is evaluated there."""
-    tuning: LocalTraining = LocalTraining(epochs=10, lr=0.001)
+    tuning: Training = Training(epochs=10, lr=0.001)
     """Training of each party's model with `finetune`."""
     min_contributors: int = Field(2, ge=1)
     """Parties that must hold condensed nodes of a class; other classes are left out. The paper has no such bound: 1."""

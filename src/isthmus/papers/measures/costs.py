@@ -59,7 +59,7 @@ class Costs(Measure):
         (planned,) = study.method_list()
         method = planned.model_copy(update={"rounds": self.timed, "every": self.timed})
         brief = method.model_copy(update={"rounds": 1})  # only the set-up of the other sides is reported
-        held, task, encoder = loaded.parties, loaded.task, study.encoder()
+        held, task, encoder = loaded.parties, loaded.task, study.encoder(planned)
         if not isinstance(encoder, Encoder):
             raise IsthmusError(f"measure 'costs': name an encoder of isthmus encoders in place of '{encoder.name}'")
         module = extended(method, module_for(encoder, held, task, seed), seed)
@@ -99,7 +99,8 @@ class Costs(Measure):
         """Run a method; return the ledger, and the seconds parties computed in the set-up and in each round."""
         groups = [parties] if self.side_by_side else [[party] for party in parties]
         transport, state = Clocked([method.site(group, task, module, seed=seed) for group in groups]), State()
-        federation = Federation(transport, seed=seed, clock=lambda: int(state.round))
+        told = method.follows_rounds()
+        federation = Federation(transport, seed=seed, clock=lambda: int(state.round), tell_round=told)
         spent = [0.0] * (self.timed + 1)
         for current in method.server(federation, Model(module, task.outputs, parties[0].features), state):
             spent[current.round] += sum(transport.seconds.values())

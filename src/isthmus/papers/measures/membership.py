@@ -25,8 +25,8 @@ class MembershipRisk(Measure):
 
     def run(self, study: Study, seed: int, checkpoint: Path | None) -> Measurement:
         loaded = study.load(seed)
-        module = module_for(study.encoder(), loaded.parties, loaded.task, seed)
         (method,) = study.method_list()
+        module = module_for(study.encoder(method), loaded.parties, loaded.task, seed)
         audit = Membership.read(self.audit, "measure.audit")
         (found,) = audit.compare({"": method}, loaded.parties, loaded.task, module, seed=seed)
         risks = ("auc", "f1", "likelihood", "tpr")
