@@ -38,6 +38,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     COORDINATES: _RUN | {"round": "int64", "x": "float64", "y": "float64", "class": "int64"},
 }
 """Columns of each table, with their types. Class -1 of a drawn item: unknown."""
+ALONE_IS_BEST = "{} is better than every federated method: by these results, parties gain nothing together"
+"""A note on results, with the name of the method that trains alone."""
 SUMMARY = 1 << 30
 """Bytes of the largest `results.json` that is read."""
 GROUP = 1 << 18
