@@ -83,8 +83,10 @@ def _of_party(findings: Findings, party: str) -> Findings:
         cuts = []
         for cut in folder.results.cuts:
             for held in (each for each in cut.description.parties if each.name == party):
-                sizes = {"nodes": held.nodes, "edges": held.edges, "cross": 0, "emd": None}
-                cuts.append(cut.model_copy(update={"description": replace(cut.description, parties=(held,), **sizes)}))
+                described = replace(
+                    cut.description, parties=(held,), nodes=held.nodes, edges=held.edges, cross=0, emd=None
+                )
+                cuts.append(cut.model_copy(update={"description": described}))
         folders.append(replace(folder, results=folder.results.model_copy(update={"cuts": cuts})))
     tables = {name: getattr(findings, name) for name in ("ledger", "set_up")}
     own = {name: table.filter(pc.equal(table["party"], party)) for name, table in tables.items()}

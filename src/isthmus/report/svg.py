@@ -23,13 +23,13 @@ REFERENCES = ("#5c3d00", "#101418", "#55606b")
 INK, SOFT, LINE, PAPER = "#16191d", "#5a636d", "#dde1e6", "#fefefe"
 """Colours in light mode; each becomes a CSS variable of the page.
 
-Series and references are told apart in light and dark mode, and by readers who do not see red, green or blue: any two
-differ by at least 7 in CIEDE2000, two references by 20, and each contrasts with the page by 4.5 to 1 or more.
+References are in the order of `wording.REFERENCES`. Any two colours differ by at least 7 in CIEDE2000 in light and dark
+mode, two references by 20, also for readers who do not see red, green or blue; the contrast with the page is 4.5 to 1.
 """
 
 _COLOURS = SERIES + REFERENCES
 _DARK = ("#5cb3f0", "#ff9350", "#3fcfa4", "#f5e400", "#0083f5", "#e55c00", "#7af5ab", "#4c997f")
-_DARK += ("#a87654", "#f7f8f9", "#738c99")
+_DARK_REFERENCES = ("#a87654", "#f7f8f9", "#738c99")
 
 
 def slot(style: int) -> int:
@@ -43,7 +43,7 @@ def _variables(colours: Sequence[str]) -> str:
 
 STYLE = f"""
 :root{{{_variables(_COLOURS)}}}
-@media screen and (prefers-color-scheme:dark){{:root{{{_variables(_DARK)}}}}}
+@media screen and (prefers-color-scheme:dark){{:root{{{_variables(_DARK + _DARK_REFERENCES)}}}}}
 {"".join(f".s{at}{{--c:var(--s{at})}}" for at in range(len(_COLOURS)))}
 {",".join(f".s{at + len(SERIES)} i" for at in range(len(REFERENCES)))}{{background:none;border:3px solid var(--c)}}
 svg.chart{{display:block;width:100%;max-width:500px;height:auto;font:13px system-ui,-apple-system,"Segoe UI",Roboto,

@@ -54,18 +54,20 @@ def section(findings: Findings, party: str = "") -> str:
         for row, counts in _method_rows(findings, method, entries.get(method, [])):
             found.setdefault(row, {})[method] = counts
     groups: dict[tuple[str, ...], list[_Row]] = {}
-    for row, counts in found.items():
-        groups.setdefault(tuple(counts), []).append(row)
+    for row, counted in found.items():
+        groups.setdefault(tuple(counted), []).append(row)
     for methods, own in sorted(groups.items(), key=lambda each: -len(each[0])):
         names = "".join(f"<span>{_name(findings, method)}</span>" for method in methods)
         texts = [_row_html(findings, row, found[row]) for row in own]
-        shared = dict.fromkeys(row.action for row, of in found.items() if methods[0] in of and len(of) > 1)
+        shared = dict.fromkeys(
+            row.action for row, of in found.items() if row.action and methods[0] in of and len(of) > 1
+        )
         if len(methods) == 1 and shared:
             texts.append(_text_row(f"And, as above: {wording.join_words(list(shared))}."))
         bodies.append(_body(names, texts))
     head = f"<tr>{page.heads(('Action', 'Who sees it', 'What left the party'))}"
     head += f"{page.heads((each.capitalize() for each in _COUNTS), 'n')}</tr>"
-    note = f"Calls and bytes are those of one run (mean over seeds), {party or 'all parties together'}."
+    note = f"Calls and bytes are those of one run (mean over seeds), of {party or 'all parties together'}."
     return page.table(head, "".join(bodies), note, kind="ledger") + _failures(findings, party)
 
 

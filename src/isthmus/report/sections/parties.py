@@ -57,8 +57,8 @@ def _chart(cut: CutDescription) -> str:
 
 def _stacks(cut: CutDescription, classes: int) -> str:
     whole = [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
-    bars = [(party.name, party.labels) for party in cut.parties]
-    bars = [("all", whole), *bars] if len(bars) > 1 else bars
+    bars: list[tuple[str, Sequence[int]]] = [("all", whole)] if len(cut.parties) > 1 else []
+    bars += [(party.name, party.labels) for party in cut.parties]
     title = f"Labels of each party: labelled {cut.level}s, and shares of the classes"
     rows = [charts.Stack(name, counts, f"{sum(counts):,}") for name, counts in bars]
     return charts.stack_chart(title, [cut.label(at) for at in range(classes)], rows)

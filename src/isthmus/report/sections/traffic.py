@@ -21,7 +21,7 @@ def section(findings: Findings, whose: str = "all parties together") -> str:
         rows.append(page.row(page.method_head(findings, method), values))
     over = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in flows[next(iter(flows))])
     names = page.heads(("sent", "received") * 3, "n")
-    note = f"Bytes sent and received: {whose}, mean over seeds."
+    note = f"Bytes sent and received by {whose}, mean over seeds."
     if findings.set_up.num_rows:
         before = wording.format_bytes(sum(findings.set_up["sent"].to_pylist()))
         note += f" Before any method the parties of a federation sent {before} to agree on the form of their data."
