@@ -131,7 +131,7 @@ pre{margin:8px 0;padding:16px;overflow-x:auto;background:var(--tint);border:1px 
 font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,monospace}
 footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
 @media screen and (max-width:760px){body{padding:24px 16px}h1{font-size:28px}.verdict{font-size:19px}
-.pair{grid-template-columns:1fr}.fields{min-width:9rem}tbody th{min-width:7.5rem;max-width:9rem;overflow-wrap:anywhere}
+.pair{grid-template-columns:1fr}.fields{min-width:9rem}tbody th{max-width:9rem;overflow-wrap:break-word}
 .ledger thead{display:none}.ledger tr{display:flex;flex-wrap:wrap;gap:2px 14px;padding:8px 0;
 border-bottom:1px solid var(--line)}.ledger tr>*{max-width:none;padding:0;border:0}.ledger .fields{flex-basis:100%}
 .ledger .n::before{content:attr(data-of) " ";color:var(--soft)}
