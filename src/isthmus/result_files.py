@@ -40,6 +40,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 """Columns of each table, with their types. Class -1 of a drawn item: unknown."""
 RESTORE = "run the study again, or restore the file"
 """What to do about a file of a result folder that cannot be used."""
+ALONE_IS_BEST = "{} is better than every federated method: by these results, parties gain nothing together"
+"""A note on results, with the name of the method that trains alone."""
 SUMMARY = 1 << 30
 """Bytes of the largest `results.json` that is read."""
 GROUP = 1 << 18

@@ -265,6 +265,8 @@ def test_report_joins_folders(isthmus: Isthmus, tmp_path: Path) -> None:
         isthmus("run", *SMALL, "--seed", seed, "--out", f"run-{seed}")
     done = isthmus("report", "run-0", "run-1", "--out", "page.html")
     assert (done.code, done.out) == (0, "report in page.html\n")
+    done = isthmus("report", "run-0", "--party", "party-[01]")
+    assert (done.code, done.out) == (0, "page in run-0/parties/party-0.html\npage in run-0/parties/party-1.html\n")
     assert (tmp_path / "page.html").is_file()
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium o
 READERS: dict[str, dict[str, Any]] = {
     "desk": {"width": 1280, "scheme": "light", "media": "screen"},
     "night": {"width": 1280, "scheme": "dark", "media": "screen"},
-    "phone": {"width": 390, "scheme": "light", "media": "screen"},
+    "phone": {"width": 375, "scheme": "light", "media": "screen"},
     "phone at night": {"width": 360, "scheme": "dark", "media": "screen"},
     "paper": {"width": 688, "scheme": "light", "media": "print"},
     "paper of one who reads at night": {"width": 688, "scheme": "dark", "media": "print"},
@@ -99,6 +99,15 @@ CUT_OFF = """() => [...document.querySelectorAll('svg.chart')].flatMap(chart => 
   }).map(text => text.textContent);
 })"""
 
+TEXT_SIZES = """() => [...document.querySelectorAll('svg.chart')].flatMap(chart => {
+  const scale = chart.getBoundingClientRect().width / chart.viewBox.baseVal.width;
+  return [...chart.querySelectorAll('text')].map(text => scale * parseFloat(getComputedStyle(text).fontSize));
+})"""
+
+SCROLLERS = """() => [...document.querySelectorAll('.scroll')].filter(each => !each.querySelector('.ledger'))
+  .map(each => [getComputedStyle(each, '::before').content, each.scrollWidth, each.clientWidth,
+    parseFloat(getComputedStyle(each).gridTemplateColumns)])"""
+
 BROKEN_NUMBERS = """() => [...document.querySelectorAll('td.n')].filter(cell => {
   const range = document.createRange();
   range.selectNodeContents(cell);
@@ -165,9 +174,22 @@ def test_a_phone_shows_what_left_the_parties_all_dots_and_all_labels(browser: An
     page = Opened(browser, write_report([folder]).as_uri(), **READERS["phone"])
     widths = page.evaluate("[...document.querySelectorAll('td.fields')].map(e => e.getBoundingClientRect().width)")
     assert min(widths) > 150, "words need not be broken into letters"
-    charts = page.evaluate("[...document.querySelectorAll('svg.narrow')].map(e => e.parentNode.scrollWidth)")
-    assert len(charts) == 3, "parties beside the mean, single runs, labels"
+    charts = page.evaluate("[...document.querySelectorAll('figure')].map(e => e.scrollWidth)")
+    assert len(charts) >= 10
     assert max(charts) <= READERS["phone"]["width"], "nothing scrolls"
+    assert min(page.evaluate(TEXT_SIZES)) > 10, "pixels"
+    assert page.evaluate("document.querySelector('table.ledger').parentNode.scrollWidth") <= 375, "no column is hidden"
+    page.close()
+
+
+def test_a_table_that_scrolls_says_so(browser: Any, folders: list[Path]) -> None:
+    """The sign stands at the right edge of the screen; a cover at the right end of the table hides it there."""
+    page = Opened(browser, write_report(folders).as_uri(), **READERS["phone"])
+    found = page.evaluate(SCROLLERS)
+    assert {sign for sign, *_ in found} == {'"more →"'}
+    assert any(whole > shown + 1 for _, whole, shown, _ in found)
+    assert any(whole <= shown + 1 for _, whole, shown, _ in found)
+    assert [each for each in found if abs(each[1] - each[3]) > 1.5] == [], "the cover is where the table ends"
     page.close()
 
 

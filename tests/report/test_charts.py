@@ -158,8 +158,30 @@ def test_any_name_is_shown_as_it_is(name: str) -> None:
         assert chart.findtext("desc")
 
 
+def test_long_labels_are_shown_in_full() -> None:
+    """They differ at their ends: beside a row and at a curve's end there is no room for them."""
+    names = [f"fedavg local.lr=0.01, local.weight_decay=0.0005, weighting={way}" for way in ("train", "even")]
+    values = [0.2, 0.4]
+    for drawn in (
+        charts.line_chart("t", [charts.Curve(name, 0, [1, 2], values, values, values) for name in names], str),
+        charts.bar_chart("t", ("sent",), [charts.Bars(name, 0, (1.0,)) for name in names], str),
+        charts.dot_chart("t", "What.", [charts.Dots(name, 0, [("seed 0", 1.0)], 1.0, "1") for name in names], str),
+        charts.stack_chart("t", ["x"], [charts.Stack(name, (1.0,), "1") for name in names]),
+    ):
+        shown = "".join(text.text or "" for text in ET.fromstring(drawn).iter("text")).replace(" ", "")
+        assert [name.replace(" ", "") in shown for name in names] == [True, True]
+
+
+def test_references_have_colours_and_lines_of_their_own() -> None:
+    slots = [svg.slot(style) for style in range(-len(svg.REFERENCES), len(svg.SERIES))]
+    assert len(set(slots)) == len(svg.SERIES + svg.REFERENCES)
+    curves = [charts.Curve(str(style), style, [1, 2], [0, style], [0, style], [0, style]) for style in (0, -1, -2, -3)]
+    lines = re.findall("stroke-dasharray:[^;]*", charts.line_chart("t", curves, str))
+    assert len(set(lines)) == 3, "a line without dashes has no such attribute"
+
+
 def test_colours_are_the_pages_own() -> None:
     drawn = charts.stack_chart("#0067a5", ["x"], [charts.Stack("a", (1.0,), "1")])
     assert re.findall(r"#[0-9a-f]{6}", drawn) == ["#0067a5", "#0067a5"], "in the title, and said"
     assert "fill:var(--s0)" in drawn
-    assert all(f"--s{at}:" in svg.STYLE for at in range(8))
+    assert all(f"--s{at}:" in svg.STYLE for at in range(11))

@@ -88,8 +88,31 @@ def test_the_headline_says_when_training_alone_is_better(build: Build) -> None:
         for line in parts["results"]["summary"]:
             line["mean"] = 0.9 if line["method"] == "local" else line["mean"]
 
-    assert "Parties that train alone are better: local." in Page(write_report([build(change=better)])).text
-    assert "Parties that train alone" not in Page(write_report([build("other")])).text
+    note = "local is better than every federated method: by these results, parties gain nothing together"
+
+    def noted(parts: dict[str, Any]) -> None:
+        better(parts)
+        parts["results"]["notes"] = [note]
+
+    for folders in (
+        [build("one", change=better)],
+        [build("noted", change=noted)],
+        [build("together", ("fedavg",)), build("alone", ("local", "fedprox"), change=better)],
+    ):
+        source = Page(write_report(folders)).source
+        assert source.count(note) == 1
+        assert f"<p class=verdict><b>Note:</b> {note}.</p>" in source
+    assert "gain nothing together" not in Page(write_report([build("other")])).text
+
+
+def test_the_headline_marks_a_method_that_is_no_better_than_the_majority_class(build: Build) -> None:
+    def many(parts: dict[str, Any]) -> None:
+        for each in parts["results"]["runs"]:
+            each["majority"] = 0.99 if each["method"] in ("fedsage", "local") else 0.01
+
+    text = Page(write_report([build(change=many)])).text
+    assert "fedsage (no better than the majority class) reached" in text
+    assert "; fedavg 7" in text
 
 
 def test_the_smaller_loss_leads(build: Build) -> None:

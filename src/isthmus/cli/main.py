@@ -200,10 +200,26 @@ def demo(
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Result folders.")],
-    out: Annotated[Path | None, typer.Option(help="HTML file; by default, report.html in the first folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="HTML file; by default, report.html in the first folder. With --party: a folder."),
+    ] = None,
+    party: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Write a page for this party alone, parties/NAME.html in the first folder; repeat, or use * for any "
+            "letters: 50 pages at most."
+        ),
+    ] = None,
 ) -> None:
     """Write a self-contained HTML report on one or more result folders."""
-    _report(folders, out)
+    if not party:
+        _report(folders, out)
+        return
+    from isthmus.report.party_pages import write_party_pages
+
+    for each in write_party_pages(folders, party, out):
+        typer.echo(f"page in {each}")
 
 
 @app.command()

@@ -188,7 +188,7 @@ def results_table(results: Results) -> Table:
     columns += [("validation", name, False) for name in chosen_by if name in known][:1]
     columns = columns or [(name.removeprefix("test_"), name, False) for name in known]
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")  # in full: labels of settings differ at their ends
     for head in (*(title for title, _, _ in columns), "round", "ms/round", "sent"):
         table.add_column(head, justify="right", no_wrap=True)
     roles = {label: about["role"] for label, about in results.methods().items()}

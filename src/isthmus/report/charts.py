@@ -1,7 +1,8 @@
 """Charts of the report: lines, bars, dots, shares, a heat map and a scatter plot, drawn by matplotlib.
 
-Every series is labelled where it is drawn; no chart depends on its colours. Text is measured in a wider font than the
-one of the page, so labels that fit here fit there.
+Every series is labelled where it is drawn, or in a legend with its line style; no chart depends on its colours. Charts
+are about as wide as a phone, so that text is legible there. Text is measured in a wider font than the one of the page,
+so labels that fit here fit there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from string import ascii_lowercase
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from isthmus.report.svg import INK, LINE, PAPER, SERIES, house_style, inline_svg, printable
+from isthmus.report.svg import INK, LINE, PAPER, REFERENCES, SERIES, house_style, inline_svg, printable, slot
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -28,14 +30,20 @@ _SHADES = 10
 _NAMED_SHADES = (2, 6, 10)
 """Shades in the legend."""
 
-_LETTER = 8.6
-"""Width of a letter, rather too wide than too narrow."""
+_WIDTH = 400
+"""Width of a chart whose text is legible on a phone."""
+
+_LETTER, _LINE = 8.6, 18
+"""Width of a letter and height of a line, rather too large than too small."""
+
+_BESIDE, _AT_END = 26, 16
+"""Letters of the longest label beside a row, and at the end of a curve. Longer labels get lines of their own."""
 
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 """Of clouds, for readers who do not see the colours."""
 
 _DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-"""Line styles of curves that share a colour."""
+"""Line styles of curves: of four series in turn, and of the references."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +102,9 @@ def line_chart(
 ) -> str:
     """Curves over rounds, each with a min..max band; `bounds` fixes the value axis, so that charts can be compared."""
     thin = [_thinned(curve) for curve in curves]
-    height = max(230.0, 19.0 * len(thin))
-    canvas = _Canvas(title, 560, height + 80)
+    at_end = max(len(curve.name) for curve in thin) <= _AT_END
+    height = max(230.0, 19.0 * len(thin) * at_end)
+    canvas = _Canvas(title, _WIDTH, height + 80)
     axes = canvas.axes
     axes.grid(axis="y", clip_on=False)
     axes.spines[["left", "top", "right"]].set_visible(False)
@@ -108,7 +117,9 @@ def line_chart(
     low, high = axes.set_ylim(axes.yaxis.get_major_locator().view_limits(*(bounds or value_range(thin))))
     heights = space_labels([(curve.mean[-1] - low) / (high - low) for curve in thin], 17 / height, 0, 1)
     for curve, height in zip(thin, heights, strict=True):
-        canvas.over(curve.name, *_curve(axes, curve, height))
+        canvas.over(curve.name, *_curve(axes, curve, height if at_end else None))
+    if not at_end:
+        canvas.legend(1)
     ends = "; ".join(f"{c.name} ends at {show(c.mean[-1])} in round {c.rounds[-1]}" for c in thin)
     return canvas.svg(f"One line per method, mean over seeds, band from lowest to highest. {ends}.")
 
@@ -117,15 +128,14 @@ def line_chart(
 def bar_chart(title: str, columns: Sequence[str], groups: Sequence[Bars], show: Callable[[float], str]) -> str:
     """Horizontal bars from zero, one per column in every group, with the value at the end."""
     texts = [[f"{show(value)} {column}" for value, column in zip(g.values, columns, strict=True)] for g in groups]
-    step = len(columns) + 0.7
-    canvas = _Canvas(title, 560, 36 + 15 * step * len(groups))
-    canvas.rows([(group.name, _colour(group.style)) for group in groups], 18, step)
+    canvas = _Canvas(title, _WIDTH, 36)
+    places = canvas.rows([(group.name, _colour(group.style)) for group in groups], 15, len(columns) + 0.7)
     canvas.axes.xaxis.set_visible(False)
     canvas.axes.spines[["top", "right", "bottom"]].set_visible(False)
-    for at, (group, labels) in enumerate(zip(groups, texts, strict=True)):
+    for place, group, labels in zip(places, groups, texts, strict=True):
         for order, (value, text) in enumerate(zip(group.values, labels, strict=True)):
             fill = {"facecolor": _colour(group.style), "linewidth": 0} if not order else _pale(group.style)
-            height = step * at + order - (len(columns) - 1) / 2
+            height = place + order - (len(columns) - 1) / 2
             bar = canvas.axes.barh(height, value, 0.88, clip_on=False, **fill)
             canvas.axes.bar_label(bar, [text], padding=6, color=INK)
             canvas.over(f"{group.name}: {', '.join(labels)}", *bar)
@@ -138,21 +148,21 @@ def bar_chart(title: str, columns: Sequence[str], groups: Sequence[Bars], show: 
 @house_style()
 def dot_chart(title: str, what: str, rows: Sequence[Dots], show: Callable[[float], str]) -> str:
     """One line per row with a dot per value and a stroke at the mean; `what` begins the description."""
-    canvas = _Canvas(title, 560, 62 + 26 * len(rows))
-    canvas.rows([(row.name, _colour(row.style)) for row in rows], 18, 1, [row.text for row in rows])
+    canvas = _Canvas(title, _WIDTH, 62)
+    places = canvas.rows([(f"{row.name}  {row.text}", _colour(row.style)) for row in rows], 26)
     axes = canvas.axes
     axes.grid(axis="x", clip_on=False)
     axes.spines[:].set_visible(False)
     axes.xaxis.set_major_locator(_round_numbers(4))
     axes.xaxis.set_major_formatter(lambda value, _: show(value))
-    for at, row in enumerate(rows):
+    for at, row in zip(places, rows, strict=True):
         drawn: dict[str, Any] = {"color": _colour(row.style), "clip_on": False}
         values = [value for _, value in row.points]
         (dots,) = axes.plot(values, [at] * len(values), "o", markersize=10, markeredgewidth=0, alpha=0.55, **drawn)
         canvas.over([f"{row.name}, {label}: {show(value)}" for label, value in row.points], dots)
         (mean,) = axes.plot(row.mean, at, "|", markersize=16, markeredgewidth=3, **drawn)
         canvas.over(f"{row.name}: {row.text}", mean)
-    return canvas.svg(f"{what} {'; '.join(f'{row.name}: {row.text}' for row in rows)}.", "chart narrow")
+    return canvas.svg(f"{what} {'; '.join(f'{row.name}: {row.text}' for row in rows)}.")
 
 
 @house_style()
@@ -161,8 +171,8 @@ def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
 
     A part with enough room shows its letter in the legend, for readers who do not see the colours, and its share.
     """
-    canvas = _Canvas(title, 560, 66 + 25 * len(rows))
-    canvas.rows([(row.name, INK) for row in rows], 16, 1, [row.text for row in rows])
+    canvas = _Canvas(title, _WIDTH, 36)
+    places = canvas.rows([(f"{row.name}  {row.text}", INK) for row in rows], 25)
     axes = canvas.axes
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
@@ -177,7 +187,7 @@ def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
             "clip_on": False,
             "label": f"{ascii_lowercase[order]}: {part}",
         }
-        bars = axes.barh(range(len(rows)), shares, 0.78, start, **drawn)
+        bars = axes.barh(places, shares, 0.78, start, **drawn)
         inside = [_inside(ascii_lowercase[order], share) for share in shares]
         axes.bar_label(bars, inside, label_type="center", color=PAPER, fontsize=12)
         for row, share, bar in zip(rows, shares, bars, strict=True):
@@ -185,7 +195,7 @@ def stack_chart(title: str, parts: Sequence[str], rows: Sequence[Stack]) -> str:
         start = [before + share for before, share in zip(start, shares, strict=True)]
     canvas.legend()
     description = "; ".join(f"{row.name}: {_shares_text(row, parts)}" for row in rows)
-    return canvas.svg(f"{description}.", "chart narrow")
+    return canvas.svg(f"{description}.")
 
 
 @house_style()
@@ -200,9 +210,10 @@ def heat_map(
     from matplotlib.patches import PathPatch
 
     down = min(20.0, max(2.0, 640 / len(rows)))
-    canvas = _Canvas(title, 1120, 76 + down * len(rows))
+    canvas = _Canvas(title, 1120, 56)
     every = math.ceil(14 / down)
-    canvas.rows([(name if at % every == 0 else "", INK) for at, name in enumerate(rows)], 24)
+    shown = _fitting(rows, 30)
+    canvas.rows([(name if at % every == 0 else "", INK) for at, name in enumerate(shown)], down, beside=30)
     axes = canvas.axes
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.spines[:].set_edgecolor(LINE)
@@ -235,7 +246,7 @@ def clouds(
 def scatter(title: str, groups: Sequence[Cloud]) -> str:
     """A mark for each item, with a colour and a shape per group; the legend has the sizes of the groups."""
     counted = [f"{group.name}: {len(group.points):,}" for group in groups]
-    canvas = _Canvas(title, 420, 440 + 18 * math.ceil(len(groups) / 3))
+    canvas = _Canvas(title, 340, 340)
     canvas.axes.set(xticks=[], yticks=[])
     canvas.axes.margins(0.02)
     canvas.axes.spines[:].set_edgecolor(LINE)
@@ -287,35 +298,57 @@ class _Canvas:
         from matplotlib.figure import Figure
 
         self.title = title
+        lines = wrap(printable(title), int(width / _LETTER)) or [""]
         self.figure: Figure = Figure((width / 72, height / 72), layout="constrained")  # an inch is 72 units of SVG
-        self.figure.suptitle(printable(title), x=0, ha="left", fontsize=14, fontweight="bold", color=INK)
+        self.grow(_LINE * (len(lines) - 1))
+        self.figure.suptitle("\n".join(lines), x=0, ha="left", fontsize=14, fontweight="bold", color=INK)
         self.axes: Axes = self.figure.add_subplot()
         for ground in (self.figure.patch, self.axes.patch):
             ground.set_visible(False)
         self.hover: dict[str, str | Sequence[str]] = {}
 
-    def rows(self, names: Sequence[tuple[str, str]], letters: int, step: float = 1, texts: Sequence[str] = ()) -> None:
-        """Names from top to bottom, each in its colour, followed by texts.
+    def grow(self, height: float) -> None:
+        self.figure.set_figheight(self.figure.get_figheight() + height / 72)
 
-        They stand at the left, the part of a chart that a narrow screen shows first.
+    def rows(
+        self, labels: Sequence[tuple[str, str]], unit: float, step: float = 1, beside: int = _BESIDE
+    ) -> list[float]:
+        """Make room for rows from top to bottom, `step` units each, and label each in its colour.
+
+        Labels stand at the left, the part of a chart that a narrow screen shows first; if one is too long for that,
+        they stand in full above their rows.
+
+        Returns:
+            The middle of each row, on the axis that grows downwards.
         """
-        heights = [step * at for at in range(len(names))]
-        labels = _fitting([name for name, _ in names], letters)
-        if texts:
-            labels = [f"{label}  {printable(text)}" for label, text in zip(labels, texts, strict=True)]
-        self.axes.set_yticks(heights, labels)
-        for label, (_, colour) in zip(self.axes.get_yticklabels(), names, strict=True):
-            label.set(color=colour, fontweight="bold")
+        above = max(len(label) for label, _ in labels) > beside
+        blocks = [_wrapped(label, _WIDTH) if above else printable(label) for label, _ in labels]
+        room = [_LINE * (block.count("\n") + 1) / unit if above else 0.0 for block in blocks]
+        tops = [step * at + sum(room[:at]) for at in range(len(blocks) + 1)]
+        places = [top + own + step / 2 for top, own in zip(tops, room, strict=False)]
+        self.axes.set_yticks([] if above else places, [] if above else blocks)
+        texts = (
+            [self.axes.text(0, place - step / 2, block, va="bottom", transform=self.axes.get_yaxis_transform())
+             for place, block in zip(places, blocks, strict=True)]
+            if above else self.axes.get_yticklabels()
+        )  # fmt: skip
+        for text, (_, colour) in zip(texts, labels, strict=True):
+            text.set(color=colour, fontweight="bold")
         self.axes.tick_params("y", pad=12)
-        self.axes.set_ylim(heights[-1] + step / 2, -step / 2)
+        self.axes.set_ylim(tops[-1], 0)
+        self.grow(unit * tops[-1])
+        return places
 
     def legend(self, columns: int = 8) -> None:
         """The legend, in as many columns as there is room for."""
         handles, labels = self.axes.get_legend_handles_labels()
-        fitting = _fitting(labels, 36)
-        room = 72 * self.figure.get_figwidth() // (_LETTER * max(map(len, fitting), default=1) + 60)
-        columns = max(1, min(columns, int(room)))
-        self.figure.legend(handles, fitting, loc="outside lower left", ncols=columns)
+        width = 72 * self.figure.get_figwidth()
+        blocks = [_wrapped(label, width - 60) for label in labels]
+        longest = max((len(line) for block in blocks for line in block.split("\n")), default=1)
+        columns = max(1, min(columns, int(width // (_LETTER * longest + 60))))
+        lines = max((block.count("\n") + 1 for block in blocks), default=1)
+        self.grow(_LINE * 1.2 * lines * math.ceil(len(blocks) / columns) + 10)
+        self.figure.legend(handles, blocks, loc="outside lower left", ncols=columns)
 
     def over(self, text: str | Sequence[str], *artists: Artist) -> None:
         """Show a text over artists; markers have one each."""
@@ -327,16 +360,19 @@ class _Canvas:
         return inline_svg(self.figure, self.title, description, self.hover, kind)
 
 
-def _curve(axes: Axes, curve: Curve, height: float) -> list[Artist]:
-    """The band, the line with a dot at its end, and its name; `height` is a share of the axes' height."""
+def _curve(axes: Axes, curve: Curve, height: float | None) -> list[Artist]:
+    """The band, the line with a dot at its end, and its name at a share of the axes' height, or in the legend."""
     colour = _colour(curve.style)
     band = axes.fill_between(curve.rounds, curve.low, curve.high, color=colour, alpha=0.14, linewidth=0, clip_on=False)
     drawn: dict[str, Any] = {"color": colour, "clip_on": False}
-    dash = _DASHES[curve.style // 4 % 4]
-    (line,) = axes.plot(curve.rounds, curve.mean, linestyle=dash, linewidth=2, **drawn)
+    dash = _DASHES[curve.style // 4 % 4 if curve.style >= 0 else curve.style % 4]
+    label = None if height is not None else f" {curve.name}"  # the legend leaves out what begins with an underscore
+    (line,) = axes.plot(curve.rounds, curve.mean, linestyle=dash, linewidth=2, label=label, **drawn)
     (end,) = axes.plot(curve.rounds[-1], curve.mean[-1], "o", markersize=6, markeredgewidth=0, **drawn)
+    if height is None:
+        return [band, line, end]
     name = axes.annotate(
-        _fitting([curve.name], 18)[0],
+        printable(curve.name),
         (curve.rounds[-1], curve.mean[-1]),
         (1.04, height),
         textcoords="axes fraction",
@@ -356,7 +392,7 @@ def _round_numbers(about: int = 5, whole: bool = False) -> Locator:
 
 
 def _colour(style: int) -> str:
-    return SERIES[style % len(SERIES)]
+    return (SERIES + REFERENCES)[slot(style)]
 
 
 def _pale(style: int) -> dict[str, Any]:
@@ -394,6 +430,12 @@ def _thinned(curve: Curve, most: int = 400) -> Curve:
     kept = sorted({*range(0, len(curve.rounds), skip), len(curve.rounds) - 1})
     columns = ([column[index] for index in kept] for column in (curve.mean, curve.low, curve.high))
     return Curve(curve.name, curve.style, [curve.rounds[index] for index in kept], *columns)
+
+
+def _wrapped(text: str, width: float) -> str:
+    """A text in lines as wide as there is room, in full."""
+    letters = int(width / _LETTER)
+    return "\n".join(wrap(printable(text), letters)) if len(text) > letters else printable(text)
 
 
 def _fitting(names: Iterable[str], letters: int) -> list[str]:

@@ -10,6 +10,7 @@ from isthmus.report import wording
 from isthmus.report.differences import LEVEL, Difference, differences
 from isthmus.report.loading import Findings, Setting
 from isthmus.report.wording import ALONE
+from isthmus.result_files import ALONE_IS_BEST
 
 _MAX_ABSENCES = 12
 """Lines on parties that did not always count."""
@@ -31,7 +32,7 @@ def headline(findings: Findings) -> str:
     for setting in findings.settings:
         if setting.name:
             parts.append(f"<h2 class=setting>{escape(setting.name)}</h2>")
-        parts += [_subset(setting), _verdict(findings, setting), _notes(setting), _facts(setting)]
+        parts += [_subset(setting), _verdict(findings, setting), _facts(setting)]
     return "".join(parts)
 
 
@@ -57,22 +58,23 @@ def _verdict(findings: Findings, setting: Setting) -> str:
     best, *others = federated or ranked
     references = [method for method in ranked if method not in (best, *others)]
     names = _own_names(findings, methods)
-    texts = [f"{names[method]} {findings.score_text(method, metric)}" for method in others[:3]]
+    remarks = {method: f" ({remark})" if (remark := findings.remark(method)) else "" for method in ranked}
+    scores = {method: findings.score_text(method, metric) for method in ranked}
+    texts = [f"{names[method]}{remarks[method]} {scores[method]}" for method in others[:3]]
     texts += [f"{len(others) - 3} more methods behind"] if len(others) > 3 else []
-    texts += [
-        f"{names[method]} ({findings.reference(method)}) {findings.score_text(method, metric)}" for method in references
-    ]
+    texts += [f"{names[method]}{remarks[method]} {scores[method]}" for method in references]
     text = (
-        f"<b>{names[best]}</b> reached <b>{findings.score_text(best, metric)}</b> {escape(wording.metric_name(metric))}"
+        f"<b>{names[best]}</b>{remarks[best]} reached <b>{scores[best]}</b> {escape(wording.metric_name(metric))}"
         f"{_when(findings, ranked)}{'; ' if texts else ''}{', '.join(texts)}."
     )
-    return f"<p class=verdict>{text}</p><p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
-
-
-def _notes(setting: Setting) -> str:
-    """What a reader must know first, as large as the verdict."""
-    notes = dict.fromkeys(note for folder in setting.folders for note in folder.results.notes)
-    return "".join(f"<p><b>Note:</b> {escape(note)}.</p>" for note in notes)
+    notes = dict.fromkeys(escape(note) for folder in setting.folders for note in folder.results.notes)
+    alone = next(method for method in ranked if method == best or findings.reference(method) == ALONE)
+    if federated and findings.mean(alone, metric) != findings.mean(best, metric):  # no folder may have both
+        notes[ALONE_IS_BEST.format(names[alone])] = None
+    first = "".join(f"<p class=verdict><b>Note:</b> {note}.</p>" for note in notes)
+    return (
+        f"<p class=verdict>{text}</p>{first}<p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
+    )
 
 
 def _when(findings: Findings, methods: Sequence[str]) -> str:
@@ -107,9 +109,6 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
         elif seeds != [1] and near:
             text += f" The lead of {first} over {second} is within one standard deviation"
             text += "." if found is None else ", and the same for every seed."
-    alone = [method for method in names if findings.reference(method) == ALONE and method not in ranked]
-    if (order := findings.ranked([*alone, ranked[0]], metric)) and order[0] in alone:
-        text += f" Parties that train alone are better: {names[order[0]]}."
     return text
 
 

@@ -231,8 +231,9 @@ class Findings:
         return [Setting(", ".join(folder.name for folder in folders), folders) for folders in groups.values()]
 
     def style(self, method: str) -> int:
-        """The method's position, which chooses its colour."""
-        return list(self.methods).index(method)
+        """What chooses a method's colour: its position among methods proper, or below zero the kind of reference."""
+        role, kinds = self.about[method].role, list(wording.REFERENCES)
+        return kinds.index(role) - len(kinds) if role in kinds else self.federated(self.methods).index(method)
 
     def runs_of(self, method: str) -> list[RunSummary]:
         return [run for run in self.runs if run.method == method]
@@ -272,6 +273,10 @@ class Findings:
     def reference(self, method: str) -> str:
         """What the page calls a method that only sets the scale; empty for a method proper."""
         return wording.REFERENCES.get(self.about[method].role, "")
+
+    def remark(self, method: str) -> str:
+        """What a reader must know of a method beside its name; empty for most."""
+        return self.reference(method) or ("no better than the majority class" if self.is_majority(method) else "")
 
     def is_majority(self, method: str) -> bool:
         """Whether a method proper is no better than the majority class, in the mean over seeds."""

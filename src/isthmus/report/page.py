@@ -51,11 +51,11 @@ def row(head: str, values: Iterable[object], rest: str = "") -> str:
     return f"<tr>{head}{''.join(f'<td class=n>{value}</td>' for value in values)}{rest}</tr>"
 
 
-def table(head: str, body: str, note: str, grouped: bool = False) -> str:
-    """A table from rows of HTML with a note under it; a grouped body has its own `tbody`."""
-    rows = body if grouped else f"<tbody>{body}</tbody>"
+def table(head: str, body: str, note: str, kind: str = "") -> str:
+    """A table from rows of HTML with a note under it; a body may have `tbody` elements of its own."""
+    rows = body if body.startswith("<tbody>") else f"<tbody>{body}</tbody>"
     caption = f"<caption><span>{escape(note)}</span></caption>"
-    return f"<div class=scroll><table>{caption}<thead>{head}</thead>{rows}</table></div>"
+    return f'<div class=scroll><table class="{kind}">{caption}<thead>{head}</thead>{rows}</table></div>'
 
 
 def folded(summary: str, body: str) -> str:
@@ -70,10 +70,9 @@ def heading(text: str, tag: str) -> str:
 
 def method_head(findings: Findings, method: str) -> str:
     """The head of a method's row, in its colour."""
-    reference = findings.reference(method)
-    reference = reference or ("no better than the majority class" if findings.is_majority(method) else "")
-    note = f" <small>{reference}</small>" if reference else ""
-    return f'<th scope=row class="s{findings.style(method) % 8}"><i></i>{escape(method)}{note}</th>'
+    remark = findings.remark(method)
+    note = f" <small>{remark}</small>" if remark else ""
+    return f'<th scope=row class="s{svg.slot(findings.style(method))}"><i></i>{escape(method)}{note}</th>'
 
 
 def bytes_html(count: float) -> str:
@@ -102,25 +101,27 @@ padding:1px;background:var(--line)}
 .facts div{flex:1 1 150px;padding:10px 14px;background:var(--paper)}dt{color:var(--soft);font-size:13px}
 .facts div:first-child{flex:3 1 260px}dd{margin:0;overflow-wrap:anywhere}
 nav{display:flex;flex-wrap:wrap;gap:6px 22px;font-size:15px}a{color:var(--blue);text-underline-offset:3px}
-figure{margin:8px 0 20px;overflow-x:auto}
-@media screen{figure,.scroll{background:
-linear-gradient(90deg,var(--paper) 30%,transparent) 0 0/40px 100% no-repeat local,
-linear-gradient(270deg,var(--paper) 30%,transparent) 100% 0/40px 100% no-repeat local,
-linear-gradient(90deg,var(--line),transparent) 0 0/10px 100% no-repeat scroll,
-linear-gradient(270deg,var(--line),transparent) 100% 0/10px 100% no-repeat scroll}}
+figure{margin:8px 0 20px}
+.scroll{display:grid;container-type:inline-size;overflow-x:auto;margin:0 0 16px}
+@media screen{.scroll::before,.scroll::after{grid-area:1/1;height:20px;font-size:13px}
+.scroll::before{content:"more →";position:sticky;left:0;width:100cqi;color:var(--blue);text-align:right}
+.scroll::after{content:"";justify-self:end;width:4rem;background:var(--paper);z-index:1}
+tbody th[scope=row],thead tr>:first-child{position:sticky;left:0;background:var(--paper)}}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:8px 32px;align-items:start}
 .three{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:8px 24px;align-items:start}
-.scroll{overflow-x:auto;margin:8px 0 16px}table{width:100%;border-collapse:collapse;font-size:14px;line-height:1.4}
+table{width:100%;border-collapse:collapse;font-size:14px;line-height:1.4}
 caption{caption-side:bottom;padding-top:10px;color:var(--soft);text-align:left}
 caption span{display:inline-block;position:sticky;left:0;max-width:calc(100vw - 32px)}
 th,td{padding:8px 12px 8px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 th:last-child,td:last-child{padding-right:0}thead th{color:var(--soft);font-weight:500;vertical-align:bottom}
 thead tr:first-child:not(:last-child)>*{padding-bottom:0;border:0}th[scope=colgroup]{color:var(--ink);font-weight:600}
-.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}tbody th{font-weight:600;white-space:nowrap}
+.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}tbody th{font-weight:600}
+.name{white-space:normal;overflow-wrap:anywhere;min-width:5.5rem}
 .n+:not(.n){padding-left:12px}.whole{white-space:nowrap}
 th[scope=colgroup]{text-align:center}small{display:block;color:var(--soft);font-size:12px;font-weight:400}
-th i{display:inline-block;width:10px;height:10px;margin-right:8px;border-radius:3px;background:var(--c)}
-th.method{padding-top:22px;font-size:15px}.fields{max-width:18rem;overflow-wrap:anywhere}
+i{display:inline-block;width:10px;height:10px;margin-right:8px;border-radius:3px;background:var(--c)}
+th.method{padding-top:22px;font-size:15px}th.method span{display:inline-block;margin-right:18px}
+.fields{max-width:22rem;overflow-wrap:anywhere}
 tr:has(+tr>.said)>*{border-bottom:0}.said{padding-top:0;color:var(--soft)}
 .said span{display:inline-block;position:sticky;left:0;max-width:min(1072px,calc(100vw - 32px))}
 .eyes{display:inline-block;padding:1px 9px;border:1px solid;border-radius:9px;font-size:13px}
@@ -130,13 +131,18 @@ pre{margin:8px 0;padding:16px;overflow-x:auto;background:var(--tint);border:1px 
 font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,monospace}
 footer{margin-top:56px;padding-top:12px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
 @media screen and (max-width:760px){body{padding:24px 16px}h1{font-size:28px}.verdict{font-size:19px}
-.pair{grid-template-columns:1fr}.fields{min-width:13rem}}
+.pair{grid-template-columns:1fr}.fields{min-width:9rem}tbody th{max-width:9rem;overflow-wrap:break-word}
+.ledger thead{display:none}.ledger tr{display:flex;flex-wrap:wrap;gap:2px 14px;padding:8px 0;
+border-bottom:1px solid var(--line)}.ledger tr>*{max-width:none;padding:0;border:0}.ledger .fields{flex-basis:100%}
+.ledger .n::before{content:attr(data-of) " ";color:var(--soft)}
+.ledger tr:has(+tr>.said,+tr>.of){border:0;padding-bottom:0}}
 @media print{@page{margin:14mm}
 .facts{background:none;gap:0}.facts div{border:1px solid var(--line);margin:0 -1px -1px 0}
 body{max-width:none;padding:0;font-size:11pt}nav{display:none}h1{font-size:24pt}
-h2,h3,h4,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}.scroll{overflow:visible}
+h2,h3,h4,tr:has(.method),tr:has(+tr>.said){break-after:avoid}figure,tr,dl{break-inside:avoid}
+.scroll{display:block;container-type:normal;overflow:visible}
 table{font-size:8pt}small{font-size:7pt}th,td{padding-right:6px}
-tbody th,.name{overflow-wrap:anywhere}tbody th,.n,.whole{white-space:normal}
+tbody th{overflow-wrap:anywhere}.name{min-width:0}.n,.whole{white-space:normal}
 pre{white-space:pre-wrap}
 section>details::details-content{content-visibility:visible;block-size:auto}
 *{print-color-adjust:exact}}

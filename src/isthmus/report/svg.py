@@ -18,21 +18,40 @@ from unicodedata import category
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SERIES = ("#0067a5", "#c44f00", "#008064", "#a8327d", "#2b78ad", "#8f6c00", "#6a4fc0", "#5c6670")
+SERIES = ("#0067a5", "#c44f00", "#008064", "#7a0041", "#6200f5", "#a82a3b", "#1800b8", "#64006b")
+REFERENCES = ("#5c3d00", "#101418", "#55606b")
 INK, SOFT, LINE, PAPER = "#16191d", "#5a636d", "#dde1e6", "#fefefe"
-"""Colours in light mode; each becomes a CSS variable of the page."""
+"""Colours in light mode; each becomes a CSS variable of the page.
 
-STYLE = f"""
-:root{{{";".join(f"--s{at}:{colour}" for at, colour in enumerate(SERIES))}}}
-@media screen and (prefers-color-scheme:dark){{
-:root{{--s0:#5cb3f0;--s1:#ff9350;--s2:#3fcfa4;--s3:#ee8fc8;--s4:#9cc9ee;--s5:#e2bd4a;--s6:#b3a0ff;--s7:#aab4be}}}}
-{"".join(f".s{at}{{--c:var(--s{at})}}" for at in range(len(SERIES)))}
-svg.chart{{display:block;width:100%;height:auto;font:13px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
-font-variant-numeric:tabular-nums;stroke-linejoin:round}}
-svg.narrow{{max-width:680px}}@media screen{{svg.wide{{min-width:760px}}}}
+References are in the order of `wording.REFERENCES`. Any two colours differ by at least 7 in CIEDE2000 in light and dark
+mode, two references by 20, also for readers who do not see red, green or blue; the contrast with the page is 4.5 to 1.
 """
 
-_VARIABLES = {colour: f"var(--s{at})" for at, colour in enumerate(SERIES)} | {
+_COLOURS = SERIES + REFERENCES
+_DARK = ("#5cb3f0", "#ff9350", "#3fcfa4", "#f5e400", "#0083f5", "#e55c00", "#7af5ab", "#4c997f")
+_DARK_REFERENCES = ("#a87654", "#f7f8f9", "#738c99")
+
+
+def slot(style: int) -> int:
+    """The number of a style's colour: series repeat theirs, references are numbered from -1 down."""
+    return style % len(SERIES) if style >= 0 else len(_COLOURS) + style
+
+
+def _variables(colours: Sequence[str]) -> str:
+    return ";".join(f"--s{at}:{colour}" for at, colour in enumerate(colours))
+
+
+STYLE = f"""
+:root{{{_variables(_COLOURS)}}}
+@media screen and (prefers-color-scheme:dark){{:root{{{_variables(_DARK + _DARK_REFERENCES)}}}}}
+{"".join(f".s{at}{{--c:var(--s{at})}}" for at in range(len(_COLOURS)))}
+{",".join(f".s{at + len(SERIES)} i" for at in range(len(REFERENCES)))}{{background:none;border:3px solid var(--c)}}
+svg.chart{{display:block;width:100%;max-width:500px;height:auto;font:13px system-ui,-apple-system,"Segoe UI",Roboto,
+sans-serif;font-variant-numeric:tabular-nums;stroke-linejoin:round}}
+svg.wide{{max-width:none}}@media screen{{svg.wide{{min-width:1000px}}}}
+"""
+
+_VARIABLES = {colour: f"var(--s{at})" for at, colour in enumerate(_COLOURS)} | {
     INK: "var(--ink)",
     SOFT: "var(--soft)",
     LINE: "var(--line)",

@@ -12,6 +12,7 @@ from isthmus.data.describe import CutDescription
 from isthmus.data.party import Party
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import uses_edge_weights
+from isthmus.result_files import ALONE_IS_BEST
 from isthmus.study.loop import RunResult
 from isthmus.study.own_models import model_table
 from isthmus.study.setup import module_for
@@ -64,9 +65,7 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     notes += [f"validation data with a single class give no {title}: the last round is the result" for title in titles]
     alone, federated = (_best(methods, runs, f"test_{judged_by}", role) for role in ("alone", "federated"))
     if alone is not None and federated is not None and alone[0] > federated[0]:
-        notes.append(
-            f"{alone[1]} is better than every federated method: by these results, parties gain nothing together"
-        )
+        notes.append(ALONE_IS_BEST.format(alone[1]))
     return notes
 
 

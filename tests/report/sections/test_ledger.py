@@ -18,11 +18,11 @@ from isthmus.study.run import run_study
 
 def test_who_saw_what(build: Build) -> None:
     page = Page(write_report([build()]))
-    row = page.row("train", "total")
-    assert row[2] == "server sees the sum"
-    assert row[3].startswith("weights (2 fields), count")
-    assert "weights/conv1.weight[64, 32]" in row[3]
-    assert row[4:7] == ["none", str(ROUNDS), str(PARTIES)]
+    row = page.row("train", "server")
+    assert row[:2] == ["train total", "server sees the sum protection: none"]
+    assert row[2].startswith("weights (2 fields), count")
+    assert "weights/conv1.weight[64, 32]" in row[2]
+    assert row[3:5] == [str(ROUNDS), str(PARTIES)]
     assert page.bytes[page.rows.index(row)] == [8000 * ROUNDS * PARTIES, 16000 * ROUNDS * PARTIES]
     text = page.text.replace("&#x27;", "'")
     assert (
@@ -35,6 +35,27 @@ def test_who_saw_what(build: Build) -> None:
     )
     assert "not hidden from whoever operates the server" in page.text
     assert f"{len(ledger_rows('fedavg', 0)) * 6:,} answers" in page.text
+
+
+def test_what_methods_share_is_said_once(build: Build) -> None:
+    """Equal counts too; other counts follow method by method, and what differs is with its method alone."""
+
+    def differ(parts: dict[str, Any]) -> None:
+        for row in parts["ledger"]:
+            row["fields"] = "gini" if (row["method"], row["action"]) == ("fedsage", "size") else row["fields"]
+            row["sent"] += 4 * (row["method"] == "fedsage") * (row["action"] == "train")
+
+    page = Page(write_report([build(methods=("fedavg", "fedsage", "scaffold"), change=differ)]))
+    ledger = page.source.partition("<h2>Who saw what</h2>")[2]
+    heads = [re.sub("<.*?>", " ", head).split() for head in re.findall("<th class=method.*?</th>", ledger)]
+    assert heads == [["fedavg", "fedsage", "scaffold"], ["fedavg", "scaffold"], ["fedsage"]]
+    assert [row[0] for row in page.rows].count("introduce exchange") == 1
+    train = page.rows.index(page.row("train", "server"))
+    names = [row[0] for row in page.rows[train + 2 : train + 5]]
+    assert names == ["fedavg", "fedsage", "scaffold"], "below the sentence"
+    sent = [counts[0] for counts in page.bytes[train + 2 : train + 5]]
+    assert sent == [each * ROUNDS * PARTIES for each in (8000, 8004, 8000)]
+    assert "And, as above: introduce and train." in page.text
 
 
 def test_a_sum_over_one_party_is_not_called_a_sum(build: Build) -> None:
@@ -169,6 +190,6 @@ def test_every_field_of_the_methods_here_has_a_noun(tmp_path: Path) -> None:
         methods = [{"name": name, "rounds": 1} for name in methods]
         run_study(Study.of({**plan, "unlabelled": "idle", "methods": methods}), tmp_path / str(at))
         source = write_report([tmp_path / str(at)]).read_text(encoding="utf-8")
-        told = re.findall("<td class=said colspan=9><span>(.*?)</span>", source)
+        told = re.findall("<td class=said colspan=7><span>(.*?)</span>", source)
         assert len(told) > 3
         assert not [each for each in told if "&#x27;" in each.replace("server&#x27;s", "").replace("method&#x27;s", "")]

@@ -27,4 +27,4 @@ def _table(record: AuditRecord) -> str:
     plain = {name: value for name, value in record.audit.items() if not isinstance(value, dict)}
     origin = f"the cut and the first model are those of seed {record.seed}"
     note = "; ".join([*record.notes, origin, f"the audit: {wording.describe(plain)}"]) + "."
-    return page.table(head, "".join(bodies), note, grouped=True)
+    return page.table(head, "".join(bodies), note)

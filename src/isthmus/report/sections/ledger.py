@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
-from isthmus.report import page, wording
+from isthmus.report import page, svg, wording
 from isthmus.report.ledger_text import ActionSummary, Share, Span, describe_action, merge_spans, parse_fields
 from isthmus.report.loading import Findings
 
@@ -24,46 +24,96 @@ _KEYS = ["method", "action", "verb", "eyes", "protection"]
 _MAX_FAILURES = 100
 
 
-def section(findings: Findings) -> str:
-    """The section's HTML."""
+_COUNTS = ("calls", "parties", "sent", "received")
+
+
+class _Row(NamedTuple):
+    """What left parties, without the counts: methods with equal rows are listed together.
+
+    Attributes:
+        cells: the first cells, as HTML; empty for a remark.
+        said: a sentence.
+    """
+
+    action: str
+    cells: str
+    said: str
+
+
+def section(findings: Findings, party: str = "") -> str:
+    """The section's HTML: what several methods share once, and then what each has of its own; of one party if named."""
     bodies = []
-    if before := _entries(findings.set_up).get("set-up"):
-        rows = [_entry_rows(entry, len(findings.folders), {}) for entry in before]
-        bodies.append(_body("Before any method: the set-up", "", rows))
-    entries = _entries(findings.ledger)
+    if before := _entries(findings.set_up, party).get("set-up"):
+        rows = [_entry_row(entry, len(findings.folders), {}) for entry in before]
+        bodies.append(
+            _body("Before any method: the set-up", [_row_html(findings, row, {"": counts}) for row, counts in rows])
+        )
+    found: dict[_Row, dict[str, str]] = {}
+    entries = _entries(findings.ledger, party)
     for method in findings.methods:
-        if findings.is_unfinished(method):
-            bodies.append(
-                _body(method, f"s{findings.style(method) % 8}", [_text_row("Shown once a run has finished.")])
-            )
-            continue
-        runs = len(findings.finished_runs(method)) or 1
-        rows = [_entry_rows(entry, runs, findings.about[method].nouns) for entry in entries.get(method, [])]
-        if findings.reference(method) == wording.POOLED:
-            pooled = "All data were pooled before, which the ledger does not record. Here one party holds all of them."
-            rows.insert(0, _text_row(pooled))
-        elif not rows:
-            rows = [_text_row("Nothing left any party.")]
-        if privacy := findings.privacy(method):
-            rows.append(_text_row(f"What leaves follows from data in which {wording.describe_privacy(privacy)}."))
-        bodies.append(_body(method, f"s{findings.style(method) % 8}", rows))
-    names = ("Action", "Verb", "Who sees it", "What left the party", "Protection")
-    counts = ("Calls", "Parties", "Sent", "Received")
-    head = f"<tr>{page.heads(names)}{page.heads(counts, 'n')}</tr>"
-    note = "Calls and bytes are those of one run (mean over seeds), all parties together."
-    return page.table(head, "".join(bodies), note, grouped=True) + _failures(findings)
+        for row, counts in _method_rows(findings, method, entries.get(method, [])):
+            found.setdefault(row, {})[method] = counts
+    groups: dict[tuple[str, ...], list[_Row]] = {}
+    for row, counted in found.items():
+        groups.setdefault(tuple(counted), []).append(row)
+    for methods, own in sorted(groups.items(), key=lambda each: -len(each[0])):
+        names = "".join(f"<span>{_name(findings, method)}</span>" for method in methods)
+        texts = [_row_html(findings, row, found[row]) for row in own]
+        shared = dict.fromkeys(
+            row.action for row, of in found.items() if row.action and methods[0] in of and len(of) > 1
+        )
+        if len(methods) == 1 and shared:
+            texts.append(_text_row(f"And, as above: {wording.join_words(list(shared))}."))
+        bodies.append(_body(names, texts))
+    head = f"<tr>{page.heads(('Action', 'Who sees it', 'What left the party'))}"
+    head += f"{page.heads((each.capitalize() for each in _COUNTS), 'n')}</tr>"
+    note = f"Calls and bytes are those of one run (mean over seeds), of {party or 'all parties together'}."
+    return page.table(head, "".join(bodies), note, kind="ledger") + _failures(findings, party)
 
 
-def _body(title: str, style: str, rows: Sequence[str]) -> str:
-    head = f"<tr><th class=method scope=rowgroup colspan=9><i></i>{escape(title)}</th></tr>"
-    return f'<tbody class="{style}">{head}{"".join(rows)}</tbody>'
+def _method_rows(findings: Findings, method: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[_Row, str]]:
+    """The rows of one method, and the counts of each."""
+    if findings.is_unfinished(method):
+        yield _Row("", "", "Shown once a run has finished."), ""
+        return
+    pooled = findings.reference(method) == wording.POOLED
+    if pooled:
+        text = "All data were pooled before, which the ledger does not record. Here one party holds all of them."
+        yield _Row("", "", text), ""
+    elif not entries:
+        yield _Row("", "", "Nothing left any party."), ""
+    runs = len(findings.finished_runs(method)) or 1
+    for entry in entries:
+        yield _entry_row(entry, runs, findings.about[method].nouns)
+    if privacy := findings.privacy(method):
+        yield _Row("", "", f"What leaves follows from data in which {wording.describe_privacy(privacy)}."), ""
 
 
-def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
-    """The actions of each method: how many parties answered each call, and the share of each party."""
+def _body(title: str, rows: Sequence[str]) -> str:
+    return f"<tbody><tr><th class=method scope=rowgroup colspan=7>{title}</th></tr>{''.join(rows)}</tbody>"
+
+
+def _name(findings: Findings, method: str) -> str:
+    return f'<b class="s{svg.slot(findings.style(method))}"><i></i>{escape(method)}</b>'
+
+
+def _row_html(findings: Findings, row: _Row, counts: Mapping[str, str]) -> str:
+    """A row with its sentence; counts that methods do not share follow in rows of their own."""
+    said = _text_row(row.said)
+    if not row.cells:
+        return said
+    if len(set(counts.values())) == 1:
+        return f"<tr>{row.cells}{next(iter(counts.values()))}</tr>{said}"
+    each = (f"<tr><td class=of colspan=3>{_name(findings, of)}</td>{own}</tr>" for of, own in counts.items())
+    return f"<tr>{row.cells}<td colspan=4></td></tr>{said}{''.join(each)}"
+
+
+def _entries(ledger: Any, party: str) -> dict[str, list[dict[str, Any]]]:
+    """The actions of each method: how many parties answered each call, and the share of each party, or of one."""
     import pyarrow.compute as pc
 
-    rows = ledger.group_by(_KEYS, use_threads=False).aggregate(
+    own = _rows_of(ledger, party)
+    rows = own.group_by(_KEYS, use_threads=False).aggregate(
         [("fields", "distinct"), ("party", "distinct"), ("sent", "sum"), ("received", "sum")]
     )
     answered = pc.cast(pc.equal(ledger["status"], "answered"), "int64")
@@ -71,12 +121,18 @@ def _entries(ledger: Any) -> dict[str, list[dict[str, Any]]]:
     answers: dict[tuple[str, ...], list[int]] = {}
     for call in calls.aggregate([("answered", "sum")]).to_pylist():
         answers.setdefault(_key(call), []).append(call["answered_sum"] or 0)
-    shares = _shares(ledger.filter(pc.equal(ledger["status"], "answered")))
+    shares = _shares(own.filter(pc.equal(own["status"], "answered")))
     entries: dict[str, list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
         row |= {"answers": answers[_key(row)], "shares": shares.get(_key(row), {})}
         entries.setdefault(row["method"], []).append(row)
     return entries
+
+
+def _rows_of(ledger: Any, party: str) -> Any:
+    import pyarrow.compute as pc
+
+    return ledger.filter(pc.equal(ledger["party"], party)) if party else ledger
 
 
 def _shares(answered: Any) -> dict[tuple[str, ...], dict[str, Share]]:
@@ -100,45 +156,38 @@ def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(row[key] for key in _KEYS)
 
 
-def _entry_rows(entry: Mapping[str, Any], runs: int, nouns: Mapping[str, str]) -> str:
+def _entry_row(entry: Mapping[str, Any], runs: int, nouns: Mapping[str, str]) -> tuple[_Row, str]:
     fields = parse_fields(entry["fields_distinct"])
     listed = escape(", ".join(_grouped(fields)) or "nothing")
     if fields:
         listed = f"<details><summary>{listed}</summary>{escape(_with_shapes(fields))}</details>"
-    eyes, action = entry["eyes"] or "not recorded", entry["action"] or ""
+    eyes, action, protection = entry["eyes"] or "not recorded", entry["action"] or "", entry["protection"] or "none"
     counts = [f"{len(entry['answers']) / runs:.4g}", str(len(entry["party_distinct"]))]
     counts += [page.bytes_html(entry[flow] / runs) for flow in ("sent_sum", "received_sum")]
-    summary = ActionSummary(
-        action,
-        entry["eyes"] or "",
-        entry["protection"] or "none",
-        list(fields),
-        entry["answers"],
-        dict(sorted(entry["shares"].items(), key=lambda each: wording.natural_key(each[0]))),
-        nouns,
+    shares = dict(sorted(entry["shares"].items(), key=lambda each: wording.natural_key(each[0])))
+    summary = ActionSummary(action, entry["eyes"] or "", protection, list(fields), entry["answers"], shares, nouns)
+    cells = (
+        f"<th scope=row>{escape(action)} <small>{escape(entry['verb'] or '')}</small></th>"
+        f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span> '
+        f"<small>protection: {escape(protection)}</small></td><td class=fields>{listed}</td>"
     )
-    return (
-        f"<tr><th scope=row>{escape(action)}</th><td>{escape(entry['verb'] or '')}</td>"
-        f'<td><span class="eyes {_EXPOSURE.get(eyes, "each")}">{escape(eyes)}</span></td>'
-        f"<td class=fields>{listed}</td><td>{escape(entry['protection'] or 'none')}</td>"
-        f"{''.join(f'<td class=n>{count}</td>' for count in counts)}</tr>"
-        f"{_text_row(describe_action(summary))}"
-    )
+    numbers = "".join(f"<td class=n data-of={of}>{count}</td>" for of, count in zip(_COUNTS, counts, strict=True))
+    return _Row(action, cells, describe_action(summary)), numbers
 
 
 def _text_row(text: str) -> str:
-    return f"<tr><td class=said colspan=9><span>{escape(text)}</span></td></tr>"
+    return f"<tr><td class=said colspan=7><span>{escape(text)}</span></td></tr>"
 
 
-def _failures(findings: Findings) -> str:
+def _failures(findings: Findings, party: str) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    ledger = pa.concat_tables([findings.set_up, findings.ledger])
+    ledger = _rows_of(pa.concat_tables([findings.set_up, findings.ledger]), party)
     failed = ledger.filter(pc.not_equal(pc.fill_null(ledger["status"], "not recorded"), "answered"))
     if not failed.num_rows:
-        text = f"Every party answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
-        return f"<p class=note>{text}</p>"
+        text = f"{party or 'Every party'} answered every time ({ledger.num_rows:,} answers)." if ledger.num_rows else ""
+        return f"<p class=note>{escape(text)}</p>"
     rows = []
     for row in failed.slice(0, _MAX_FAILURES).to_pylist():
         cells = "".join(f"<td>{escape(str(row[key] or ''))}</td>" for key in ("action", "party", "status", "note"))

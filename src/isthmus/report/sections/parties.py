@@ -50,12 +50,15 @@ def _chart(cut: CutDescription) -> str:
     if not 0 < width * len(cut.parties) <= _MAX_CELLS:
         return ""
     stacked = cut.kind == "class" and width <= wording.MAX_LABEL_COLUMNS and len(cut.parties) <= _MAX_BARS
-    return f"<figure>{_stacks(cut, width) if stacked else _heat_map(cut, width)}</figure>"
+    if stacked:
+        return f"<figure>{_stacks(cut, width)}</figure>"
+    return f"<figure class=scroll>{_heat_map(cut, width)}</figure>"
 
 
 def _stacks(cut: CutDescription, classes: int) -> str:
     whole = [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
-    bars = [("all", whole), *((party.name, party.labels) for party in cut.parties)]
+    bars: list[tuple[str, Sequence[int]]] = [("all", whole)] if len(cut.parties) > 1 else []
+    bars += [(party.name, party.labels) for party in cut.parties]
     title = f"Labels of each party: labelled {cut.level}s, and shares of the classes"
     rows = [charts.Stack(name, counts, f"{sum(counts):,}") for name, counts in bars]
     return charts.stack_chart(title, [cut.label(at) for at in range(classes)], rows)

@@ -53,7 +53,7 @@ def _over_parties(findings: Findings, setting: Setting, metric: str) -> str:
         ]
         texts = [wording.mean_and_std_of(values, metric) for values in columns]
         worst = ", ".join(sorted({scores.worst_party for scores in each}, key=wording.natural_key))
-        rows.append(page.row(page.method_head(findings, method), texts, f"<td>{escape(worst)}</td>"))
+        rows.append(page.row(page.method_head(findings, method), texts, f"<td class=fields>{escape(worst)}</td>"))
     if not rows:
         return ""
     names = ("Pooled", "Mean over parties", "Mean weighted by size", "Worst party")

@@ -9,7 +9,7 @@ from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings
 
 
-def section(findings: Findings) -> str:
+def section(findings: Findings, whose: str = "all parties together") -> str:
     """The section's HTML; empty while no run has finished."""
     by_round = _bytes_by_round(findings)
     flows = {each: _flow(findings, each, rows) for each, rows in by_round.items() if not findings.is_unfinished(each)}
@@ -21,7 +21,7 @@ def section(findings: Findings) -> str:
         rows.append(page.row(page.method_head(findings, method), values))
     over = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in flows[next(iter(flows))])
     names = page.heads(("sent", "received") * 3, "n")
-    note = "Bytes that left the parties (sent) and came to them (received): all parties together, mean over seeds."
+    note = f"Bytes sent and received by {whose}, mean over seeds."
     if findings.set_up.num_rows:
         before = wording.format_bytes(sum(findings.set_up["sent"].to_pylist()))
         note += f" Before any method the parties of a federation sent {before} to agree on the form of their data."
