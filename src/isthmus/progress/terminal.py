@@ -38,6 +38,8 @@ from isthmus.tasks.metrics import METRICS, metric_of
 
 MAX_SETTINGS = 20
 """Settings that a table shows at most."""
+PARTY_MEAN = "party mean"
+"""Head of the column with the mean over parties."""
 
 
 class ProgressBars:
@@ -165,45 +167,64 @@ def show_results(results: Results, console: Console) -> None:
         console.print(f"[bold red]{wording.SUBSET}[/]", highlight=False)
         for line in missing:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(results_table(results) if results.search is None else search_table(results, results.search, console))
+    console.print(
+        results_table(results, console) if results.search is None else search_table(results, results.search, console)
+    )
     for line in results.notes:
         console.print(f"note: {line}", markup=False, highlight=False)
     for line in privacy_lines(results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def results_table(results: Results) -> Table:
+def results_table(results: Results, console: Console) -> Table:
     """Methods by test metrics, mean ± standard deviation over seeds, with the round that they are from and bytes sent.
 
-    The metric that judges the runs is pooled over the parties; beside it stands the worst party. In 80 columns there
-    is no room for more test metrics then. A star marks a method that is no better than the majority class.
+    The metric that judges the runs is pooled over the parties. Beside it stand the mean over parties, if it differs and
+    there is room for it, and the worst party; other test metrics are left out then. A star marks a method that is no
+    better than the majority class.
     """
     known = dict.fromkeys(name for run in results.runs for name in run.metrics)
     names = dict.fromkeys([*(run.metric for run in results.runs), *METRICS])
-    columns = [(metric_of(name).title, f"test_{name}", False) for name in names if f"test_{name}" in known][:2]
+    columns = [(metric_of(name).title, f"test_{name}", "") for name in names if f"test_{name}" in known][:2]
     if columns and any(columns[0][1] in run.over_parties for run in results.runs):
-        columns = [columns[0], ("worst party", columns[0][1], True)]
-    columns += [("all together", name, False) for name in ("pooled_test_accuracy",) if name in known]
+        judged = columns[0][1]
+        columns = [columns[0], (PARTY_MEAN, judged, "mean"), ("worst party", judged, "worst")]
+    columns += [("all together", name, "") for name in ("pooled_test_accuracy",) if name in known]
     chosen_by = (f"val_{name}" for name in [*(run.select_by for run in results.runs), *METRICS])
-    columns += [("validation", name, False) for name in chosen_by if name in known][:1]
-    columns = columns or [(name.removeprefix("test_"), name, False) for name in known]
+    columns += [("validation", name, "") for name in chosen_by if name in known][:1]
+    columns = columns or [(name.removeprefix("test_"), name, "") for name in known]
+    cells = {title: _column(results, metric, figure) for title, metric, figure in columns}
+    table = _results_table(results, cells)
+    mean = cells.pop(PARTY_MEAN, None)
+    if mean is not None:
+        needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+        if needed > console.width or mean == next(iter(cells.values())):
+            return _results_table(results, cells)
+    return table
+
+
+def _column(results: Results, metric: str, figure: str) -> list[str]:
+    """By method a metric over all test items, or a figure of it over the parties: `mean` or `worst`."""
+    found: dict[str, list[float]] = {run.method: [] for run in results.runs}
+    for run in results.runs:
+        value = run.over_parties.get(metric, {}).get(figure) if figure else run.metrics.get(metric)
+        found[run.method] += [] if value is None else [value]
+    return [_cell(metric, values) for values in found.values()]
+
+
+def _results_table(results: Results, columns: Mapping[str, Sequence[str]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for head in (*(title for title, _, _ in columns), "round", "ms/round", "sent"):
+    for head in (*columns, "round", "ms/round", "sent"):
         table.add_column(head, justify="right", no_wrap=True)
     roles = {label: about["role"] for label, about in results.methods().items()}
-    for method in dict.fromkeys(run.method for run in results.runs):
+    for at, method in enumerate(dict.fromkeys(run.method for run in results.runs)):
         runs = [run for run in results.runs if run.method == method]
-        cells = []
-        for _, metric, worst in columns:
-            values = [
-                run.over_parties.get(metric, {}).get("worst") if worst else run.metrics.get(metric) for run in runs
-            ]
-            cells.append(_cell(metric, [value for value in values if value is not None]))
         rounds = sum(run.chosen_round for run in runs) / len(runs)
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
         sent = "-" if roles.get(method) == "pooled" else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
         marked = is_majority(runs) and roles.get(method) != "constant"
+        cells = [column[at] for column in columns.values()]
         table.add_row(f"{method} *" if marked else method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
     return table
 
