@@ -181,6 +181,10 @@ def test_a_copy_of_a_kit_is_refused_and_the_owner_notices_nothing(fragile: Feder
     run = fragile.watch(written(tmp_path / "s.toml", methods=fedavg(300)), tmp_path / "out")
     until_round(fragile, 3)
     fragile.join("copy")
+    running = isthmus("federation", "status", fragile.kits / "admin").stdout
+    assert "fedavg: running, about" in running
+    standing = {words[0]: words for words in map(str.split, running.splitlines()) if "round" in words[1:2]}
+    assert standing.keys() == {"party-0", "party-1", "party-2"}
     assert run.wait(240) == 0
     assert fragile.processes.pop("copy").wait(180) == 2
     assert "another process is connected with the kit of 'party-1'" in fragile.log("copy")

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from isthmus.data.describe import CutDescription, PartyDescription
-from isthmus.federation.ledger import Entry, Ledger
+from isthmus.federation.ledger import Entry, Ledger, PartyStanding
 from isthmus.methods.base import Method
 from isthmus.progress.terminal import TerminalProgress, difference_lines, results_table, show_cut
 from isthmus.study.loop import RunResult
@@ -156,6 +156,17 @@ def test_progress_fits_80_columns_and_says_the_time_left() -> None:
     assert "≤ 33 min left" in last
     assert "validation 50.0%" in last
     assert "…" not in last
+
+
+def test_in_a_federation_the_parties_stand_below_the_bars_until_the_end() -> None:
+    out = io.StringIO()
+    with TerminalProgress(Console(file=out, force_terminal=True, width=80)) as live:
+        live.run_started(Method.named("fedavg")(rounds=5), 0)
+        live.parties_seen({"north": PartyStanding(3, asked="2026-05-04T09:30:01.000+00:00")})
+        live._progress.refresh()
+        assert "asked 09:30:01" in out.getvalue()
+        live.parties_seen({})
+        assert live._progress.below is None
 
 
 # ---- what the parties of a cut hold

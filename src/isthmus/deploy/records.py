@@ -39,8 +39,9 @@ class Record:
         job: the job that runs it, or ran it last.
         state: `stopped` if it can be resumed.
         why: why it stopped.
-        absent: by party that was not there at the end the reason.
+        parties: how each party stands, as `PartyStanding` has it.
         lines: for each run its method, seed, rounds, the round it is at, and the metrics of that round.
+        left: seconds that the study will still take, if that can be said.
         fetched: whether the administrator has the results, so that they are no longer here.
     """
 
@@ -51,8 +52,9 @@ class Record:
     state: State = "running"
     why: str = ""
     ended: str = ""
-    absent: dict[str, str] = field(default_factory=dict)
+    parties: dict[str, dict[str, Any]] = field(default_factory=dict)
     lines: list[dict[str, Any]] = field(default_factory=list)
+    left: float | None = None
     fetched: bool = False
 
 
@@ -74,7 +76,7 @@ class Records:
 
     def start(self, name: str, job: str, methods: list[str]) -> Record:
         """Record that a job starts or resumes a study; an earlier outcome is void."""
-        record = Record(name, job, methods, _now())
+        record = Record(name, job, methods, utc_now())
         (self.place(name) / OUTCOME).unlink(missing_ok=True)
         self.write(record)
         return record
@@ -85,7 +87,7 @@ class Records:
     def end(self, record: Record, outcome: Mapping[str, Any], why: str = "") -> None:
         """Write an outcome, and only then record that the study has ended."""
         store.save(self.place(record.name) / OUTCOME, outcome)
-        record.state, record.why, record.ended = "stopped" if why else "finished", why, _now()
+        record.state, record.why, record.ended = "stopped" if why else "finished", why, utc_now()
         self.write(record)
 
     def read(self, name: str) -> Record | None:
@@ -114,7 +116,7 @@ class Records:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-class Pace:
+class Throttle:
     """Says when the next note is due, so that fast rounds do not wait for a disk."""
 
     def __init__(self, seconds: float = EVERY_SECONDS) -> None:
@@ -128,5 +130,6 @@ class Pace:
         return True
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time, in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
