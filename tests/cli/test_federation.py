@@ -13,7 +13,9 @@ from command_line import Isthmus
 from isthmus.data.folder.limits import Limits
 from isthmus.deploy.approval import Approvals, Proposal
 from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import PartyStanding
 from isthmus.study.config import Study, read_toml
+from isthmus.study.run import Watcher
 
 STUDY = """
 parties = 3
@@ -177,3 +179,18 @@ def test_watching_and_json_exclude_each_other(isthmus: Isthmus, admin: type[Fake
     done = isthmus("federation", "status", "kit", "--watch", "--json")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert "leave one of them out" in done.err
+
+
+def test_a_run_writes_the_page_that_it_was_asked_for(
+    isthmus: Isthmus, admin: type[FakeAdmin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study.toml").write_text(STUDY)
+
+    def refuse(admin: FakeAdmin, study: Study, out: Path, *, watcher: Watcher, **options: Any) -> None:
+        watcher.parties_seen({"north": PartyStanding(absent="no answer within 60 s")})
+        raise IsthmusError("too few")
+
+    monkeypatch.setattr("isthmus.deploy.launch.run_federation", refuse)
+    done = isthmus("federation", "run", "kit", "study.toml", "--out", "out", "--page", "live.html")
+    assert (done.code, done.err.splitlines()[-1]) == (2, "isthmus: too few")
+    assert "out: no answer within 60 s" in (tmp_path / "live.html").read_text()

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,13 +134,19 @@ def run_command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over and delete the results in the folder.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for all parties to connect.")] = 120.0,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a live report to this file; a browser reloads it by itself."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a study in the federation and write a result folder."""
     _quiet()
     from isthmus.deploy.admin import Admin
     from isthmus.deploy.launch import run_federation
+    from isthmus.progress.live_page import PageFile
     from isthmus.progress.terminal import TerminalProgress, difference_lines, show_results
+    from isthmus.study.run import Watcher, Watchers
 
     whole = _study(study)
 
@@ -147,9 +154,12 @@ def run_command(
         typer.echo(f"waiting for {', '.join(missing)}", err=True)
 
     try:
-        with Admin(kit) as admin, TerminalProgress(console(error=True)) as live:
+        with ExitStack() as stack:
+            admin = stack.enter_context(Admin(kit))
+            watchers: list[Watcher] = [stack.enter_context(TerminalProgress(console(error=True)))]
+            watchers += [] if page is None else [stack.enter_context(PageFile(whole, page))]
             results = run_federation(
-                admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting
+                admin, whole, out, resume=resume, force=force, watcher=Watchers(*watchers), wait=wait, waiting=waiting
             )
     except KeyboardInterrupt:
         typer.echo("isthmus: stopped watching; the job goes on: watch it again with --resume", err=True)
