@@ -25,7 +25,7 @@ from isthmus.data.pool import DataSet
 from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
-from isthmus.federation.ledger import Ledger
+from isthmus.federation.ledger import DELIVERY, Ledger
 from isthmus.federation.local import LocalTransport
 from isthmus.federation.robust import Aggregation
 from isthmus.federation.site import Site
@@ -235,7 +235,7 @@ def calls_are_declared(subject: Subject) -> None:
 
 def calls_in(ledger: Ledger) -> Counter[str]:
     """How often each action was called; deliveries are no calls."""
-    calls = {(entry.action, entry.call) for entry in ledger.entries if not entry.action.endswith(": delivery")}
+    calls = {(entry.action, entry.call) for entry in ledger.entries if not entry.action.endswith(DELIVERY)}
     return Counter(action for action, _ in calls)
 
 

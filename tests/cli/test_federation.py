@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from command_line import Isthmus
 from isthmus.data.folder.limits import Limits
 from isthmus.deploy.approval import Approvals, Proposal
 from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import PartyStanding
 from isthmus.study.config import Study, read_toml
+from isthmus.study.run import Watcher
 
 STUDY = """
 parties = 3
@@ -95,3 +99,98 @@ def test_mistakes_are_one_line(words: tuple[str, ...], says: str, isthmus: Isthm
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert says in done.err
     assert not (tmp_path / "kits").exists()
+
+
+class FakeAdmin:
+    """An administrator whose server says one thing after the other."""
+
+    says: Iterator[dict[str, Any]]
+
+    def __init__(self, kit: Path) -> None:
+        pass
+
+    def __enter__(self) -> FakeAdmin:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        pass
+
+    def look(self) -> dict[str, Any]:
+        return next(self.says)
+
+    def is_lost(self, job: str, listed: list[str]) -> bool:
+        return job not in listed
+
+
+def seen(state: str, at: int, jobs: tuple[str, ...] = ("j1",)) -> dict[str, Any]:
+    line = {"method": "fedavg", "seed": 0, "at": at, "rounds": 30, "metrics": {}}
+    party = {"round": at, "seconds": 2.0, "sent": 80, "received": 72, "seen": "", "asked": "", "absent": ""}
+    study = {
+        "name": "0" * 32, "job": "j1", "methods": ["fedavg"], "started": "2026-05-04T09:30:00.000+00:00",
+        "state": state, "why": "", "lines": [line], "fetched": True, "left": None, "parties": {"north": party},
+    }  # fmt: skip
+    return {"parties": {"north": True}, "refused": {}, "jobs": list(jobs), "studies": [study]}
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> type[FakeAdmin]:
+    pytest.importorskip("nvflare")
+    monkeypatch.setattr("isthmus.deploy.admin.Admin", FakeAdmin)
+    monkeypatch.setattr("isthmus.cli.federation.LOOK_SECONDS", 0.0)
+    return FakeAdmin
+
+
+def test_status_shows_the_parties_of_a_running_study(isthmus: Isthmus, admin: type[FakeAdmin]) -> None:
+    admin.says = iter([seen("running", 3)])
+    done = isthmus("federation", "status", "kit")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[:3] == [
+        "north: connected", "2026-05-04T09:30:00  fedavg: running", "  fedavg, seed 0: round 3 of 30"
+    ]  # fmt: skip
+    assert ["north", "round", "3", "2", "s", "80", "B", "72", "B", "-"] in map(str.split, done.out.splitlines())
+
+
+def test_status_as_json_says_which_study_is_lost(isthmus: Isthmus, admin: type[FakeAdmin]) -> None:
+    admin.says = iter([seen("running", 3, jobs=())])
+    found = json.loads(isthmus("federation", "status", "kit", "--json").out)
+    assert [study["state"] for study in found["studies"]] == ["lost"]
+    assert found["studies"][0]["parties"]["north"]["sent"] == 80
+
+
+@pytest.mark.parametrize(
+    ("says", "end"),
+    [
+        ([seen("running", 3), seen("running", 4), seen("finished", 30)], "fedavg: finished"),
+        ([seen("running", 3), seen("running", 3, jobs=())], "its job or server was killed"),
+        ([{**seen("running", 3), "studies": []}], ""),
+    ],
+)
+def test_a_study_is_followed_until_it_has_ended(
+    says: list[dict[str, Any]], end: str, isthmus: Isthmus, admin: type[FakeAdmin]
+) -> None:
+    admin.says = iter(says)
+    done = isthmus("federation", "status", "kit", "--watch")
+    assert (done.code, done.err) == (0, "")
+    assert end in done.out
+    assert next(admin.says, None) is None, "it looked until the end"
+
+
+def test_watching_and_json_exclude_each_other(isthmus: Isthmus, admin: type[FakeAdmin]) -> None:
+    done = isthmus("federation", "status", "kit", "--watch", "--json")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "leave one of them out" in done.err
+
+
+def test_a_run_writes_the_page_that_it_was_asked_for(
+    isthmus: Isthmus, admin: type[FakeAdmin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study.toml").write_text(STUDY)
+
+    def refuse(admin: FakeAdmin, study: Study, out: Path, *, watcher: Watcher, **options: Any) -> None:
+        watcher.parties_seen({"north": PartyStanding(absent="no answer within 60 s")})
+        raise IsthmusError("too few")
+
+    monkeypatch.setattr("isthmus.deploy.launch.run_federation", refuse)
+    done = isthmus("federation", "run", "kit", "study.toml", "--out", "out", "--page", "live.html")
+    assert (done.code, done.err.splitlines()[-1]) == (2, "isthmus: too few")
+    assert "out: no answer within 60 s" in (tmp_path / "live.html").read_text()

@@ -48,7 +48,7 @@ def admin_of(kits: Path, **said: Any) -> Admin:
 
 
 def seen(state: str = "running", jobs: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    record = {"name": NAME, "job": "j1", "state": state, "why": "", "lines": [{"at": 3}], **more}
+    record = {"name": NAME, "job": "j1", "state": state, "why": "", "lines": [{"at": 3}], "parties": {}, **more}
     return {"parties": {"north": True, "south": False}, "jobs": list(jobs), "studies": [record], "roster": 1}
 
 
@@ -98,6 +98,23 @@ def test_a_newer_roster_in_the_kit_is_given_to_the_server(kits_folder: Path, tmp
     (kits_folder / "admin" / ROSTER).write_text(new.roster_text())
     admin._announce_roster()
     assert admin.session.commands[-1] == ("isthmus_roster", {"text": new.roster_text()})  # type: ignore[union-attr]
+
+
+NORTH = {"round": 3, "seconds": 1.5, "sent": 80, "received": 72, "seen": "now", "asked": "", "absent": "gone\x1b[2J"}
+
+
+def test_what_a_server_says_is_fit_to_print(kits_folder: Path) -> None:
+    admin = admin_of(kits_folder, isthmus_look=seen(parties={"north\n": NORTH}, why="a\x1b[31mb"))
+    (study,) = admin.look()["studies"]
+    assert study["why"] == "a [31mb"
+    standing = admin.follow(NAME, "j1").parties["north"]
+    assert (standing.round, standing.sent, standing.absent) == (3, 80, "gone [2J")
+
+
+@pytest.mark.parametrize("parties", [None, [], {"north": {}}, {"north": {**NORTH, "sent": "much"}}])
+def test_a_record_of_another_version_is_one_line(kits_folder: Path, parties: Any) -> None:
+    with pytest.raises(IsthmusError, match="cannot be read: run the same version of isthmus everywhere"):
+        admin_of(kits_folder, isthmus_look=seen(parties=parties)).follow(NAME, "j1")
 
 
 class Server:

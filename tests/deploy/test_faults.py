@@ -177,11 +177,17 @@ def test_a_server_killed_when_a_study_had_ended_still_has_its_results(fragile: F
 
 def test_a_copy_of_a_kit_is_refused_and_the_owner_notices_nothing(fragile: Federation, tmp_path: Path) -> None:
     shutil.copytree(fragile.kits / "party-1", fragile.kits / "copy")
-    run = fragile.watch(written(tmp_path / "s.toml", methods=fedavg(300)), tmp_path / "out")
+    page = tmp_path / "live.html"
+    run = fragile.watch(written(tmp_path / "s.toml", methods=fedavg(300)), tmp_path / "out", "--page", str(page))
     until_round(fragile, 3)
     fragile.data["copy"] = fragile.data["party-1"]
     fragile.join("copy")
+    running = isthmus("federation", "status", fragile.kits / "admin").stdout
+    assert "fedavg: running, about" in running
+    standing = {words[0]: words for words in map(str.split, running.splitlines()) if "round" in words[1:2]}
+    assert standing.keys() == {"party-0", "party-1", "party-2"}
     assert run.wait(240) == 0
+    assert "1 of 1 runs have finished." in page.read_text()
     assert fragile.processes.pop("copy").wait(180) == 2
     assert "another process is connected with the kit of 'party-1'" in fragile.log("copy")
     said = isthmus("federation", "status", fragile.kits / "admin").stdout

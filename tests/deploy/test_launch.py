@@ -15,9 +15,11 @@ from tests.federation.by_hand import at_folders
 from isthmus.deploy.coordinator import Outcome
 from isthmus.deploy.launch import run_federation
 from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import PartyStanding
 from isthmus.methods.base import Method
 from isthmus.report.report import write_report
 from isthmus.study.config import Study
+from isthmus.study.loop import RunResult
 from isthmus.study.run import STATE, Watcher, hold_folder
 
 pytest.importorskip("nvflare")
@@ -57,7 +59,8 @@ class Fake:
     def follow(self, name: str, job: str) -> Standing:
         lines = [{"method": "fedavg", "seed": 0, "rounds": 2, "at": 1, "metrics": {"test_accuracy": 0.5}}]
         state = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
-        return Standing(state, lines, "the job or its server was stopped" if state == "lost" else "")
+        why = "the job or its server was stopped" if state == "lost" else ""
+        return Standing(state, lines, why, {"party-1": PartyStanding(1, absent="no answer within 8 s")})
 
     def outcome(self, name: str) -> dict[str, Any]:
         return self.result
@@ -73,6 +76,18 @@ def dumped(outcome: Outcome, wrong: str = "") -> dict[str, Any]:
 class Listening(Watcher):
     def __init__(self) -> None:
         self.rounds: list[int] = []
+        self.absent: list[str] = []
+        self.done: list[RunResult] = []
+        self.study: Mapping[str, Any] = {}
+
+    def study_started(self, study: Mapping[str, Any]) -> None:
+        self.study = study
+
+    def parties_seen(self, parties: Mapping[str, PartyStanding]) -> None:
+        self.absent += [party for party, standing in parties.items() if standing.absent]
+
+    def run_done(self, result: RunResult) -> None:
+        self.done.append(result)
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         self.rounds.append(at)
@@ -90,6 +105,9 @@ def test_results_of_the_job_become_a_result_folder(finished: tuple[Study, Outcom
     assert (tmp_path / "out" / "weights" / "fedproto-0.context.safetensors").exists()
     assert results.study["parties"] == 3
     assert listening.rounds == [1]  # a round is reported once, however often it is seen
+    assert listening.absent == ["party-1"] * 3
+    assert listening.done == results.runs
+    assert (listening.study["parties"], listening.study["data"]["name"]) == (3, "folder")
     assert asked == [["party-1"]]
     assert (tmp_path / "out" / "set-up.parquet").exists()
     assert not (tmp_path / "out" / STATE).exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isthmus import store
-from isthmus.deploy.records import OUTCOME, Pace, Records
+from isthmus.deploy.records import OUTCOME, Records, Throttle
 from isthmus.errors import IsthmusError
 
 NAME = "0" * 31 + "a"
@@ -19,12 +19,12 @@ def test_a_study_is_running_until_its_outcome_is_on_the_disk(tmp_path: Path) -> 
     record = records.start(NAME, "job-1", ["fedavg"])
     assert records.read(NAME) == record
     assert record.state == "running"
-    record.absent["north"] = "no answer within 8 s"
+    record.parties["north"] = {"absent": "no answer within 8 s"}
     records.end(record, {"runs": []})
     assert store.load(records.place(NAME) / OUTCOME) == {"runs": []}
     found = records.read(NAME)
     assert found is not None
-    assert (found.state, found.why, found.absent) == ("finished", "", {"north": "no answer within 8 s"})
+    assert (found.state, found.why, found.parties) == ("finished", "", {"north": {"absent": "no answer within 8 s"}})
 
 
 def test_a_reason_is_recorded_where_there_is_no_room_for_the_outcome(tmp_path: Path) -> None:
@@ -69,6 +69,6 @@ def test_names_that_are_no_names_of_studies_reach_no_folder(tmp_path: Path) -> N
 
 
 def test_notes_keep_a_pace() -> None:
-    assert [Pace(60.0).due(), Pace(0.0).due()] == [True, True]
-    pace = Pace(60.0)
-    assert [pace.due(), pace.due()] == [True, False]
+    assert [Throttle(60.0).due(), Throttle(0.0).due()] == [True, True]
+    throttle = Throttle(60.0)
+    assert [throttle.due(), throttle.due()] == [True, False]

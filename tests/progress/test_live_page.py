@@ -12,7 +12,9 @@ import pytest
 
 from command_line import Isthmus
 from isthmus.errors import IsthmusError
-from isthmus.progress.live_page import LivePage
+from isthmus.federation.ledger import PartyStanding
+from isthmus.progress import live_page
+from isthmus.progress.live_page import LivePage, PageFile
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher, Watchers, run_study
@@ -128,6 +130,40 @@ def test_a_reader_that_leaves_is_no_error(live: LivePage, capfd: pytest.CaptureF
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
     assert got(live)[0] == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_file_is_reloaded_until_the_end_and_has_the_parties_of_a_federation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "REFRESH", 0)
+    path, reload = tmp_path / "live.html", '<meta http-equiv="refresh"'
+    with PageFile(PLAN, path) as page:
+        assert "No round has been evaluated yet" in path.read_text()
+        page.parties_seen({"<b>": PartyStanding(seen="2026-05-04T<script>", absent="<i>gone</i>")})
+        early = path.read_text()
+        assert early.count(reload) == 1
+        assert "<th scope=row>&lt;b&gt;</th>" in early
+        assert "&lt;script&gt;" in early
+        assert "out: &lt;i&gt;gone&lt;/i&gt;" in early
+        run_study(PLAN, watcher=page)
+    last = path.read_text()
+    assert "2 of 2 runs have finished." in last
+    assert "out: &lt;i&gt;gone&lt;/i&gt;" in last
+    assert reload not in last
+
+
+def test_a_file_is_written_again_only_after_news_and_not_all_the_time(tmp_path: Path) -> None:
+    with PageFile(PLAN, tmp_path / "live.html") as page:
+        (tmp_path / "live.html").unlink()
+        page.parties_seen({"north": PartyStanding()})
+        assert not (tmp_path / "live.html").exists(), "it was written a moment ago"
+        page._written_at -= live_page.REFRESH
+        page.parties_seen({"north": PartyStanding()})
+        assert (tmp_path / "live.html").exists()
+        (tmp_path / "live.html").unlink()
+        page._written_at -= live_page.REFRESH
+        page.parties_seen({"north": PartyStanding()})
+        assert not (tmp_path / "live.html").exists(), "there is nothing new"
 
 
 def test_it_ends_with_the_run() -> None:

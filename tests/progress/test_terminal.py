@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from isthmus.data.describe import CutDescription, PartyDescription
-from isthmus.federation.ledger import Entry, Ledger
+from isthmus.federation.ledger import Entry, Ledger, PartyStanding
 from isthmus.methods.base import Method
 from isthmus.progress.terminal import TerminalProgress, difference_lines, results_table, show_cut
 from isthmus.study.loop import RunResult
@@ -25,7 +25,8 @@ def result(method: str, seed: int, *, sent: int = 80, **metrics: float) -> RunRe
 
 def drawn(results: Results, width: int = 80) -> str:
     out = io.StringIO()
-    Console(file=out, width=width).print(results_table(results))
+    console = Console(file=out, width=width)
+    console.print(results_table(results, console))
     return out.getvalue()
 
 
@@ -52,21 +53,27 @@ def test_table_has_a_row_for_each_method_and_no_spread_for_one_seed() -> None:
     ]
 
 
-def over_parties(method: str, seed: int, worst: float, **metrics: float) -> RunResult:
-    entry = {"mean": 0.5, "weighted": 0.5, "worst": worst, "worst_party": "a", "parties": 2}
+def over_parties(method: str, seed: int, worst: float, mean: float = 0.5, **metrics: float) -> RunResult:
+    entry = {"mean": mean, "weighted": 0.5, "worst": worst, "worst_party": "a", "parties": 2}
     return replace(result(method, seed, sent=987_600_000, **metrics), over_parties={"test_accuracy": entry})
 
 
-def test_the_worst_party_stands_beside_the_pooled_score() -> None:
+def test_the_mean_over_parties_and_the_worst_one_stand_beside_the_pooled_score() -> None:
     metrics = dict.fromkeys(METRICS, 0.75)
-    runs = [over_parties("fedsage-plus", seed, 0.5 + 0.02 * seed, **metrics) for seed in (0, 1)]
-    text = drawn(Results({}, [*runs, result("fedavg", 0, test_accuracy=0.6)]))
-    assert max(map(len, text.splitlines())) <= 80
+    runs = [over_parties("fedsage-plus", seed, 0.5 + 0.02 * seed, 0.7, **metrics) for seed in (0, 1)]
+    text = drawn(Results({}, [*runs, result("fedavg", 0, test_accuracy=0.6)]), 90)
     assert "…" not in text
     rows = [line.split() for line in text.splitlines() if line.strip()]
-    assert rows[0] == ["method", "accuracy", "worst", "party", "validation", "round", "ms/round", "sent"]
-    assert rows[2][:7] == ["fedsage-plus", "75.0", "±", "0.0", "51.0", "±", "1.4"]
-    assert rows[3][:3] == ["fedavg", "60.0", "-"], "results without the entry"
+    heads = ["method", "accuracy", "party", "mean", "worst", "party", "validation", "round", "ms/round", "sent"]
+    assert rows[0] == heads
+    assert rows[2][:10] == ["fedsage-plus", "75.0", "±", "0.0", "70.0", "±", "0.0", "51.0", "±", "1.4"]
+    assert rows[3][:4] == ["fedavg", "60.0", "-", "-"], "results without the entry"
+
+
+@pytest.mark.parametrize(("mean", "width", "shown"), [(0.7, 80, True), (0.75, 80, False), (0.7, 70, False)])
+def test_the_mean_over_parties_is_shown_if_it_differs_and_has_room(mean: float, width: int, shown: bool) -> None:
+    text = drawn(Results({}, [over_parties("fedavg", 0, 0.5, mean, **dict.fromkeys(METRICS, 0.75))]), width)
+    assert ("party mean" in text, "worst party" in text, "…" in text) == (shown, True, False)
 
 
 def test_a_pooled_method_shows_no_bytes() -> None:
@@ -149,6 +156,17 @@ def test_progress_fits_80_columns_and_says_the_time_left() -> None:
     assert "≤ 33 min left" in last
     assert "validation 50.0%" in last
     assert "…" not in last
+
+
+def test_in_a_federation_the_parties_stand_below_the_bars_until_the_end() -> None:
+    out = io.StringIO()
+    with TerminalProgress(Console(file=out, force_terminal=True, width=80)) as live:
+        live.run_started(Method.named("fedavg")(rounds=5), 0)
+        live.parties_seen({"north": PartyStanding(3, asked="2026-05-04T09:30:01.000+00:00")})
+        live._progress.refresh()
+        assert "asked 09:30:01" in out.getvalue()
+        live.parties_seen({})
+        assert live._progress.below is None
 
 
 # ---- what the parties of a cut hold

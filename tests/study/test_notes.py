@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch_geometric import nn as gnn
 from torch_geometric.data import Data
 
@@ -88,7 +89,7 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     assert [run.majority for run in results.runs] == [0.75, 0.75]
     due = "fedavg is no better than the majority class, 75.0 % of the test items"
     assert results.notes == [due]
-    assert list(results_table(results).columns[0].cells) == ["fedavg *", "majority"]
+    assert list(results_table(results, Console()).columns[0].cells) == ["fedavg *", "majority"]
     findings = read_folders([tmp_path / "out"])
     assert [findings.is_majority(name) for name in ("fedavg", "majority")] == [True, False]
     page = isthmus.write_report([tmp_path / "out"]).read_text()
@@ -99,7 +100,7 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
 def test_a_method_that_learns_is_not_marked() -> None:
     results = results_of(methods=[{"name": "fedavg", "rounds": 10}, {"name": "majority"}])
     assert not is_majority([results.runs[0]])
-    assert list(results_table(results).columns[0].cells) == ["fedavg", "majority"]
+    assert list(results_table(results, Console()).columns[0].cells) == ["fedavg", "majority"]
 
 
 def test_training_alone_that_is_best_is_a_note() -> None:

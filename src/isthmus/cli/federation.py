@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isthmus.cli.common import ON_SUBSET, Json, console
 from isthmus.cli.interrupts import on_interrupt
 from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from isthmus.deploy.admin import Admin
+
+LOOK_SECONDS = 1.0
+"""How often `status --watch` asks the server."""
 
 app = typer.Typer(name="federation", help="Run a study whose parties are on their own machines.", no_args_is_help=True)
 
@@ -115,13 +123,19 @@ def run_command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over and delete the results in the folder.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for all parties to connect.")] = 120.0,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a live report to this file; a browser reloads it by itself."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a study in the federation and write a result folder."""
     _quiet()
     from isthmus.deploy.admin import Admin
     from isthmus.deploy.launch import run_federation
+    from isthmus.progress.live_page import PageFile
     from isthmus.progress.terminal import TerminalProgress, difference_lines, show_results
+    from isthmus.study.run import Watcher, Watchers
 
     whole = _study(study)
 
@@ -129,9 +143,12 @@ def run_command(
         typer.echo(f"waiting for {', '.join(missing)}", err=True)
 
     try:
-        with Admin(kit) as admin, TerminalProgress(console(error=True)) as live:
+        with ExitStack() as stack:
+            admin = stack.enter_context(Admin(kit))
+            watchers: list[Watcher] = [stack.enter_context(TerminalProgress(console(error=True)))]
+            watchers += [] if page is None else [stack.enter_context(PageFile(whole, page))]
             results = run_federation(
-                admin, whole, out, resume=resume, force=force, watcher=live, wait=wait, waiting=waiting
+                admin, whole, out, resume=resume, force=force, watcher=Watchers(*watchers), wait=wait, waiting=waiting
             )
     except KeyboardInterrupt:
         typer.echo("isthmus: stopped watching; the job goes on: watch it again with --resume", err=True)
@@ -148,42 +165,59 @@ def run_command(
 
 
 @app.command()
-def status(kit: AdminKit, as_json: Json = False) -> None:
-    """Show which parties are connected, and all jobs."""
+def status(
+    kit: AdminKit,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow the newest study and its parties until it has ended.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show which parties are connected, all studies, and how the parties stand in those that run."""
     _quiet()
-    from isthmus.deploy.admin import Admin
+    from rich.text import Text
 
+    from isthmus.deploy.admin import Admin
+    from isthmus.progress.standing import status_of
+
+    if watch and as_json:
+        raise IsthmusError("--watch follows a study on a screen, and --json prints once: leave one of them out")
     with Admin(kit) as admin:
+        if watch:
+            _follow(admin)
+            return
         seen = admin.look()
-    studies = [
-        {**study, "state": "lost"} if study["state"] == "running" and study["job"] not in seen["jobs"] else study
-        for study in seen["studies"]
-    ]
     if as_json:
+        studies = [
+            {**study, "state": "lost"} if study["state"] == "running" and study["job"] not in seen["jobs"] else study
+            for study in seen["studies"]
+        ]
         parties = [{"party": party, "connected": connected} for party, connected in seen["parties"].items()]
         typer.echo(json.dumps({"parties": parties, "refused": seen["refused"], "studies": studies}))
         return
-    for party, connected in seen["parties"].items():
-        typer.echo(f"{party}: {'connected' if connected else 'not connected'}")
-    for party, told in seen["refused"].items():
-        typer.echo(f"refused '{party}' from {told['place']} at {told['at']}: {told['why']}")
-    for study in studies:
-        typer.echo(f"{study['started'][:19]}  {', '.join(study['methods'])}: {_standing(study)}")
-        for line in study["lines"]:
-            typer.echo(f"  {line['method']}, seed {line['seed']}: round {line['at']} of {line['rounds']}")
-        for party, why in study["absent"].items():
-            typer.echo(f"  party '{party}' was not there at the end: {why}")
+    for each in status_of(seen, lambda job: job not in seen["jobs"]):
+        console().print(each, soft_wrap=isinstance(each, Text))
 
 
-def _standing(study: dict[str, Any]) -> str:
-    """Return how a study stands, in words."""
-    if study["state"] == "lost":
-        return f"{study['why'] or 'its job or server was killed'}; continue with isthmus federation run --resume"
-    if study["state"] == "stopped":
-        return f"stopped: {study['why']}"
-    if study["state"] == "finished":
-        return "finished" if study["fetched"] else "finished; fetch the results with isthmus federation run --resume"
-    return "running"
+def _follow(admin: Admin) -> None:
+    """Draw the newest study again and again until it does not run any more; elsewhere than in a terminal, its end."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from isthmus.progress.standing import status_of
+
+    screen = console()
+    try:
+        with Live(console=screen, auto_refresh=False) as live:
+            while True:
+                seen = admin.look()
+                lost = {job: admin.is_lost(job, seen["jobs"]) for job in (each["job"] for each in seen["studies"][:1])}
+                most = max(3, screen.height - 10)
+                live.update(Group(*status_of(seen, lost.__getitem__, follow=True, most=most)), refresh=True)
+                if not any(each["state"] == "running" and not lost[each["job"]] for each in seen["studies"][:1]):
+                    return
+                time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 @app.command()

@@ -9,13 +9,16 @@ import json
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from isthmus.deploy.kits import ADMIN, Kit, captured_output, write_json
+from isthmus.deploy.logs import printable
 from isthmus.deploy.requests import guard_requests
 from isthmus.errors import IsthmusError, missing_extra
+from isthmus.federation.ledger import PartyStanding, read_standings
 
 try:
     from nvflare.fuel.f3.streaming.download_service import Consumer, download_object
@@ -54,11 +57,13 @@ class Standing(NamedTuple):
     Attributes:
         lines: a line for each run so far.
         why: why it stopped, or was lost.
+        parties: how each party stands.
     """
 
     state: JobState
     lines: list[dict[str, Any]]
     why: str = ""
+    parties: Mapping[str, PartyStanding] = MappingProxyType({})
 
 
 class Admin:
@@ -103,8 +108,8 @@ class Admin:
         return self.kit.parties
 
     def look(self) -> dict[str, Any]:
-        """Return who is connected, the jobs there are, and the records of the studies, newest first."""
-        return self._command("isthmus_look")
+        """Return who is connected, the jobs there are, and the records of the studies, newest first, fit to print."""
+        return dict(_printable(self._command("isthmus_look")))
 
     def missing(self) -> list[str]:
         """Return the parties that are not connected."""
@@ -123,15 +128,19 @@ class Admin:
         seen = self.look()
         record = next((each for each in seen["studies"] if each["name"] == name and each["job"] == job), None)
         lines = [] if record is None else list(record["lines"])
+        parties = {} if record is None else read_standings(record.get("parties"))
         if record is not None and record["state"] != "running":
-            return Standing("lost" if record["state"] == "lost" else "done", lines, record["why"])
-        if job in seen["jobs"]:
+            return Standing("lost" if record["state"] == "lost" else "done", lines, record["why"], parties)
+        if self.is_lost(job, seen["jobs"]):
+            return Standing("lost", lines, "the job or its server was stopped", parties)
+        return Standing("running", lines, "", parties)
+
+    def is_lost(self, job: str, listed: Collection[str]) -> bool:
+        """Return whether a job without an outcome has been listed nowhere for longer than it may be."""
+        if job in listed:
             self.unlisted.pop(job, None)
-            return Standing("running", lines)
-        since = self.unlisted.setdefault(job, time.monotonic())
-        if time.monotonic() - since < END_SECONDS:
-            return Standing("running", lines)
-        return Standing("lost", lines, "the job or its server was stopped")
+            return False
+        return time.monotonic() - self.unlisted.setdefault(job, time.monotonic()) >= END_SECONDS
 
     def outcome(self, name: str) -> dict[str, Any]:
         """Download and return the outcome of a study that has ended."""
@@ -241,6 +250,15 @@ class _Receiver(Consumer):
 
     def download_failed(self, ref_id: str, reason: str) -> None:
         self.why = " ".join(reason.split())[:200]
+
+
+def _printable(content: Any) -> Any:
+    """Return what a server said with all its texts fit to print."""
+    if isinstance(content, dict):
+        return {printable(key): _printable(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_printable(each) for each in content]
+    return printable(content) if isinstance(content, str) else content
 
 
 def _refuse_download(*_: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def coordinate(
     watcher: Watcher | None = None,
     save_every: float = 0.0,
     outcome: Outcome | None = None,
+    begun: Callable[[Federation, RemoteTransport], None] = lambda federation, transport: None,
 ) -> Outcome:
     """Do the set-up, then run every method with every seed.
 
@@ -68,6 +70,7 @@ def coordinate(
         state: folder for checkpoints and finished runs.
         save_every: least seconds between two checkpoints; a resumed study repeats rounds that are in none.
         outcome: filled as the study proceeds, so that it has what is finished if the study has to stop.
+        begun: called when the set-up begins, and each run.
     """
     check_federation(study)
     fixed: dict[str, Any] = {"protect": study.protect, "rules": study.federation}
@@ -76,6 +79,7 @@ def coordinate(
     if transport.absent:
         raise IsthmusError(f"the set-up needs all parties, and these are missing: {format_missing(transport.absent)}")
     federation = Federation(transport)
+    begun(federation, transport)
     agreement = agree(federation, study.federation.largest_share)
     fixed["introduced"] = agreement.introduced
     task = agreement.task(study.named_task(), study.task_options())
@@ -97,6 +101,7 @@ def coordinate(
             )
             where: dict[str, Any] = {"seed": seed, "save_every": save_every, "transport": transport, **options}
             run = Run(method, (), task, module, description=about, features=agreement.features, **where)
+            begun(run.federation, transport)
             result = run.go()
             result.reconciled = reconcile(transport, result.ledger, f"{method.name}, seed {seed}")
             result.reconciled["differences"][:0], in_set_up[:] = in_set_up, ()

@@ -46,18 +46,17 @@ from isthmus.deploy import door
 from isthmus.deploy.admin import LOADED, look_sooner
 from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.forks import Forks
+from isthmus.deploy.job_progress import JobProgress
 from isthmus.deploy.kits import ORGANISATION, Kit, write_json
 from isthmus.deploy.logs import ENGINE_LOG, log_config
 from isthmus.deploy.member import Member
 from isthmus.deploy.party_side import Message
-from isthmus.deploy.records import Pace, Record, Records
+from isthmus.deploy.records import EVERY_SECONDS, Records
 from isthmus.deploy.remote import Post
 from isthmus.deploy.requests import guard_commands, guard_requests
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.study.config import Study
-from isthmus.study.loop import RunResult
-from isthmus.study.run import Watcher
 from isthmus.tasks.base import Task
 
 log = logging.getLogger(__name__)
@@ -303,16 +302,25 @@ class FlarePost(Post):
 
     A call to a killed process may hang longer than its own time limit, so the limit is enforced here. While a call
     hangs, nothing more is sent to that party.
+
+    Arguments:
+        proxies: FLARE's, by party.
+        progress: gets to know who is asked and who replies.
     """
 
-    def __init__(self, proxies: Mapping[str, Any]) -> None:
+    def __init__(self, proxies: Mapping[str, Any], progress: JobProgress) -> None:
         self.sites = tuple(proxies)
-        self.proxies = proxies
+        self.proxies, self.progress = proxies, progress
         self.hanging: dict[str, Future[Message | str]] = {}
 
     def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
+        self.progress.asked(messages)
         calls = {party: self._start_call(party, message, seconds) for party, message in messages.items()}
-        wait([call for call in calls.values() if call is not None], timeout=seconds)
+        pending, until = {call for call in calls.values() if call is not None}, time.monotonic() + seconds
+        while pending and (left := until - time.monotonic()) > 0:
+            pending = wait(pending, timeout=min(left, EVERY_SECONDS)).not_done
+            if pending:
+                self.progress.waiting()
         replies: dict[str, Message | str] = {}
         for party, call in calls.items():
             if call is None:
@@ -333,39 +341,16 @@ class FlarePost(Post):
         return future
 
     def _call(self, future: Future[Message | str], party: str, message: Message, seconds: float) -> None:
+        began = time.monotonic()
         try:
-            future.set_result(self.proxies[party](timeout=seconds).handle(message))
+            reply = self.proxies[party](timeout=seconds).handle(message)
+            self.progress.replied(party, time.monotonic() - began)
+            future.set_result(reply)
         except CollabCallError as error:
             late = "timed out" in str(error)
             future.set_result(f"no answer within {seconds:g} s" if late else "it cannot be reached")
         except BaseException as error:
             future.set_exception(error)
-
-
-class JobProgress(Watcher):
-    """Records how far each run is, for the administrator.
-
-    Arguments:
-        records: where the record is written.
-        record: of the study.
-    """
-
-    def __init__(self, records: Records, record: Record) -> None:
-        self.records, self.record = records, record
-        self.pace = Pace()
-
-    def run_started(self, method: Method, seed: int) -> None:
-        line = {"method": method.name, "seed": seed, "rounds": method.rounds, "at": 0, "metrics": {}}
-        self.record.lines.append(line)
-        self.records.write(self.record)
-
-    def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
-        self.record.lines[-1] |= {"at": at, "metrics": dict(metrics)}
-        if self.pace.due():
-            self.records.write(self.record)
-
-    def run_done(self, result: RunResult) -> None:
-        self.record.lines[-1]["at"] = self.record.lines[-1]["rounds"]
 
 
 class CoordinatorJob(FLComponent):
@@ -390,14 +375,17 @@ class CoordinatorJob(FLComponent):
         study = Study.of_federation(json.loads(self.study))
         methods = [method.name for method in study.method_list()]
         record = records.start(self.study_name, collab.fl_ctx.get_job_id(), methods)
+        progress = JobProgress(records, record, study, self.parties)
         done, why = Outcome(), ""
         try:
             if missing := [party for party in self.parties if party not in proxies]:
                 raise IsthmusError(f"party '{missing[0]}' has left: start it again with isthmus federation join")
-            post = FlarePost({party: proxies[party] for party in self.parties})
+            post = FlarePost({party: proxies[party] for party in self.parties}, progress)
             log.info("a study began, %s, with %s", self.study_name, ", ".join(self.parties))
-            progress = JobProgress(records, record)
-            coordinate(study, post, self.study_name, records.place(self.study_name), watcher=progress, outcome=done)
+            coordinate(
+                study, post, self.study_name, records.place(self.study_name),
+                watcher=progress, outcome=done, begun=progress.begun,
+            )  # fmt: skip
         except RunAborted:
             why = "stopped with isthmus federation stop"
             raise
@@ -407,7 +395,7 @@ class CoordinatorJob(FLComponent):
             log.exception("the study failed")
             why = f"{type(error).__name__}: read the log at the server"
         finally:
-            record.absent = done.absent
+            progress.update()
             records.end(record, {**done.dump(), "wrong": why}, why)
             log.info("the study ended: %s", why or "finished")
 

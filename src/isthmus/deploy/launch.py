@@ -80,7 +80,8 @@ def run_federation(
     with hold_folder(out):
         prepare_folder(out, resolved, resume=resume, force=force)
         path = out / STATE / "job"
-        watcher.study_started(resolved)
+        described = _described(resolved, len(admin.parties))
+        watcher.study_started(described)
         started = {"name": uuid4().hex, "job": ""}
         if resume and path.exists():
             with store.expected_content(path):
@@ -95,7 +96,7 @@ def run_federation(
             store.save(path, started)
             outcome = _watch(admin, started, study, watcher, pause, reported)
         with store.expected_content(*_SENT):
-            results = _results_of(outcome, study, resolved, len(admin.parties))
+            results = _results_of(outcome, study, described)
             if results.runs:
                 results.save(out)
         if outcome["wrong"]:
@@ -105,17 +106,23 @@ def run_federation(
         shutil.rmtree(out / STATE, ignore_errors=True)
     with suppress(IsthmusError):  # the results are here; what the server keeps of them is in nobody's way
         admin.clear(started["name"])
+    _report_results(watcher, study, results, reported)
     return results
 
 
-def _results_of(outcome: Mapping[str, Any], study: Study, resolved: Mapping[str, Any], parties: int) -> Results:
+def _described(resolved: Mapping[str, Any], parties: int) -> dict[str, Any]:
+    """Return the study as it is in a federation: over the parties' own folders, not over the data that stand in."""
+    shares = {name: resolved["data"][name] for name in ("train", "val") if name in resolved["data"]}
+    data = {"parties": parties, "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
+    return {**resolved, **data}
+
+
+def _results_of(outcome: Mapping[str, Any], study: Study, described: Mapping[str, Any]) -> Results:
     ledger = Ledger()
     ledger.restore(outcome.get("ledger", []))
     runs = [_check_result(RunResult.of_dump(run), study) for run in outcome.get("runs", [])]
-    shares = {name: resolved["data"][name] for name in ("train", "val") if name in resolved["data"]}
-    data = {"parties": parties, "data": {"name": "folder", **shares}, "partition": {"name": "given"}}
     methods = [method.name for method in study.method_list()]
-    return Results({**resolved, **data}, sort_runs(runs, methods), set_up=ledger)
+    return Results(described, sort_runs(runs, methods), set_up=ledger)
 
 
 def _check_result(run: RunResult, study: Study) -> RunResult:
@@ -156,6 +163,7 @@ def _watch(
         with store.expected_content(*_SENT):
             for line in standing.lines:
                 _report(watcher, methods[line["method"]], line, reported)
+            watcher.parties_seen(standing.parties)
         if standing.state == "done":
             with store.expected_content(*_SENT):
                 outcome = dict(admin.outcome(started["name"]))
@@ -173,3 +181,12 @@ def _report(watcher: Watcher, method: Method, line: Mapping[str, Any], reported:
     if line["at"] > reported[key]:
         reported[key] = int(line["at"])
         watcher.round_done(method, key[1], reported[key], line["metrics"])
+
+
+def _report_results(watcher: Watcher, study: Study, results: Results, reported: dict[tuple[str, int], int]) -> None:
+    """Tell the watcher of the finished runs, also of those that were over before it saw them."""
+    methods = {method.name: method for method in study.method_list()}
+    for run in results.runs:
+        if (run.method, run.seed) not in reported:
+            watcher.run_started(methods[run.method], run.seed)
+        watcher.run_done(run)

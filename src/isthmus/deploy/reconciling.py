@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from isthmus.deploy.remote import RemoteTransport
-from isthmus.federation.ledger import Ledger
+from isthmus.federation.ledger import DELIVERY, Ledger
 
 READABLE = ("none", "sealed")
 """Protections under which both sides count the bytes of the same payloads; masks and ciphertexts take several steps."""
-DELIVERY = ": delivery"
 
 Counts = dict[tuple[str, str, str], tuple[int, int]]
 """By verb, action and eyes: how often a party answered, and how many bytes; -1 where they cannot be compared."""

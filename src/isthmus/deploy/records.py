@@ -41,8 +41,9 @@ class Record:
         job: the job that runs it, or ran it last.
         state: `stopped` if it can be resumed; `lost` if it can, but the outcome so far could not be kept.
         why: why it stopped.
-        absent: by party that was not there at the end the reason.
+        parties: how each party stands, as `PartyStanding` has it.
         lines: for each run its method, seed, rounds, the round it is at, and the metrics of that round.
+        left: seconds that the study will still take, if that can be said.
         fetched: whether the administrator has the results, so that they are no longer here.
     """
 
@@ -53,8 +54,9 @@ class Record:
     state: State = "running"
     why: str = ""
     ended: str = ""
-    absent: dict[str, str] = field(default_factory=dict)
+    parties: dict[str, dict[str, Any]] = field(default_factory=dict)
     lines: list[dict[str, Any]] = field(default_factory=list)
+    left: float | None = None
     fetched: bool = False
 
 
@@ -76,7 +78,7 @@ class Records:
 
     def start(self, name: str, job: str, methods: list[str]) -> Record:
         """Record that a job starts or resumes a study; an earlier outcome is void."""
-        record = Record(name, job, methods, _now())
+        record = Record(name, job, methods, utc_now())
         (self.place(name) / OUTCOME).unlink(missing_ok=True)
         self.write(record)
         return record
@@ -89,7 +91,7 @@ class Records:
 
         On a full disk the record takes the room of the one before, so that the administrator hears the reason.
         """
-        record.state, record.why, record.ended = "stopped" if why else "finished", why, _now()
+        record.state, record.why, record.ended = "stopped" if why else "finished", why, utc_now()
         try:
             store.save(self.place(record.name) / OUTCOME, outcome)
         except IsthmusError as error:
@@ -123,7 +125,7 @@ class Records:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-class Pace:
+class Throttle:
     """Says when the next note is due, so that fast rounds do not wait for a disk."""
 
     def __init__(self, seconds: float = EVERY_SECONDS) -> None:
@@ -137,5 +139,6 @@ class Pace:
         return True
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time, in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

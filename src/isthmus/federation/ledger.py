@@ -8,8 +8,15 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from isthmus.errors import IsthmusError
+
 Verb = Literal["ask", "total", "exchange"]
 Eyes = Literal["server sees each answer", "server sees the sum", "parties see the sum", "the addressed party"]
+
+DELIVERY = ": delivery"
+"""What the action of an entry ends with that books what parties received, sums or messages."""
+
+UNREADABLE = "the server's record of a study cannot be read: run the same version of isthmus everywhere"
 
 COLUMNS = (
     "round", "call", "verb", "action", "party", "eyes", "fields", "rows", "sent", "received", "protection", "status",
@@ -47,6 +54,47 @@ class Turnout:
     last: int
     counted: tuple[str, ...]
     missing: Mapping[str, str]
+
+
+@dataclass
+class PartyStanding:
+    """How a party of a federation stands in a study, as its server sees it.
+
+    Attributes:
+        round: the last round of the present run in which it answered a call; 0 is the set-up.
+        seconds: that its replies took, all together.
+        sent, received: bytes in the ledgers of the set-up and of all runs.
+        seen: when it replied last, in UTC.
+        asked: since when the server waits for its reply; empty if it does not.
+        absent: why it is out; empty if it is not.
+    """
+
+    round: int | None = None
+    seconds: float = 0.0
+    sent: int = 0
+    received: int = 0
+    seen: str = ""
+    asked: str = ""
+    absent: str = ""
+
+
+def read_standings(content: Any) -> dict[str, PartyStanding]:
+    """Return how the parties stand, from what another machine sent."""
+    try:
+        return {
+            str(party): PartyStanding(
+                round=None if each["round"] is None else int(each["round"]),
+                seconds=float(each["seconds"]),
+                sent=int(each["sent"]),
+                received=int(each["received"]),
+                seen=str(each["seen"]),
+                asked=str(each["asked"]),
+                absent=str(each["absent"]),
+            )
+            for party, each in content.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise IsthmusError(UNREADABLE) from error
 
 
 class Ledger:
@@ -105,7 +153,7 @@ class Ledger:
         rounds: dict[int, tuple[dict[str, None], dict[str, str]]] = {}
         for entry in self.entries:
             asked, missing = rounds.setdefault(entry.round, ({}, {}))
-            if not entry.action.endswith(": delivery"):
+            if not entry.action.endswith(DELIVERY):
                 asked.update(dict.fromkeys(entry.parties))
             for party, why in entry.notes.items():
                 missing.setdefault(party, why)

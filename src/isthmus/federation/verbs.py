@@ -16,7 +16,7 @@ from isthmus.federation import wire
 from isthmus.federation.answers import Answers, IdUnion, PlainTotal, Receipt, Reply, Total
 from isthmus.federation.bounds import Held, Introduced, answer_problem, count_problem, ids_problem
 from isthmus.federation.checks import check_reply, count_rows, leave_out, size_problems, sum_problem
-from isthmus.federation.ledger import Entry, Eyes, Ledger, Verb
+from isthmus.federation.ledger import DELIVERY, Entry, Eyes, Ledger, Verb
 from isthmus.federation.robust import Aggregation, Comparison, Mean, stack_returned
 from isthmus.federation.sums import positions_of
 from isthmus.federation.transport import AnswerCheck, Command, Each, Request, To, TotalRequest, Transport
@@ -400,7 +400,7 @@ class Federation:
         delivery = replace(
             last,
             call=len(self.ledger.entries),
-            action=f"{last.action}: delivery",
+            action=f"{last.action}{DELIVERY}",
             parties=tuple(sizes),
             sent=(0,) * len(sizes),
             received=tuple(sizes.values()),

@@ -1,10 +1,13 @@
-"""The report of a study while it runs, on a page that only this machine can open."""
+"""The report of a study while it runs: on a page that only this machine can open, or in a file."""
 
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +16,13 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Self
 
+from isthmus import store
 from isthmus.data.describe import CutDescription
 from isthmus.errors import IsthmusError
-from isthmus.federation.ledger import Ledger
+from isthmus.federation.ledger import Ledger, PartyStanding
 from isthmus.methods.base import Method
+from isthmus.progress.standing import HEADS, NOTE, party_cells, shown_parties
+from isthmus.report import page as pages
 from isthmus.report.report import announcement, write_report
 from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
@@ -40,51 +46,23 @@ class _Unfinished(RunResult):
         return {**known, "under_way": True}
 
 
-class LivePage(Watcher):
-    """Serves the report of the results so far, as long as the `with` lasts.
+class RunningReport(Watcher):
+    """The report of the results so far.
 
-    Runs under way have their curves; their ledger and their privacy costs follow when they have finished.
-
-    Arguments:
-        port: 0 takes a free one.
+    Runs under way have their curves; their ledger and their privacy costs follow when they have finished. In a
+    federation, a table says how the parties stand.
     """
 
-    def __init__(self, study: Study, port: int = 0) -> None:
+    def __init__(self, study: Study) -> None:
         self.study = study
         self._lock, self._writing = Lock(), Lock()
         self._finished: list[RunResult] = []
         self._unfinished: dict[tuple[str, int], _Unfinished] = {}
         self._resolved: Mapping[str, Any] = study.resolved()
         self._cuts: dict[int, CutDescription] = {}
+        self._parties: Mapping[str, PartyStanding] = {}
         self._page, self._page_version = "", -1
         self._version = 0
-        try:
-            self._server = _Server((HOST, port), self._handler())
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise IsthmusError(f"cannot serve at {HOST}:{port}: {reason}; choose another --port") from error
-
-    @property
-    def address(self) -> str:
-        return f"http://{HOST}:{self._server.server_port}/"
-
-    @property
-    def names(self) -> set[str]:
-        """Host names that a browser may use."""
-        port = self._server.server_port
-        return {f"{name}:{port}" for name in (HOST, "localhost")} | ({HOST, "localhost"} if port == 80 else set())
-
-    def __enter__(self) -> Self:
-        self._thread = Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def study_started(self, study: Mapping[str, Any]) -> None:
         with self._lock:
@@ -114,16 +92,22 @@ class LivePage(Watcher):
     def run_restored(self, result: RunResult) -> None:
         self.run_done(result)
 
+    def parties_seen(self, parties: Mapping[str, PartyStanding]) -> None:
+        with self._lock:
+            self._version += parties != self._parties
+            self._parties = dict(parties)
+
     def page(self) -> str:
         """The report of the results so far, written again only if there are new ones; training goes on meanwhile."""
         with self._writing:
             with self._lock:
                 finished, version = list(self._finished), self._version
                 unfinished = [_light(run) for run in self._unfinished.values()]
-                study, cuts = self._resolved, dict(self._cuts)
+                study, cuts, parties = self._resolved, dict(self._cuts), self._parties
             if self._page_version != version:
                 runs = finished or unfinished
-                self._page = self._report(study, cuts, finished, unfinished) if runs else announcement(study)
+                page = self._report(study, cuts, finished, unfinished) if runs else announcement(study)
+                self._page = page.replace("<nav ", f"{_parties_table(parties)}<nav ", 1) if parties else page
                 self._page_version = version
             return self._page
 
@@ -148,6 +132,44 @@ class LivePage(Watcher):
         text = f"Under way: {'; '.join(under_way)}. " if under_way else ""
         note = f"<p class=caution>{escape(text)}{len(finished)} of {planned} runs have finished.</p>"
         return page.replace("<nav ", f"{note}<nav ", 1)
+
+
+class LivePage(RunningReport):
+    """Serves the report of the results so far, as long as the `with` lasts.
+
+    Arguments:
+        port: 0 takes a free one.
+    """
+
+    def __init__(self, study: Study, port: int = 0) -> None:
+        super().__init__(study)
+        try:
+            self._server = _Server((HOST, port), self._handler())
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise IsthmusError(f"cannot serve at {HOST}:{port}: {reason}; choose another --port") from error
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self._server.server_port}/"
+
+    @property
+    def names(self) -> set[str]:
+        """Host names that a browser may use."""
+        port = self._server.server_port
+        return {f"{name}:{port}" for name in (HOST, "localhost")} | ({HOST, "localhost"} if port == 80 else set())
+
+    def __enter__(self) -> Self:
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         live = self
@@ -181,6 +203,52 @@ class LivePage(Watcher):
                 """Log nothing: the terminal shows the run's progress."""
 
         return Handler
+
+
+class PageFile(RunningReport):
+    """Writes the report of the results so far to a file; a browser loads it again until the `with` ends.
+
+    Arguments:
+        path: of the file.
+    """
+
+    def __init__(self, study: Study, path: Path) -> None:
+        super().__init__(study)
+        self.path = path
+        self._written_at, self._written = -math.inf, -1
+
+    def __enter__(self) -> Self:
+        self._write(again=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with nullcontext() if kind is None else suppress(IsthmusError):
+            self._write(again=False)
+
+    def parties_seen(self, parties: Mapping[str, PartyStanding]) -> None:
+        super().parties_seen(parties)
+        if self._version != self._written and time.monotonic() - self._written_at >= REFRESH:
+            self._write(again=True)
+
+    def _write(self, again: bool) -> None:
+        self._written, page = self._version, self.page()
+        if again:
+            page = page.replace("<head>", f'<head><meta http-equiv="refresh" content="{REFRESH}">', 1)
+        store.write(self.path, page)
+        self._written_at = time.monotonic()
+
+
+def _parties_table(parties: Mapping[str, PartyStanding]) -> str:
+    """How the parties of a federation stand, as HTML."""
+    shown = shown_parties(parties)
+    head = f"<tr>{pages.heads(HEADS[:1])}{pages.heads(HEADS[1:-1], 'n')}{pages.head(HEADS[-1])}</tr>"
+    rows = []
+    for name, *figures, now in (party_cells(party, standing) for party, standing in shown.items()):
+        rows.append(pages.row(pages.row_head(name), map(escape, figures), f"<td>{escape(now)}</td>"))
+    fewer = f"{len(shown)} of {len(parties)} parties. " if len(shown) < len(parties) else ""
+    return pages.table(head, "".join(rows), fewer + NOTE)
 
 
 def _light(run: RunResult) -> RunResult:

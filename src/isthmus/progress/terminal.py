@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from types import TracebackType
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import (
@@ -25,7 +25,9 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.data.describe import CutDescription
+from isthmus.federation.ledger import PartyStanding
 from isthmus.methods.base import Method
+from isthmus.progress import standing
 from isthmus.progress.pace import Pace
 from isthmus.report import wording
 from isthmus.report.wording import format_bytes
@@ -38,6 +40,19 @@ from isthmus.tasks.metrics import METRICS, metric_of
 
 MAX_SETTINGS = 20
 """Settings that a table shows at most."""
+PARTY_MEAN = "party mean"
+"""Head of the column with the mean over parties."""
+
+
+class _Bars(Progress):
+    """Bars, and a table below them if there is one."""
+
+    below: Table | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below is not None:
+            yield self.below
 
 
 class ProgressBars:
@@ -49,7 +64,7 @@ class ProgressBars:
 
     def __init__(self, console: Console, *columns: ProgressColumn) -> None:
         self._console = console
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress = _Bars(*columns, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -58,6 +73,7 @@ class ProgressBars:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._progress.below = None
         self._progress.stop()
 
 
@@ -72,7 +88,7 @@ class _Time(TimeElapsedColumn):
 class TerminalProgress(ProgressBars, Watcher):
     """A bar per run, with the time left and the metric that chooses the round, and one for the study.
 
-    Without a terminal: a line per finished run.
+    Below them, in a federation, a table of the parties. Without a terminal: a line per finished run.
     """
 
     def __init__(self, console: Console) -> None:
@@ -98,8 +114,7 @@ class TerminalProgress(ProgressBars, Watcher):
 
     def round_done(self, method: Method, seed: int, at: int, metrics: Mapping[str, float]) -> None:
         self._pace.round_done(method.label, seed, at)
-        name = next((name for name in (self._chosen_by, *(f"val_{each}" for each in METRICS)) if name in metrics), "")
-        figure = f"validation {metric_of(name).shown(metrics[name], '%')}" if name else ""
+        figure = standing.validation_figure(metrics, self._chosen_by)
         left = self._left(self._pace.left_in_run(method.label, seed), stops=method.patience > 0)
         self._progress.update(self._bars[method.label, seed], completed=at, metric=figure, left=left)
         self._progress.update(self._whole, left=self._left(self._pace.left_in_study(), stops=self._stops))
@@ -119,11 +134,15 @@ class TerminalProgress(ProgressBars, Watcher):
             line = f"{result.method}, seed {result.seed}: {rounds} in {result.seconds:.1f} s"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    def parties_seen(self, parties: Mapping[str, PartyStanding]) -> None:
+        self._progress.below = standing.parties_table(parties, max(3, self._console.height // 2)) if parties else None
+
     def _hide_finished(self) -> None:
         """Hide the oldest bars of finished runs if there are more bars than lines."""
         shown = [bar for bar in self._progress.tasks if bar.visible]
         finished = [bar for bar in shown if bar.finished and bar.id != self._whole]
-        for bar in finished[: max(0, len(shown) - self._console.height + 2)]:
+        below = 0 if self._progress.below is None else self._progress.below.row_count + 4
+        for bar in finished[: max(0, len(shown) - self._console.height + 2 + below)]:
             self._progress.update(bar.id, visible=False)
 
     def _bar(self, name: str, total: int, unit: str, visible: bool = True) -> TaskID:
@@ -165,45 +184,64 @@ def show_results(results: Results, console: Console) -> None:
         console.print(f"[bold red]{wording.SUBSET}[/]", highlight=False)
         for line in missing:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(results_table(results) if results.search is None else search_table(results, results.search, console))
+    console.print(
+        results_table(results, console) if results.search is None else search_table(results, results.search, console)
+    )
     for line in results.notes:
         console.print(f"note: {line}", markup=False, highlight=False)
     for line in privacy_lines(results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def results_table(results: Results) -> Table:
+def results_table(results: Results, console: Console) -> Table:
     """Methods by test metrics, mean ± standard deviation over seeds, with the round that they are from and bytes sent.
 
-    The metric that judges the runs is pooled over the parties; beside it stands the worst party. In 80 columns there
-    is no room for more test metrics then. A star marks a method that is no better than the majority class.
+    The metric that judges the runs is pooled over the parties. Beside it stand the mean over parties, if it differs and
+    there is room for it, and the worst party; other test metrics are left out then. A star marks a method that is no
+    better than the majority class.
     """
     known = dict.fromkeys(name for run in results.runs for name in run.metrics)
     names = dict.fromkeys([*(run.metric for run in results.runs), *METRICS])
-    columns = [(metric_of(name).title, f"test_{name}", False) for name in names if f"test_{name}" in known][:2]
+    columns = [(metric_of(name).title, f"test_{name}", "") for name in names if f"test_{name}" in known][:2]
     if columns and any(columns[0][1] in run.over_parties for run in results.runs):
-        columns = [columns[0], ("worst party", columns[0][1], True)]
-    columns += [("all together", name, False) for name in ("pooled_test_accuracy",) if name in known]
+        judged = columns[0][1]
+        columns = [columns[0], (PARTY_MEAN, judged, "mean"), ("worst party", judged, "worst")]
+    columns += [("all together", name, "") for name in ("pooled_test_accuracy",) if name in known]
     chosen_by = (f"val_{name}" for name in [*(run.select_by for run in results.runs), *METRICS])
-    columns += [("validation", name, False) for name in chosen_by if name in known][:1]
-    columns = columns or [(name.removeprefix("test_"), name, False) for name in known]
+    columns += [("validation", name, "") for name in chosen_by if name in known][:1]
+    columns = columns or [(name.removeprefix("test_"), name, "") for name in known]
+    filled = [(title, _column(results, metric, figure)) for title, metric, figure in columns]
+    table = _results_table(results, filled)
+    for title, means in filled:
+        if title == PARTY_MEAN:
+            differs = any(mean not in ("-", pooled) for mean, pooled in zip(means, filled[0][1], strict=True))
+            if not differs or _measured(table, console).maximum > console.width:
+                return _results_table(results, [each for each in filled if each[0] != PARTY_MEAN])
+    return table
+
+
+def _column(results: Results, metric: str, figure: str) -> list[str]:
+    """By method a metric over all test items, or a figure of it over the parties: `mean` or `worst`."""
+    found: dict[str, list[float]] = {run.method: [] for run in results.runs}
+    for run in results.runs:
+        value = run.over_parties.get(metric, {}).get(figure) if figure else run.metrics.get(metric)
+        found[run.method] += [] if value is None else [value]
+    return [_cell(metric, values) for values in found.values()]
+
+
+def _results_table(results: Results, columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("method", overflow="fold")  # in full: labels of settings differ at their ends
-    for head in (*(title for title, _, _ in columns), "round", "ms/round", "sent"):
+    for head in (*(title for title, _ in columns), "round", "ms/round", "sent"):
         table.add_column(head, justify="right", no_wrap=True)
     roles = {label: about["role"] for label, about in results.methods().items()}
-    for method in dict.fromkeys(run.method for run in results.runs):
+    for at, method in enumerate(dict.fromkeys(run.method for run in results.runs)):
         runs = [run for run in results.runs if run.method == method]
-        cells = []
-        for _, metric, worst in columns:
-            values = [
-                run.over_parties.get(metric, {}).get("worst") if worst else run.metrics.get(metric) for run in runs
-            ]
-            cells.append(_cell(metric, [value for value in values if value is not None]))
         rounds = sum(run.chosen_round for run in runs) / len(runs)
         pace = 1000 * sum(run.seconds for run in runs) / max(1, sum(run.rounds for run in runs))
         sent = "-" if roles.get(method) == "pooled" else format_bytes(sum(run.ledger.sent for run in runs) / len(runs))
         marked = is_majority(runs) and roles.get(method) != "constant"
+        cells = [column[at] for _, column in columns]
         table.add_row(f"{method} *" if marked else method, *cells, f"{rounds:.0f}", f"{pace:.1f}", sent)
     return table
 
@@ -263,8 +301,7 @@ def difference_lines(results: Results) -> list[str]:
 def show_cut(cut: CutDescription, console: Console) -> None:
     """Print a table of what each party holds, and sentences on the cut."""
     table = parties_table(cut)
-    needed = Measurement.get(console, console.options.update(max_width=1000), table).minimum
-    console.width = max(needed, console.width)  # a long line is better than a number cut off
+    console.width = max(_measured(table, console).minimum, console.width)  # a long line is better than a number cut off
     console.print(table)
     lines = [wording.describe_cut([cut])]
     if len(cut.parties) > wording.MAX_PARTIES:
@@ -287,6 +324,11 @@ def parties_table(cut: CutDescription) -> Table:
         cells = [*labels[at], *([f"({missing[at]:,} without)"] if missing[at] else [])]
         table.add_row(escape(party.name), *(f"{column[at]:,}" for column in counts.values()), " ".join(cells))
     return table
+
+
+def _measured(table: Table, console: Console) -> Measurement:
+    """The width that a table needs, with and without breaks in its cells."""
+    return Measurement.get(console, console.options.update(max_width=1000), table)
 
 
 def _cell(metric: str, values: Sequence[float]) -> str:

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.tasks.metrics import metric_of
+
+if TYPE_CHECKING:  # it loads torch, and a command that only shows a few numbers need not wait for that
+    from isthmus.data.describe import CutDescription, PartyDescription
 
 POOLED = "all data pooled"
 ALONE = "every party alone"

@@ -20,6 +20,7 @@ from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
 from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import PartyStanding
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
@@ -64,6 +65,9 @@ class Watcher:
 
     def run_restored(self, result: RunResult) -> None:
         """A run was finished before this study was resumed."""
+
+    def parties_seen(self, parties: Mapping[str, PartyStanding]) -> None:
+        """In a federation: how each party stands, several times a second."""
 
 
 class Watchers(Watcher):
