@@ -116,7 +116,8 @@ def _state(study: Mapping[str, Any], running: bool) -> str:
         left = study.get("left")
         return f"running, about {wording.format_time(max(1.0, left))} left" if left else "running"
     if study["state"] in ("running", "lost"):
-        return f"{study['why'] or 'its job or server was killed'}; continue with isthmus federation run --resume"
+        why = study["why"] if study["state"] == "lost" else "its job or server was killed"
+        return f"{why}; continue with isthmus federation run --resume"
     if study["state"] == "stopped":
         return f"stopped: {study['why']}"
     return "finished" if study["fetched"] else "finished; fetch the results with isthmus federation run --resume"
