@@ -75,7 +75,7 @@ class FedProto(Method):
 
         def loss(self, step: Step, known: Any) -> Tensor:
             (means, counts), gaps = step.class_means(self.task.outputs), torch.zeros(())
-            if known:
+            if "prototypes" in known:  # from the second round on
                 gaps = (means - known["prototypes"]).square().sum(2) * (known["opened"] & (counts > 0))
             return self.task.loss(step) + self.method.strength * gaps.sum(-1)
 
