@@ -193,7 +193,7 @@ def test_refusals_without_end_do_not_fill_a_ledger(tmp_path: Path, monkeypatch: 
     lines = read_ledger(tmp_path / FILE)[0]
     assert [line.get("times", 1) for line in lines] == [1, 1, 1, 1, 4, 8, 16]
     assert sum(row["refusals"] for row in one.index.totals["r"].rows()) == 32
-    monkeypatch.setattr(party_ledger, "_now", lambda: "2100-01-01")
+    monkeypatch.setattr(party_ledger, "utc_now", lambda: "2100-01-01")
     one.refused({"do": "call"}, "refused: on another day")
     assert read_ledger(tmp_path / FILE)[0][-1]["times"] == 13
 

@@ -186,15 +186,19 @@ def status(
             _follow(admin)
             return
         seen = admin.look()
+
+    def lost(job: str) -> bool:
+        return job not in seen["jobs"]
+
     if as_json:
         studies = [
-            {**study, "state": "lost"} if study["state"] == "running" and study["job"] not in seen["jobs"] else study
+            {**study, "state": "lost"} if study["state"] == "running" and lost(study["job"]) else study
             for study in seen["studies"]
         ]
         parties = [{"party": party, "connected": connected} for party, connected in seen["parties"].items()]
         typer.echo(json.dumps({"parties": parties, "refused": seen["refused"], "studies": studies}))
         return
-    for each in status_of(seen, lambda job: job not in seen["jobs"]):
+    for each in status_of(seen, lost):
         console().print(each, soft_wrap=isinstance(each, Text))
 
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from isthmus.deploy.admin import Standing
 
 
-SENT = {"shared", "groups", "context"}
+SENT_MODELS = {"shared", "groups", "context"}
 """What a result has of models: no party's own."""
-_SENT = "what the server sent", "check the server, and run the same version of isthmus everywhere"
+FROM_SERVER = "what the server sent", "check the server, and run the same version of isthmus everywhere"
 """Names the content in errors, and says what to do."""
 
 
@@ -95,7 +95,7 @@ def run_federation(
             started["job"] = admin.submit(resolved, started["name"])
             store.save(path, started)
             outcome = _watch(admin, started, study, watcher, pause, reported)
-        with store.expected_content(*_SENT):
+        with store.expected_content(*FROM_SERVER):
             results = _results_of(outcome, study, described)
             if results.runs:
                 results.save(out)
@@ -129,7 +129,7 @@ def _check_result(run: RunResult, study: Study) -> RunResult:
     """Return a run if it is of this study; its method and seed become file names on this machine."""
     known = run.method in [method.name for method in study.method_list()] and run.seed in study.seeds
     groups = run.models.get("groups", {})
-    if not known or run.models.keys() - SENT or not all(map(GROUP_NAME.fullmatch, groups)):
+    if not known or run.models.keys() - SENT_MODELS or not all(map(GROUP_NAME.fullmatch, groups)):
         raise IsthmusError(
             f"the server sent a result ('{run.method}', seed {run.seed}) that is not of this study: check the server"
         )
@@ -160,12 +160,12 @@ def _watch(
     methods = {method.name: method for method in study.method_list()}
     while True:
         standing = admin.follow(started["name"], started["job"])
-        with store.expected_content(*_SENT):
+        with store.expected_content(*FROM_SERVER):
             for line in standing.lines:
                 _report(watcher, methods[line["method"]], line, reported)
             watcher.parties_seen(standing.parties)
         if standing.state == "done":
-            with store.expected_content(*_SENT):
+            with store.expected_content(*FROM_SERVER):
                 outcome = dict(admin.outcome(started["name"]))
                 return {**outcome, "wrong": str(outcome["wrong"])}
         if standing.state == "lost":

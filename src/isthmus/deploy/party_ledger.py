@@ -17,7 +17,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -25,6 +24,7 @@ from typing import Annotated, Any, BinaryIO
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isthmus import store
+from isthmus.deploy.records import utc_now
 from isthmus.errors import IsthmusError
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class PartyLedger:
         return head
 
     def _write(self, file: BinaryIO, event: str, what: Mapping[str, Any]) -> None:
-        line = {"number": self.entries + 1, "time": _now(), "event": event, **what, "previous": self.hash}
+        line = {"number": self.entries + 1, "time": utc_now(), "event": event, **what, "previous": self.hash}
         line["hash"] = hash_of(line)
         raw = json.dumps(line).encode() + b"\n"
         file.write(raw)
@@ -181,10 +181,6 @@ class PartyLedger:
     def _write_head(self) -> None:
         head = {"format": FORMAT, **self.head, "salt": self.salt.hex()}
         store.write(self.head_path, json.dumps(head), private=True)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def hash_of(line: Mapping[str, Any]) -> str:
@@ -312,7 +308,7 @@ class Index:
         asks again and again cannot fill the disk.
         """
         self.uncounted += 1
-        full = self._day == _now()[:10] and self.refusals >= REFUSALS
+        full = self._day == utc_now()[:10] and self.refusals >= REFUSALS
         return 0 if full and self.uncounted < self.refusals else self.uncounted
 
     def add(self, line: Line) -> None:
