@@ -26,7 +26,7 @@ def test_results_are_of_the_present_setting_and_on_the_page(entry):
     assert entry.results.stale(entry.plan) == []
     page = entry.page.read_text(encoding="utf-8")
     assert marks(entry.table)[0] in page
-    assert fill_page(page, entry.table, markdown(entry.plan, entry.results)) == page
+    assert fill_page(page, entry.table, markdown(entry.plan, entry.results, entry.table)) == page
     drawn = pictures_page(entry.plan, entry.results)
     assert (entry.pictures_path.read_text(encoding="utf-8") if entry.pictures_path.exists() else "") == drawn
 

@@ -62,6 +62,12 @@ def test_near_is_judged_where_both_are() -> None:
     assert judged(near=0.5) == ("holds at 1 of 2", [("a, x", True), ("b, x", False)])
 
 
+def test_a_cell_may_be_near_the_papers_number_of_another() -> None:
+    """The method y has 2.0 at a and 1.5 at b; the paper gives x, and only x, 3.5 and 4.0 there."""
+    claim = {"at": {"method": ["y"]}, "paper_at": {"method": "x"}}
+    assert judged(near=2.0, **claim) == ("holds at 1 of 2", [("a, y", True), ("b, y", False)])
+
+
 def test_only_seeds_that_all_cells_have_are_compared() -> None:
     """Seed 1 of z alone would put it above y."""
     [place] = told(along="method", order=["y", "z"], at={"data": ["a"]}).places
@@ -119,17 +125,31 @@ def test_pairs_are_tested_and_seeds_of_one_split_are_one_sample() -> None:
     assert place.p == pytest.approx(stats.ttest_1samp([2.0, 1.0, -1.0], 0).pvalue)
 
 
+def test_a_claim_over_splits_needs_three_seeds_on_each_and_three_splits() -> None:
+    def verdict(*seeds: int) -> Verdict:
+        """x is above y on as many splits as there are numbers, each with so many seeds."""
+        claim = Claim(says="", along="method", order=["x", "y"], over="split")
+        values = {("x", str(at)): dict.fromkeys(range(count), 2.0) for at, count in enumerate(seeds)}
+        values |= {("y", split): dict.fromkeys(each, 1.0) for (_, split), each in values.items()}
+        axes = {"split": [*map(str, range(5))], "method": ["x", "y"]}
+        return claim.judge(axes, lambda place: values.get((place["method"], place["split"]), {}), lambda place: None)
+
+    assert (verdict(3, 3, 3).word, verdict(3, 3).word, verdict(3, 3, 1).word) == ("holds", "points to", "points to")
+    assert verdict(3, 4, 3).basis == "1 comparison, 3 seeds on each of 3 values of split"
+    assert verdict(3, 3, 1).basis == "1 comparison, 1 seed on each of 3 values of split"
+
+
 def test_results_of_a_first_round_support_no_claim() -> None:
     values = {"x": {0: 2.0, 1: 2.0, 2: 2.0}, "y": {0: 1.0, 1: 1.0, 2: 1.0}}
     claim = Claim(says="", along="method", order=["x", "y"])
-    for early, word in (([True, True, False], "not run"), ([True, False, False], "holds")):
+    for early, word in (([True, True, False], "no verdict"), ([True, False, False], "holds")):
         verdict = claim.judge(
             {"data": ["a"], "method": ["x", "y"]},
             lambda place: values[place["method"]],
             lambda place: None,
             lambda place, early=early: early if place["method"] == "y" else [],
         )
-        assert (verdict.word, list(verdict.left_out)) == (word, ["a"] if word == "not run" else [])
+        assert (verdict.word, list(verdict.left_out)) == (word, ["a"] if word == "no verdict" else [])
 
 
 def test_all_of_a_group_are_above_all_of_the_next() -> None:
@@ -152,6 +172,7 @@ def test_values_may_be_claimed_to_be_alike() -> None:
     [
         {}, {"order": ["x", "y"]}, {"along": "method", "order": ["x"]}, {"along": "method", "order": [["x"], []]},
         {"within": 1.0}, {"along": "method", "order": ["x", "y"], "within": 1.0}, {"near": 1.0, "within": 1.0},
+        {"along": "method", "order": ["x", "y"], "paper_at": {"method": "x"}},
     ],
 )  # fmt: skip
 def test_a_claim_says_one_thing(claim: Mapping[str, object]) -> None:

@@ -25,7 +25,7 @@ def results_of(plan: Table, *, cells: int = 4) -> TableResults:
 
 def test_lines_have_means_deviations_and_the_papers_numbers(tmp_path: Path) -> None:
     plan = table(tmp_path)
-    text = markdown(plan, results_of(plan))
+    text = markdown(plan, results_of(plan), "table1")
     assert "| size | seeds | fedavg | fedprox |" in text
     assert "| 120 | 2 | 71.0 ± 1.4 | 72.0 ± 1.4 |" in text
     assert "| *paper* |  | 70.0 | 80.0 |" in text
@@ -35,14 +35,14 @@ def test_lines_have_means_deviations_and_the_papers_numbers(tmp_path: Path) -> N
 
 def test_figures_may_be_columns_and_seeds_may_be_told_by_their_range(tmp_path: Path) -> None:
     plan = table(tmp_path, table1=TABLE1.replace("seeds = 2", 'seeds = 2\ncolumns = "figures"\nspread = "range"', 1))
-    text = markdown(plan, results_of(plan))
+    text = markdown(plan, results_of(plan), "table1")
     assert "| size | method | seeds | Accuracy | val |" in text
     assert "| 120 | fedavg | 2 | 71.0 ± 1.4 (70.0 to 72.0) | 0.500 ± 0.000 (0.500 to 0.500) |" in text
 
 
 def test_what_was_not_run_is_named(tmp_path: Path) -> None:
     plan = table(tmp_path)
-    assert markdown(plan, TableResults()).startswith("Not run yet.")
+    assert markdown(plan, TableResults(), "table1").startswith("Not run yet.")
     assert missing_runs(plan, results_of(plan, cells=1)) == (
         "Run so far: 2 of 8; nothing yet of size `160`; method `fedprox`."
     )
@@ -53,14 +53,14 @@ def test_what_was_not_run_is_named(tmp_path: Path) -> None:
 def test_what_validation_chose_is_said_with_where_its_trials_are(tmp_path: Path) -> None:
     tune = '\n[tune.options]\n"method.local.lr" = [0.1, 0.2, 0.4]\n'
     plan, results = table(tmp_path, table1=TABLE1 + tune), TableResults()
-    assert "Validation chose" not in markdown(plan, results)
+    assert "Validation chose" not in markdown(plan, results, "table1")
     for cell, chosen in zip(plan.cells(), (0.1, 0.2, 0.4), strict=False):
         results.add(cell, {"seed": 0, "figures": {"test": 0.7, "val": 0.5}, "chosen": {"method.local.lr": chosen}})
     results.add_trial(cell, '{"method.local.lr": 0.4}', 1000, 0.5)
     assert (
         "Validation chose `method.local.lr` for 3 cells, in 2 at an end of what was tried. "
-        "Trials of 1 cell are in this table's file in `results`."
-    ) in markdown(plan, results)
+        "Trials of 1 cell are in [table1.json](results/table1.json)."
+    ) in markdown(plan, results, "table1")
 
 
 def test_a_verdict_has_the_means_that_decide(tmp_path: Path) -> None:
@@ -79,15 +79,15 @@ def test_a_verdict_has_the_means_that_decide(tmp_path: Path) -> None:
 def test_early_rounds_and_older_code_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = table(tmp_path, table1=TABLE1.replace("seeds = 2", "seeds = 3\nearly = 5", 1))
     results = results_of(plan)
-    assert "older code" not in markdown(plan, results)
+    assert "older code" not in markdown(plan, results, "table1")
     first = next(plan.cells())
     for seed, chosen in ((0, 2), (1, 5), (2, 6)):
         results.add(first, {"seed": seed, "figures": {"test": 0.7, "val": 0.5}, "round": chosen})
-    text = markdown(plan, results)
+    text = markdown(plan, results, "table1")
     assert "| 120 | 2-3 | 70.0 ± 0.0 (2 of 3 early) | 72.0 ± 1.4 |" in text
     assert "**points to**: 74 / 73 (1 comparison, 2 seeds); left out, as validation chose a first round: 120" in text
     monkeypatch.setattr("isthmus.papers.results.LAWS", 99)
-    assert "Older code made 9 of these runs" in markdown(plan, results)
+    assert "Older code made 9 of these runs" in markdown(plan, results, "table1")
 
 
 def test_a_page_keeps_what_is_around_its_tables(tmp_path: Path) -> None:
@@ -108,3 +108,29 @@ def test_without_a_terminal_every_run_is_a_line_with_the_time_left(tmp_path: Pat
         bar.update(Progress(0, 2))
         bar.update(Progress(1, 2, 60.0, "120, fedavg, seed 0: test 0.7"))
     assert (tmp_path / "log").read_text().startswith("120, fedavg, seed 0: test 0.7 (1 of 2, about 60 s left)")
+
+
+CHOICE = '\n[[choices]]\nsays = "What is trained"\nalong = "method"\nfigure = "val"\n'
+
+
+def test_one_choice_for_all_cells_rests_on_the_runs_that_all_candidates_have(tmp_path: Path) -> None:
+    """Seed 1 of size 120 would turn the choice, but fedprox lacks it."""
+    plan, results = table(tmp_path, table1=TABLE1 + CHOICE), TableResults()
+    assert "validation chooses" not in markdown(plan, results, "table1")
+    fedavg, fedprox, fedavg_160, fedprox_160 = plan.cells()
+    for cell, *values in ((fedavg, 0.5, 0.9), (fedprox, 0.6), (fedavg_160, 0.7), (fedprox_160, 0.8)):
+        for seed, value in enumerate(values):
+            results.add(cell, {"seed": seed, "figures": {"test": 0.7, "val": value}})
+    assert (
+        "What is trained: validation chooses **fedprox** for all cells (mean of 2 runs each: fedavg 0.6, fedprox 0.7; "
+        "all are in [table1.json](results/table1.json))."
+    ) in markdown(plan, results, "table1")
+
+
+def test_figures_of_each_cell_may_be_chosen_from(tmp_path: Path) -> None:
+    choice = CHOICE.replace("method", "figures").replace('figure = "val"', 'figures = { one = "test", other = "val" }')
+    plan = table(tmp_path, table1=f'{TABLE1}{choice}at.method = ["fedavg"]\n')
+    text = markdown(plan, results_of(plan, cells=2), "table1")
+    assert "chooses **one** for all cells (mean of 2 runs each: one 71.0, other 0.5;" in text
+    with pytest.raises(IsthmusError, match="choices: there is no figure 'vall'"):
+        table(tmp_path / "wrong", table1=TABLE1 + CHOICE.replace('"val"', '"vall"'))

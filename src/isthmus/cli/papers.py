@@ -107,7 +107,7 @@ def run_command(
         except KeyboardInterrupt:
             typer.echo(f"isthmus: stopped{'' if quick else '; continue with --resume'}", err=True)
             raise SystemExit(130) from None
-    typer.echo(json.dumps(_to_dict(table, results)) if as_json else markdown(table, results))
+    typer.echo(json.dumps(_to_dict(table, results)) if as_json else markdown(table, results, which.table))
     if failed:
         raise IsthmusError(f"{len(failed)} runs failed, the others are saved; the first: {failed[0]}")
 
@@ -137,7 +137,7 @@ def show_command(name: Some = None, folder: Folder = None, as_json: Json = False
         typer.echo(json.dumps({each.name: _to_dict(each.plan, each.results) for each in found}))
         return
     for each in found:
-        typer.echo(f"# {each.name}: {each.plan.title}\n\n{markdown(each.plan, each.results)}\n")
+        typer.echo(f"# {each.name}: {each.plan.title}\n\n{markdown(each.plan, each.results, each.table)}\n")
 
 
 @app.command("check")
@@ -172,7 +172,7 @@ def page_command(name: Some = None, folder: Folder = None) -> None:
     by_page: dict[Path, list[tuple[str, str]]] = {}
     for each in select_entries(folder, name):
         each.check_writable()
-        text = markdown(each.plan, each.results)
+        text = markdown(each.plan, each.results, each.table)
         if drawn := pictures_page(each.plan, each.results):
             store.write(each.pictures_path, drawn)
         by_page.setdefault(each.page, []).append((each.table, text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -21,7 +22,7 @@ Early = Callable[[Mapping[str, str]], Sequence[bool]]
 """For each run at a place, whether it chose so early a round that it supports no claim."""
 
 ENOUGH = 3
-"""Seeds that all cells of a comparison must share before a claim holds or fails there."""
+"""Seeds that all cells of a comparison must share before a claim holds or fails there; also values of `over`."""
 
 FIGURES = "figures"
 """The name of the axis whose values are a table's figures."""
@@ -63,6 +64,8 @@ class Claim(Options):
     """Smaller figures are better."""
     near: float | None = Field(None, gt=0)
     """The largest difference allowed from the paper's number."""
+    paper_at: dict[str, str] = Field(default={})
+    """With `near`, where the paper's number stands if not at the cell itself, as a value by axis."""
     at: dict[str, list[str]] = Field(default={})
     """The cells it is about, as values by axis; all cells if empty."""
     over: str = ""
@@ -76,6 +79,8 @@ class Claim(Options):
             raise ValueError("a claim with `order` or `within` needs the axis to go `along`")
         if self.order and (len(self.order) < 2 or not all(self.groups)):
             raise ValueError("an `order` needs at least two values")
+        if self.paper_at and self.near is None:
+            raise ValueError("`paper_at` says with which of the paper's numbers `near` compares: add `near`")
         return self
 
     @property
@@ -92,6 +97,7 @@ class Claim(Options):
             check_values({self.along: list(itertools.chain(*self.groups))}, axes, "claims: ")
         if self.over:
             check_values({self.over: []}, axes, "claims: ")
+        check_values({axis: [value] for axis, value in self.paper_at.items()}, axes, "claims: ")
 
     def covers(self, place: Mapping[str, str]) -> bool:
         """Whether the claim is about the cell at this place."""
@@ -173,7 +179,7 @@ class Claim(Options):
             ", ".join(place.values()),
             holds,
             self._decisive_means(means),
-            len({seed for _, seed in shared}),
+            *_counts(shared),
             holds == self._holds(shown),
             _paired_test([(sample, pair[0][sample] - pair[1][sample]) for sample in shared]) if pair else None,
         )
@@ -207,11 +213,17 @@ class Claim(Options):
         self, axes: Mapping[str, Sequence[str]], place: Mapping[str, str], ours: Ours, published: Published
     ) -> Comparison | None:
         assert self.near is not None
-        mine, theirs = self._values(axes, place, ours), published(self._samples(axes, place)[0])
+        mine, theirs = self._values(axes, place, ours), published({**self._samples(axes, place)[0], **self.paper_at})
         if not mine or theirs is None:
             return None
-        mean, seeds = statistics.fmean(mine.values()), {seed for _, seed in mine}
-        return Comparison(", ".join(place.values()), abs(mean - theirs) <= self.near, (mean, theirs), len(seeds))
+        mean = statistics.fmean(mine.values())
+        return Comparison(", ".join(place.values()), abs(mean - theirs) <= self.near, (mean, theirs), *_counts(mine))
+
+
+def _counts(samples: Iterable[Sample]) -> tuple[int, int]:
+    """How many seeds the value of `over` with the fewest has, and how many such values there are; 0 without `over`."""
+    by_value = Counter(value for value, _ in samples)
+    return min(by_value.values()), len(by_value.keys() - {""})
 
 
 def _paired_test(differences: Sequence[tuple[Sample, float]]) -> float | None:
@@ -235,7 +247,8 @@ class Comparison:
 
     Attributes:
         means: the means that decide, over the seeds that all cells share.
-        seeds: how many seeds those are.
+        seeds: how many seeds those are; of several values of `over`, at the one with the fewest.
+        samples: how many values of `over` are compared together; 0 without it.
         agrees: the means over all seeds of each cell, which tables show, say the same.
         p: of an order of two groups, the p value of a paired test of the two cells that decide.
     """
@@ -244,13 +257,14 @@ class Comparison:
     holds: bool
     means: tuple[float, ...]
     seeds: int
+    samples: int = 0
     agrees: bool = True
     p: float | None = None
 
     @property
     def firm(self) -> bool:
         """Whether the claim holds or fails here; otherwise our numbers only point to or against it."""
-        return self.seeds >= ENOUGH and self.agrees
+        return self.seeds >= ENOUGH and (self.samples == 0 or self.samples >= ENOUGH) and self.agrees
 
 
 @dataclass(frozen=True)
@@ -267,13 +281,13 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """`holds`, `fails`, `holds at 3 of 4`, or `not run`.
+        """`holds`, `fails`, `holds at 3 of 4`, `not run`, or `no verdict` if all places are left out.
 
-        Without three shared seeds at every place, or where the paired difference and the means shown disagree:
+        Without three shared seeds (and splits) at every place, or where the paired difference and the means shown disagree:
         `points to`, `points against`, `points to at 3 of 4`.
         """
         if not self.places:
-            return "not run"
+            return "no verdict" if self.left_out else "not run"
         held, count = sum(each.holds for each in self.places), len(self.places)
         yes, no = ("holds", "fails") if all(each.firm for each in self.places) else ("points to", "points against")
         if held in (0, count):
@@ -292,7 +306,12 @@ class Verdict:
         if not self.places:
             return ""
         count = len(self.places)
-        return f"{count} comparison{'s' * (count > 1)}, {seeds_text(each.seeds for each in self.places)}"
+        basis = f"{count} comparison{'s' * (count > 1)}, {seeds_text(each.seeds for each in self.places)}"
+        if not self.claim.over:
+            return basis
+        fewest, most = min(each.samples for each in self.places), max(each.samples for each in self.places)
+        of = f"{most}" if fewest == most else f"{fewest} to {most}"
+        return f"{basis} on each of {of} values of {self.claim.over}"
 
 
 def seeds_text(counts: Iterable[int]) -> str:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import FIGURES, Comparison, Verdict
-from isthmus.papers.plan import Place, Table
+from isthmus.papers.plan import Choice, Place, Table
 from isthmus.papers.results import TableResults, by_seed, count_older, count_runs, early_runs, figure_values
 from isthmus.papers.running import Progress
 from isthmus.progress.terminal import ProgressBars
@@ -25,8 +25,8 @@ NAMED = 6
 """How many cells without a run are named one by one."""
 
 
-def markdown(table: Table, results: TableResults) -> str:
-    """Write a table: the setting, all figures, and below them the claims."""
+def markdown(table: Table, results: TableResults, name: str) -> str:
+    """Write the table with this name: the setting, all figures, and below them the choices and claims."""
     parts = [" ".join(table.setting.split())]
     for title, columns in _tables(table):
         if lines := list(_lines(table, results, columns)):
@@ -35,7 +35,8 @@ def markdown(table: Table, results: TableResults) -> str:
     parts.append(missing_runs(table, results) if count_runs(table, results)[0] else "Not run yet.")
     if older := count_older(table, results):
         parts.append(f"Older code made {older:,} of these runs; it drew or added numbers in another order.")
-    parts.append(choices_text(table, results))
+    parts.append(trials_text(table, results, name))
+    parts += [choice_text(each, table, results, name) for each in table.choices]
     if checked := verdicts(table, results):
         parts.append("\n".join(f"- {verdict_text(each)}" for each in checked))
     return "\n\n".join(part for part in parts if part)
@@ -60,9 +61,45 @@ def missing_runs(table: Table, results: TableResults) -> str:
     return f"Run so far: {runs:,} of {total:,}{nothing}."
 
 
-def choices_text(table: Table, results: TableResults) -> str:
-    """Say what validation chose, where its trials are, and how often the choice is at an end of what was tried; empty
-    if nothing was chosen."""
+def choice_text(choice: Choice, table: Table, results: TableResults, name: str) -> str:
+    """Say what validation chooses for all cells, by the means over the runs that all candidates have; empty without
+    such runs."""
+    values = _candidates(choice, table, results)
+    shared = set.intersection(*map(set, values.values()))
+    if not shared:
+        return ""
+    means = {each: statistics.fmean(of[run] for run in shared) for each, of in values.items()}
+    best = max(means, key=means.__getitem__)
+    told = ", ".join(f"{each} {mean:.1f}" for each, mean in means.items())
+    return (
+        f"{choice.says}: validation chooses **{best}** for all cells (mean of {len(shared):,} "
+        f"run{'s' * (len(shared) > 1)} each: {told}; all are in [{name}.json](results/{name}.json))."
+    )
+
+
+def _candidates(
+    choice: Choice, table: Table, results: TableResults
+) -> dict[str, dict[tuple[tuple[str, ...], int], float]]:
+    """By candidate the figure that decides, of each place (but for the axis that is chosen along) and seed."""
+    axes = [axis.name for axis in table.axes]
+    if choice.along == FIGURES:
+        named = {each: (figure, {}) for each, figure in choice.figures.items()}
+    else:
+        along = table.axes[axes.index(choice.along)].changes()
+        named = {each: (choice.figure, {choice.along: each}) for each in choice.at.get(choice.along, along)}
+    found: dict[str, dict[tuple[tuple[str, ...], int], float]] = {each: {} for each in named}
+    for each, (figure, value) in named.items():
+        for values, runs in by_seed(table, results, figure).items():
+            place = dict(zip(axes, values, strict=True))
+            rest = tuple(place[axis] for axis in axes if axis != choice.along)
+            if value.items() <= place.items() and all(place[axis] in allowed for axis, allowed in choice.at.items()):
+                found[each] |= {(rest, seed): number for seed, number in runs.items()}
+    return found
+
+
+def trials_text(table: Table, results: TableResults, name: str) -> str:
+    """Say what validation chose for each cell, where its trials are, and how often the choice is at an end of what was
+    tried; empty if nothing was chosen."""
     tuned = [
         (cell.tune, results.tuned(cell), run[0]["chosen"])
         for cell in table.cells()
@@ -77,7 +114,7 @@ def choices_text(table: Table, results: TableResults) -> str:
     )
     return (
         f"Validation chose {names} for {len(tuned):,} cell{'s' * (len(tuned) > 1)}, in {at_end:,} at an end of what "
-        f"was tried. Trials of {kept:,} cell{'s' * (kept != 1)} are in this table's file in `results`."
+        f"was tried. Trials of {kept:,} cell{'s' * (kept != 1)} are in [{name}.json](results/{name}.json)."
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
 from isthmus.options import Options
-from isthmus.papers.claims import Claim, check_values
+from isthmus.papers.claims import FIGURES, Claim, check_values
 from isthmus.papers.measures import Measure
 from isthmus.study.config import Study, merge, parse_assignments, read_toml
 
@@ -73,6 +73,30 @@ class Tuning(Options):
     """Try so many combinations, drawn at random; 0 tries all. Options may differ from cell to cell at an equal cost."""
 
 
+class Choice(Options):
+    """One choice for all cells, by figures of validation data: how embeddings are scaled, which features nodes have."""
+
+    says: str
+    """What is chosen, in words."""
+    along: str
+    """The axis whose values there are to choose from; `figures` chooses among figures of each cell."""
+    figure: str = ""
+    """Along an axis: the figure to choose by; the value with the largest mean wins."""
+    figures: dict[str, str] = Field(default={})
+    """Along `figures`: by name of what there is to choose from, the figure to choose by."""
+    at: dict[str, list[str]] = Field(default={})
+    """The cells that decide, as values by axis; all cells if empty."""
+
+    def check(self, axes: Mapping[str, Collection[str]], figures: Collection[str]) -> None:
+        """Raise an error if the table lacks the axis, or a figure."""
+        if self.along != FIGURES:
+            check_values({self.along: []}, axes, "choices: ")
+        check_values(self.at, axes, "choices: ")
+        for figure in self.figures.values() if self.along == FIGURES else [self.figure]:
+            if figure not in figures:
+                raise IsthmusError(f"choices: there is no figure '{figure}': {did_you_mean(figure, figures)}")
+
+
 class Where(Options):
     """An exception for some cells."""
 
@@ -127,6 +151,8 @@ class Table(Options):
     """How seeds vary, after their mean: the standard deviation, or also the lowest and highest value."""
     published: dict[str, Any] = Field(default={})
     """The paper's numbers: by figure, then by the values of the axes in order."""
+    choices: list[Choice] = Field(default=[])
+    """What validation chooses once for all cells."""
     claims: list[Claim] = Field(default=[])
     """What the paper concludes from its numbers."""
     quick: dict[str, Any] = Field(default={})
@@ -145,10 +171,10 @@ class Table(Options):
 
     def _check(self) -> None:
         by_name = {axis.name: axis.changes() for axis in self.axes}
-        for each in [*(w.at for w in self.where), *(c.at for c in self.claims)]:
-            check_values(each, by_name)
-        for claim in self.claims:
-            claim.check(by_name, self.figures)
+        for at in [*(w.at for w in self.where), *(c.at for c in self.claims)]:
+            check_values(at, by_name)
+        for each in (*self.claims, *self.choices):
+            each.check(by_name, self.figures)
         for figure, numbers in self.published.items():
             if figure not in self.figures:
                 raise IsthmusError(f"published: there is no figure '{figure}': {did_you_mean(figure, self.figures)}")
@@ -179,7 +205,15 @@ class Table(Options):
         last = Where(at={}, study=self.quick)
         tune = None if self.tune is None else self.tune.model_copy(update={"seeds": self.tune.seeds[:1]})
         return self.model_copy(
-            update={"seeds": 1, "where": [*self.where, last], "tune": tune, "early": 0, "claims": [], "published": {}}
+            update={
+                "seeds": 1,
+                "where": [*self.where, last],
+                "tune": tune,
+                "early": 0,
+                "claims": [],
+                "choices": [],
+                "published": {},
+            }
         )
 
     def published_value(self, figure: str, place: Place) -> float | None:

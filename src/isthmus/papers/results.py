@@ -136,8 +136,9 @@ def means(table: Table, results: TableResults, figure: str) -> dict[tuple[str, .
 
 
 def early_runs(table: Table, runs: Runs) -> list[bool]:
-    """Say for each run whether it chose one of the first `table.early` rounds."""
-    return [table.early > 0 and (run.get("round") or math.inf) <= table.early for run in runs]
+    """Say for each run whether it chose, or ended at, one of the first `table.early` rounds."""
+    chosen = [run.get("round") or run.get("rounds") or math.inf for run in runs]
+    return [table.early > 0 and each <= table.early for each in chosen]
 
 
 def count_older(table: Table, results: TableResults) -> int:
