@@ -7,6 +7,7 @@ nothing is written, and pages that would change are an error.
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,12 +19,13 @@ from isthmus.audit.base import Audit
 from isthmus.data.partition import Partition
 from isthmus.data.pool import DataSet
 from isthmus.methods.base import Method
+from isthmus.methods.fgcl import FGCL
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.papers import shelf
 from isthmus.papers.claims import seeds_text
-from isthmus.papers.markdown import verdicts
-from isthmus.papers.results import count_older, count_runs, means
+from isthmus.papers.markdown import missing_runs, verdict_text, verdicts
+from isthmus.papers.results import Runs, count_older, count_runs, early_runs, figure_values, means
 from isthmus.papers.shelf import ShelfEntry
 from isthmus.tasks.base import Task
 
@@ -40,7 +42,8 @@ KINDS: dict[str, tuple[str, type[Registered]]] = {
 """Marker: the page it is on, and what the table lists."""
 CLAIMS = {
     "holds": "hold", "holds in part": "hold in part", "fails": "fail", "points to": "point to",
-    "points to in part": "point to in part", "points against": "point against", "not run": "not run",
+    "points to in part": "point to in part", "points against": "point against", "no verdict": "have no verdict",
+    "not run": "not run",
 }  # fmt: skip
 
 
@@ -90,7 +93,12 @@ def _sized(listed: Sequence[Mapping[str, Any]]) -> list[str]:
 def parts() -> dict[str, tuple[str, Callable[[], str]]]:
     """By marker the page it is on, and what makes the text there."""
     made = {marker: (page, partial(tables, base)) for marker, (page, base) in KINDS.items()}
-    return {**made, "advice": ("which.md", advice), "papers": ("papers.md", papers)}
+    return {
+        **made,
+        "advice": ("which.md", advice),
+        "papers": ("papers.md", papers),
+        "what works": ("secret-edges.md", what_works),
+    }
 
 
 def written(text: str, page: str) -> str:
@@ -131,6 +139,79 @@ def papers() -> str:
         count = f"{runs:,} of {of:,}{f', {older:,} by older code' if older else ''}"
         rows.append((f"`{each.name}`", each.plan.title, count, ", ".join(words)))
     return table(("table", "what it shows", "runs", "claims"), rows)
+
+
+SECRET_EDGES = (
+    ("At a given total epsilon", "fgcl/budgets", ("data", "epsilon")),
+    ("What the contrast alone is worth", "fgcl/controls", ("data",)),
+    ("The method as printed", "fgcl/literal", ("data",)),
+    ("The paper's table III, one split", "fgcl/table3", ("encoder", "data")),
+    ("Post-processing", "fgcl/post", ("data", "method")),
+)
+"""What the page on secret edges shows: a title, a table, and the axes that have lines."""
+
+
+def what_works() -> str:
+    """What was run about secret edges, question by question, and what came of the claims."""
+    parts = []
+    for title, name, lines in SECRET_EDGES:
+        study = shelf.entry(GUIDE, name)
+        parts += [f"### {title}", f"{study.plan.title}: `{name}`."]
+        parts += [_spent(study)] if name == "fgcl/literal" else []
+        parts.append(pooled(study, lines))
+        if count_runs(study.plan, study.results)[0]:
+            parts.append(missing_runs(study.plan, study.results))
+            if older := count_older(study.plan, study.results):
+                parts.append(f"Older code made {older:,} of these runs.")
+        judged = [each for each in verdicts(study.plan, study.results) if each.kind != "not run"]
+        parts.append("\n".join(f"- {verdict_text(each)}" for each in judged))
+    return "\n\n".join(part for part in parts if part)
+
+
+def pooled(study: ShelfEntry, lines: Sequence[str]) -> str:
+    """The headline figure: a line per place on these axes, a column per value of the last axis, means over the others.
+
+    After each mean stand its standard deviation, over the other axes or else over seeds, the number of runs, and how many
+    of them chose one of the first rounds.
+    """
+    last, figure = study.plan.axes[-1], next(iter(study.plan.figures))
+    found: dict[tuple[str, ...], dict[str, list[Runs]]] = {}
+    for cell in study.plan.cells():
+        if runs := [run for run in study.results.runs(cell) if figure in run["figures"]]:
+            key = tuple(cell.place[axis] for axis in lines)
+            found.setdefault(key, {}).setdefault(cell.place[last.name], []).append(runs)
+    if not found:
+        return "Not run yet."
+    columns = [each for each in last.changes() if any(each in cells for cells in found.values())]
+    rows = [(*key, *(_pooled_mean(study, cells.get(each, [])) for each in columns)) for key, cells in found.items()]
+    return table((*lines, *columns), rows)
+
+
+def _pooled_mean(study: ShelfEntry, samples: Sequence[Runs]) -> str:
+    if not samples:
+        return ""
+    values = [figure_values(study.plan, runs, next(iter(study.plan.figures))) for runs in samples]
+    means = [statistics.fmean(each) for each in values]
+    spread = means if len(means) > 1 else values[0]
+    deviation = f" ± {statistics.stdev(spread):.1f}" if len(spread) > 1 else ""
+    early = sum(sum(early_runs(study.plan, runs)) for runs in samples)
+    runs = f"{sum(map(len, samples))}{f', {early} early' if early else ''}"
+    return f"{statistics.fmean(means):.1f}{deviation} ({runs})"
+
+
+def _spent(study: ShelfEntry) -> str:
+    """What a run of each cell with noise spends, by the plan alone."""
+    rows = []
+    for cell in study.plan.cells():
+        plan = cell.study_for(0)
+        (method,) = plan.method_list()
+        if isinstance(method, FGCL):
+            spent = method.spent_by(method.planned_draws()).to_dict()
+            costs = (f"{spent[how]['epsilon']:,.0f}" for how in ("basic", "advanced"))
+            beta, local = str(plan.partition["beta"]), method.local
+            rows.append((*cell.place.values(), beta, str(method.rounds), f"{local.lr:g}", *costs))
+    head = ("sizes of parties, beta", "rounds", "learning rate", "spends, basic composition", "advanced, delta = 1e-5")
+    return table((*(axis.name for axis in study.plan.axes), *head), rows)
 
 
 def _found(study: ShelfEntry, figure: str) -> str:

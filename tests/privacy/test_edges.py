@@ -99,6 +99,21 @@ def test_a_graph_keeps_about_as_many_edges_as_it_has(mechanism):
         assert (kept * bits).sum() / kept.sum() > (plain * bits).sum() / plain.sum()
 
 
+@given(sizes=sizes_of, seed=st.integers(0, 99))
+def test_kept_edges_are_the_largest_values_as_many_as_estimated(sizes, seed):
+    """Graph by graph, as written out: the estimated number of edges, then the largest values one after another."""
+    pairs, mechanism = NodePairs.of_graphs(sizes), Laplace(epsilon=1.0)
+    values = mechanism.release(torch.zeros(len(pairs)), np.random.default_rng(seed))
+    values = values + (torch.rand(len(pairs), generator=torch.Generator().manual_seed(seed)) < 0.3)
+    kept = PostProcessing(threshold=0.0, keep="edges").apply(values, pairs, mechanism.unbiased(values))
+    for part, left in zip(values.split(pairs.counts), kept.split(pairs.counts), strict=True):
+        due, rest = [0.0] * part.numel(), part.tolist()
+        for _ in range(min(len(rest), max(0, round(sum(rest))))):
+            at = rest.index(max(rest))
+            due[at], rest[at] = float(rest[at] >= 0), -np.inf
+        assert left.tolist() == due
+
+
 def test_a_node_keeps_as_many_neighbours_as_estimated():
     mechanism, pairs = RandomizedResponse(epsilon=1.0), NodePairs.of_graphs([5, 4])
     values = torch.tensor([1.0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0, 1])

@@ -82,6 +82,7 @@ def _candidates(
 ) -> dict[str, dict[tuple[tuple[str, ...], int], float]]:
     """By candidate the figure that decides, of each place (but for the axis that is chosen along) and seed."""
     axes = [axis.name for axis in table.axes]
+    named: dict[str, tuple[str, dict[str, str]]]
     if choice.along == FIGURES:
         named = {each: (figure, {}) for each, figure in choice.figures.items()}
     else:

@@ -173,8 +173,10 @@ class Table(Options):
         by_name = {axis.name: axis.changes() for axis in self.axes}
         for at in [*(w.at for w in self.where), *(c.at for c in self.claims)]:
             check_values(at, by_name)
-        for each in (*self.claims, *self.choices):
-            each.check(by_name, self.figures)
+        for claim in self.claims:
+            claim.check(by_name, self.figures)
+        for choice in self.choices:
+            choice.check(by_name, self.figures)
         for figure, numbers in self.published.items():
             if figure not in self.figures:
                 raise IsthmusError(f"published: there is no figure '{figure}': {did_you_mean(figure, self.figures)}")
