@@ -28,7 +28,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.papers.claims import FIGURES, Claim, Verdict
 from isthmus.papers.markdown import signed, verdicts
 from isthmus.papers.plan import Cell, Table
-from isthmus.papers.results import figure_values
+from isthmus.papers.results import Runs, early_runs, figure_values
 from isthmus.papers.shelf import ShelfEntry, entries
 from isthmus.report.ledger_text import ActionSummary, Share, describe_action, merge_spans, parse_fields
 from isthmus.testing import Subject, small_parties
@@ -167,9 +167,9 @@ def _figures(kind: type[Method], each: ShelfEntry) -> Iterator[tuple[str, ...]]:
     headline = next(iter(plan.figures))
     for name in printed if printed and headline not in printed else [headline]:
         found = [
-            Measured(_setting(cell, cells), values, published(name, cell.place))
+            Measured(_setting(cell, cells) + _early(plan, runs), values, published(name, cell.place))
             for cell in cells
-            if (values := figure_values(plan, each.results.runs(cell), name))
+            if (values := figure_values(plan, runs := each.results.runs(cell), name))
         ]
         found = [one for one in found if one.paper is not None] or found
         of = f"`{each.name}`, {name}"
@@ -195,6 +195,12 @@ def _apart(kind: type[Method], options: Mapping[str, Any]) -> int:
     """How many options these change."""
     given, usual = kind.read({name: value for name, value in options.items() if name != "name"}, kind.name), kind()
     return sum(getattr(given, name) != getattr(usual, name) for name in kind.model_fields)
+
+
+def _early(plan: Table, runs: Runs) -> str:
+    """Marks a mean that supports no claim."""
+    early = early_runs(plan, runs)
+    return f", of the first {plan.early} rounds" if 2 * sum(early) > len(early) else ""
 
 
 def _setting(cell: Cell, among: Sequence[Cell]) -> str:
@@ -252,8 +258,8 @@ def _margin(verdict: Verdict, digits: int) -> str:
 
 
 def _subjects(plan: Table, claim: Claim) -> set[str]:
-    """The methods that a claim is about: of an order of cells those at its head."""
-    cells = [cell for cell in plan.cells() if claim.covers(cell.place)]
+    """The methods that a claim is about: of an order of cells those at its head; none if nothing was trained there."""
+    cells = [cell for cell in plan.cells() if claim.covers(cell.place) and cell.read_measure().runs_method]
     heads = [cell for cell in cells if claim.order and cell.place.get(claim.along) in claim.groups[0]]
     return {_method(cell.study) for cell in heads or cells}
 

@@ -171,8 +171,8 @@ def what_works() -> str:
 def pooled(study: ShelfEntry, lines: Sequence[str]) -> str:
     """The headline figure: a line per place on these axes, a column per value of the last axis, means over the others.
 
-    After each mean stand its standard deviation, over the other axes or else over seeds, the number of runs, and how many
-    of them chose one of the first rounds.
+    After each mean stand its standard deviation, over the other axes or else over seeds, the number of runs, and how
+    many of them chose one of the first rounds.
     """
     last, figure = study.plan.axes[-1], next(iter(study.plan.figures))
     found: dict[tuple[str, ...], dict[str, list[Runs]]] = {}
