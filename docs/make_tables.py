@@ -24,7 +24,7 @@ from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
 from isthmus.papers import shelf
 from isthmus.papers.claims import seeds_text
-from isthmus.papers.markdown import missing_runs, verdict_text, verdicts
+from isthmus.papers.markdown import choice_text, missing_runs, verdict_text, verdicts
 from isthmus.papers.results import Runs, count_older, count_runs, early_runs, figure_values, means
 from isthmus.papers.shelf import ShelfEntry
 from isthmus.tasks.base import Task
@@ -163,6 +163,8 @@ def what_works() -> str:
             parts.append(missing_runs(study.plan, study.results))
             if older := count_older(study.plan, study.results):
                 parts.append(f"Older code made {older:,} of these runs.")
+        file = code(f"benchmarks/papers/{study.paper}/results/{study.table}.json")
+        parts += [choice_text(each, study.plan, study.results, file) for each in study.plan.choices]
         judged = [each for each in verdicts(study.plan, study.results) if each.kind != "not run"]
         parts.append("\n".join(f"- {verdict_text(each)}" for each in judged))
     return "\n\n".join(part for part in parts if part)

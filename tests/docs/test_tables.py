@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from scripts import DOCS, script
+from tests.papers.a_paper import TABLE1, table
+
+from isthmus.papers.results import TableResults
 
 MODULE = script("make_tables")
 
@@ -29,6 +35,21 @@ def test_every_option_says_what_it_is_for() -> None:
             assert entry["summary"], entry["name"]
             for option in entry["options"]:
                 assert option["help"], f"{entry['name']}: {option['name']} has no docstring"
+
+
+def test_splits_are_pooled_and_first_rounds_marked(tmp_path: Path) -> None:
+    """The mean is that of the splits' means, whatever the number of their runs."""
+    plan = table(tmp_path, table1=TABLE1.replace("seeds = 2", "seeds = 2\nearly = 5", 1))
+    study, cells = SimpleNamespace(plan=plan, results=TableResults()), list(plan.cells())
+    assert MODULE.pooled(study, []) == "Not run yet."
+    for at, seed, test, chosen in ((0, 0, 0.6, 9), (0, 1, 0.8, 3), (2, 0, 0.9, 9)):
+        study.results.add(cells[at], {"seed": seed, "figures": {"test": test}, "round": chosen})
+    assert MODULE.pooled(study, []).splitlines() == ["| fedavg |", "| --- |", "| 80.0 ± 14.1 (3, 1 early) |"]
+    study.results.add(cells[1], {"seed": 0, "figures": {"test": 0.5}})
+    assert MODULE.pooled(study, ["size"]).splitlines()[2:] == [
+        "| 120 | 70.0 ± 14.1 (2, 1 early) | 50.0 (1) |",
+        "| 160 | 90.0 (1) |  |",
+    ]
 
 
 def test_missing_markers_are_an_error() -> None:

@@ -35,8 +35,9 @@ def markdown(table: Table, results: TableResults, name: str) -> str:
     parts.append(missing_runs(table, results) if count_runs(table, results)[0] else "Not run yet.")
     if older := count_older(table, results):
         parts.append(f"Older code made {older:,} of these runs; it drew or added numbers in another order.")
-    parts.append(trials_text(table, results, name))
-    parts += [choice_text(each, table, results, name) for each in table.choices]
+    file = f"[{name}.json](results/{name}.json)"
+    parts.append(trials_text(table, results, file))
+    parts += [choice_text(each, table, results, file) for each in table.choices]
     if checked := verdicts(table, results):
         parts.append("\n".join(f"- {verdict_text(each)}" for each in checked))
     return "\n\n".join(part for part in parts if part)
@@ -61,9 +62,9 @@ def missing_runs(table: Table, results: TableResults) -> str:
     return f"Run so far: {runs:,} of {total:,}{nothing}."
 
 
-def choice_text(choice: Choice, table: Table, results: TableResults, name: str) -> str:
-    """Say what validation chooses for all cells, by the means over the runs that all candidates have; empty without
-    such runs."""
+def choice_text(choice: Choice, table: Table, results: TableResults, file: str) -> str:
+    """Say what validation chooses for all cells, by the means over the runs that all candidates have, and in which file
+    these are; empty without such runs."""
     values = _candidates(choice, table, results)
     shared = set.intersection(*map(set, values.values()))
     if not shared:
@@ -73,7 +74,7 @@ def choice_text(choice: Choice, table: Table, results: TableResults, name: str) 
     told = ", ".join(f"{each} {mean:.1f}" for each, mean in means.items())
     return (
         f"{choice.says}: validation chooses **{best}** for all cells (mean of {len(shared):,} "
-        f"run{'s' * (len(shared) > 1)} each: {told}; all are in [{name}.json](results/{name}.json))."
+        f"run{'s' * (len(shared) > 1)} each: {told}; all are in {file})."
     )
 
 
@@ -98,9 +99,9 @@ def _candidates(
     return found
 
 
-def trials_text(table: Table, results: TableResults, name: str) -> str:
-    """Say what validation chose for each cell, where its trials are, and how often the choice is at an end of what was
-    tried; empty if nothing was chosen."""
+def trials_text(table: Table, results: TableResults, file: str) -> str:
+    """Say what validation chose for each cell, in which file its trials are, and how often the choice is at an end of
+    what was tried; empty if nothing was chosen."""
     tuned = [
         (cell.tune, results.tuned(cell), run[0]["chosen"])
         for cell in table.cells()
@@ -115,7 +116,7 @@ def trials_text(table: Table, results: TableResults, name: str) -> str:
     )
     return (
         f"Validation chose {names} for {len(tuned):,} cell{'s' * (len(tuned) > 1)}, in {at_end:,} at an end of what "
-        f"was tried. Trials of {kept:,} cell{'s' * (kept != 1)} are in [{name}.json](results/{name}.json)."
+        f"was tried. Trials of {kept:,} cell{'s' * (kept != 1)} are in {file}."
     )
 
 
