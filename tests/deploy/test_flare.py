@@ -263,10 +263,9 @@ def refusal(startup: Path, port: int) -> str:
 @pytest.mark.processes
 def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
     """Its kit names this server, but its certificate is of another authority."""
-    at_folders(BANKS, tmp_path / "data", parties=1)
-    folder = tmp_path / "data" / "party-0"
+    at_folders(BANKS, tmp_path / "data", parties=2)
     one, other = (
-        Federation(made, written(made / "any.toml"), {"party-0": folder})
+        Federation(made, written(made / "any.toml"), parties_in(tmp_path / "data"))
         for made in (tmp_path / "one", tmp_path / "other")
         if made.mkdir() is None
     )
