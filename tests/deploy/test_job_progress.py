@@ -172,3 +172,20 @@ def test_a_party_that_does_not_reply_stays_asked(tmp_path: Path) -> None:
         assert [bool(progress.standings[party].asked) for party in PARTIES] == [False, True, False]
     finally:
         held["party-1"].set()
+
+
+def test_of_a_study_that_is_stopped_no_party_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    from nvflare.collab.api.exceptions import CollabCallError
+
+    from isthmus.deploy import flare
+
+    def given_up(message: dict[str, Any]) -> dict[str, Any]:
+        raise CollabCallError("party", "handle", RuntimeError("timed out"))
+
+    proxies = dict.fromkeys(PARTIES, lambda timeout: SimpleNamespace(handle=given_up))
+    messages: dict[str, Any] = {party: {"do": "call"} for party in PARTIES}
+    late = flare.FlarePost(proxies, progress_in(tmp_path / "late")).send(messages, 8.0)
+    assert set(late.values()) == {"no answer within 8 s"}
+    with pytest.raises(IsthmusError, match="stopped with isthmus federation stop"):
+        flare.FlarePost(proxies, progress_in(tmp_path / "stopped"), lambda: True).send(messages, 8.0)

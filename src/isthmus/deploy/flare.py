@@ -34,7 +34,7 @@ try:
     from nvflare.apis.fl_component import FLComponent
     from nvflare.apis.fl_constant import FLContextKey
     from nvflare.collab import collab
-    from nvflare.collab.api.exceptions import CollabCallError, RunAborted
+    from nvflare.collab.api.exceptions import CollabCallError
     from nvflare.fuel.f3.mpm import MainProcessMonitor
 except ImportError as error:
     raise missing_extra("NVIDIA FLARE", "federation", "a federation") from error
@@ -306,11 +306,14 @@ class FlarePost(Post):
     Arguments:
         proxies: FLARE's, by party.
         progress: gets to know who is asked and who replies.
+        is_stopped: whether the administrator has stopped the job; FLARE then gives calls up that may seem late.
     """
 
-    def __init__(self, proxies: Mapping[str, Any], progress: JobProgress) -> None:
+    def __init__(
+        self, proxies: Mapping[str, Any], progress: JobProgress, is_stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         self.sites = tuple(proxies)
-        self.proxies, self.progress = proxies, progress
+        self.proxies, self.progress, self.is_stopped = proxies, progress, is_stopped
         self.hanging: dict[str, Future[Message | str]] = {}
 
     def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
@@ -321,6 +324,8 @@ class FlarePost(Post):
             pending = wait(pending, timeout=min(left, EVERY_SECONDS)).not_done
             if pending:
                 self.progress.waiting()
+        if self.is_stopped():
+            raise IsthmusError("stopped with isthmus federation stop")
         replies: dict[str, Message | str] = {}
         for party, call in calls.items():
             if call is None:
@@ -380,15 +385,12 @@ class CoordinatorJob(FLComponent):
         try:
             if missing := [party for party in self.parties if party not in proxies]:
                 raise IsthmusError(f"party '{missing[0]}' has left: start it again with isthmus federation join")
-            post = FlarePost({party: proxies[party] for party in self.parties}, progress)
+            post = FlarePost({party: proxies[party] for party in self.parties}, progress, collab.context.is_aborted)
             log.info("a study began, %s, with %s", self.study_name, ", ".join(self.parties))
             coordinate(
                 study, post, self.study_name, records.place(self.study_name),
                 watcher=progress, outcome=done, begun=progress.begun,
             )  # fmt: skip
-        except RunAborted:
-            why = "stopped with isthmus federation stop"
-            raise
         except IsthmusError as error:
             why = str(error)
         except Exception as error:
