@@ -100,6 +100,7 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
         ready: called when all checks are done, just before the server starts.
     """
     kit = Kit.read(folder, "server")
+    _check_dates(kit.folder / "startup" / "server.crt")
     _fork_jobs("nvflare.private.fed.app.server.runner_process", LOADED[0])
     with store.lock(kit.folder / LOCK, str(kit.folder)):
         address = _listening_address(kit, bind)
@@ -218,13 +219,19 @@ def _fetch_tasks(runner: Any) -> None:
 
 
 def _check_dates(path: Path) -> None:
-    """Raise an error if a certificate has expired; the server would hang up without a reason."""
+    """Raise an error if a certificate is not valid by this machine's clock; the other end would hang up silently."""
     try:
         certificate = load_pem_x509_certificate(store.read(path))
     except (OSError, ValueError) as error:
         raise IsthmusError(f"{path} is not a certificate: copy the kit again from whoever made it") from error
-    if (until := certificate.not_valid_after_utc) < datetime.now(UTC):
-        raise IsthmusError(f"{path} expired on {until:%Y-%m-%d}: make new kits with isthmus federation new")
+    now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if end < now:
+        raise IsthmusError(f"{path} expired on {end:%Y-%m-%d}: make new kits with isthmus federation new")
+    if begin > now:
+        raise IsthmusError(
+            f"{path} is valid from {begin:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC by the clock of this "
+            "machine: set the clock"
+        )
 
 
 def _run_flare(main: Any, kit: Kit, **arguments: Any) -> None:
