@@ -119,6 +119,65 @@ def test_a_party_whose_machine_dies_costs_no_result(back: bool, fragile: Federat
     assert max(row["round"] for row in rows_of(tmp_path / "out")) == ROUNDS
 
 
+def test_a_party_whose_own_process_dies_but_not_its_job_costs_no_result(fragile: Federation, tmp_path: Path) -> None:
+    study: dict[str, Any] = {"federation": {"seconds": 8.0}, "methods": fedavg(ROUNDS)}
+    run = fragile.watch(written(tmp_path / "s.toml", **study), tmp_path / "out")
+    until_round(fragile, 3)
+    fragile.processes["party-1"].kill()
+    assert run.wait(240) == SUBSET
+    assert {row["party"] for row in failed_in(tmp_path / "out")} == {"party-1"}
+    assert max(row["round"] for row in rows_of(tmp_path / "out")) == ROUNDS
+
+
+def test_one_party_after_another_dies_and_each_is_named_with_its_own_rounds(tmp_path: Path) -> None:
+    at_folders(BANKS, tmp_path / "data", parties=4)
+    federation = Federation(tmp_path, written(tmp_path / "any.toml"), parties_in(tmp_path / "data"))
+    try:
+        federation.start()
+        told = {"federation": {"seconds": 6.0}, "methods": fedavg(ROUNDS)}
+        run = federation.watch(written(tmp_path / "s.toml", **told), tmp_path / "out")
+        until_round(federation, 3)
+        federation.kill("party-1")
+        federation.join("party-1")
+        until_round(federation, 20)
+        federation.kill("party-2")
+        assert run.wait(240) == SUBSET
+    finally:
+        federation.close()
+    failed = failed_in(tmp_path / "out")
+    first = {row["party"]: row["round"] for row in reversed(failed)}
+    assert first.keys() == {"party-1", "party-2"}
+    assert first["party-1"] < 20 <= first["party-2"]
+    assert max(row["round"] for row in rows_of(tmp_path / "out")) == ROUNDS
+
+
+def test_a_party_joins_late_and_two_studies_that_wait_for_it_run_at_once(still: Federation, tmp_path: Path) -> None:
+    still.serve()
+    late = "party-2"
+    for party in still.data.keys() - {late}:
+        still.join(party)
+    studies = {
+        f"{rounds}": written(tmp_path / f"{rounds}.toml", **PLAIN, methods=fedavg(rounds)) for rounds in (20, 21)
+    }
+    runs = [still.watch(study, tmp_path / rounds) for rounds, study in studies.items()]
+    until("both wait", lambda: all(late in still.log(f"run-{at}") for at in (3, 4)), 90)
+    still.join(late)
+    assert [run.wait(240) for run in runs] == [0, 0]
+    for rounds in studies:
+        check_equal(tmp_path / rounds, study_at(tmp_path / "data", methods=fedavg(int(rounds))))
+
+
+def test_a_refusal_where_all_parties_are_needed_stops_the_study_with_its_reason(
+    fragile: Federation, tmp_path: Path
+) -> None:
+    with (fragile.data["party-1"] / "party.toml").open("a") as file:
+        file.write("\n[limits]\nrounds = 3\n")
+    done = fragile.run(written(tmp_path / "s.toml", methods=fedavg(5)), tmp_path / "out")
+    assert done.returncode == 2
+    assert "party-1 (refused: " in done.stderr
+    assert "fedavg: stopped" in isthmus("federation", "status", fragile.kits / "admin").stdout
+
+
 STUCK = """
     def lie(remote):
         import pathlib, time
