@@ -181,21 +181,21 @@ def test_a_refusal_where_all_parties_are_needed_stops_the_study_with_its_reason(
 STUCK = """
     def lie(remote):
         import pathlib, time
-        called = remote.PartySide._answer
+        handle = remote.PartySide.handle
 
-        def stuck(self, present, message):
-            if message["action"] == "introduce":
+        def stuck(self, message):
+            if {when!r} in (message.get("do"), message.get("action")):
                 (pathlib.Path(__file__).parent / "asked").touch()
                 time.sleep(600)
-            return called(self, present, message)
+            return handle(self, message)
 
-        remote.PartySide._answer = stuck
+        remote.PartySide.handle = stuck
 """
-"""The party is asked to introduce itself and does not get further."""
+"""The party gets this message and does not get further."""
 
 
 def test_a_party_whose_machine_dies_in_the_set_up_is_named(still: Federation, tmp_path: Path) -> None:
-    start_with_liar(still, STUCK, tmp_path / "lies")
+    start_with_liar(still, STUCK.format(when="introduce"), tmp_path / "lies")
     study = written(tmp_path / "s.toml", federation={"seconds": 8.0}, methods=fedavg(5))
     run = still.watch(study, tmp_path / "out")
     until("the set-up", (tmp_path / "lies" / "asked").exists, 120)
@@ -206,6 +206,18 @@ def test_a_party_whose_machine_dies_in_the_set_up_is_named(still: Federation, tm
     done = still.run(study, tmp_path / "out", "--resume", seconds=240)
     assert done.returncode == 0, done.stderr
     assert max(row["round"] for row in rows_of(tmp_path / "out")) == 5
+
+
+def test_a_party_whose_machine_dies_at_the_end_is_named_and_costs_no_result(still: Federation, tmp_path: Path) -> None:
+    start_with_liar(still, STUCK.format(when="end"), tmp_path / "lies")
+    study = written(tmp_path / "s.toml", federation={"seconds": 8.0}, methods=fedavg(5))
+    run = still.watch(study, tmp_path / "out")
+    until("the end", (tmp_path / "lies" / "asked").exists, 120)
+    still.kill("party-1")
+    assert run.wait(120) == 0
+    assert max(row["round"] for row in rows_of(tmp_path / "out")) == 5
+    said = isthmus("federation", "status", still.kits / "admin").stdout
+    assert "party 'party-1' was not there at the end: " in said
 
 
 def test_a_study_whose_majority_vanished_can_be_resumed(fragile: Federation, tmp_path: Path) -> None:
