@@ -207,31 +207,37 @@ def test_mistakes_show_before_anybody_is_reached(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_certificate_that_has_expired_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_is_not_valid_now_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nvflare.lighter.impl import cert
 
     from isthmus.deploy import kits
 
-    at_folders(BANKS, tmp_path / "data", parties=2)
-    generate = cert.generate_cert
+    at_folders(BANKS, tmp_path / "data")
+    generate, now = cert.generate_cert, datetime.now(UTC)
+    dates = {
+        "party-1": {"not_valid_before": now - timedelta(days=9), "not_valid_after": now - timedelta(days=2)},
+        "party-2": {"not_valid_before": now + timedelta(hours=2), "not_valid_after": now + timedelta(days=9)},
+    }
 
     def dated(**told: Any) -> Any:
-        if told["subject"].name == "party-1":
-            now = datetime.now(UTC)
-            told |= {"not_valid_before": now - timedelta(days=9), "not_valid_after": now - timedelta(days=2)}
-        return generate(**told)
+        return generate(**told | dates.get(told["subject"].name, {}))
 
     monkeypatch.setattr(cert, "generate_cert", dated)
     here = Federation.__new__(Federation)
     here.base, here.kits, here.processes, here.port = tmp_path, tmp_path / "kits", {}, free_port()
-    kits.make_kits("x", ["party-0", "party-1"], "localhost", here.port, here.kits)
-    said = isthmus("federation", "join", here.kits / "party-1", "--data", tmp_path / "data" / "party-1")
-    assert said.returncode == 2
-    assert "client.crt expired on" in said.stderr
-    try:  # past that check, the server itself turns it away
+    kits.make_kits("x", ["party-0", "party-1", "party-2"], "localhost", here.port, here.kits)
+    for party, why in (
+        ("party-1", "client.crt expired on"),
+        ("party-2", "by the clock of this machine: set the clock"),
+    ):
+        said = isthmus("federation", "join", here.kits / party, "--data", tmp_path / "data" / party)
+        assert said.returncode == 2
+        assert why in said.stderr
+    try:  # past that check, the server itself turns them away
         here.serve()
         until("the listener", lambda: reached(here.port), 60)
         assert refusal(here.kits / "party-1" / "startup", here.port)
+        assert refusal(here.kits / "party-2" / "startup", here.port)
         assert refusal(here.kits / "party-0" / "startup", here.port) == ""
     finally:
         here.close()
@@ -263,10 +269,9 @@ def refusal(startup: Path, port: int) -> str:
 @pytest.mark.processes
 def test_a_party_of_another_federation_does_not_get_in(tmp_path: Path) -> None:
     """Its kit names this server, but its certificate is of another authority."""
-    at_folders(BANKS, tmp_path / "data", parties=1)
-    folder = tmp_path / "data" / "party-0"
+    at_folders(BANKS, tmp_path / "data", parties=2)
     one, other = (
-        Federation(made, written(made / "any.toml"), {"party-0": folder})
+        Federation(made, written(made / "any.toml"), parties_in(tmp_path / "data"))
         for made in (tmp_path / "one", tmp_path / "other")
         if made.mkdir() is None
     )

@@ -16,7 +16,7 @@ from isthmus.deploy.job_progress import JobProgress
 from isthmus.deploy.party_side import Message
 from isthmus.deploy.records import Records, Throttle
 from isthmus.errors import IsthmusError
-from isthmus.federation.ledger import PartyStanding, read_standings
+from isthmus.federation.ledger import PartyStanding
 from isthmus.methods.base import Method
 from isthmus.study.config import Study
 
@@ -35,7 +35,7 @@ def progress_in(folder: Path, study: Study = FEDAVG) -> JobProgress:
 def recorded(progress: JobProgress) -> dict[str, PartyStanding]:
     record = progress.records.read(NAME)
     assert record is not None
-    return read_standings(record.parties)
+    return record.parties
 
 
 class Looking(JobProgress):
@@ -64,7 +64,7 @@ def test_the_record_has_the_bytes_of_the_ledgers_and_the_round_of_each_party(tmp
     assert [[each[party].round for party in PARTIES] for each in progress.rounds] == [[at] * 3 for at in (1, 2, 3)]
     assert 0 < progress.rounds[0]["party-0"].sent < progress.rounds[1]["party-0"].sent
     progress.update()
-    found = read_standings(progress.record.parties)
+    found = progress.record.parties
     rows = [row for ledger in (outcome.ledger, outcome.runs[0].ledger) for row in ledger.rows()]
     for party in PARTIES:
         own = [row for row in rows if row["party"] == party]
@@ -86,11 +86,11 @@ def test_restored_runs_count_and_a_new_run_begins_without_a_round(tmp_path: Path
     again.run_restored(outcome.runs[0])
     again.update()
     sent = sum(row["sent"] for row in outcome.runs[0].ledger.rows() if row["party"] == "party-0")
-    assert again.record.parties["party-0"]["sent"] == sent
+    assert again.record.parties["party-0"].sent == sent
     empty: Any = SimpleNamespace(ledger=SimpleNamespace(entries=[]), absent={})
     progress.begun(empty, empty)
     progress.update()
-    assert progress.record.parties["party-0"]["round"] is None
+    assert progress.record.parties["party-0"].round is None
 
 
 def test_the_time_left_is_recorded(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_while_the_server_waits_the_record_says_for_whom(tmp_path: Path, monkeyp
     assert [(bool(seen[0][party].asked), bool(seen[0][party].seen)) for party in PARTIES] == [
         (False, True), (True, False), (False, True)
     ]  # fmt: skip
-    late = progress.standings["party-1"]
+    late = progress.record.parties["party-1"]
     assert (late.asked, late.seconds > 0.0, late.seen >= seen[0]["party-1"].asked) == ("", True, True)
 
 
@@ -169,6 +169,23 @@ def test_a_party_that_does_not_reply_stays_asked(tmp_path: Path) -> None:
     try:
         replies = flare.FlarePost(proxies_that(held), progress).send({party: {"do": "call"} for party in PARTIES}, 0.3)
         assert replies["party-1"] == "no answer within 0.3 s"
-        assert [bool(progress.standings[party].asked) for party in PARTIES] == [False, True, False]
+        assert [bool(progress.record.parties[party].asked) for party in PARTIES] == [False, True, False]
     finally:
         held["party-1"].set()
+
+
+def test_of_a_study_that_is_stopped_no_party_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    from nvflare.collab.api.exceptions import CollabCallError
+
+    from isthmus.deploy import flare
+
+    def given_up(message: dict[str, Any]) -> dict[str, Any]:
+        raise CollabCallError("party", "handle", RuntimeError("timed out"))
+
+    proxies = dict.fromkeys(PARTIES, lambda timeout: SimpleNamespace(handle=given_up))
+    messages: dict[str, Any] = {party: {"do": "call"} for party in PARTIES}
+    late = flare.FlarePost(proxies, progress_in(tmp_path / "late")).send(messages, 8.0)
+    assert set(late.values()) == {"no answer within 8 s"}
+    with pytest.raises(IsthmusError, match="stopped with isthmus federation stop"):
+        flare.FlarePost(proxies, progress_in(tmp_path / "stopped"), lambda: True).send(messages, 8.0)

@@ -9,6 +9,7 @@ import pytest
 from isthmus import store
 from isthmus.deploy.records import OUTCOME, Records, Throttle
 from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import PartyStanding
 
 NAME = "0" * 31 + "a"
 OTHER = "0" * 31 + "b"
@@ -19,12 +20,12 @@ def test_a_study_is_running_until_its_outcome_is_on_the_disk(tmp_path: Path) -> 
     record = records.start(NAME, "job-1", ["fedavg"])
     assert records.read(NAME) == record
     assert record.state == "running"
-    record.parties["north"] = {"absent": "no answer within 8 s"}
+    record.parties["north"] = PartyStanding(absent="no answer within 8 s")
     records.end(record, {"runs": []})
     assert store.load(records.place(NAME) / OUTCOME) == {"runs": []}
     found = records.read(NAME)
     assert found is not None
-    assert (found.state, found.why, found.parties) == ("finished", "", {"north": {"absent": "no answer within 8 s"}})
+    assert (found.state, found.why, found.parties) == ("finished", "", record.parties)
 
 
 def test_a_reason_is_recorded_where_there_is_no_room_for_the_outcome(tmp_path: Path) -> None:

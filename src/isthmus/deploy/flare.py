@@ -34,7 +34,7 @@ try:
     from nvflare.apis.fl_component import FLComponent
     from nvflare.apis.fl_constant import FLContextKey
     from nvflare.collab import collab
-    from nvflare.collab.api.exceptions import CollabCallError, RunAborted
+    from nvflare.collab.api.exceptions import CollabCallError
     from nvflare.fuel.f3.mpm import MainProcessMonitor
 except ImportError as error:
     raise missing_extra("NVIDIA FLARE", "federation", "a federation") from error
@@ -100,6 +100,7 @@ def serve(folder: Path, *, bind: str | None = None, ready: Callable[[], None] = 
         ready: called when all checks are done, just before the server starts.
     """
     kit = Kit.read(folder, "server")
+    _check_dates(kit.folder / "startup" / "server.crt")
     _fork_jobs("nvflare.private.fed.app.server.runner_process", LOADED[0])
     with store.lock(kit.folder / LOCK, str(kit.folder)):
         address = _listening_address(kit, bind)
@@ -218,13 +219,19 @@ def _fetch_tasks(runner: Any) -> None:
 
 
 def _check_dates(path: Path) -> None:
-    """Raise an error if a certificate has expired; the server would hang up without a reason."""
+    """Raise an error if a certificate is not valid by this machine's clock; the other end would hang up silently."""
     try:
         certificate = load_pem_x509_certificate(store.read(path))
     except (OSError, ValueError) as error:
         raise IsthmusError(f"{path} is not a certificate: copy the kit again from whoever made it") from error
-    if (until := certificate.not_valid_after_utc) < datetime.now(UTC):
-        raise IsthmusError(f"{path} expired on {until:%Y-%m-%d}: make new kits with isthmus federation new")
+    now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if end < now:
+        raise IsthmusError(f"{path} expired on {end:%Y-%m-%d}: make new kits with isthmus federation new")
+    if begin > now:
+        raise IsthmusError(
+            f"{path} is valid from {begin:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC by the clock of this "
+            "machine: set the clock"
+        )
 
 
 def _run_flare(main: Any, kit: Kit, **arguments: Any) -> None:
@@ -306,11 +313,14 @@ class FlarePost(Post):
     Arguments:
         proxies: FLARE's, by party.
         progress: gets to know who is asked and who replies.
+        is_stopped: whether the administrator has stopped the job; FLARE then gives calls up that may seem late.
     """
 
-    def __init__(self, proxies: Mapping[str, Any], progress: JobProgress) -> None:
+    def __init__(
+        self, proxies: Mapping[str, Any], progress: JobProgress, is_stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         self.sites = tuple(proxies)
-        self.proxies, self.progress = proxies, progress
+        self.proxies, self.progress, self.is_stopped = proxies, progress, is_stopped
         self.hanging: dict[str, Future[Message | str]] = {}
 
     def send(self, messages: Mapping[str, Message], seconds: float) -> dict[str, Message | str]:
@@ -321,6 +331,8 @@ class FlarePost(Post):
             pending = wait(pending, timeout=min(left, EVERY_SECONDS)).not_done
             if pending:
                 self.progress.waiting()
+        if self.is_stopped():
+            raise IsthmusError("stopped with isthmus federation stop")
         replies: dict[str, Message | str] = {}
         for party, call in calls.items():
             if call is None:
@@ -380,15 +392,12 @@ class CoordinatorJob(FLComponent):
         try:
             if missing := [party for party in self.parties if party not in proxies]:
                 raise IsthmusError(f"party '{missing[0]}' has left: start it again with isthmus federation join")
-            post = FlarePost({party: proxies[party] for party in self.parties}, progress)
+            post = FlarePost({party: proxies[party] for party in self.parties}, progress, collab.context.is_aborted)
             log.info("a study began, %s, with %s", self.study_name, ", ".join(self.parties))
             coordinate(
                 study, post, self.study_name, records.place(self.study_name),
                 watcher=progress, outcome=done, begun=progress.begun,
             )  # fmt: skip
-        except RunAborted:
-            why = "stopped with isthmus federation stop"
-            raise
         except IsthmusError as error:
             why = str(error)
         except Exception as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from threading import RLock
 
 from isthmus.deploy.records import Record, Records, Throttle, utc_now
@@ -32,7 +31,7 @@ class JobProgress(Watcher):
         self.records, self.record = records, record
         self.pace = Pace({method.name: method.rounds for method in study.method_list()}, study.seeds)
         self.throttle = Throttle()
-        self.standings = {party: PartyStanding() for party in parties}
+        record.parties = {party: PartyStanding() for party in parties}
         self._now: tuple[Federation, RemoteTransport] | None = None
         self._counted = 0
         self._lock = RLock()  # greetings have a thread of their own
@@ -70,19 +69,19 @@ class JobProgress(Watcher):
         with self._lock:
             self._count_new()
             self._now, self._counted = (federation, transport), 0
-            for standing in self.standings.values():
+            for standing in self.record.parties.values():
                 standing.round = None
 
     def asked(self, parties: Iterable[str]) -> None:
         """Note that messages leave for these parties."""
         with self._lock:
             for party in parties:
-                self.standings[party].asked = utc_now()
+                self.record.parties[party].asked = utc_now()
 
     def replied(self, party: str, seconds: float) -> None:
         """Note that a party has replied, and how long that took."""
         with self._lock:
-            standing = self.standings[party]
+            standing = self.record.parties[party]
             standing.seconds += seconds
             standing.seen, standing.asked = utc_now(), ""
 
@@ -97,9 +96,8 @@ class JobProgress(Watcher):
         with self._lock:
             self._count_new()
             absent = {} if self._now is None else dict(self._now[1].absent)
-            for party, standing in self.standings.items():
+            for party, standing in self.record.parties.items():
                 standing.absent = absent.get(party, "")
-                self.record.parties[party] = asdict(standing)
             self.record.left = self.pace.left_in_study()
 
     def _count_new(self) -> None:
@@ -112,7 +110,7 @@ class JobProgress(Watcher):
     def _count(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             for party, sent, received in zip(entry.parties, entry.sent, entry.received, strict=True):
-                standing = self.standings[party]
+                standing = self.record.parties[party]
                 standing.sent += sent
                 standing.received += received
                 if party not in entry.notes and not entry.action.endswith(DELIVERY):

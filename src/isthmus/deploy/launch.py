@@ -76,6 +76,7 @@ def run_federation(
     check_federation(study)
     more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
     resolved = {**study.resolved(), **more}
+    methods = {method.name: method for method in study.method_list()}
     watcher = watcher or Watcher()
     with hold_folder(out):
         prepare_folder(out, resolved, resume=resume, force=force)
@@ -89,12 +90,12 @@ def run_federation(
         reported: dict[tuple[str, int], int] = {}
         outcome: dict[str, Any] = {"wrong": "not started"}
         if started["job"]:
-            outcome = _watch(admin, started, study, watcher, pause, reported)
+            outcome = _watch(admin, started, methods, watcher, pause, reported)
         if outcome["wrong"]:  # the job never started, stopped or was lost: start one from the last checkpoint
             _wait_for_parties(admin, wait, pause, waiting)
             started["job"] = admin.submit(resolved, started["name"])
             store.save(path, started)
-            outcome = _watch(admin, started, study, watcher, pause, reported)
+            outcome = _watch(admin, started, methods, watcher, pause, reported)
         with store.expected_content(*FROM_SERVER):
             results = _results_of(outcome, study, described)
             if results.runs:
@@ -106,7 +107,7 @@ def run_federation(
         shutil.rmtree(out / STATE, ignore_errors=True)
     with suppress(IsthmusError):  # the results are here; what the server keeps of them is in nobody's way
         admin.clear(started["name"])
-    _report_results(watcher, study, results, reported)
+    _report_results(watcher, methods, results, reported)
     return results
 
 
@@ -151,13 +152,12 @@ def _wait_for_parties(admin: Administrator, wait: float, pause: float, waiting: 
 def _watch(
     admin: Administrator,
     started: Mapping[str, str],
-    study: Study,
+    methods: Mapping[str, Method],
     watcher: Watcher,
     pause: float,
     reported: dict[tuple[str, int], int],
 ) -> dict[str, Any]:
     """Report changes to the watcher until the study has ended, and return its outcome."""
-    methods = {method.name: method for method in study.method_list()}
     while True:
         standing = admin.follow(started["name"], started["job"])
         with store.expected_content(*FROM_SERVER):
@@ -183,9 +183,10 @@ def _report(watcher: Watcher, method: Method, line: Mapping[str, Any], reported:
         watcher.round_done(method, key[1], reported[key], line["metrics"])
 
 
-def _report_results(watcher: Watcher, study: Study, results: Results, reported: dict[tuple[str, int], int]) -> None:
+def _report_results(
+    watcher: Watcher, methods: Mapping[str, Method], results: Results, reported: dict[tuple[str, int], int]
+) -> None:
     """Tell the watcher of the finished runs, also of those that were over before it saw them."""
-    methods = {method.name: method for method in study.method_list()}
     for run in results.runs:
         if (run.method, run.seed) not in reported:
             watcher.run_started(methods[run.method], run.seed)

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from isthmus import store
 from isthmus.errors import IsthmusError
+from isthmus.federation.ledger import PartyStanding
 
 RECORD = "record.json"
 """The file that says how far a study is, and how it ended."""
@@ -41,7 +42,7 @@ class Record:
         job: the job that runs it, or ran it last.
         state: `stopped` if it can be resumed; `lost` if it can, but the outcome so far could not be kept.
         why: why it stopped.
-        parties: how each party stands, as `PartyStanding` has it.
+        parties: how each party stands.
         lines: for each run its method, seed, rounds, the round it is at, and the metrics of that round.
         left: seconds that the study will still take, if that can be said.
         fetched: whether the administrator has the results, so that they are no longer here.
@@ -54,7 +55,7 @@ class Record:
     state: State = "running"
     why: str = ""
     ended: str = ""
-    parties: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parties: dict[str, PartyStanding] = field(default_factory=dict)
     lines: list[dict[str, Any]] = field(default_factory=list)
     left: float | None = None
     fetched: bool = False
