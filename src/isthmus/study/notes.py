@@ -47,9 +47,10 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
             more = f" and {len(without) - 3} more" if len(without) > 3 else ""
             lacks += [f"no {name} item of {', '.join(without[:3])}{more}"] if without else []
         if lacks:
+            share = 100 * items[at] / sum(items)
             notes.append(
-                f"'{cut.label(at)}' is rare, {100 * items[at] / sum(items):.1f} % of the items, and has {' and '.join(lacks)}"
-                ": give validation and test larger shares (--split 0.4,0.3,0.3) or use fewer parties"
+                f"'{cut.label(at)}' is rare, {share:.1f} % of the items, and has {' and '.join(lacks)}: "
+                "give validation and test larger shares (--split 0.4,0.3,0.3) or use fewer parties"
             )
     return notes
 
