@@ -21,9 +21,22 @@ def test_folders_stand_side_by_side_with_the_options_that_differ(isthmus: Isthmu
     assert shown.code == 0
     assert "0.05" in shown.out
     assert "0.0001" not in shown.out
+    assert "0.05" in next(line for line in shown.out.splitlines() if "runs/grid" in line)
     listed = json.loads(isthmus("runs", "--json").out)
     assert {row["run"]: row["methods"] for row in listed} == {"runs/plain": ["fedavg"], "runs/grid": ["fedavg"]}
     assert "plain" in isthmus("runs").out
+
+
+def test_what_is_no_terminal_gets_every_row_in_one_line(isthmus: Isthmus) -> None:
+    out = "runs/a-folder-with-a-name-that-alone-is-longer-than-the-eighty-columns-of-a-usual-terminal"
+    done = isthmus(*RUN, "--method", "majority", "--grid", "local.lr=0.01,0.02", "--out", out)
+    assert done.code == 0
+    for words in (("compare", out), ("runs",)):
+        (row,) = (line for line in isthmus(*words).out.splitlines() if "fedavg" in line)
+        assert out in row
+        assert "% test accuracy" in row
+    heads = next(line for line in done.out.splitlines() if "method" in line)
+    assert heads.split() == ["method", "setting", "validation", "accuracy", "test", "accuracy"]
 
 
 def test_a_folder_that_is_missing_is_one_line(isthmus: Isthmus) -> None:

@@ -193,6 +193,27 @@ def test_a_table_that_scrolls_says_so(browser: Any, folders: list[Path]) -> None
     page.close()
 
 
+CUT_CAPTIONS = """() => [...document.querySelectorAll('.scroll')].filter(each => {
+  const caption = each.querySelector('caption span');
+  return caption && caption.getBoundingClientRect().right > each.getBoundingClientRect().right + 1;
+}).map(each => each.textContent)"""
+
+NARROW_FACTS = """() => [...document.querySelectorAll('.facts')].flatMap(facts => {
+  const room = facts.getBoundingClientRect().width, line = 30;
+  return [...facts.querySelectorAll('dd')].filter(each => each.getBoundingClientRect().height > 2 * line
+    && each.getBoundingClientRect().width < room / 2).map(each => each.textContent);
+})"""
+
+
+@pytest.mark.parametrize("width", [360, 800, 1280])
+def test_captions_and_facts_have_the_room_there_is(browser: Any, folders: list[Path], width: int) -> None:
+    page = Opened(browser, write_report(folders).as_uri(), width)
+    assert any(whole > shown + 1 for _, whole, shown, _ in page.evaluate(SCROLLERS)), "a caption might be cut off"
+    assert page.evaluate(CUT_CAPTIONS) == []
+    assert page.evaluate(NARROW_FACTS) == [], "more than two lines in less than half the width"
+    page.close()
+
+
 def test_long_names_of_classes_are_not_cut_off(browser: Any, tmp_path: Path) -> None:
     def called(parts: dict[str, Any]) -> None:
         full(parts)

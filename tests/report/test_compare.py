@@ -42,6 +42,32 @@ def test_only_options_that_differ_are_shown(folders: list[Path]) -> None:
     assert found.rows[0]["mean"] == pytest.approx(found.rows[0]["validation"] - 0.01)
 
 
+def test_options_that_a_search_chose_are_shown(folders: list[Path], build: Build) -> None:
+    def tuned(parts: dict[str, Any]) -> None:
+        with_options(64, 0.1)(parts)
+        parts["results"]["study"]["methods"].append({"name": "fedsage", "mu": 0.01})
+        setting = {"of": "fedsage", "label": "fedsage", "values": {"mu": 0.3}, "mean": 0.5, "chosen": True}
+        parts["results"]["search"] = {"metric": "val_accuracy", "tried": [setting]}
+
+    found = compare(folders[0], build("tuned", methods=("fedavg", "fedsage"), change=tuned))
+    assert found.differ == ["mu"]
+    assert [row["options"] for row in found.rows] == [{}, {}, {}, {"mu": 0.3}]
+
+
+def test_an_option_differs_if_other_methods_have_it(folders: list[Path], build: Build) -> None:
+    def other(parts: dict[str, Any]) -> None:
+        with_options(64, 0.1)(parts)
+        parts["results"]["study"]["methods"] = [{"name": "fedsage", "local": {"lr": 0.7, "epochs": 5}}]
+
+    assert compare(folders[0], build("other", methods=("fedsage",), change=other)).differ == ["local.lr"]
+
+    def more(parts: dict[str, Any]) -> None:
+        other(parts)
+        parts["results"]["study"]["methods"] += [{"name": "fedavg", "local": {"lr": 0.1, "epochs": 5}}]
+
+    assert compare(folders[0], build("more", methods=("fedsage", "fedavg"), change=more)).differ == []
+
+
 def test_a_frame_has_a_column_for_each_option_that_differs(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

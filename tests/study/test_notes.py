@@ -86,8 +86,8 @@ def flat_parties() -> list[Party]:
 def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: Path) -> None:
     results = isthmus.run(["fedavg", "majority"], flat_parties(), rounds=3, out=tmp_path / "out")
     assert [is_majority([run]) for run in results.runs] == [True, True]
-    assert [run.majority for run in results.runs] == [0.75, 0.75]
-    due = "fedavg is no better than the majority class, 75.0 % of the test items"
+    assert [run.majority_score for run in results.runs] == [0.5, 0.5]
+    due = "fedavg is no better than the majority class, whose ROC AUC is 50.0 % on the test items"
     assert results.notes == [due]
     assert list(results_table(results, Console()).columns[0].cells) == ["fedavg *", "majority"]
     findings = read_folders([tmp_path / "out"])
@@ -95,6 +95,22 @@ def test_a_majority_predictor_is_marked_in_table_report_and_headline(tmp_path: P
     page = isthmus.write_report([tmp_path / "out"]).read_text()
     assert page.count("no better than the majority class</small>") >= 1
     assert f"<b>Note:</b> {due}." in page
+
+
+@pytest.mark.parametrize(
+    ("metric", "marked"), [("accuracy", True), ("balanced_accuracy", True), ("average_precision", False)]
+)
+def test_the_chosen_metric_says_who_is_no_better_than_the_majority_class(
+    metric: str, marked: bool, tmp_path: Path
+) -> None:
+    parties = flat_parties()
+    for party in parties:  # one in three of the items that look rare is: they rank first, and none is called rare
+        party.graph.x = (torch.arange(40) % 4 > 0)[:, None].expand(-1, 3).float()
+    results = isthmus.run("fedavg", parties, rounds=10, metric=metric, out=tmp_path / "out")
+    assert results.runs[0].metrics["test_accuracy"] == 0.75
+    assert is_majority(results.runs) == marked
+    assert any("no better than the majority class" in note for note in results.notes) == marked
+    assert read_folders([tmp_path / "out"]).is_majority("fedavg") == marked
 
 
 def test_a_method_that_learns_is_not_marked() -> None:
@@ -106,11 +122,45 @@ def test_a_method_that_learns_is_not_marked() -> None:
 def test_training_alone_that_is_best_is_a_note() -> None:
     data = {"name": "banks", "nodes": 300, "parties": 2, "skew": 0.3}
     learned = {"name": "local", "rounds": 30}
-    untrained = {"name": "fedavg", "rounds": 1, "local": {"lr": 1e-9}}
+    untrained = {"name": "fedavg", "rounds": 3, "local": {"lr": 1e-9}}
     due = "local is better than every federated method: by these results, parties gain nothing together"
     assert due in results_of(data=data, methods=[learned, untrained]).notes
     weak = {"name": "local", "rounds": 1, "local": {"lr": 1e-9}}
     assert due not in results_of(data=data, methods=[weak, {"name": "fedavg", "rounds": 30}]).notes
+
+
+def test_training_alone_is_not_called_best_while_other_methods_still_improve(tmp_path: Path) -> None:
+    data = {"name": "banks", "nodes": 300, "parties": 2, "skew": 0.3}
+    slow = {"name": "fedavg", "rounds": 3, "local": {"lr": 0.001}}
+    results = results_of(tmp_path / "out", data=data, methods=[{"name": "local", "rounds": 30}, slow])
+    assert [run.chosen_round for run in results.runs if run.method == "fedavg"] == [3]
+    due = "local is better than every federated method, but the best round of fedavg was the last: train longer"
+    assert f"{due} (--rounds 6)" in results.notes
+    assert not any("gain nothing together" in note for note in results.notes)
+    assert isthmus.write_report([tmp_path / "out"]).read_text().count(f"<b>Note:</b> {due} (--rounds 6).") == 1
+
+
+def test_a_split_without_a_rare_class_is_a_note() -> None:
+    def parties(places: dict[str, list[int]]) -> list[Party]:
+        found = []
+        for name, at in places.items():
+            party = replace(flat_parties()[0], name=name)
+            party.graph.y = torch.zeros(40, dtype=torch.long)
+            party.graph.y[at] = 1
+            found.append(party)
+        return found
+
+    def notes(held: list[Party]) -> list[str]:
+        return [each for each in isthmus.run("majority", held, rounds=1).notes if "rare" in each]
+
+    # items 0 to 3 are for training, 4 to 7 for validation, 8 to 11 for testing
+    (note,) = notes(parties({"north": [0, 4, 8], "south": [0, 4], "east": [0, 1], "west": [0, 8]}))
+    assert note == (
+        "'class 1' is rare, 5.6 % of the items, and has no validation item of east, west and no test item of south, "
+        "east: give validation and test larger shares (--split 0.4,0.3,0.3) or use fewer parties"
+    )
+    assert notes(parties({"north": [0, 4, 8], "south": [1, 5, 9]})) == []
+    assert notes(parties({"north": [*range(40)][::3], "south": [0, 1, 2, 12, 13, 14, 24, 25, 26, 36]})) == []
 
 
 def test_edge_attributes_are_not_dropped_in_silence() -> None:

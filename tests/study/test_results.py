@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 from isthmus.data.describe import CutDescription, PartyDescription
 from isthmus.errors import IsthmusError
 from isthmus.federation.ledger import Entry, Ledger
-from isthmus.result_files import COORDINATES, HISTORY, LEDGER, SET_UP, load_summary, read_table
+from isthmus.result_files import COORDINATES, HISTORY, LEDGER, SET_UP, Search, Tried, load_summary, read_table
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, _readable, sort_runs, versions
 
@@ -45,7 +46,34 @@ def test_summary_is_mean_and_sample_deviation_over_seeds() -> None:
         "mean": pytest.approx(statistics.mean(values)),
         "std": pytest.approx(statistics.stdev(values)),
         "seeds": 3,
+        "headline": False,
     }
+
+
+def judged(method: str, seed: int, **metrics: float) -> RunResult:
+    return replace(result(method, seed, **metrics), metric="roc_auc")
+
+
+def test_the_metric_of_the_headline_stands_first_and_is_marked() -> None:
+    runs = [judged(name, 0, test_accuracy=0.5, val_roc_auc=0.7, test_roc_auc=0.6) for name in ("a", "b")]
+    lines = Results({}, runs).summary()
+    assert [line["metric"] for line in lines] == ["test_roc_auc", "test_accuracy", "val_roc_auc"] * 2
+    assert [line["headline"] for line in lines] == [True, False, False] * 2
+
+
+def test_the_text_of_results_is_a_few_lines() -> None:
+    runs = [judged(name, seed, test_accuracy=0.5, test_roc_auc=0.6 + 0.1 * seed) for name in "ab" for seed in (0, 1)]
+    assert repr(Results({}, runs, notes=["b is slow"])).splitlines() == [
+        "Results of 4 runs",
+        "  a: 65.0 ± 7.1 % test ROC AUC, 2 seeds",
+        "  b: 65.0 ± 7.1 % test ROC AUC, 2 seeds",
+        "note: b is slow",
+    ]
+    assert len(repr(Results({}, [judged(f"m{at}", 0, test_roc_auc=0.5) for at in range(50)])).splitlines()) == 12
+    tried = [Tried("a", {"lr": at}, 0.5, label=f"a lr={at}", chosen=at == 0) for at in (0, 1)]
+    runs = [judged(each.label, 0, test_roc_auc=0.5) for each in tried]
+    assert "lr=1" not in repr(Results({}, runs, search=Search("val_roc_auc", tried)))
+    assert repr(Results({})) == "Results of 0 runs"
 
 
 def test_one_seed_has_no_deviation() -> None:

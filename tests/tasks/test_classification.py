@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import re
 
@@ -49,6 +50,26 @@ def test_counts_of_all_parties_sum_to_sklearns_metrics_on_pooled_predictions(cla
             "loss": F.cross_entropy(step.output, step.y).item(),
         }
     )
+
+
+@pytest.mark.parametrize("metric", NodeClassification.known_metrics)
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_majority_score_is_what_one_answer_for_all_items_gets(metric, classes):
+    task = NodeClassification(classes=classes, metric=metric)
+    step = make_step(classes)
+    shares = torch.bincount(step.y, minlength=classes) / len(step.y)
+    same = dataclasses.replace(step, output=shares.log().expand(len(step.y), -1))
+    counts = {name: count.sum(0) for name, count in task.counts(step).items()}
+    assert task.majority_score(counts) == pytest.approx(pooled(task, same)[metric], rel=1e-6)
+
+
+def test_items_of_one_class_have_no_majority_score_by_a_ranking():
+    counts = NodeClassification(classes=2, metric="roc_auc").counts(make_step(2, of=1))
+    counts = {name: count.sum(0) for name, count in counts.items()}
+    assert NodeClassification(classes=2, metric="roc_auc").majority_score(counts) is None
+    assert NodeClassification(classes=2, metric="accuracy").majority_score(counts) == 1
+    nothing = {name: torch.zeros_like(count) for name, count in counts.items()}
+    assert NodeClassification(classes=2, metric="accuracy").majority_score(nothing) is None
 
 
 def test_counts_of_each_party_are_those_of_its_own_items():

@@ -1,5 +1,7 @@
 """Labels of several tasks: what parties count adds up to sklearn's metrics, and a missing label plays no part."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,6 +38,15 @@ def exact_area(step):
         if len(y[known].unique()) == 2:
             areas.append(roc_auc_score(y[known], output[known]))
     return sum(areas) / len(areas)
+
+
+@pytest.mark.parametrize("metric", GraphMultiLabel.known_metrics)
+def test_the_majority_score_is_what_one_answer_per_task_gets(metric):
+    task, step = GraphMultiLabel(tasks=3, metric=metric), make_step()
+    step.y[:, 2] = torch.where(step.y[:, 2].isnan(), NAN, 1 - step.y[:, 2])  # most of the last task are yes
+    counts = {name: count.sum(0) for name, count in task.counts(step).items()}
+    same = dataclasses.replace(step, output=step.y.nanmean(0).logit().expand(len(step.y), -1))
+    assert task.majority_score(counts) == pytest.approx(pooled(same)[metric], rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json, console, read_study, use_one_thread
+from isthmus.cli.common import Json, read_study, use_one_thread
+from isthmus.cli.console import console
 from isthmus.cli.listing import AUDITS, print_kind
 from isthmus.errors import IsthmusError
 

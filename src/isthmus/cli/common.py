@@ -1,4 +1,4 @@
-"""What several commands share: reading a study from a file and flags, the console."""
+"""What several commands share: flags, and reading a study from a file and flags."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from isthmus.errors import IsthmusError
 from isthmus.own_code import import_files
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from isthmus.deploy.cluster import Cluster
     from isthmus.study.config import Study
 
@@ -102,13 +100,6 @@ def connected(ray: str | None) -> Iterator[Cluster | None]:
 
     with Cluster(None if ray == HERE else ray) as cluster:
         yield cluster
-
-
-def console(*, error: bool = False) -> Console:
-    """Return a console on standard output, or on standard error."""
-    from rich.console import Console
-
-    return Console(stderr=error)
 
 
 def use_one_thread() -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.cli.common import Json, console
+from isthmus.cli.common import Json
+from isthmus.cli.console import console
 
 if TYPE_CHECKING:
     from rich.table import Table

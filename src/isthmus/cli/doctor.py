@@ -13,7 +13,8 @@ from typing import Any
 
 import typer
 
-from isthmus.cli.common import Json, console
+from isthmus.cli.common import Json
+from isthmus.cli.console import console
 from isthmus.version import VERSION
 
 NEEDED = (

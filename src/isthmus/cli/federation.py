@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import ON_SUBSET, Json, console
+from isthmus.cli.common import ON_SUBSET, Json
+from isthmus.cli.console import console
 from isthmus.cli.interrupts import on_interrupt
 from isthmus.errors import IsthmusError
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from isthmus.cli.console import console
 from isthmus.data.datasets.sizes import Sizes
 
 
@@ -50,11 +51,10 @@ def print_kind(kind: Kind, name: str | None, as_json: bool) -> None:
         typer.echo(json.dumps([each.describe() for each in chosen], default=str))
         return
     entry = kind.load().named(name).describe() if name else None
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    screen = Console()
+    screen = console()
     grid = Table.grid(padding=(0, 2))
     for each, summary in summaries(kind).items() if entry is None else [(entry["name"], entry["summary"])]:
         grid.add_row(f"[bold]{each}[/bold]", escape(summary))

@@ -31,12 +31,12 @@ from isthmus.cli.common import (
     Split,
     StudyFile,
     connected,
-    console,
     give_ray_a_value,
     read_study,
     use_one_thread,
 )
 from isthmus.cli.comparing import compare_command, runs_command
+from isthmus.cli.console import console
 from isthmus.cli.doctor import doctor_command
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.interrupts import on_interrupt, stop

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import Json, Ray, connected, console
+from isthmus.cli.common import Json, Ray, connected
+from isthmus.cli.console import console
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from isthmus.cli.common import (
     Seeds,
     Settings,
     StudyFile,
-    console,
     read_study,
     use_one_thread,
 )
+from isthmus.cli.console import console
 
 
 def tune_command(

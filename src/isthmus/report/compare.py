@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ class Comparison:
 
     Attributes:
         rows: by method its run, data, method, seeds, metric, mean and std over seeds, text, validation, options.
-        differ: names of the options of which two rows have different values.
+        differ: names of the options in which runs differ: rows of one method have different values, or two runs have
+            no value in common, or a grid or tuning chose it.
     """
 
     rows: list[dict[str, Any]]
@@ -47,15 +49,22 @@ def compare(*folders: Path | str) -> Comparison:
     rows = [row for folder in dict.fromkeys(map(Path, folders)) for row in _rows(str(folder), read_results(folder))]
     differ = [name for name in dict.fromkeys(name for row in rows for name in row["options"]) if _differs(name, rows)]
     for row in rows:
-        del row["own"]
+        del row["own"], row["varied"]
         row["options"] = {name: row["options"][name] for name in differ if name in row["options"]}
     return Comparison(rows, differ)
 
 
 def _differs(name: str, rows: list[dict[str, Any]]) -> bool:
-    """Whether a part of the studies differs, or an option among rows of one method, whose defaults are the same."""
-    values = [(row["of"] if name in row["own"] else "", row["options"][name]) for row in rows if name in row["options"]]
-    return any(of == other and value != other_value for of, value in values for other, other_value in values)
+    """Whether runs differ in an option. Methods of one run may have other defaults, which is no difference."""
+    if any(name in row["varied"] for row in rows):
+        return True
+    runs, methods = defaultdict(list), defaultdict(list)
+    for row in rows:
+        if name in row["options"]:
+            runs[row["run"]].append(row["options"][name])
+            methods[row["of"] if name in row["own"] else ""].append(row["options"][name])
+    of_one_method = any(value != own[0] for own in methods.values() for value in own)
+    return of_one_method or any(not any(value in it for value in own) for own in runs.values() for it in runs.values())
 
 
 def list_runs(folder: Path | str) -> list[dict[str, Any]]:
@@ -108,6 +117,7 @@ def _rows_of(run: str, results: ResultsFile) -> list[dict[str, Any]]:
                 "method": method,
                 "of": str(listed.get(of, {}).get("name", of)),
                 "own": list(options),
+                "varied": list(varied),
                 "seeds": len({each.seed for each in results.runs if each.method == method}),
                 "metric": test.metric if test else "",
                 "mean": test.mean if test else None,

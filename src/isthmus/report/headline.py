@@ -10,7 +10,7 @@ from isthmus.report import wording
 from isthmus.report.differences import LEVEL, Difference, differences
 from isthmus.report.loading import Findings, Setting
 from isthmus.report.wording import ALONE
-from isthmus.result_files import ALONE_IS_BEST
+from isthmus.result_files import alone_is_best, best_was_last
 
 _MAX_ABSENCES = 12
 """Lines on parties that did not always count."""
@@ -70,7 +70,12 @@ def _verdict(findings: Findings, setting: Setting) -> str:
     notes = dict.fromkeys(escape(note) for folder in setting.folders for note in folder.results.notes)
     alone = next(method for method in ranked if method == best or findings.reference(method) == ALONE)
     if federated and findings.mean(alone, metric) != findings.mean(best, metric):  # no folder may have both
-        notes[ALONE_IS_BEST.format(names[alone])] = None
+        rising = {
+            names[method]: max(run.rounds for run in findings.runs_of(method))
+            for method in findings.federated(methods)
+            if findings.about[method].select == "validation" and best_was_last(findings.runs_of(method))
+        }
+        notes[alone_is_best(names[alone], rising)] = None
     first = "".join(f"<p class=verdict><b>Note:</b> {note}.</p>" for note in notes)
     return (
         f"<p class=verdict>{text}</p>{first}<p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, model_validator
@@ -54,12 +53,13 @@ class RunSummary(BaseModel):
     chosen_round: int | None = None
     seconds: float | None = None
     metric: str = ""
+    select_by: str = ""
     metrics: dict[str, float | None] = {}
     by_label: dict[str, dict[str, float | None]] = {}
     parties: dict[str, dict[str, float | None]] = {}
     over_parties: dict[str, OverParties] = {}
     evaluated: str = ""
-    majority: float | None = None
+    majority_score: float | None = None
     privacy: dict[str, Any] = {}
     turnout: list[Turnout] = []
     stopped: str = ""
@@ -279,12 +279,10 @@ class Findings:
         return self.reference(method) or ("no better than the majority class" if self.is_majority(method) else "")
 
     def is_majority(self, method: str) -> bool:
-        """Whether a method proper is no better than the majority class, in the mean over seeds."""
-        known = [(run.metrics.get("test_accuracy"), run.majority) for run in self.runs_of(method)]
-        pairs = [(accuracy, share) for accuracy, share in known if accuracy is not None and share is not None]
-        if not pairs or self.about[method].role == "constant":
-            return False
-        return fmean(accuracy for accuracy, _ in pairs) <= fmean(share for _, share in pairs) + 1e-12
+        """Whether a method proper is no better than the majority class, by the mean of the metric that judges it."""
+        runs = self.runs_of(method)
+        pairs = [(run.metrics.get(f"test_{run.metric}"), run.majority_score) for run in runs]
+        return bool(runs) and self.about[method].role != "constant" and metric_of(runs[0].metric).no_better(pairs)
 
     def federated(self, methods: Iterable[str]) -> list[str]:
         """The methods that keep data apart and train together."""

@@ -98,8 +98,8 @@ h4{margin:20px 0 4px;font-size:15px}
 .caution,.note{margin:0 0 16px;color:var(--soft);font-size:14px}.note{margin-top:12px}
 .facts{display:flex;flex-wrap:wrap;gap:1px;margin:20px 0;
 padding:1px;background:var(--line)}
-.facts div{flex:1 1 150px;padding:10px 14px;background:var(--paper)}dt{color:var(--soft);font-size:13px}
-.facts div:first-child{flex:3 1 260px}dd{margin:0;overflow-wrap:anywhere}
+.facts div{flex:1 1 auto;min-width:112px;padding:10px 14px;background:var(--paper)}
+dt{color:var(--soft);font-size:13px}dd{margin:0;overflow-wrap:anywhere}
 nav{display:flex;flex-wrap:wrap;gap:6px 22px;font-size:15px}a{color:var(--blue);text-underline-offset:3px}
 figure{margin:8px 0 20px}
 .scroll{display:grid;container-type:inline-size;overflow-x:auto;margin:0 0 16px}
@@ -111,7 +111,7 @@ tbody th[scope=row],thead tr>:first-child{position:sticky;left:0;background:var(
 .three{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:8px 24px;align-items:start}
 table{width:100%;border-collapse:collapse;font-size:14px;line-height:1.4}
 caption{caption-side:bottom;padding-top:10px;color:var(--soft);text-align:left}
-caption span{display:inline-block;position:sticky;left:0;max-width:calc(100vw - 32px)}
+caption span{display:inline-block;position:sticky;left:0;max-width:100cqi}
 th,td{padding:8px 12px 8px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 th:last-child,td:last-child{padding-right:0}thead th{color:var(--soft);font-weight:500;vertical-align:bottom}
 thead tr:first-child:not(:last-child)>*{padding-bottom:0;border:0}th[scope=colgroup]{color:var(--ink);font-weight:600}
@@ -120,10 +120,11 @@ thead tr:first-child:not(:last-child)>*{padding-bottom:0;border:0}th[scope=colgr
 .n+:not(.n){padding-left:12px}.whole{white-space:nowrap}
 th[scope=colgroup]{text-align:center}small{display:block;color:var(--soft);font-size:12px;font-weight:400}
 i{display:inline-block;width:10px;height:10px;margin-right:8px;border-radius:3px;background:var(--c)}
+th:has(>i){padding-left:18px}th>i{margin-left:-18px}
 th.method{padding-top:22px;font-size:15px}th.method span{display:inline-block;margin-right:18px}
 .fields{max-width:22rem;overflow-wrap:anywhere}
 tr:has(+tr>.said)>*{border-bottom:0}.said{padding-top:0;color:var(--soft)}
-.said span{display:inline-block;position:sticky;left:0;max-width:min(1072px,calc(100vw - 32px))}
+.said span{display:inline-block;position:sticky;left:0;max-width:100cqi}
 .eyes{display:inline-block;padding:1px 9px;border:1px solid;border-radius:9px;font-size:13px}
 .each{color:var(--warm)}.sum{color:var(--blue)}.parties{color:var(--cool)}
 details{margin:6px 0}td details{margin:0}summary{cursor:pointer}main>section>details>summary{color:var(--blue)}

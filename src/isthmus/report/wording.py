@@ -97,10 +97,9 @@ def without_split(metric: str) -> str:
     return rest if kind in ("train", "val", "test") and rest else metric
 
 
-def metric_name(metric: str, bare: bool = False) -> str:
-    column = without_split(metric) if bare else metric
-    known = metric_of(column)
-    before = column.removesuffix(known.name).replace("_", " ")
+def metric_name(metric: str) -> str:
+    known = metric_of(metric)
+    before = metric.removesuffix(known.name).replace("_", " ")
     return re.sub(r"\bval\b", "validation", before + known.title)
 
 

@@ -57,7 +57,8 @@ class RunResult:
         models: of the chosen round, `{"shared": weights, "groups": {group: weights}, "parties": {party: weights}}`; a
             federation's parties keep theirs. Where models need more to predict, such as prototypes, it is `context`.
         groups: by name, the parties that share a model.
-        majority: the share of the most frequent class among test items; none for a task without classes.
+        majority_score: the value that `metric` has on the test items if all get the most frequent class; none for a
+            task without classes.
         metric, select_by: the metric that judges the run, and the one that chose its round.
         by_label: of each class, or of each of several tasks, figures of the test items in the chosen round.
         privacy: the noise that parties added and the privacy it spends, see `Account`; empty without noise.
@@ -90,7 +91,7 @@ class RunResult:
     over_parties: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     evaluated: str = "sent"
     groups: dict[str, list[str]] = field(default_factory=dict)
-    majority: float | None = None
+    majority_score: float | None = None
     metric: str = ""
     select_by: str = ""
     by_label: dict[str, dict[str, float | None]] = field(default_factory=dict, repr=False)
@@ -111,8 +112,8 @@ class RunResult:
             for key in ("by_label", "privacy", "parties", "over_parties", "groups", "reconciled", "stopped")
             if getattr(self, key)
         }
-        share = {} if self.majority is None else {"majority": self.majority}
-        return {key: getattr(self, key) for key in keys} | share | more | self._turnout()
+        least = {} if self.majority_score is None else {"majority_score": self.majority_score}
+        return {key: getattr(self, key) for key in keys} | least | more | self._turnout()
 
     def _turnout(self) -> dict[str, Any]:
         """Who counted in which rounds; of many parties only the rounds in which some did not."""
@@ -340,7 +341,7 @@ class Run:
             kept = {"models": self._saved(models), "graph": self.method.product(state), "tested": self._tested}
             groups = {name: list(group.parties) for name, group in models.groups.items()}
             self.progress |= {"metrics": metrics, **kept, "groups": groups, "chosen_round": state.round}
-            self.progress["majority"] = self.task.majority(summed["test"])
+            self.progress["majority_score"] = self.task.majority_score(summed["test"])
             self.progress["by_label"] = self._by_label(summed["test"])
         if value is not None and (best is None or value > best):
             self.progress |= {"best": value, "best_round": state.round}
@@ -440,7 +441,7 @@ class Run:
             over_parties=over_parties(tested),
             evaluated=self.method.evaluate_with,
             groups=self.progress["groups"],
-            majority=self.progress["majority"],
+            majority_score=self.progress["majority_score"],
             metric=self.task.judged_by,
             select_by=self.task.selected_by,
             by_label=self.progress["by_label"],
@@ -474,7 +475,7 @@ def _progress() -> dict[str, Any]:
     """How far a run is that has not begun."""
     return {
         "best": None, "best_round": 0, "metrics": {}, "models": {}, "graph": {}, "coordinates": {}, "seconds": 0.0,
-        "tested": [], "groups": {}, "majority": None, "by_label": {},
+        "tested": [], "groups": {}, "majority_score": None, "by_label": {},
     }  # fmt: skip
 
 

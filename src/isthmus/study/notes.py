@@ -12,21 +12,46 @@ from isthmus.data.describe import CutDescription
 from isthmus.data.party import Party
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import uses_edge_weights
-from isthmus.result_files import ALONE_IS_BEST
+from isthmus.result_files import alone_is_best, best_was_last
 from isthmus.study.loop import RunResult
 from isthmus.study.own_models import model_table
 from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 
+RARE = 0.2
+"""A class is rare if it has less than this share of the items that it would have if all classes had equally many."""
+
 
 def data_notes(methods: Sequence[Method], parties: Sequence[Party], cut: CutDescription) -> list[str]:
-    """One line for each method that finds nothing of what it is for in these data, or leaves a part of them out."""
+    """One line for each method that finds nothing of what it is for in these data, or leaves a part of them out.
+
+    And one for each rare class that some party cannot validate or test.
+    """
     notes = []
     for method in methods:
         if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
             notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
+    return notes + (_rare_classes(parties, cut) if cut.kind == "class" and cut.level != "pair" else [])
+
+
+def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
+    notes = []
+    items = [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
+    for at in (at for at, count in enumerate(items) if 0 < count < RARE * sum(items) / len(items)):
+        lacks = []
+        for split, name in (("val", "validation"), ("test", "test")):
+            drawn = [(party.name, party.graph.y[getattr(party, split)]) for party in parties]
+            without = [party for party, y in drawn if len(y) and not bool((y == at).any())]
+            more = f" and {len(without) - 3} more" if len(without) > 3 else ""
+            lacks += [f"no {name} item of {', '.join(without[:3])}{more}"] if without else []
+        if lacks:
+            share = 100 * items[at] / sum(items)
+            notes.append(
+                f"'{cut.label(at)}' is rare, {share:.1f} % of the items, and has {' and '.join(lacks)}: "
+                "give validation and test larger shares (--split 0.4,0.3,0.3) or use fewer parties"
+            )
     return notes
 
 
@@ -53,19 +78,20 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     Arguments:
         judged_by: the metric that judges the task.
     """
-    notes = []
-    for method in methods:
-        own = [run for run in runs if run.method == method.label]
-        if method.role != "constant" and is_majority(own):
-            share = fmean(run.majority for run in own if run.majority is not None)
-            notes.append(f"{method.label} is no better than the majority class, {100 * share:.1f} % of the test items")
+    notes, metric = [], metric_of(judged_by)
+    own = {method.label: [run for run in runs if run.method == method.label] for method in methods}
+    for name in (method.label for method in methods if method.role != "constant" and is_majority(own[method.label])):
+        value = metric.shown(fmean(run.majority_score for run in own[name] if run.majority_score is not None), " %")
+        notes.append(f"{name} is no better than the majority class, whose {metric.title} is {value} on the test items")
     validated = [run for run in runs if any(name.startswith("val_") for name in run.metrics)]
     missing = dict.fromkeys(run.select_by for run in validated if f"val_{run.select_by}" not in run.metrics)
     titles = [metric_of(name).title for name in missing if name]
     notes += [f"validation data with a single class give no {title}: the last round is the result" for title in titles]
     alone, federated = (_best(methods, runs, f"test_{judged_by}", role) for role in ("alone", "federated"))
     if alone is not None and federated is not None and alone[0] > federated[0]:
-        notes.append(ALONE_IS_BEST.format(alone[1]))
+        chosen = [each.label for each in methods if each.role == "federated" and each.select == "validation"]
+        rising = {name: max(run.rounds for run in own[name]) for name in chosen if best_was_last(own[name])}
+        notes.append(alone_is_best(alone[1], rising))
     return notes
 
 
@@ -80,10 +106,6 @@ def _best(methods: Sequence[Method], runs: Sequence[RunResult], metric: str, rol
 
 
 def is_majority(runs: Sequence[RunResult]) -> bool:
-    """Whether the mean accuracy of some runs is not above that of the majority class."""
-    known = [
-        (run.metrics["test_accuracy"], run.majority)
-        for run in runs
-        if run.majority is not None and "test_accuracy" in run.metrics
-    ]
-    return bool(known) and fmean(accuracy for accuracy, _ in known) <= fmean(share for _, share in known) + 1e-12
+    """Whether some runs are no better than the majority class, by the mean of the metric that judges them."""
+    pairs = [(run.metrics.get(f"test_{run.metric}"), run.majority_score) for run in runs]
+    return bool(runs) and metric_of(runs[0].metric).no_better(pairs)

@@ -9,7 +9,9 @@ import platform
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
+from operator import ne
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,12 +26,16 @@ from isthmus.study.model_card import model_card
 from isthmus.study.models import TrainedModel, choose_model, write_models
 from isthmus.study.notes import result_notes
 from isthmus.study.settings import Setting, budget_notes, combine, search_of_grid
+from isthmus.tasks.metrics import metric_of
 from isthmus.version import LAWS, VERSION
 
 _Columns: TypeAlias = Mapping[str, Sequence[Any]]
 
+SHOWN = 10
+"""Methods that the text of results shows at most."""
 
-@dataclass
+
+@dataclass(repr=False)
 class Results:
     """Runs of one study, as the command line writes them and `isthmus.run` gives them.
 
@@ -43,13 +49,27 @@ class Results:
         search: the settings that a grid or tuning tried, ranked by validation data; None if each method had one.
     """
 
-    study: Mapping[str, Any] = field(repr=False)
+    study: Mapping[str, Any]
     runs: list[RunResult] = field(default_factory=list)
-    cuts: Mapping[int, CutDescription] = field(default_factory=dict, repr=False)
-    set_up: ledger.Ledger | None = field(default=None, repr=False)
+    cuts: Mapping[int, CutDescription] = field(default_factory=dict)
+    set_up: ledger.Ledger | None = None
     notes: list[str] = field(default_factory=list)
-    code: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    search: Search | None = field(default=None, repr=False)
+    code: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    search: Search | None = None
+
+    def __repr__(self) -> str:
+        """The metric of the headline, a line for each method, and the notes."""
+        hidden = set() if self.search is None else self.search.unchosen
+        shown = [line for line in self.summary() if line["headline"] and line["method"] not in hidden]
+        lines = [f"Results of {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"]
+        for line in shown[:SHOWN]:
+            metric = metric_of(line["metric"])
+            many = line["seeds"] > 1
+            spread = f" ± {metric.shown(line['std'])}" if many else ""
+            unit, seeds = " %" if metric.percent else "", f", {line['seeds']} seeds" if many else ""
+            lines.append(f"  {line['method']}: {metric.shown(line['mean'])}{spread}{unit} test {metric.title}{seeds}")
+        lines += [f"  and {len(shown) - SHOWN} more methods: see summary()"] if len(shown) > SHOWN else []
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def compare_settings(self, settings: Sequence[Setting], judged_by: str, selected_by: str) -> None:
         """Rank the settings of a grid, and add what a reader must know first of the best of each method.
@@ -73,15 +93,21 @@ class Results:
         return self.runs[0].metrics
 
     def summary(self) -> list[dict[str, Any]]:
-        """Mean and standard deviation over seeds (of the sample; 0 with one seed), per method and metric."""
+        """Mean and standard deviation over seeds (of the sample; 0 with one seed), per method and metric.
+
+        The metric that judges the methods stands first of each method, and only its `headline` is true.
+        """
         lines = []
         for method in dict.fromkeys(run.method for run in self.runs):
             runs = [run for run in self.runs if run.method == method]
-            for metric in dict.fromkeys(name for run in runs for name in run.metrics):
+            headline = f"test_{runs[0].metric}"
+            known = dict.fromkeys(name for run in runs for name in run.metrics)
+            for metric in sorted(known, key=partial(ne, headline)):
                 values = [run.metrics[metric] for run in runs if metric in run.metrics]
                 std = statistics.stdev(values) if len(values) > 1 else 0.0
                 mean = math.fsum(values) / len(values)
-                lines.append({"method": method, "metric": metric, "mean": mean, "std": std, "seeds": len(values)})
+                line = {"method": method, "metric": metric, "mean": mean, "std": std, "seeds": len(values)}
+                lines.append({**line, "headline": metric == headline})
         return lines
 
     def frame(self) -> Any:

@@ -196,8 +196,16 @@ class Task(Registered):
     def count(self, counts: Mapping[str, Any]) -> float:
         """How many values the counts are of: items, or labelled entries."""
 
-    def majority(self, counts: Mapping[str, Any]) -> float | None:
-        """The accuracy of giving all items the most frequent class; None for a task without classes."""
+    def majority_score(self, counts: Mapping[str, Any]) -> float | None:
+        """The value that `judged_by` would have with the same answer for every item, the most frequent one.
+
+        None for a task without classes, and where the items do not give the metric.
+        """
+        same = self.same_answer(counts)
+        return None if same is None else self.metrics(same).get(self.judged_by)
+
+    def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What the counts of the same items would be if each got the most frequent answer, with its share as score."""
         return None
 
     def score(self, metrics: Mapping[str, float]) -> float | None:

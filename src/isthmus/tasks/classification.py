@@ -35,9 +35,11 @@ class Classes(Task):
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["confusion"].sum())
 
-    def majority(self, counts: Mapping[str, Any]) -> float | None:
-        items = counts["confusion"].cpu().sum(1)
-        return float(items.max() / items.sum()) if items.sum() else None
+    def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
+        confusion = counts["confusion"].cpu()
+        same = torch.zeros_like(confusion)
+        same[:, confusion.sum(1).argmax()] = confusion.sum(1)
+        return {name: torch.zeros_like(count) for name, count in counts.items()} | {"confusion": same}
 
     def confusion_metrics(self, confusion: Tensor) -> dict[str, float]:
         """What a confusion matrix with at least one item tells, `[classes, guesses]`.
@@ -143,6 +145,13 @@ class Classification(Classes):
             return {}
         ranking = ranking_metrics(counts["scores"]) if "scores" in counts else {}
         return self.confusion_metrics(confusion) | {"loss": float(counts["loss"] / items)} | ranking
+
+    def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
+        items = counts["confusion"].cpu().sum(1).double()
+        loss = -torch.special.xlogy(items, items / items.sum()).sum()
+        positive = items[-self._ranked :]
+        ties = {"scores": torch.stack([items.sum() - positive, positive], dim=1).unsqueeze(2)} if self.ranks else {}
+        return {**super().same_answer(counts), "loss": loss, **ties}
 
     def per_label(self, counts: Mapping[str, Any]) -> dict[str, list[float]]:
         confusion = counts["confusion"].cpu().double()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import fmean
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,16 @@ class Metric:
         ('81.5', '0.123')
         """
         return f"{100 * value:.1f}{unit}" if self.percent else f"{value:.3g}"
+
+    def no_better(self, pairs: Iterable[tuple[float | None, float | None]]) -> bool:
+        """Whether the first values of some pairs are in the mean no better than the second; pairs need both to count.
+
+        >>> metric_of("accuracy").no_better([(0.7, 0.8), (0.9, 0.8)]), metric_of("loss").no_better([(0.7, 0.8)])
+        (True, False)
+        """
+        leads = [value - other for value, other in pairs if value is not None and other is not None]
+        mean = fmean(leads) if leads else math.nan
+        return (-mean if self.smaller_is_better else mean) <= 1e-12
 
 
 METRICS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -59,6 +60,13 @@ class MultiLabel(MultiTask):
         hits = negative[:, : BINS // 2].sum() + positive[:, BINS // 2 :].sum()
         own = {"accuracy": float(hits / entries), "loss": float(counts["loss"] / entries)}
         return own | ranking_metrics(counts["scores"])
+
+    def same_answer(self, counts: Mapping[str, Any]) -> Mapping[str, Any]:
+        labels = counts["scores"].cpu().sum(2).double()
+        negative, positive = labels.unbind(1)
+        same = torch.zeros(*labels.shape, BINS, dtype=torch.float64)
+        same[torch.arange(self.tasks), :, BINS // 2 - (negative >= positive).long()] = labels
+        return {"scores": same, "loss": -torch.special.xlogy(labels, labels / labels.sum(1, keepdim=True)).nansum()}
 
     def per_label(self, counts: Mapping[str, Any]) -> dict[str, list[float]]:
         return {"items": counts["scores"].sum((1, 2)).tolist(), "roc_auc": areas(counts["scores"]).tolist()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import Any
 
@@ -36,7 +37,16 @@ def test_many_metrics_stand_in_several_tables(build: Build) -> None:
     assert heads[0][1:] == ["ROC AUC (%)", *(f"party {at}" for at in range(4)), *heads[0][-3:]]
     assert heads[0][-3:] == ["Seeds", "Round reported", "Time per run"]
     assert heads[1][1:] == ["ROC AUC (%)", *(f"party {at}" for at in range(4))]
-    assert heads[2][1:] == ["pooled test accuracy (%)"]
+    assert heads[2][1:] == ["accuracy (%)"]
+    assert "More figures: pooled test" in page.text
+
+
+def test_no_two_tables_of_figures_have_the_same_title(build: Build) -> None:
+    parts = [f"{split}_{each}" for split in ("test", "val", "pooled_test", "pooled_val", "my") for each in range(8)]
+    source = Page(write_report([build(change=partial(of_another_task, more=parts))])).source
+    titles = re.findall("<summary>More figures: ([^<]+)</summary>", source)
+    assert titles[:4] == ["test", "validation", "validation, part 2", "pooled test"]
+    assert len(set(titles)) == len(titles) == 9
 
 
 def test_folders_with_different_methods_stand_in_one_table(build: Build) -> None:

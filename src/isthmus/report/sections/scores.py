@@ -13,7 +13,7 @@ from isthmus.report.loading import Findings, RunSummary, Score, Setting
 
 _MAX_METRICS = 6
 """Metrics in one table."""
-_SPLITS = {"test": "Test", "val": "Validation"}
+_SPLITS = {"test": "Test", "val": "Validation", "pooled_test": "Pooled test", "pooled_val": "Pooled validation"}
 
 
 def section(findings: Findings) -> str:
@@ -32,8 +32,12 @@ def _tables(findings: Findings, setting: Setting) -> str:
     """One table of all metrics. Many metrics get a table for each split, as paper is narrow; the first one is open."""
     first, *others = _split_metrics(setting.metrics)
     text = _table(findings, setting, first, with_runs=True)
+    names: Counter[str] = Counter()
     for metrics in others:
-        text += page.folded(f"More figures: {_split_title(metrics[0]).lower()}", _table(findings, setting, metrics))
+        name = _split_title(metrics[0]).lower()
+        names[name] += 1
+        more = f", part {names[name]}" if names[name] > 1 else ""
+        text += page.folded(f"More figures: {name}{more}", _table(findings, setting, metrics))
     return text
 
 
@@ -44,8 +48,12 @@ def _split_metrics(metrics: Sequence[str]) -> list[Sequence[str]]:
     return [group[start : start + _MAX_METRICS] for group in groups for start in range(0, len(group), _MAX_METRICS)]
 
 
+def _split(metric: str) -> str:
+    return next((split for split in _SPLITS if metric.startswith(f"{split}_")), "")
+
+
 def _split_title(metric: str) -> str:
-    return _SPLITS.get(wording.split(metric), "Other")
+    return _SPLITS.get(_split(metric), "Other")
 
 
 def _table(findings: Findings, setting: Setting, metrics: Sequence[str], with_runs: bool = False) -> str:
@@ -71,7 +79,7 @@ def _head(metrics: Sequence[str], with_runs: bool) -> str:
     groups = Counter(map(_split_title, metrics))
     over = "".join(f'<th scope=colgroup colspan="{count}">{group}</th>' for group, count in groups.items())
     names = "".join(
-        page.head(f"{wording.metric_name(m, bare=wording.split(m) in _SPLITS)}{wording.unit(m)}", "n") for m in metrics
+        page.head(f"{wording.metric_name(m.removeprefix(f'{_split(m)}_'))}{wording.unit(m)}", "n") for m in metrics
     )
     if with_runs:
         over += "<th scope=colgroup colspan=3>Runs</th>"
