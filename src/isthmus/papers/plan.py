@@ -74,6 +74,10 @@ class Tuning(Options):
     widen: NonNegativeInt = 0
     """While the best trial is at an end of what was tried, go a step further there, so many times at most."""
 
+    def for_quick_run(self) -> Tuning:
+        """Return a copy with one seed that goes beyond no end."""
+        return self.model_copy(update={"seeds": self.seeds[:1], "widen": 0})
+
     def beyond(self, trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The trials one step beyond each end that the best one is at, by the ratio of the last two numbers.
 
@@ -199,10 +203,10 @@ class Table(Options):
     def for_quick_run(self) -> Table:
         """Return a copy with one seed, the changes of `quick`, and neither claims nor the paper's numbers."""
         last = Where(at={}, study=self.quick)
-        few = None if self.tune is None else {"seeds": self.tune.seeds[:1], "widen": 0}
-        tune = None if self.tune is None else self.tune.model_copy(update=few)
+        where = [each.model_copy(update={"tune": each.tune and each.tune.for_quick_run()}) for each in self.where]
+        tune = self.tune and self.tune.for_quick_run()
         return self.model_copy(
-            update={"seeds": 1, "where": [*self.where, last], "tune": tune, "early": 0, "claims": [], "published": {}}
+            update={"seeds": 1, "where": [*where, last], "tune": tune, "early": 0, "claims": [], "published": {}}
         )
 
     def published_value(self, figure: str, place: Place) -> float | None:
