@@ -353,7 +353,11 @@ def _outer(party):
 
 def test_ideally_parties_answer_twice_and_only_the_ends_of_an_edge_see_features():
     _, parties = small()
-    result = run(FedSagePlus(rounds=1, ideal=True), parties).go()
+    method = FedSagePlus(rounds=1, ideal=True)
+    result = run(method, parties).go()
+    assert {name for name, most in method.calls(_module(parties[0], task_for(parties, 2))).items() if most} == {
+        "disclose", "join", "train", "evaluate", "lend",
+    }  # fmt: skip
     seen = {(row["verb"], row["action"], row["eyes"]) for row in result.ledger.rows() if row["round"] == 0}
     assert seen == {
         ("exchange", "disclose", "the addressed party"),

@@ -190,13 +190,11 @@ class FedSagePlus(FedSage):
         yield from super().server(federation, model, state)
 
     def calls(self, module: nn.Module) -> dict[str, int]:
-        if self.ideal:
-            return {**super().calls(module), "disclose": 1, "join": 1}
+        learned = int(not self.ideal)
         counts = {
-            "scale": 1,
-            "start": 1,
-            "mend": 1,
-            **dict.fromkeys(("show", "compare", "learn"), self.neighgen.rounds),
+            **dict.fromkeys(("scale", "start", "mend"), learned),
+            **dict.fromkeys(("show", "compare", "learn"), learned * self.neighgen.rounds),
+            **dict.fromkeys(("disclose", "join"), int(self.ideal)),
         }
         return {**super().calls(module), **counts}
 
