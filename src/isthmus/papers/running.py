@@ -98,7 +98,7 @@ class Runner:
         self.state.mkdir(parents=True, exist_ok=True)
         try:
             with pool or Processes(processes) as pool:
-                failed = []
+                failed: list[str] = []
                 while (trials := list(self._trials())) and not failed:  # what is best decides on what else to try
                     failed += self._all(pool, trials, processes)
                 failed += self._all(pool, list(self._runs()), processes)
