@@ -39,8 +39,8 @@ def test_settings_are_the_papers():
     uneven = planned("table5", data="acm", parties="0.2 0.4 0.6", method="fedgl")
     assert uneven.named_partition().proportions == [0.2, 0.4, 0.6]
     assert planned("table6", data="acm", shared="0.1", method="fedgl").named_partition().shared == 0.1
-    swept = planned("figure11", data="wiki", method="without graph", threshold="0.7").method_list()[0]
-    assert (swept.threshold, swept.alpha, swept.rounds, swept.pseudo_graph) == (0.7, 0.1, 300, False)
+    swept = planned("figure11", data="citeseer", method="fedgl", threshold="0.7").method_list()[0]
+    assert (swept.threshold, swept.alpha, swept.rounds, swept.pseudo_graph) == (0.7, 0.2, 300, True)
 
 
 @pytest.mark.parametrize("what", ["exact", "approximate", "rounds"])

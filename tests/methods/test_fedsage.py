@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from coupled_parties import coupled, dense, small
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.nn import functional as F
@@ -22,7 +23,7 @@ from isthmus.methods.fedsage import (
     FedSagePlus,
     Ground,
     NeighGen,
-    add_generated,
+    add_nodes,
     encode,
     generate,
     means,
@@ -244,10 +245,10 @@ def test_hidden_nodes_are_no_part_of_what_the_encoder_reads():
 # ---- mended graphs
 
 
-def test_a_mended_graph_has_the_generated_neighbours_and_nothing_else_new():
+def test_a_mended_graph_has_the_new_nodes_and_nothing_else_new():
     party = make_node_parties((5,), weighted=True)[0]
-    missing, x = torch.tensor([0, 2, 0, 1, 0]), torch.arange(3.0).unsqueeze(1).expand(3, FEATURES)
-    found = add_generated(party, missing, x)
+    x = torch.arange(3.0).unsqueeze(1).expand(3, FEATURES)
+    found = add_nodes(party, x, torch.tensor([[1, 1, 3], [0, 1, 2]]), torch.ones(3))
     assert found.nodes == 8
     torch.testing.assert_close(found.graph.x, torch.cat([party.graph.x, x]))
     new = found.graph.edge_index[:, party.edges :]
@@ -273,7 +274,7 @@ def test_own_nodes_alone_are_trained_on_evaluated_and_counted(node_parties):
 
 
 @some.composite
-def small(draw):
+def few_nodes(draw):
     """A few parties with few nodes: without edges, without training nodes, with sparse features."""
     parties = []
     for at in range(draw(some.integers(2, 4))):
@@ -293,7 +294,7 @@ def small(draw):
 
 
 @settings(max_examples=8)
-@given(parties=small(), min_size=some.integers(1, 3))
+@given(parties=few_nodes(), min_size=some.integers(1, 3))
 def test_small_parties_take_part_and_give_the_same_bits_in_every_way(parties, min_size):
     if not any(bool(party.test.any()) for party in parties):
         return
@@ -302,11 +303,81 @@ def test_small_parties_take_part_and_give_the_same_bits_in_every_way(parties, mi
     results = together.go(), apart.go()
     first, second = made(together), made(apart)
     for party in parties:
-        assert torch.equal(first[party.name]["missing"], second[party.name]["missing"])
+        assert torch.equal(first[party.name]["edges"], second[party.name]["edges"])
         assert torch.equal(first[party.name]["x"], second[party.name]["x"])
     for name, weight in results[0].weights.items():
         assert bool(torch.isfinite(weight).all())
         torch.testing.assert_close(weight, results[1].weights[name], rtol=1e-5, atol=1e-5)
+
+
+# ---- true neighbours in place of generated ones
+
+
+@settings(max_examples=15)
+@given(coupled())
+def test_ideally_a_party_gets_its_neighbours_across_the_border_and_its_edges_to_them(drawn):
+    whole, parties = drawn
+    method, x, ids = FedSagePlus(rounds=1, ideal=True), dense(whole), whole.ids.tolist()
+    weights = whole.graph.get("edge_weight", torch.ones(whole.edges))
+    pairs = zip(*whole.graph.edge_index.tolist(), weights.tolist(), strict=True)
+    weight_of = {(ids[end], ids[start]): weight for start, end, weight in pairs}
+    first, again = run(method, parties), run(method, parties, side_by_side=False, wire=True)
+    first.go()
+    again.go()
+    saved = made(first)
+    for party in parties:
+        found = add_nodes(party, *(saved[party.name][each] for each in ("x", "edges", "weight")))
+        own, due = party.ids.tolist(), [ids.index(int(each)) for each in torch.cat([*_outer(party)]).tolist()]
+        x_found = dense(found)
+        assert torch.equal(x_found[: party.nodes], dense(party))
+        assert found.nodes == party.nodes + len(due)
+        if due:  # noise of standard deviation 0.1
+            assert 0 < (x_found[party.nodes :] - x[due]).abs().max() < 0.8
+        new = found.graph.edge_index[:, party.edges :].tolist()
+        known = own + [ids[at] for at in due]
+        across = {edge for edge in weight_of if (edge[0] in own) != (edge[1] in own)}
+        assert {(known[a], known[b]) for a, b in zip(*new, strict=True)} == across
+        if found.graph.get("edge_weight") is not None:
+            told = zip(*new, found.graph.edge_weight[party.edges :].tolist(), strict=True)
+            assert all(abs(weight_of[known[a], known[b]] - weight) < 1e-6 for a, b, weight in told)
+        assert torch.equal(saved[party.name]["x"], made(again)[party.name]["x"])
+
+
+def _outer(party):
+    """Ids of others' nodes at the border, by owner's name, sorted."""
+    if (border := party.border) is not None:
+        for name in sorted(border.owners):
+            yield border.outer[border.owner == border.owners.index(name)].unique()
+    yield torch.empty(0, dtype=torch.long)
+
+
+def test_ideally_parties_answer_twice_and_only_the_ends_of_an_edge_see_features():
+    _, parties = small()
+    method = FedSagePlus(rounds=1, ideal=True)
+    result = run(method, parties).go()
+    assert {name for name, most in method.calls(_module(parties[0], task_for(parties, 2))).items() if most} == {
+        "disclose", "join", "train", "evaluate", "lend",
+    }  # fmt: skip
+    seen = {(row["verb"], row["action"], row["eyes"]) for row in result.ledger.rows() if row["round"] == 0}
+    assert seen == {
+        ("exchange", "disclose", "the addressed party"),
+        ("exchange", "disclose: delivery", "the addressed party"),
+        ("ask", "join", "server sees each answer"),
+    }
+
+
+def test_ideally_a_party_is_due_features_of_the_nodes_at_its_edges_alone():
+    _, (first, second) = small()
+    site = FedSagePlus(ideal=True).site([first], task := task_for([first, second], 2), _module(first, task))
+    with site.asked():
+        form = site.due_rows("b")
+        assert form["ids"].tolist() == [3, 5]
+        assert form["rows"].shape == (2, 6)
+        assert site.due_rows("c") is None
+
+
+def _module(party, task):
+    return module_for(Encoder.named("sage")(hidden=8), [party], task, 0)
 
 
 # ---- the federation

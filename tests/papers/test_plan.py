@@ -8,7 +8,7 @@ import pytest
 from a_paper import TABLE1, written
 
 from isthmus.errors import IsthmusError
-from isthmus.papers.plan import Table
+from isthmus.papers.plan import Table, Tuning
 
 
 def table(base: Path, name: str = "table1", **tables: str) -> Table:
@@ -115,3 +115,12 @@ def test_mistakes_are_named_with_the_file(old: str, new: str, says: str, tmp_pat
         table(tmp_path, table1=TABLE1.replace(old, new, 1))
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_beyond_an_end_is_a_step_like_the_last_one() -> None:
+    tune = Tuning(options={"method.local.lr": [0.01, 0.03], "model.hidden": [4, 8], "method.name": ["a", "b"]})
+    best = {"method.local.lr": 0.03, "model.hidden": 4, "method.name": "b"}
+    assert tune.beyond([], best) == [{**best, "method.local.lr": 0.09}, {**best, "model.hidden": 2}]
+    tried = [{**best, "method.local.lr": 0.09}, {**best, "model.hidden": 2}]
+    assert tune.beyond(tried, best) == [], "no longer an end"
+    assert Tuning(options={"model.hidden": [0, 4]}).beyond([], {"model.hidden": 4}) == [], "nothing is a step from 0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.papers.a_paper import NEVER, table
 
 from command_line import Isthmus
 from isthmus.papers import running
+from isthmus.papers.markdown import choices_text
 from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
 from isthmus.papers.running import Progress, Runner
@@ -107,6 +109,72 @@ def test_options_are_chosen_by_validation_on_other_seeds(at_once: None, tmp_path
     assert TableResults.read(path).tuned(cell) == results.tuned(cell)
     due = run_study(cell.study_for(0, {"method": {"local": {"lr": best}}, "model": {"hidden": 4}})).metrics
     assert run["figures"]["test"] == round(due["test_accuracy"], 6)
+
+
+WIDE = """
+title = "Tuned as far as it takes"
+like = "table1"
+where = []
+seeds = 1
+tune = { options = { "method.local.lr" = [0.1, 1.0], "model.hidden" = [4] }, seeds = [100], widen = 3 }
+
+[[axes]]
+name = "method"
+values.fedavg.method.name = "fedavg"
+"""
+
+
+@pytest.fixture
+def best_rate(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The learning rate that validation prefers, in place of training."""
+    rate = [1.0]
+
+    def measured(job: running.Job, send: Send) -> dict[str, object]:
+        off = abs(math.log10(float(job.options["method.local.lr"]) / rate[0]))
+        figures = dict.fromkeys(job.metrics, 1 / (1 + off))
+        chosen = {} if job.trial else {"chosen": job.options}
+        return {"seed": job.seed, "figures": figures, "seconds": 1.0, **chosen}
+
+    monkeypatch.setattr(running, "run_job", measured)
+    return rate
+
+
+@pytest.mark.parametrize(
+    ("best", "chosen", "tried"),
+    [
+        (100.0, 100.0, [0.1, 1.0, 10.0, 100.0, 1000.0]),
+        (1e-5, 1e-4, [0.1, 1.0, 0.01, 0.001, 1e-4]),  # three steps at most
+        (1.0, 1.0, [0.1, 1.0, 10.0]),
+    ],
+)
+def test_a_best_end_is_not_the_end(
+    at_once: None, tmp_path: Path, best_rate: list[float], best: float, chosen: float, tried: list[float]
+) -> None:
+    best_rate[0] = best
+    plan, results = table(tmp_path, "wide", wide=WIDE), TableResults()
+    assert Runner(plan, results, NEVER).run(1) == []
+    (cell,) = plan.cells()
+    (run,) = results.runs(cell)
+    assert run["chosen"] == {"method.local.lr": chosen, "model.hidden": 4}
+    assert [json.loads(trial)["method.local.lr"] for trial in results.tuned(cell)] == tried
+    assert ("in 1 at an end" in choices_text(plan, results)) == (best < chosen)
+
+
+def test_runs_of_older_code_are_repeated_with_what_validation_now_chooses(
+    at_once: None, tmp_path: Path, best_rate: list[float]
+) -> None:
+    text = WIDE.replace("seeds = 1\n", "seeds = 2\n")
+    narrow = table(tmp_path / "narrow", "wide", wide=text.replace("widen = 3", "widen = 0"))
+    wide = table(tmp_path / "wide", "wide", wide=text)
+    best_rate[0], results = 10.0, TableResults()
+    Runner(narrow, results, NEVER).run(1)
+    (cell,) = wide.cells()
+    assert [run["chosen"]["method.local.lr"] for run in results.runs(cell)] == [1.0, 1.0]
+    Runner(wide, results, NEVER, renew=True).run(1)
+    assert [run["chosen"]["method.local.lr"] for run in results.runs(cell)] == [1.0, 1.0], "they are not of older code"
+    results.versions = [{"laws": "older"}]
+    Runner(wide, results, NEVER, renew=True, max_seeds=1).run(1)
+    assert [(run["seed"], run["chosen"]["method.local.lr"]) for run in results.runs(cell)] == [(0, 10.0)]
 
 
 def children(pid: int) -> list[int]:

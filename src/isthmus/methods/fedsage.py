@@ -36,6 +36,8 @@ from isthmus.tasks.base import Task
 
 MAX_COMPARED = 500
 """Most nodes between which all distances are computed at once."""
+IDEAL_NOISE = 0.1
+"""Standard deviation of the noise on features of true neighbours."""
 
 
 class FedSage(FedAvg):
@@ -144,6 +146,10 @@ class FedSagePlus(FedSage):
     From such gradients a party can solve for what its generator was compared with. Therefore no generator meets a
     node's features, but only means over groups of `min_size` or more similar nodes. Embeddings of own nodes do travel,
     as in the paper. Their noise is drawn from the study's seed: whoever knows the seed can subtract it.
+
+    With `ideal` nothing is generated. Each party sends the features of its border nodes, with little noise, to the
+    parties at the other end of their edges, which join them to their own nodes by these edges. The public code of
+    FedGCN (Yao et al. 2023) stands for FedSage+ in this way. It bounds what a generator can reach, and hides nothing.
     """
 
     name: ClassVar[str] = "fedsage-plus"
@@ -153,6 +159,7 @@ class FedSagePlus(FedSage):
         "inputs": "inputs of the neighbour generator",
         "show/weights": "weights of the neighbour generator",
         "feature": "gradients of the neighbour generator",
+        "rows": "features with little noise",
     }
     listing: ClassVar[Listing] = Listing("coupled")
 
@@ -162,9 +169,16 @@ class FedSagePlus(FedSage):
     """Parties that a generator is sent to in a round; they are drawn in each."""
     min_size: int = Field(5, ge=1)
     """Fewest nodes whose features are averaged before a generator meets them; the paper's 1 discloses raw features."""
+    ideal: bool = False
+    """Replace generated neighbours by the true ones across the border, their features plus N(0, 0.1): discloses
+    features, a bound for comparison."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
-        if state.once("mend"):
+        if self.ideal and state.once("mend"):
+            federation.exchange("disclose")
+            federation.ask("join")
+            yield state
+        elif state.once("mend"):
             federation.ask("start", {"scale": _root_mean(federation.total("scale"), model.features)})
             count = min(self.partners, len(federation.parties) - 1)
             for at in range(self.neighgen.rounds if count else 0):
@@ -176,11 +190,11 @@ class FedSagePlus(FedSage):
         yield from super().server(federation, model, state)
 
     def calls(self, module: nn.Module) -> dict[str, int]:
+        learned = int(not self.ideal)
         counts = {
-            "scale": 1,
-            "start": 1,
-            "mend": 1,
-            **dict.fromkeys(("show", "compare", "learn"), self.neighgen.rounds),
+            **dict.fromkeys(("scale", "start", "mend"), learned),
+            **dict.fromkeys(("show", "compare", "learn"), learned * self.neighgen.rounds),
+            **dict.fromkeys(("disclose", "join"), int(self.ideal)),
         }
         return {**super().calls(module), **counts}
 
@@ -282,7 +296,7 @@ class FedSagePlus(FedSage):
                 z = encode(weights, ground, ground.edges)
                 missing = options.counts(weights, z)
                 x = ground.scale * generate(weights, _noisy(z.repeat_interleave(missing, dim=0), draws))
-                generated_parts.append({"missing": missing, "x": x})
+                generated_parts.append(_one_each(missing, x))
             self.kept["prepared"] = generated_parts
             self.invalidate()
             for name in ("neighgen", "groups"):  # no longer needed
@@ -291,8 +305,38 @@ class FedSagePlus(FedSage):
                 self.inbox.pop(name, None)
             return Answer({})
 
+        def due_rows(self, sender: str) -> Form | None:
+            """Features of the sender's nodes at edges to own nodes."""
+            (party,) = self.held.parties
+            if sender not in (across := _across(party)):
+                return None
+            (_, _, ids), x = across[sender], rows.to_dense(party.graph.x)
+            return {"ids": ids, "rows": x.abs().max().expand(ids.numel(), party.features)}
+
+        @action("exchange", protected=True, form=due_rows)
+        def disclose(self, request: Payload) -> Mail:
+            """Send the features of own nodes at edges to other parties, with noise, to these parties."""
+            letters = []
+            for party, draws in zip(self.held.parties, self.draws("disclose"), strict=True):
+                own_letters = {}
+                for other, (ids, at, _) in _across(party).items():
+                    x = rows.to_dense(rows.take(party.graph.x, at))
+                    noise = draws.of(other).normal(x.shape[:1], party.features, dtype=x.dtype)
+                    own_letters[other] = {"ids": ids, "rows": x + IDEAL_NOISE * noise}
+                letters.append(own_letters)
+            return Mail(letters)
+
+        @action("ask")
+        def join(self, request: Payload) -> Answer:
+            """From here on the parties train on graphs with the nodes across their border."""
+            parts = zip(self.held.parties, self.received("disclose"), strict=True)
+            self.kept["prepared"] = [_joined(party, letters) for party, letters in parts]
+            self.invalidate()
+            self.inbox.pop("disclose", None)
+            return Answer({})
+
         def trained_on(self, party: Party, prepared: Any) -> Party:
-            return add_generated(party, prepared["missing"].cpu(), prepared["x"].cpu())
+            return add_nodes(party, *(prepared[name].cpu() for name in ("x", "edges", "weight")))
 
         def _grounds(self) -> list[Ground]:
             known = self.kept.each("groups"), self.kept.each("scale")
@@ -507,24 +551,59 @@ def _noisy(z: Tensor, draws: Draws) -> Tensor:
 
 
 def _not_mended(party: Party) -> dict[str, Tensor]:
-    return {"missing": torch.zeros(party.nodes, dtype=torch.long), "x": torch.zeros(0, party.features)}
+    return _one_each(torch.zeros(party.nodes, dtype=torch.long), torch.zeros(0, party.features))
 
 
-def add_generated(party: Party, missing: Tensor, x: Tensor) -> Party:
-    """Add generated neighbours to a party, each joined to its node; they are in no split and in no pair.
+def _one_each(missing: Tensor, x: Tensor) -> dict[str, Tensor]:
+    """New nodes, each joined to one own node: `missing` says how many for each, `[nodes]`."""
+    ends = torch.arange(missing.numel()).repeat_interleave(missing.cpu())
+    return {"x": x, "edges": torch.stack([ends, torch.arange(ends.numel())]), "weight": torch.ones(ends.numel())}
+
+
+def _across(party: Party) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """By other party: ids and positions of own nodes at edges to it, and ids of its nodes at them, sorted by id."""
+    found: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+    if (border := party.border) is None or party.ids is None:
+        return found
+    for owner in border.owner.unique().tolist():
+        here = border.owner == owner
+        at = border.inner[here].unique()
+        at = at[party.ids[at].argsort()]
+        found[border.owners[owner]] = party.ids[at], at, border.outer[here].unique()
+    return found
+
+
+def _joined(party: Party, letters: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The nodes across the border that the letters have rows for, and the edges to them."""
+    new, border = _not_mended(party), party.border
+    parts = [new]
+    for sender in sorted(letters):
+        assert border is not None, "no letter is due without a border"
+        ids, x = letters[sender]["ids"].cpu(), letters[sender]["rows"].cpu()
+        here = border.owner == border.owners.index(sender)
+        first = sum(part["x"].size(0) for part in parts)
+        edges = torch.stack([border.inner[here], first + torch.searchsorted(ids, border.outer[here])])
+        weight = torch.ones(edges.size(1)) if border.weight is None else border.weight[here]
+        parts.append({"x": x, "edges": edges, "weight": weight})
+    return {name: torch.cat([part[name] for part in parts], dim=int(name == "edges")) for name in new}
+
+
+def add_nodes(party: Party, x: Tensor, edges: Tensor, weight: Tensor) -> Party:
+    """Add nodes to a party's graph; they are in no split and in no pair.
 
     Arguments:
-        missing: number of neighbours for each node, `[nodes]`.
-        x: their features, node after node.
+        x: their features.
+        edges: each from an own node to a new one, counted from 0, `[2, edges]`.
+        weight: of these edges, `[edges]`, for a graph that has weights.
     """
     count, graph = x.size(0), party.graph
     if not count:
         return replace(party, border=None)
-    ends = torch.stack([torch.arange(party.nodes).repeat_interleave(missing), party.nodes + torch.arange(count)])
+    ends = torch.stack([edges[0], party.nodes + edges[1]])
     whole = Data(edge_index=torch.cat([graph.edge_index, ends, ends.flip(0)], dim=1), y=graph.y)
     whole.x, whole.num_nodes = torch.cat([rows.to_dense(graph.x), x.to(graph.x.dtype)]), party.nodes + count
-    if (weight := getattr(graph, "edge_weight", None)) is not None:
-        whole.edge_weight = torch.cat([weight, weight.new_ones(2 * count)])
+    if (own := getattr(graph, "edge_weight", None)) is not None:
+        whole.edge_weight = torch.cat([own, *[weight.to(own.dtype)] * 2])
     masks = {split: getattr(party, split) for split in SPLITS}
     if party.level == "node":
         whole.y = torch.cat([graph.y, graph.y.new_zeros(count, *graph.y.shape[1:])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from isthmus import store
 from isthmus.errors import IsthmusError
 from isthmus.papers.claims import FIGURES, Comparison, Verdict
-from isthmus.papers.plan import Choice, Place, Table
+from isthmus.papers.plan import Choice, Place, Table, only_numbers
 from isthmus.papers.results import TableResults, by_seed, count_older, count_runs, early_runs, figure_values
 from isthmus.papers.running import Progress
 from isthmus.progress.terminal import ProgressBars
@@ -112,7 +113,8 @@ def trials_text(table: Table, results: TableResults, file: str) -> str:
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(name for tune, _, _ in tuned for name in tune.options))
     kept = sum(bool(trials) for _, trials, _ in tuned)
     at_end = sum(
-        any(_at_an_end(chosen[name], values) for name, values in tune.options.items()) for tune, _, chosen in tuned
+        any(_at_an_end(chosen[name], [*values, *_tried(trials, name)]) for name, values in tune.options.items())
+        for tune, trials, chosen in tuned
     )
     return (
         f"Validation chose {names} for {len(tuned):,} cell{'s' * (len(tuned) > 1)}, in {at_end:,} at an end of what "
@@ -120,10 +122,15 @@ def trials_text(table: Table, results: TableResults, file: str) -> str:
     )
 
 
+def _tried(trials: Mapping[str, object], name: str) -> list[object]:
+    """The values of an option in trials, whose names are their options as JSON."""
+    return [json.loads(trial)[name] for trial in trials]
+
+
 def _at_an_end(chosen: object, tried: Sequence[object]) -> bool:
     """Whether a larger or smaller number might have been better."""
-    numbers = [each for each in tried if isinstance(each, int | float) and not isinstance(each, bool)]
-    return len(numbers) > 1 and chosen in (min(numbers), max(numbers))
+    known = only_numbers(tried)
+    return len(set(known)) > 1 and chosen in (min(known), max(known))
 
 
 def verdicts(table: Table, results: TableResults) -> list[Verdict]:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -71,6 +71,27 @@ class Tuning(Options):
     """Seeds of the trials."""
     sample: NonNegativeInt = 0
     """Try so many combinations, drawn at random; 0 tries all. Options may differ from cell to cell at an equal cost."""
+    widen: NonNegativeInt = 0
+    """While the best trial is at an end of what was tried, go a step further there, so many times at most."""
+
+    def for_quick_run(self) -> Tuning:
+        """Return a copy with one seed that goes beyond no end."""
+        return self.model_copy(update={"seeds": self.seeds[:1], "widen": 0})
+
+    def beyond(self, trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The trials one step beyond each end that the best one is at, by the ratio of the last two numbers.
+
+        >>> Tuning(options={"method.local.lr": [0.01, 0.1]}).beyond([], {"method.local.lr": 0.1})
+        [{'method.local.lr': 1.0}]
+        """
+        further = []
+        for name, values in self.options.items():
+            tried = sorted(set(only_numbers([*values, *(trial[name] for trial in trials)])))
+            for end, inner in ((tried[:1], tried[1:2]), (tried[-1:], tried[-2:-1])):
+                if inner and end == [best[name]] and min(tried) > 0:
+                    value = type(best[name])(float(f"{end[0] ** 2 / inner[0]:.6g}"))
+                    further += [{**best, name: value}] if value > 0 else []
+        return further
 
 
 class Choice(Options):
@@ -110,6 +131,11 @@ class Where(Options):
     """Their measure, instead of the table's."""
     skip: bool = False
     """Leave these cells out."""
+
+
+def only_numbers(values: Sequence[Any]) -> list[float]:
+    """The numbers among the values of an option."""
+    return [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
 
 
 OWN = ("published", "claims", "seeds", "like")
@@ -205,11 +231,12 @@ class Table(Options):
     def for_quick_run(self) -> Table:
         """Return a copy with one seed, the changes of `quick`, and neither claims nor the paper's numbers."""
         last = Where(at={}, study=self.quick)
-        tune = None if self.tune is None else self.tune.model_copy(update={"seeds": self.tune.seeds[:1]})
+        where = [each.model_copy(update={"tune": each.tune and each.tune.for_quick_run()}) for each in self.where]
+        tune = self.tune and self.tune.for_quick_run()
         return self.model_copy(
             update={
                 "seeds": 1,
-                "where": [*self.where, last],
+                "where": [*where, last],
                 "tune": tune,
                 "early": 0,
                 "claims": [],
@@ -264,7 +291,8 @@ class Cell:
     @property
     def digest(self) -> str:
         """A hash of the setting: results with another digest are stale. It does not cover the code."""
-        tune = None if self.tune is None else self.tune.model_dump(exclude=None if self.tune.sample else {"sample"})
+        own = {"widen"} if self.tune and self.tune.sample else {"widen", "sample"}  # a wider grid keeps its trials
+        tune = None if self.tune is None else self.tune.model_dump(exclude=own)
         setting = [self.study, tune, self.measure]
         return hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -280,7 +308,7 @@ class Cell:
         return Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
 
     def trials(self) -> list[dict[str, Any]]:
-        """List the combinations of hyper-parameters to try, as values by dotted option."""
+        """List the combinations of hyper-parameters to try first, as values by dotted option."""
         if self.tune is None:
             return []
         combinations = list(itertools.product(*self.tune.options.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,31 +62,53 @@ class TableResults:
             return entry
         return {"at": dict(cell.place), "of": cell.digest, "tuned": {}, "runs": []}
 
-    def options(self, cell: Cell) -> dict[str, Any] | None:
+    def options(self, cell: Cell, *, again: bool = False) -> dict[str, Any] | None:
         """Return the options chosen for a cell: those of its runs, else of the trial with the best mean over seeds.
 
         None while trials are missing; the first of equal trials wins.
+
+        Arguments:
+            again: choose anew if older code made the first of its runs.
         """
         if cell.tune is None:
             return {}
-        if runs := self.runs(cell):
+        if (runs := self.runs(cell)) and not (again and self.is_older(runs[0])):
             return dict(runs[0]["chosen"])
+        return self._best(cell, self.trials(cell))
+
+    def trials(self, cell: Cell) -> list[dict[str, Any]]:
+        """List what to try for a cell: what its plan says and, where that was tried, what lies beyond a best end."""
+        trials = cell.trials()
+        for _ in range(cell.tune.widen if cell.tune else 0):
+            best = self._best(cell, trials)
+            further = cell.tune.beyond(trials, best) if cell.tune and best else []
+            trials += [trial for trial in further if trial not in trials]
+        return trials
+
+    def _best(self, cell: Cell, trials: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The trial with the best mean over seeds; None while trials are missing."""
+        assert cell.tune is not None
         tuned, means = self.tuned(cell), []
-        for trial in cell.trials():
+        for trial in trials:
             values = tuned.get(json.dumps(trial), {})
             if any(str(seed) not in values for seed in cell.tune.seeds):
                 return None
             mean = statistics.fmean(values[str(seed)] for seed in cell.tune.seeds)
             means.append((-math.inf if math.isnan(mean) else mean, trial))
-        return max(means, key=lambda each: each[0])[1]
+        return dict(max(means, key=lambda each: each[0])[1])
 
     def add(self, cell: Cell, run: dict[str, Any]) -> None:
-        """Add a run in place of an older one with its seed; results of another setting of the cell are dropped."""
+        """Add a run in place of an older one with its seed.
+
+        Results of another setting of the cell are dropped, and runs with other options than these.
+        """
         current = versions()
         if current not in self.versions:
             self.versions.append(current)
         entry = self._entry(cell)
-        runs = entry["runs"] = [each for each in entry["runs"] if each["seed"] != run["seed"]]
+        runs = entry["runs"] = [
+            each for each in entry["runs"] if each["seed"] != run["seed"] and each.get("chosen") == run.get("chosen")
+        ]
         runs.append({**run, "with": position} if (position := self.versions.index(current)) else run)
         runs.sort(key=lambda each: each["seed"])
 

@@ -70,7 +70,7 @@ class Runner:
         state: folder for checkpoints.
         max_seeds: seeds per cell, at most.
         only: the cells to run, as values by axis; all if empty.
-        renew: also repeat what older code ran, with the same options.
+        renew: also repeat what older code ran; where a plan widens its trials, with options that are chosen anew.
         save: called after every run with the results.
         on_progress: called with the progress.
     """
@@ -98,7 +98,9 @@ class Runner:
         self.state.mkdir(parents=True, exist_ok=True)
         try:
             with pool or Processes(processes) as pool:
-                failed = self._all(pool, list(self._trials()), processes)
+                failed: list[str] = []
+                while (trials := list(self._trials())) and not failed:  # what is best decides on what else to try
+                    failed += self._all(pool, trials, processes)
                 failed += self._all(pool, list(self._runs()), processes)
         finally:
             for folder in (self.state, self.state.parent):
@@ -116,11 +118,11 @@ class Runner:
     def _trials(self) -> Iterator[Job]:
         """Yield the trials that are missing."""
         for cell in self.cells:
-            if cell.tune is None or self.results.runs(cell):
+            if cell.tune is None or self._options(cell) is not None:
                 continue  # its options are chosen already
             tuned, measure = self.results.tuned(cell), cell.read_measure()
             training = measure if isinstance(measure, Training) else Training()
-            for trial in cell.trials():
+            for trial in self.results.trials(cell):
                 text = json.dumps(trial)
                 for seed in cell.tune.seeds:
                     if str(seed) not in tuned.get(text, {}):
@@ -130,12 +132,16 @@ class Runner:
         """Yield the runs to report, with the chosen options; a cell whose trials failed is left out."""
         metrics = {name: figure.metric for name, figure in self.table.figures.items()}
         for cell in self.cells:
-            options = self.results.options(cell)
+            options = self._options(cell)
             runs = self.results.runs(cell)
             done = {run["seed"] for run in runs if not (self.renew and self.results.is_older(run))}
             for seed in range(min(self.table.seeds, self.max_seeds or self.table.seeds)):
                 if seed not in done and options is not None:
                     yield self._job(cell, seed, "", options, cell.read_measure(), metrics)
+
+    def _options(self, cell: Cell) -> dict[str, Any] | None:
+        """The options chosen for a cell; none while trials are missing."""
+        return self.results.options(cell, again=self.renew and cell.tune is not None and cell.tune.widen > 0)
 
     def _job(
         self, cell: Cell, seed: int, trial: str, options: Mapping[str, Any], how: Measure, metrics: Mapping[str, str]
