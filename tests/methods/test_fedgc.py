@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from condensing_runs import QUICK, run_of, server_of
+from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
 from isthmus import store
@@ -228,3 +229,37 @@ def test_other_parties_are_drawn_in_every_round_of_teaching(parties):
     drawn = [call.parties for call in found.ledger.entries if call.action == "train"]
     assert len(drawn) == 2 * 8
     assert len(set(drawn)) > 1
+
+
+def test_the_bottlenecks_model_is_fixed_only_if_self_training_made_it(parties):
+    """Without it one step, written out party by party: W_1, W_2 and the GCN all move, from what all parties share."""
+    steps = {"epochs": 1, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
+    for taught in (True, False):
+        method = FedGC(**{**QUICK, "transforming": steps}, hops=0, self_training=taught)
+        run = run_of(method, parties)
+        head, bottleneck = Model(run.module).weights(), method._first_bottleneck(parties[0].features, 0)
+        (site,) = run.transport.sites
+        with site.asked():
+            noise = site._noise(parties[0].features, 0).split([party.items for party in parties])
+            site.transform({"head": head, "bottleneck": bottleneck})
+            moved = site.model.stacks()
+        for at, party in enumerate(parties):
+            due = head if taught else head_after_a_step(run.module, method, party, head, bottleneck, noise[at])
+            for name, value in due.items():
+                torch.testing.assert_close(moved[name][at], value, atol=1e-6, rtol=1e-4)
+
+
+def head_after_a_step(module, method, party, head, bottleneck, noise):
+    """The GCN's weights after one step on (17) of it and of the bottleneck."""
+    made = method.bottleneck_of(party.features)
+    made.load_state_dict(bottleneck)
+    module.load_state_dict(head)
+    module.eval().zero_grad()
+    graph, edges = party.graph, (party.graph.edge_index, party.graph.get("edge_weight"))
+    optimizer = torch.optim.SGD([*made.parameters(), *module.parameters()], lr=method.transforming.lr)
+    mean, spread = made(graph.x.to_dense(), *edges)
+    output = module(mean + spread * noise, *edges)
+    kl = kl_divergence(Normal(mean, spread), Normal(0, 1)).sum(1).mean()
+    (F.cross_entropy(output[party.train], graph.y[party.train]) + method.gamma * kl).backward()
+    optimizer.step()
+    return module.state_dict()

@@ -45,7 +45,7 @@ class FedGC(Matching, Averaging):
     line 4: z ~ N(mu, softplus(s)^2), [mu, s] = S W_2 ReLU(W_1 x)     (18)
             L = CE(GCN(z), y) + gamma KL(p(z) || N(0, 1))     (17), (19)
             each party keeps the z that is best by its own validation nodes
-    line 5: g_c = sum_k (n_k(c) / n(c)) grad CE_c(SGC_theta on party k's z)     (9)
+    line 5: g_c = sum_k (n_k(c) / n(c)) grad CE_c(SGC or GCN of theta, on party k's z)     (9)
             A'_ij = sigm((MLP([x'_i || x'_j]) + MLP([x'_j || x'_i])) / 2)     (8)
             X', MLP by Adam on sum_c sum_i (1 - cos(g_c,i, g'_c,i))     (7), (9)
 
@@ -55,7 +55,8 @@ class FedGC(Matching, Averaging):
 
     Where text and box of the paper differ, options decide: `local` (the text averages weights in line 3, the box
     gradients, which is one epoch of "sgd") and `condensed` (which nodes line 5 condenses). As in the box, the
-    bottleneck trains W_1 and W_2 only; its GCN is the model of line 3, or an untrained one without self-training.
+    bottleneck trains W_1 and W_2 only, and its GCN is the model of line 3. Without self-training there is no such
+    model: each party then trains a GCN with its bottleneck, from first weights that all share.
     """
 
     name: ClassVar[str] = "fedgc"
@@ -201,7 +202,12 @@ class FedGC(Matching, Averaging):
             self.model.load(request["head"])
             bottleneck = PerParty(self.method.bottleneck_of(block.x.size(1)), len(all_), self.cohort.device)
             bottleneck.load(request["bottleneck"])
-            optimizer = PartyOptimizer(options, bottleneck.start_training(block, all_, touched_rows=False))
+            leaves = bottleneck.start_training(block, all_, touched_rows=False)
+            if not self.method.self_training:
+                dense = replace(block, x=rows.to_dense(block.x))
+                leaves += self.model.start_training(dense, all_, touched_rows=False)
+                self.model.training = False  # without dropout, like a model that is fixed
+            optimizer = PartyOptimizer(options, leaves)
             best = _Best(block.sizes)
             for step in range(options.epochs + 1):
                 mean, spread = bottleneck(block)
@@ -214,6 +220,7 @@ class FedGC(Matching, Averaging):
                     loss.sum().backward()
                     optimizer.step(all_)
             bottleneck.stop_training()
+            self.model.stop_training()
             self.kept["prepared"] = [{"x": own} for own in best.z.split(block.sizes)]
             self.invalidate()
             return Answer({})
