@@ -263,3 +263,10 @@ def head_after_a_step(module, method, party, head, bottleneck, noise):
     (F.cross_entropy(output[party.train], graph.y[party.train]) + method.gamma * kl).backward()
     optimizer.step()
     return module.state_dict()
+
+
+def test_the_preset_changes_what_is_not_given():
+    paper = FedGC(preset="paper", passes=3)
+    assert (paper.backbone, paper.start, paper.distance, paper.passes) == ("gcn", "random", "mse", 3)
+    assert FedGC(**paper.model_dump(exclude_unset=True)) == paper
+    assert FedGC().backbone == "sgc"
