@@ -234,6 +234,7 @@ class AuditRecord(BaseModel):
         audit: its name and its options.
         seed: whose cut and first model were attacked.
         corner, columns, sections, notes: the table, as `isthmus.audit.base.AuditTable` has it.
+        curves: ROC curves by title, each as false and true positive rates.
         protections: all figures, for each column.
     """
 
@@ -245,6 +246,7 @@ class AuditRecord(BaseModel):
     columns: list[str]
     sections: list[list[tuple[str, list[str]]]]
     notes: list[str]
+    curves: dict[str, list[tuple[float, float]]] = {}
     protections: list[dict[str, Any]]
 
 

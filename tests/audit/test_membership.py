@@ -56,6 +56,13 @@ def test_what_is_learned_by_heart_is_found_and_what_is_not_learned_is_not(level)
     assert by_heart.last.worst("auc") > (0.75 if level == "node" else 0.6)  # few graphs are left for a shadow
     assert by_heart.last.worst("likelihood") > 0.8
     assert by_heart.last.worst("tpr") > 0.05
+    for figure, attack in membership.ATTACKS.items():
+        false, true = np.array(by_heart.curves[attack]).T
+        assert np.trapezoid(true, false) == pytest.approx(by_heart.last.worst(figure), abs=1e-3)
+    few = [true for false, true in by_heart.curves["likelihood"] if false <= membership.FEWER]
+    assert max(few) == pytest.approx(by_heart.last.worst("tpr_low"), abs=1e-4)
+    (curves,) = (Membership().table([each], 4).curves for each in [by_heart])
+    assert set(curves) == {"fedavg, shadow model", "fedavg, likelihood"}
     assert hardly.last.worst("auc") < by_heart.last.worst("auc") - 0.05
     assert hardly.last.worst("likelihood") < by_heart.last.worst("likelihood") - 0.1
 
@@ -115,9 +122,9 @@ def test_the_same_seed_finds_the_same(parties):
 
 
 def test_the_worse_of_two_ways_counts():
-    risks = {"features": Risk(0.5, 0.9, 0.2, 0.0), "transformed": Risk(0.7, 0.1, 0.3, 0.1)}
+    risks = {"features": Risk(0.5, 0.9, 0.2, 0.0, 0.0), "transformed": Risk(0.7, 0.1, 0.3, 0.1, 0.05)}
     seen = RoundRisk(1, 0.8, risks)
-    assert [seen.worst(figure) for figure in ("auc", "f1", "likelihood", "tpr")] == [0.7, 0.9, 0.3, 0.1]
+    assert [seen.worst(figure) for figure in membership.FIGURES] == [0.7, 0.9, 0.3, 0.1, 0.05]
 
 
 def test_what_cannot_be_attacked_is_one_line(parties):

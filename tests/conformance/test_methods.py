@@ -61,6 +61,13 @@ def test_cohorts_of_two_sorted_by_size_conform(name: str, level: str, monkeypatc
     check_method(quick(name, rounds=2), small_parties(level), checks=["cohort_law"])
 
 
+@pytest.mark.parametrize(("name", "options"), [("fedgc", {"preset": "paper"}), ("gcond", {"backbone": "gcn"})])
+def test_matching_a_gcn_conforms(name: str, options: dict[str, Any]) -> None:
+    kind = Method.named(name)
+    method = kind.read({**shortened(kind()), "rounds": 4, "width_matched": 8, **options}, name)
+    check_method(method, small_parties("node"), checks=[each for each in CHECKS if each != AGGREGATIONS])
+
+
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "fedadam", "local"])
 def test_mini_batches_and_batch_norm_conform(name: str) -> None:
     kind = Method.named(name)

@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from condensing_runs import QUICK, run_of, server_of
+from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
 from isthmus import store
@@ -21,28 +22,27 @@ from isthmus.study.setup import module_for, task_for
 from isthmus.testing import check_method
 
 
-def test_one_round_is_that_of_the_paper_written_out(parties):
+@pytest.mark.parametrize("backbone", ["sgc", "gcn"])
+def test_one_round_is_that_of_the_paper_written_out(parties, backbone):
     """(5), (8), (9): sums of neighbours by hand, gradients by autograd party by party, a step of Adam by torch."""
     method = FedGC(
-        **QUICK, hops=2, self_training=False, bottleneck=False, min_contributors=1, hops_matched=2, distance="mse"
+        **QUICK, hops=2, self_training=False, bottleneck=False, min_contributors=1, distance="mse", backbone=backbone
     )
     server, _, state, _ = server_of(method, parties)
     for _ in range(4):  # two sums, the counts, one round
         before = {name: deepcopy(state.save().get(name)) for name in ("graph", "y", "scale")}
         next(server)
     assert state.round == 1
+    assert state.theta.keys() == ({"output"} if backbone == "sgc" else {"hidden", "output"})
     goal = literal_goal(parties, state.theta)
     graph = {name: value.clone().requires_grad_() for name, value in before["graph"].items()}
     joined = condensed.adjacency(graph["x"], graph, symmetric=True)
     looped = joined + torch.eye(len(joined))
     matrix = looped / (looped.sum(1, keepdim=True) * looped.sum(1)).sqrt()
-    h = matrix @ matrix @ (before["scale"] * graph["x"])
     loss = torch.tensor(0.0)
     for kind, due in enumerate(goal):
-        own = state.theta.clone().requires_grad_()
-        rows = before["y"] == kind
-        (slope,) = torch.autograd.grad(F.cross_entropy(h[rows] @ own.T, before["y"][rows]), own, create_graph=True)
-        loss = loss + (slope - due).square().sum()
+        found = literal_slopes(matrix, before["scale"] * graph["x"], before["y"], before["y"] == kind, state.theta)
+        loss = loss + sum((found[name] - due[name]).square().sum() for name in due)
     edges = [value for name, value in graph.items() if name != "x"]
     optimizer = torch.optim.Adam([{"params": [graph["x"]], "lr": 0.03}, {"params": edges, "lr": 1e-3}])
     loss.backward()
@@ -51,45 +51,64 @@ def test_one_round_is_that_of_the_paper_written_out(parties):
         torch.testing.assert_close(state.graph[name], value.detach(), atol=1e-5, rtol=1e-4)
 
 
+def literal_slopes(matrix, x, y, rows, theta):
+    """Gradients of the mean loss of some rows, by autograd: of an SGC, or of a GCN if there is a hidden layer."""
+    own = {name: value.clone().requires_grad_() for name, value in theta.items()}
+    h = matrix @ (matrix @ x @ own["hidden"].T).relu() if "hidden" in own else matrix @ matrix @ x
+    loss = F.cross_entropy(h[rows] @ own["output"].T, y[rows])
+    return dict(zip(own, torch.autograd.grad(loss, list(own.values()), create_graph=True), strict=True))
+
+
 def literal_goal(parties, theta):
-    """(9) on features that were propagated twice over the whole graph and then within each party."""
+    """(9) by class, on features that were propagated twice over the whole graph, then within each party."""
     whole = pool_parties(parties)
     summed = Diffusion(hops=2).diffuse(whole.graph.x.to_dense(), whole.graph.edge_index, whole.graph.edge_weight)
-    goal, total = torch.zeros(theta.size(0), *theta.shape), torch.zeros(theta.size(0))
-    for party in parties:
-        x = summed[torch.searchsorted(whole.ids, party.ids)]
-        h = Diffusion(hops=2).diffuse(x, party.graph.edge_index, party.graph.get("edge_weight"))
-        for kind in range(theta.size(0)):
+    goal = []
+    for kind in range(theta["output"].size(0)):
+        total, sums = 0, {name: torch.zeros_like(value) for name, value in theta.items()}
+        for party in parties:
             rows = party.train & (party.graph.y == kind)
             if rows.any():
-                own = theta.clone().requires_grad_()
-                (slope,) = torch.autograd.grad(F.cross_entropy(h[rows] @ own.T, party.graph.y[rows]), own)
-                goal[kind] += rows.sum() * slope
-                total[kind] += rows.sum()
-    return goal / total.clamp(min=1).view(-1, 1, 1)
+                x = summed[torch.searchsorted(whole.ids, party.ids)]
+                edges = party.graph.edge_index, party.graph.get("edge_weight")
+                matrix = Diffusion(hops=1).diffuse(torch.eye(len(x)), *edges)
+                for name, slope in literal_slopes(matrix, x, party.graph.y, rows, theta).items():
+                    sums[name] += int(rows.sum()) * slope.detach()
+                total += int(rows.sum())
+        goal.append({name: value / max(total, 1) for name, value in sums.items()})
+    return goal
 
 
-@pytest.mark.parametrize("nodes", ["labelled", "training"])
-def test_gradients_are_those_of_the_nodes_that_are_condensed(parties, nodes):
+@pytest.mark.parametrize(("nodes", "backbone"), [("labelled", "sgc"), ("training", "gcn"), ("labelled", "gcn")])
+def test_gradients_are_those_of_the_nodes_that_are_condensed(parties, nodes, backbone):
     """(9) with the labels of self-training, over all nodes or those of training, each class apart by autograd."""
-    run = run_of(FedGC(**QUICK, condensed=nodes), parties)
+    run = run_of(FedGC(**QUICK, condensed=nodes, backbone=backbone), parties)
     run.go()
     (site,) = run.transport.sites
     with site.asked():
         classes = site.task.outputs
-        theta = torch.randn(classes, parties[0].features, generator=torch.Generator().manual_seed(0))
+        draw = torch.Generator().manual_seed(0)
+        theta = {"output": torch.randn(classes, parties[0].features, generator=draw)}
+        if backbone == "gcn":
+            theta = {
+                "hidden": torch.randn(5, parties[0].features, generator=draw),
+                "output": torch.randn(classes, 5, generator=draw),
+            }
         told = site.match({"theta": theta})
         kept = zip(parties, site.kept.each("labels"), site.cohort.parties, strict=True)
         for at, (party, labels, made) in enumerate(kept):
-            h = Diffusion(hops=2).diffuse(made.graph.x, party.graph.edge_index, party.graph.get("edge_weight"))
+            edges = party.graph.edge_index, party.graph.get("edge_weight")
+            matrix = Diffusion(hops=1).diffuse(torch.eye(party.items), *edges)
             for kind in range(classes):
                 rows = labels == kind if nodes == "labelled" else party.train & (party.graph.y == kind)
-                own = theta.clone().requires_grad_()
-                due = torch.zeros_like(theta)
+                due = {name: torch.zeros_like(value) for name, value in theta.items()}
                 if rows.any():
-                    (due,) = torch.autograd.grad(F.cross_entropy(h[rows] @ own.T, labels[rows]), own)
+                    due = literal_slopes(matrix, made.graph.x, labels, rows, theta)
                 assert told.weight[at, kind] == rows.sum()
-                torch.testing.assert_close(told.fields["slopes"][at, kind], due, atol=1e-5, rtol=1e-4)
+                for name, value in due.items():
+                    torch.testing.assert_close(
+                        told.fields["slopes"][name][at, kind], value.detach(), atol=1e-5, rtol=1e-4
+                    )
 
 
 def test_labels_come_from_the_teacher_for_all_but_training_nodes(parties):
@@ -208,3 +227,44 @@ def test_other_parties_are_drawn_in_every_round_of_teaching(parties):
     drawn = [call.parties for call in found.ledger.entries if call.action == "train"]
     assert len(drawn) == 2 * 8
     assert len(set(drawn)) > 1
+
+
+def test_the_bottlenecks_model_is_fixed_only_if_self_training_made_it(parties):
+    """Without it one step, written out party by party: W_1, W_2 and the GCN all move, from what all parties share."""
+    steps = {"epochs": 1, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
+    for taught in (True, False):
+        method = FedGC(**{**QUICK, "transforming": steps}, hops=0, self_training=taught)
+        run = run_of(method, parties)
+        head, bottleneck = Model(run.module).weights(), method._first_bottleneck(parties[0].features, 0)
+        (site,) = run.transport.sites
+        with site.asked():
+            noise = site._noise(parties[0].features, 0).split([party.items for party in parties])
+            site.transform({"head": head, "bottleneck": bottleneck})
+            moved = site.model.stacks()
+        for at, party in enumerate(parties):
+            due = head if taught else head_after_a_step(run.module, method, party, head, bottleneck, noise[at])
+            for name, value in due.items():
+                torch.testing.assert_close(moved[name][at], value, atol=1e-6, rtol=1e-4)
+
+
+def head_after_a_step(module, method, party, head, bottleneck, noise):
+    """The GCN's weights after one step on (17) of it and of the bottleneck."""
+    made = method.bottleneck_of(party.features)
+    made.load_state_dict(bottleneck)
+    module.load_state_dict(head)
+    module.eval().zero_grad()
+    graph, edges = party.graph, (party.graph.edge_index, party.graph.get("edge_weight"))
+    optimizer = torch.optim.SGD([*made.parameters(), *module.parameters()], lr=method.transforming.lr)
+    mean, spread = made(graph.x.to_dense(), *edges)
+    output = module(mean + spread * noise, *edges)
+    kl = kl_divergence(Normal(mean, spread), Normal(0, 1)).sum(1).mean()
+    (F.cross_entropy(output[party.train], graph.y[party.train]) + method.gamma * kl).backward()
+    optimizer.step()
+    return module.state_dict()
+
+
+def test_the_preset_changes_what_is_not_given():
+    paper = FedGC(preset="paper", passes=3)
+    assert (paper.backbone, paper.start, paper.distance, paper.passes) == ("gcn", "random", "mse", 3)
+    assert FedGC(**paper.model_dump(exclude_unset=True)) == paper
+    assert FedGC().backbone == "sgc"

@@ -86,7 +86,66 @@ def test_gradients_of_classes_are_autograds(seed):
     source = torch.Generator().manual_seed(seed)
     h, weight = torch.randn(20, 5, generator=source), torch.randn(4, 5, generator=source)
     y = torch.randint(3, (20,), generator=source)  # class 3 has no rows
-    torch.testing.assert_close(condensed.class_gradients(h, y, weight), literal_slopes(h, y, weight, 4))
+    found = condensed.linear_gradients(h, y, weight, condensed.class_shares(y, 4))
+    torch.testing.assert_close(found, literal_slopes(h, y, weight, 4))
+
+
+def literal_gcn(hop, x, y, hidden, output, rows):
+    """The mean loss of some rows of a GCN of two layers, and its gradients, by autograd."""
+    own = [weight.clone().requires_grad_() for weight in (hidden, output)]
+    logits = hop @ (hop @ x @ own[0].T).relu() @ own[1].T
+    loss = F.cross_entropy(logits[rows], y[rows]) if bool(rows.any()) else sum((each * 0).sum() for each in own)
+    return torch.autograd.grad(loss, own, create_graph=True)
+
+
+@pytest.mark.parametrize("edges", [True, False])
+def test_gradients_of_a_gcn_and_their_own_gradients_are_autograds(source, edges):
+    x, raw = torch.randn(9, 5, generator=source), torch.rand(9, 9, generator=source)
+    hidden, output = torch.randn(6, 5, generator=source), torch.randn(4, 6, generator=source)
+    y = torch.arange(9) % 3  # class 3 has no rows
+    found, due = [], []
+    for literal, slopes in ((False, found), (True, due)):
+        x_, matrix = x.clone().requires_grad_(), raw.clone().requires_grad_()
+        if literal:
+            looped = matrix * (1 - torch.eye(9)) + torch.eye(9)
+            hop = looped / (looped.sum(1, keepdim=True) * looped.sum(1)).sqrt() if edges else torch.eye(9)
+            by_class = [literal_gcn(hop, x_, y, hidden, output, y == kind) for kind in range(4)]
+            both = [torch.stack(each) for each in zip(*by_class, strict=True)]
+        else:
+            joined = matrix * (1 - torch.eye(9)) if edges else None
+            both = condensed.gcn_gradients(x_, joined, y, hidden, output, condensed.class_shares(y, 4))
+        slopes += [*both, *torch.autograd.grad(sum(each.square().sum() for each in both), (x_, matrix)[: 1 + edges])]
+    for mine, literal in zip(found, due, strict=True):
+        torch.testing.assert_close(mine, literal, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_gradients_of_a_gcn_of_all_parties_are_those_of_each_alone(source, some):
+    sizes, classes = (12, 7, 5), 3
+    x = torch.randn(sum(sizes), 5, generator=source)
+    hidden, output = torch.randn(6, 5, generator=source), torch.randn(classes, 6, generator=source)
+    starts = [0, 12, 19]
+    drawn = [at + torch.randint(size, (2, 3 * size), generator=source) for at, size in zip(starts, sizes, strict=True)]
+    index = torch.cat(drawn, dim=1)
+    index = index[:, index[0] != index[1]].unique(dim=1)
+    weight = torch.rand(index.size(1), generator=source)
+    party = torch.arange(3).repeat_interleave(torch.tensor(sizes))
+    y = torch.randint(classes, (sum(sizes),), generator=source)
+    y[party == 1] = 2
+    at = torch.arange(0, sum(sizes), 2) if some else torch.arange(sum(sizes))
+    at = at[party[at] != 2] if some else at  # party 2 has none
+    found = condensed.PartyGcn(x, (index, weight), at, y[at], party[at], (3, classes)).gradients(hidden, output)
+    matrix = torch.zeros(len(x), len(x))
+    matrix[index[1], index[0]] = weight
+    looped = matrix + torch.eye(len(x))
+    hop = looped / (looped.sum(1, keepdim=True) * looped.sum(1)).sqrt()
+    chosen = torch.zeros(len(x), dtype=torch.bool)
+    chosen[at] = True
+    for own in range(3):
+        for kind in range(classes):
+            due = literal_gcn(hop, x, y, hidden, output, chosen & (party == own) & (y == kind))
+            for mine, literal in zip(found, due, strict=True):
+                torch.testing.assert_close(mine[own, kind], literal.detach(), atol=1e-5, rtol=1e-4)
 
 
 def test_gradients_of_all_parties_are_those_of_each_alone():

@@ -152,9 +152,10 @@ def test_any_name_is_shown_as_it_is(name: str) -> None:
         charts.dot_chart("t", "What.", [charts.Dots(name, 0, [("seed 0", 1.0)], 1.0, "1")], str),
         charts.stack_chart("t", ["x"], [charts.Stack(name, (1.0,), "1")]),
         charts.heat_map("t", [name], ["x"], [[1.0]], str),
+        charts.roc_chart("t", [(name, [(0.0, 0.1), (1.0, 1.0)])]),
     ):
         chart = ET.fromstring(drawn)
-        assert any((text.text or "").startswith(shown) for text in chart.iter("text"))
+        assert any((text.text or "").lstrip(" ").startswith(shown) for text in chart.iter("text"))
         assert chart.findtext("desc")
 
 

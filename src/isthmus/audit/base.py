@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import nn
@@ -55,12 +55,14 @@ class AuditTable:
         columns: one per protection.
         sections: groups of lines; each line is a title and one cell per column.
         notes: sentences below the table.
+        curves: ROC curves by title, each as false and true positive rates.
     """
 
     corner: str
     columns: Sequence[str]
     sections: Sequence[Sequence[tuple[str, Sequence[str]]]]
     notes: Sequence[str]
+    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

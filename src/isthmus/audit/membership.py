@@ -32,8 +32,8 @@ from isthmus.study.setup import shared_nodes
 from isthmus.tasks.base import Task
 from isthmus.tasks.classification import Classification
 
-FEW = 0.01
-"""The false positive rate at which the likelihood attack's true positive rate is reported."""
+FEW, FEWER = 0.01, 0.001
+"""False positive rates at which the likelihood attack's true positive rate is reported."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,15 @@ class Risk:
             threshold. Chance is an `auc` of 0.5, and the `f1` of calling all items members.
         likelihood: AUC of the attack that trains models with and without each item. Its score is the best of the
             likelihood ratio, the log-odds, and the log-odds minus those of models without the item.
-        tpr: the share of members that it finds at a false positive rate of 1 percent; 0.01 is chance.
+        tpr, tpr_low: the share of members that it finds at a false positive rate of 1 percent, and of 0.1 percent; as
+            much is chance.
     """
 
     auc: float
     f1: float
     likelihood: float
     tpr: float
+    tpr_low: float
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class MembershipLeak:
         members, others: numbers of items of either kind.
         metric: the test metric that `value` of a round is.
         chosen: the round that is the run's result.
+        curves: ROC curves of that round by attack, each as false and true positive rates, for the worse of the queries.
     """
 
     protection: str
@@ -88,6 +91,7 @@ class MembershipLeak:
     metric: str
     chosen: int
     rounds: tuple[RoundRisk, ...]
+    curves: Mapping[str, Sequence[tuple[float, float]]]
 
     @property
     def last(self) -> RoundRisk:
@@ -139,19 +143,23 @@ class Membership(Audit):
         return [self._attack(title, method, attacker) for title, method in methods.items()]
 
     def _attack(self, title: str, method: Method, attacker: _Attacker) -> MembershipLeak:
-        task, rounds = attacker.task, list[RoundRisk]()
+        task, rounds, curves = attacker.task, list[RoundRisk](), dict[int, Curves]()
 
         def attack(number: int, metrics: Mapping[str, float]) -> None:
             if "weights" not in run.state:
                 raise IsthmusError(f"audit 'membership': method '{method.name}' releases no model: attack another")
             asked = attacker.asked(run, run.state.weights)
-            risks = {query: attacker.risk(posterior) for query, posterior in asked.items()}
+            found = {query: attacker.risk(posterior) for query, posterior in asked.items()}
+            risks = {query: risk for query, (risk, _) in found.items()}
             rounds.append(RoundRisk(number, metrics[f"test_{task.judged_by}"], risks))
+            worse = {figure: max(risks, key=lambda query: getattr(risks[query], figure)) for figure in ATTACKS}
+            curves[number] = {ATTACKS[figure]: found[query][1][ATTACKS[figure]] for figure, query in worse.items()}
 
         run = Run(method, attacker.parties, task, attacker.module, seed=attacker.seed, on_round=attack)
         found = run.go()
         members, others = attacker.member.sum(), (~attacker.member).sum()
-        return MembershipLeak(title, int(members), int(others), task.judged_by, found.chosen_round, tuple(rounds))
+        chosen = found.chosen_round
+        return MembershipLeak(title, int(members), int(others), task.judged_by, chosen, tuple(rounds), curves[chosen])
 
     def table(self, found: Sequence[MembershipLeak], parties: int) -> AuditTable:
         last = [each.last for each in found]
@@ -164,19 +172,23 @@ class Membership(Audit):
         members, others = found[0].members, found[0].others
         std = ((members + others + 1) / (12 * members * others)) ** 0.5  # of an AUC by chance, a rank sum
         f1 = 2 * members / (2 * members + others)
-        notes = [f"{others:,} others; chance is an AUC of 0.5 ± {std:.3f}, a rate of 0.01 and an F1 of {f1:.3f}"]
-        if others < FEWEST:
-            notes.append(f"with only {others} others, the rate at 1 % says little")
-        return AuditTable(f"{members:,} members", [each.protection for each in found], [rows, worst], notes)
+        chance = f"an AUC of 0.5 ± {std:.3f}, a rate of {FEW} at 1 % and {FEWER} at 0.1 %, and an F1 of {f1:.3f}"
+        notes = [f"{others:,} others; chance is {chance}"]
+        if few := [f"{rate:.1%}".replace(".0", "").replace("%", " %") for rate in (FEW, FEWER) if others * rate < 1]:
+            notes.append(f"with only {others} others, the rate at {' and at '.join(few)} says little")
+        curves = {f"{each.protection}, {attack}": points for each in found for attack, points in each.curves.items()}
+        return AuditTable(f"{members:,} members", [each.protection for each in found], [rows, worst], notes, curves)
 
-
-FEWEST = 100
-"""Others needed for a rate at 1 %."""
 
 FIGURES = {
     "auc": "shadow model: AUC", "f1": "shadow model: F1",
-    "likelihood": "likelihood: AUC", "tpr": "likelihood: rate at 1 %",
+    "likelihood": "likelihood: AUC", "tpr": "likelihood: rate at 1 %", "tpr_low": "likelihood: rate at 0.1 %",
 }  # fmt: skip
+
+ATTACKS = {"auc": "shadow model", "likelihood": "likelihood"}
+"""The attacks, by the figure that is their AUC."""
+
+Curves = dict[str, list[tuple[float, float]]]
 
 
 class _Attacker:
@@ -224,8 +236,8 @@ class _Attacker:
         here = self.guessed[self.rows]
         return {name: output[here].log_softmax(1) for name, output in found.items()}
 
-    def risk(self, posterior: Tensor) -> Risk:
-        """Run both attacks on all guessed items."""
+    def risk(self, posterior: Tensor) -> tuple[Risk, Curves]:
+        """Run both attacks on all guessed items; also return each one's ROC curve."""
         score = self.classifier.predict_proba(_sorted(posterior))[:, 1]
         precision, recall, _ = precision_recall_curve(self.member, score)
         odds = _odds(posterior, self.y).double().numpy()
@@ -234,12 +246,16 @@ class _Attacker:
         scores = ((scaled - self.outside) ** 2 - (scaled - self.inside) ** 2, odds, odds - self.outside)
         best = max(scores, key=lambda each: float(roc_auc_score(self.member, each)))
         false, true, _ = roc_curve(self.member, best)
-        return Risk(
+        risk = Risk(
             auc=float(roc_auc_score(self.member, score)),
             f1=float((2 * precision * recall / np.maximum(precision + recall, 1e-12)).max()),
             likelihood=float(roc_auc_score(self.member, best)),
             tpr=float(true[false <= FEW].max()),
+            tpr_low=float(true[false <= FEWER].max()),
         )
+        rates = ((false, true), roc_curve(self.member, score)[:2])
+        points = [np.column_stack(each).round(4).tolist() for each in rates]
+        return risk, {"likelihood": points[0], "shadow model": points[1]}
 
     def _shadow(self, free: Tensor, y: Tensor, draws: Draws) -> MLPClassifier:
         """Train a network to recognise the training items of a shadow model by their posteriors."""

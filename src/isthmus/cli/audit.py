@@ -123,6 +123,7 @@ def _save(folder: Path, audit: Audit, method: Method, seed: int, table: AuditTab
             columns=list(table.columns),
             sections=[[(title, list(cells)) for title, cells in section] for section in table.sections],
             notes=list(table.notes),
+            curves={title: list(points) for title, points in table.curves.items()},
             protections=[each.to_dict() for each in found],
         ),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from isthmus.data import rows
@@ -45,7 +45,7 @@ class FedGC(Matching, Averaging):
     line 4: z ~ N(mu, softplus(s)^2), [mu, s] = S W_2 ReLU(W_1 x)     (18)
             L = CE(GCN(z), y) + gamma KL(p(z) || N(0, 1))     (17), (19)
             each party keeps the z that is best by its own validation nodes
-    line 5: g_c = sum_k (n_k(c) / n(c)) grad CE_c(SGC_theta on party k's z)     (9)
+    line 5: g_c = sum_k (n_k(c) / n(c)) grad CE_c(SGC or GCN of theta, on party k's z)     (9)
             A'_ij = sigm((MLP([x'_i || x'_j]) + MLP([x'_j || x'_i])) / 2)     (8)
             X', MLP by Adam on sum_c sum_i (1 - cos(g_c,i, g'_c,i))     (7), (9)
 
@@ -55,7 +55,8 @@ class FedGC(Matching, Averaging):
 
     Where text and box of the paper differ, options decide: `local` (the text averages weights in line 3, the box
     gradients, which is one epoch of "sgd") and `condensed` (which nodes line 5 condenses). As in the box, the
-    bottleneck trains W_1 and W_2 only; its GCN is the model of line 3, or an untrained one without self-training.
+    bottleneck trains W_1 and W_2 only, and its GCN is the model of line 3. Without self-training there is no such
+    model: each party then trains a GCN with its bottleneck, from first weights that all share.
     """
 
     name: ClassVar[str] = "fedgc"
@@ -70,6 +71,9 @@ class FedGC(Matching, Averaging):
     everyone: ClassVar[Needed] = "set-up"
     membership_defences: ClassVar[tuple[str, ...]] = ("bottleneck",)
 
+    preset: Literal["", "paper"] = ""
+    """Where options come from that are not given: "paper" takes the choices of section 4.1 for small graphs: a GCN
+    of width 256 is matched, X' starts at noise, gradients differ by their squares, self-training has one pass."""
     hops: int = Field(2, ge=0)
     """Sums over neighbours at all parties, before anything else; 0 is the paper's "- com"."""
     self_training: bool = True
@@ -95,6 +99,12 @@ class FedGC(Matching, Averaging):
     """Training of the bottleneck at each party."""
     check_every: int = Field(10, ge=1)
     """Steps of this training between looks at the party's validation nodes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, given: Any) -> Any:
+        paper = {"backbone": "gcn", "start": "random", "distance": "mse", "passes": 1}
+        return {**paper, **given} if isinstance(given, Mapping) and given.get("preset") == "paper" else given
 
     def check(self, module: nn.Module) -> None:
         super().check(module)
@@ -201,7 +211,12 @@ class FedGC(Matching, Averaging):
             self.model.load(request["head"])
             bottleneck = PerParty(self.method.bottleneck_of(block.x.size(1)), len(all_), self.cohort.device)
             bottleneck.load(request["bottleneck"])
-            optimizer = PartyOptimizer(options, bottleneck.start_training(block, all_, touched_rows=False))
+            leaves = bottleneck.start_training(block, all_, touched_rows=False)
+            if not self.method.self_training:
+                dense = replace(block, x=rows.to_dense(block.x))
+                leaves += self.model.start_training(dense, all_, touched_rows=False)
+                self.model.training = False  # without dropout, like a model that is fixed
+            optimizer = PartyOptimizer(options, leaves)
             best = _Best(block.sizes)
             for step in range(options.epochs + 1):
                 mean, spread = bottleneck(block)
@@ -214,6 +229,7 @@ class FedGC(Matching, Averaging):
                     loss.sum().backward()
                     optimizer.step(all_)
             bottleneck.stop_training()
+            self.model.stop_training()
             self.kept["prepared"] = [{"x": own} for own in best.z.split(block.sizes)]
             self.invalidate()
             return Answer({})

@@ -1,4 +1,4 @@
-"""SFGC: condense a graph to nodes without edges, along the paths of training."""
+"""SFGC: condense a graph to nodes whose only edges are loops, along the paths of training."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from isthmus.nn.weights import draw_weights
 
 
 class SFGC(Condensing):
-    """SFGC (Zheng et al. 2023): a student trained on nodes without edges follows experts trained on the graph.
+    """SFGC (Zheng et al. 2023): a student trained on nodes without neighbours follows experts trained on the graph.
 
     In each round an expert is trained on the whole graph for t epochs, t drawn, to theta_t, and for `span` more to
-    theta_{t+span}. A student starts at theta_t and takes `steps` steps of gradient descent on (X', Y'), nodes without
-    edges; X' and the student's learning rate descend on its distance from the expert's last weights.
+    theta_{t+span}. A student starts at theta_t and takes `steps` steps of gradient descent on (I, X', Y'), nodes with
+    no edge but a loop; X' and the student's learning rate descend on its distance from the expert's last weights.
 
     expert:  theta_t, theta_{t+span}  by SGD on (A, X, Y), t from 0 to latest
     student: s_0 = theta_t
-             s_{j+1} = s_j - rate grad CE(f(X', no edges; s_j), Y'),  j < steps
+             s_{j+1} = s_j - rate grad CE(f(I, X'; s_j), Y'),  j < steps
     loss   = || s_steps - theta_{t+span} ||^2 / || theta_t - theta_{t+span} ||^2
     step:    X' and log rate by Adam on the loss, through all steps of the student
 
@@ -57,7 +57,7 @@ class SFGC(Condensing):
     min_contributors: int = Field(1, ge=1)
     """Parties that a sum needs; all data are in one place."""
     noise: float = Field(0.1, gt=0)
-    """Noise around a class's mean, as a share of the features' deviation; small, for no edges average it out."""
+    """Noise around a class's mean, as a share of the features' deviation; small, for no neighbours average it out."""
     descent: Optimizer = Optimizer(optimizer="adam", lr=0.01, weight_decay=0.0)
     """The server's optimiser of X' and of the student's rate."""
     latest: int = Field(50, ge=0)
@@ -75,6 +75,9 @@ class SFGC(Condensing):
     def more(self, x: Tensor, draws: Draws) -> dict[str, Tensor]:
         return {"rate": torch.tensor(self.rate).log()}
 
+    def joined(self, graph: Mapping[str, Tensor]) -> Tensor:
+        return torch.eye(graph["x"].size(0))
+
     def condense(self, federation: Federation, model: Model, state: State) -> None:
         """One round: an expert's segment, a student on the synthetic nodes, one step of X' and of its rate."""
         begins = int(draws_of(federation.seed, "begins", state.round).integers((1,), self.latest + 1))
@@ -91,14 +94,17 @@ class SFGC(Condensing):
     def _student(
         self, module: nn.Module, start: dict[str, Tensor], x: Tensor, rate: Tensor, y: Tensor
     ) -> dict[str, Tensor]:
-        """Weights after some steps on the synthetic nodes, as a function of their features and of the rate."""
+        """Weights after some steps on the synthetic nodes, as a function of their features and of the rate.
+
+        Loops train the weights that a model has for neighbours, and it uses those on a graph.
+        """
         module = deepcopy(module).eval()
         names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         weights = {name: start[name].requires_grad_() for name in names}
         still = {name: value for name, value in start.items() if name not in weights}
-        nothing = torch.empty(2, 0, dtype=torch.long)
+        loops = torch.arange(x.size(0)).expand(2, -1)
         for _ in range(self.steps):
-            output = functional_call(module, weights | still, (x, nothing))
+            output = functional_call(module, weights | still, (x, loops))
             slopes = torch.autograd.grad(F.cross_entropy(output, y), list(weights.values()), create_graph=True)
             weights = {name: weights[name] - rate * slope for name, slope in zip(names, slopes, strict=True)}
         return weights

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
+from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import Draws
-from isthmus.nn.products import grouped_linear
+from isthmus.nn.products import Propagation, grouped_linear, normalised_edges
 
 Distance = Literal["mse", "columns"]
 PAIRS_AT_ONCE = 1_000_000
@@ -81,32 +82,65 @@ def propagate(x: Tensor, matrix: Tensor | None, hops: int) -> Tensor:
     """(D^-1/2 (A' + I) D^-1/2)^hops X', with A'_ij as the weight of the edge j -> i; X' without edges."""
     if matrix is None:
         return x
-    looped = matrix + torch.eye(x.size(0), device=x.device)
-    scale = looped.sum(1).rsqrt()
-    matrix = scale.unsqueeze(1) * looped * scale
+    matrix = _normalised(matrix)
     for _ in range(hops):
         x = matrix @ x
     return x
 
 
-def class_gradients(h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Gradients of a linear model's mean cross-entropy over the rows of each class, `[classes, classes, features]`.
+def _normalised(matrix: Tensor) -> Tensor:
+    """S = D^-1/2 (A' + I) D^-1/2."""
+    looped = matrix + torch.eye(matrix.size(0), device=matrix.device)
+    scale = looped.sum(1).rsqrt()
+    return scale.unsqueeze(1) * looped * scale
 
-    g_c = (1 / n_c) sum_{i: y_i = c} (softmax(W h_i) - e_c) h_i^T, zero for a class without rows. Computed without
-    autograd, because the result is differentiated again.
+
+def class_shares(y: Tensor, classes: int) -> Tensor:
+    """How much each row counts in the mean over the rows of each class, `[rows, classes]`."""
+    own = F.one_hot(y, classes).float()
+    return own / own.sum(0).clamp(min=1)
+
+
+def linear_gradients(h: Tensor, y: Tensor, weight: Tensor, share: Tensor) -> Tensor:
+    """Gradients of a linear model's cross-entropy, weighted in several ways, `[ways, classes, features]`.
+
+    g_k = sum_i share_ik (softmax(W h_i) - e_{y_i}) h_i^T. Computed without autograd, because the result is
+    differentiated again.
 
     Arguments:
         h: `[rows, features]`.
         weight: W, `[classes, features]`.
+        share: `[rows, ways]`, for each class its mean if they are `class_shares`.
     """
-    own = F.one_hot(y, weight.size(0)).to(h.dtype)
-    error = (h @ weight.T).softmax(1) - own
-    share = own / own.sum(0).clamp(min=1)
-    return torch.einsum("nc,no,nd->cod", share, error, h)
+    return torch.einsum("nk,no,nd->kod", share, _errors(h, y, weight), h)
+
+
+def gcn_gradients(
+    x: Tensor, matrix: Tensor | None, y: Tensor, hidden: Tensor, output: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same for both weights of a GCN of two layers without biases, S relu(S X V^T) W^T.
+
+    With E_k the errors times share_k, and o the product of elements: dV_k = (S^T E_k W o [S X V^T > 0])^T S X. The
+    result is `[ways, width, features]` and `[ways, classes, width]`.
+
+    Arguments:
+        matrix: A' of S = D^-1/2 (A' + I) D^-1/2; none where nodes have no edges.
+        hidden, output: V `[width, features]` and W `[classes, width]`.
+    """
+    hop = torch.eye(x.size(0), device=x.device) if matrix is None else _normalised(matrix)
+    near = hop @ x
+    first = near @ hidden.T
+    h = hop @ first.relu()
+    back = torch.einsum("nm,nk,nw->kmw", hop, share, _errors(h, y, output) @ output) * (first > 0)
+    return torch.einsum("kmw,md->kwd", back, near), linear_gradients(h, y, output, share)
+
+
+def _errors(h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    return (h @ weight.T).softmax(1) - F.one_hot(y, weight.size(0)).to(h.dtype)
 
 
 def party_gradients(h: Tensor, y: Tensor, party: Tensor, parties: int, weight: Tensor) -> Tensor:
-    """`class_gradients` of every party in one backward pass, `[parties, classes, classes, features]`.
+    """`linear_gradients` of every party's classes in one backward pass, `[parties, classes, classes, features]`.
 
     Every class of every party has its own copy of the weights.
     """
@@ -119,6 +153,58 @@ def party_gradients(h: Tensor, y: Tensor, party: Tensor, parties: int, weight: T
     losses = F.cross_entropy(output, y[order], reduction="none") / sizes[group[order]]
     (gradients,) = torch.autograd.grad(losses.sum(), stack)
     return gradients.view(parties, classes, *weight.shape)
+
+
+class PartyGcn:
+    """`gcn_gradients` of every party's classes, side by side, for graphs that stay as they are while weights change.
+
+    Only nodes next to `at` are read. An error of class c that reaches a node is a row of its own, so the work grows
+    with the pairs of a node and a class next to it: few more than nodes, where neighbours are alike.
+
+    Arguments:
+        x: features of all nodes, `[nodes, features]`.
+        edges: edges, and their weights or none.
+        at: the nodes whose losses count, at least one.
+        y, party: of each of them.
+        shape: numbers of parties and of classes.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        edges: tuple[Tensor, Tensor | None],
+        at: Tensor,
+        y: Tensor,
+        party: Tensor,
+        shape: tuple[int, int],
+    ) -> None:
+        self.y, self.party, self.shape = y, party, shape
+        group = party * shape[1] + y
+        self.count = torch.bincount(group, minlength=shape[0] * shape[1])
+        self.size = self.count[group].unsqueeze(1)
+        (source, target), values = normalised_edges(*edges, x.size(0), dtype=x.dtype)
+        row = torch.full((x.size(0),), -1, device=x.device)
+        row[at] = torch.arange(at.numel(), device=x.device)
+        here = row[target] >= 0
+        source, target, values = source[here], row[target[here]], values[here]
+        near, column = source.unique(return_inverse=True)
+        self.near = Diffusion(1).diffuse(x, *edges)[near]
+        self.hop = Propagation(torch.stack([column, target]), values, near.numel(), at.numel())
+        pairs, pair = (group[target] * near.numel() + column).unique(return_inverse=True)
+        self.back = Propagation(torch.stack([target, pair]), values, at.numel(), pairs.numel())
+        self.node = pairs % near.numel()
+        self.paired = self.near[self.node]
+        self.pairs = torch.bincount(pairs // near.numel(), minlength=self.count.numel()).tolist()
+
+    def gradients(self, hidden: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+        """`[parties, classes, width, features]` and `[parties, classes, classes, width]`."""
+        first = self.near @ hidden.T
+        h = self.hop @ first.relu()
+        back = self.back @ (_errors(h, self.y, output) / self.size @ output) * (first > 0)[self.node]
+        slopes = hidden.new_empty(self.count.numel(), *hidden.shape)
+        for own, errors, x in zip(slopes, back.split(self.pairs), self.paired.split(self.pairs), strict=True):
+            torch.mm(errors.T, x, out=own)
+        return slopes.view(*self.shape, *hidden.shape), party_gradients(h, self.y, self.party, self.shape[0], output)
 
 
 def squares(ours: Tensor, theirs: Tensor) -> Tensor:

@@ -264,6 +264,32 @@ def scatter(title: str, groups: Sequence[Cloud]) -> str:
     return canvas.svg(f"One mark per item. {', '.join(counted)}.")
 
 
+@house_style()
+def roc_chart(title: str, curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> str:
+    """True over false positive rates, both on a scale of powers of ten: a leak shows where few others are accused."""
+    canvas = _Canvas(title, 340, 340)
+    axes = canvas.axes
+    axes.set(xscale="log", yscale="log", xlabel="false positive rate", ylabel="true positive rate")
+    low = min([0.01, *(rate for _, points in curves for point in points for rate in point if rate > 0)])
+    axes.set(xlim=(low, 1), ylim=(low, 1))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda rate, _: f"{100 * rate:g} %")
+        axis.set_minor_formatter("")
+    axes.plot((low, 1), (low, 1), color=LINE, linewidth=1, label="chance")
+    for style, (name, points) in enumerate(curves):
+        false, true = ([max(rate, low) for rate in rates] for rates in zip(*points, strict=True))
+        dash = _DASHES[style // len(SERIES) % len(_DASHES)]
+        drawn: dict[str, Any] = {"color": _colour(style % len(SERIES)), "linestyle": dash, "label": f" {name}"}
+        canvas.over(name, *axes.plot(false, true, linewidth=2, clip_on=False, **drawn))
+    canvas.legend(1)
+    texts = [f"{name} finds {100 * _found(points, 0.01):.1f} % at 1 %" for name, points in curves]
+    return canvas.svg(f"One line per attack; the diagonal is chance. {'; '.join(texts)}.")
+
+
+def _found(points: Sequence[tuple[float, float]], few: float) -> float:
+    return max((true for false, true in points if false <= few), default=0.0)
+
+
 def value_range(curves: Sequence[Curve]) -> tuple[float, float]:
     """The lowest and the highest value of all curves."""
     return min(min(curve.low) for curve in curves), max(max(curve.high) for curve in curves)

@@ -22,6 +22,13 @@ def test_an_audit_is_a_section_of_the_report(build: Build) -> None:
     assert "<b>noise" not in page.source
 
 
+def test_an_audit_with_curves_draws_them(build: Build) -> None:
+    folder = build()
+    curves = {"fedavg, likelihood": [(0.0, 0.0), (0.005, 0.2), (0.5, 0.7), (1.0, 1.0)]}
+    write_audit(folder, audit_record(folder, curves=curves))
+    assert "fedavg, likelihood finds 20.0 % at 1 %" in Page(write_report([folder])).source
+
+
 def test_no_audit_no_section(build: Build) -> None:
     assert 'id="audits"' not in Page(write_report([build()])).source
 

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from copy import copy
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,10 +29,13 @@ from isthmus.methods.training import Training
 from isthmus.nn.condensed import (
     DISTANCES,
     Distance,
+    PartyGcn,
     adjacency,
     allot_nodes,
-    class_gradients,
+    class_shares,
+    gcn_gradients,
     initial_edge_weights,
+    linear_gradients,
     party_gradients,
     propagate,
     to_data,
@@ -40,6 +43,7 @@ from isthmus.nn.condensed import (
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.draws import Draws, draws_of, seed_of
 from isthmus.nn.weights import initial_weights
+from isthmus.options import OnlyWith
 from isthmus.tasks.classification import NodeClassification
 
 
@@ -246,14 +250,18 @@ class Condensing(Method):
 class Matching(Condensing):
     """Gradient matching, (3) to (9).
 
-    Each round the server draws weights theta of an SGC (a linear layer over K propagations). The parties send the
-    gradient of its loss for each class of their condensed nodes, in sums, and X' and the MLP behind A' take a step
-    towards a graph with the same gradients.
+    Each round the server draws weights theta of a GCN, or of an SGC (a linear layer over K propagations). The parties
+    send the gradient of its loss for each class of their condensed nodes, in sums, and X' and the MLP behind A' take a
+    step towards a graph with the same gradients.
     """
 
     nouns: ClassVar[Mapping[str, str]] = {**Condensing.nouns, "slopes": "gradients"}
-    hops_matched: int = Field(2, ge=0)
-    """Propagations of the SGC whose gradients are matched (K)."""
+    backbone: Literal["sgc", "gcn"] = "sgc"
+    """Model whose gradients are matched: an SGC, whose messages are small, or a GCN of two layers without biases."""
+    hops_matched: Annotated[int, OnlyWith("backbone", "sgc")] = Field(2, ge=0)
+    """Propagations of the SGC (K)."""
+    width_matched: Annotated[int, OnlyWith("backbone", "gcn")] = Field(256, ge=1)
+    """Hidden width of the GCN."""
     distance: Distance = "mse"
     """Distance between gradients: squared differences, or the cosines of (7), output by output."""
     edges: bool = True
@@ -284,8 +292,10 @@ class Matching(Condensing):
             )
             state.goal, state.opened, state.asked = total.mean("slopes"), total.opened, self.inner == 0
         graph = {name: value.clone().requires_grad_() for name, value in state.graph.items()}
-        ours = class_gradients(self._hidden(state, graph), state.y, state.theta)
-        self.descend(state, graph, DISTANCES[self.distance](ours, state.goal)[state.opened].sum())
+        shares = class_shares(state.y, state.classes)
+        ours = self._slopes(state.scale * graph["x"], self.joined(graph), state.y, state.theta, shares)
+        apart = [DISTANCES[self.distance](slopes, state.goal[name]) for name, slopes in ours.items()]
+        self.descend(state, graph, torch.stack(apart)[:, state.opened].sum())
         if self.inner:
             state.theta = self._descended(state)
 
@@ -304,25 +314,38 @@ class Matching(Condensing):
     def joined(self, graph: Mapping[str, Tensor]) -> Tensor | None:
         return adjacency(graph["x"], graph, symmetric=self.symmetric) if self.edges else None
 
-    def _drawn(self, federation: Federation, state: State) -> Tensor:
-        """Weights of the SGC, as torch draws a Linear layer's: `[classes, features]`."""
-        features = state.graph["x"].size(1)
-        drawn = draws_of(federation.seed, "theta", state.round).uniform((state.classes,), features)
-        return (2 * drawn - 1) * float(features) ** -0.5
+    def _drawn(self, federation: Federation, state: State) -> dict[str, Tensor]:
+        """Weights of the backbone, as torch draws a Linear layer's: by layer, `[out, in]`."""
+        features, width = state.graph["x"].size(1), self.width_matched
+        shapes = {"output": (state.classes, features)}
+        if self.backbone == "gcn":
+            shapes = {"hidden": (width, features), "output": (state.classes, width)}
+        draws = draws_of(federation.seed, "theta", state.round)
+        by_layer = {"hidden": draws.of("hidden"), "output": draws}
+        return {
+            name: (2 * by_layer[name].uniform((out,), into) - 1) * float(into) ** -0.5
+            for name, (out, into) in shapes.items()
+        }
 
-    def _descended(self, state: State) -> Tensor:
+    def _descended(self, state: State) -> dict[str, Tensor]:
         """Return theta after `inner` steps of gradient descent on the synthetic graph."""
         with torch.no_grad():
-            h = self._hidden(state, state.graph)
-        share = torch.bincount(state.y, minlength=state.classes).to(h) / state.y.numel()
-        theta: Tensor = state.theta
+            x, matrix = state.scale * state.graph["x"], self.joined(state.graph)
+        even = torch.full((state.y.numel(), 1), 1 / state.y.numel())
+        theta: dict[str, Tensor] = state.theta
         for _ in range(self.inner):
-            theta = theta - self.lr_inner * torch.einsum("c,cod->od", share, class_gradients(h, state.y, theta))
+            slopes = self._slopes(x, matrix, state.y, theta, even)
+            theta = {name: value - self.lr_inner * slopes[name][0] for name, value in theta.items()}
         return theta
 
-    def _hidden(self, state: State, graph: Mapping[str, Tensor]) -> Tensor:
-        """Inputs of the SGC's linear layer."""
-        return propagate(state.scale * graph["x"], self.joined(graph), self.hops_matched)
+    def _slopes(
+        self, x: Tensor, matrix: Tensor | None, y: Tensor, theta: Mapping[str, Tensor], share: Tensor
+    ) -> dict[str, Tensor]:
+        """Gradients on the synthetic graph, a mean for each column of `share`: by layer, `[columns, out, in]`."""
+        if self.backbone == "sgc":
+            h = propagate(x, matrix, self.hops_matched)
+            return {"output": linear_gradients(h, y, theta["output"], share)}
+        return dict(zip(("hidden", "output"), gcn_gradients(x, matrix, y, **theta, share=share), strict=True))
 
     def calls(self, module: nn.Module) -> dict[str, int]:
         matched = self.rounds if self.inner else math.ceil(self.rounds / self.renew)
@@ -333,22 +356,38 @@ class Matching(Condensing):
 
         def __init__(self, *args: Any, **where: Any) -> None:
             super().__init__(*args, **where)
-            self._diffused: tuple[Any, Tensor] | None = None
+            self._read: tuple[Any, Any] | None = None
 
         @action("total", contributors="min_contributors")
         def match(self, request: Payload) -> Answer:
             """The gradient of each class, (9), weighted by its number of condensed nodes."""
-            at = self.condensed_nodes()
-            h, y, theta = self.diffused[at], self.labels[at], request["theta"]
-            slopes = party_gradients(h, y, self.cohort.party[at], len(self.cohort), theta)
-            return Answer({"ids": self.class_ids(), "slopes": slopes}, weight=self.per_class(at))
+            at, theta, parties = self.condensed_nodes(), request["theta"], len(self.cohort)
+            weight, y, party = self.per_class(at), self.labels[at], self.cohort.party[at]
+            if self.method.backbone == "sgc":
+                slopes = {"output": party_gradients(self.diffused[at], y, party, parties, theta["output"])}
+            elif not at.numel():
+                slopes = {name: value.new_zeros(*weight.shape, *value.shape) for name, value in theta.items()}
+            else:
+                slopes = dict(zip(("hidden", "output"), self.around(at).gradients(**theta), strict=True))
+            return Answer({"ids": self.class_ids(), "slopes": slopes}, weight=weight)
 
         @property
         def diffused(self) -> Tensor:
             """Features after K propagations within each party, `[nodes, features]`."""
             block = self.cohort.block
-            if self._diffused is None or self._diffused[0] is not block:
+            if self._read is None or self._read[0] is not block:
                 x = rows.to_dense(block.x)
                 diffusion = Diffusion(self.method.hops_matched)
-                self._diffused = block, diffusion.diffuse(x, block.edge_index, block.edge_weight)
-            return self._diffused[1]
+                self._read = block, diffusion.diffuse(x, block.edge_index, block.edge_weight)
+            found: Tensor = self._read[1]
+            return found
+
+        def around(self, at: Tensor) -> PartyGcn:
+            """What a GCN reads of these nodes."""
+            block = self.cohort.block
+            if self._read is None or self._read[0] is not block:
+                edges, shape = (block.edge_index, block.edge_weight), (len(self.cohort), self.task.outputs)
+                x = rows.to_dense(block.x)
+                self._read = block, PartyGcn(x, edges, at, self.labels[at], self.cohort.party[at], shape)
+            found: PartyGcn = self._read[1]
+            return found

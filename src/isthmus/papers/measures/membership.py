@@ -29,7 +29,7 @@ class MembershipRisk(Measure):
         module = module_for(study.encoder(method), loaded.parties, loaded.task, seed)
         audit = Membership.read(self.audit, "measure.audit")
         (found,) = audit.compare({"": method}, loaded.parties, loaded.task, module, seed=seed)
-        risks = ("auc", "f1", "likelihood", "tpr")
+        risks = ("auc", "f1", "likelihood", "tpr", "tpr_low")
         kept = {"value": [[each.round, each.value] for each in found.rounds]}
         kept |= {risk: [[each.round, each.worst(risk)] for each in found.rounds] for risk in ("auc", "likelihood")}
         last = {"value": found.last.value, **{risk: found.last.worst(risk) for risk in risks}}

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from html import escape
 
-from isthmus.report import page, wording
+from isthmus.report import charts, page, wording
 from isthmus.report.loading import Findings
 from isthmus.result_files import AuditRecord
 
 
 def section(findings: Findings) -> str:
-    """The section's HTML: a table for each audit."""
+    """The section's HTML: a table for each audit, and its ROC curves."""
     return "".join(
-        f"<h3>{escape(each.method)}: {escape(each.audit['name'])}</h3>{_table(each)}" for each in findings.audits
+        f"<h3>{escape(each.method)}: {escape(each.audit['name'])}</h3>{_table(each)}{_curves(each)}"
+        for each in findings.audits
     )
+
+
+def _curves(record: AuditRecord) -> str:
+    if not record.curves:
+        return ""
+    return f"<figure>{charts.roc_chart('Members found, by others accused', list(record.curves.items()))}</figure>"
 
 
 def _table(record: AuditRecord) -> str:
