@@ -335,7 +335,7 @@ MISTAKES = {
     "--rounds 0": "option 'rounds' is 0: give at least 1",
     "--set local.momentum=0.9": "momentum = 0.9 has no effect with optimizer = 'adamw': leave it out",
     "--method centralized --set centralized.fraction=0.5": "fraction has no effect here: leave it out",
-    "--method centralized --set fraction=0.5": "no method of the study has an option 'fraction': methods that have it: ",
+    "--method centralized --set fraction=0.5": "no method of the study has an option 'fraction': methods that have it",
     "--rounds many": "--rounds is 'many': give a whole number (see isthmus --help)",
     "--ronds 3": "unknown option '--ronds': did you mean --rounds?",
     "--seeds 0,x": "--seeds is '0,x': give their number, such as 3, or seeds, such as 0,1,2",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli import listing
-from isthmus.errors import FLAGS, IsthmusError, format_option
+from isthmus.errors import FLAGS, IsthmusError, closest_path, format_option
 from isthmus.own_code import import_files
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def _file(path: Path) -> dict[str, Any]:
 
 def _flags(**given: Any) -> dict[str, Any]:
     """Return the given flags as tables of a study."""
-    keys = {"rounds": ("training", "rounds")}
-    keys |= {each[2:].replace("-", "_"): path.split(".") for path, each in FLAGS.items() if "." in path}
+    keys: dict[str, tuple[str, ...]] = {"rounds": ("training", "rounds")}
+    keys |= {each[2:].replace("-", "_"): tuple(path.split(".")) for path, each in FLAGS.items() if "." in path}
     table: dict[str, Any] = {}
     for flag, value in given.items():
         if value is None or value == []:
@@ -225,8 +225,9 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
             kinds = [Method.named(str(each.get("name"))) for each in study.get("methods", Study().methods)]
             if not any(key in kind.option_names() for kind in kinds):
                 path, given = next(iter(flatten({key: value}).items()))
-                of_one = [f"{name}.{each}" for name, kind in Method.known().items() for each in option_paths([kind])]
-                more = [*FLAGS, *(of_one if "." in path else ())]
+                _, close = closest_path(key, list(Method.known()))
+                of_one = option_paths([Method.named(close)], f"{close}.") if close and "." in path else []
+                more = [*FLAGS, *of_one]
                 raise IsthmusError(f"--set {path}: {missing_option(path, given, kinds, format_option, more)}")
             study = _with_training(study, {key: value})
     return study

@@ -416,7 +416,7 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
         ),
         ({}, None, {}, "a party has nodes and edges: give both --nodes and --edges, or --smiles"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_unusable_tables_are_refused_and_nothing_is_written(tmp_path, source, nodes, edges, options, due):
     origin = source(accounts(**nodes), None if edges is None else transfers(**edges), **options)
