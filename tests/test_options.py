@@ -76,13 +76,13 @@ def read(**values: Any) -> Example:
         ({"ronds": 3}, "example: unknown option 'ronds': did you mean 'rounds'?"),
         ({"inner": {"epoch": 3}}, "example: unknown option 'inner.epoch': did you mean 'inner.epochs'?"),
         ({"epochs": 3}, "example: unknown option 'epochs': did you mean 'inner.epochs'?"),
-        ({"rounds": 0}, "example: option 'rounds' is 0: input should be greater than or equal to 1"),
-        ({"rounds": "many"}, "example: option 'rounds' is 'many': input should be a valid integer"),
-        ({"rounds": None}, "example: option 'rounds' is None: input should be a valid integer"),
-        ({"optimizer": "adan"}, "example: option 'optimizer' is 'adan': input should be 'adam' or 'sgd'"),
-        ({"inner": {"lr": -1}}, "example: option 'inner.lr' is -1: input should be greater than 0"),
-        ({"inner": {"lr": float("nan")}}, "example: option 'inner.lr' is nan: input should be a finite number"),
-        ({"inner": {"lr": float("inf")}}, "example: option 'inner.lr' is inf: input should be a finite number"),
+        ({"rounds": 0}, "example: option 'rounds' is 0: give at least 1"),
+        ({"rounds": "many"}, "example: option 'rounds' is 'many': give a whole number"),
+        ({"rounds": None}, "example: option 'rounds' is None: give a whole number"),
+        ({"optimizer": "adan"}, "example: option 'optimizer' is 'adan': give 'adam' or 'sgd'"),
+        ({"inner": {"lr": -1}}, "example: option 'inner.lr' is -1: give more than 0"),
+        ({"inner": {"lr": float("nan")}}, "example: option 'inner.lr' is nan: give a finite number"),
+        ({"inner": {"lr": float("inf")}}, "example: option 'inner.lr' is inf: give a finite number"),
         ({"inner": 3}, "example: option 'inner' is 3: "),
     ],
 )
@@ -104,7 +104,7 @@ def test_all_problems_are_listed() -> None:
     assert Example.problems({"name_of_it": "x"}) == []
     assert Example.problems({"rounds": 0, "inner": {"epoch": 3}}) == [
         "option 'name_of_it' is required",
-        "option 'rounds' is 0: input should be greater than or equal to 1",
+        "option 'rounds' is 0: give at least 1",
         "unknown option 'inner.epoch': did you mean 'inner.epochs'?",
     ]
 
@@ -155,7 +155,7 @@ def test_description_lists_nested_options_with_the_defaults_of_their_owner() -> 
 
 
 def test_options_that_are_wrong_in_python_are_one_line() -> None:
-    with pytest.raises(IsthmusError, match=r"^data set 'banks': option 'nodes' is -1: input should be greater than"):
+    with pytest.raises(IsthmusError, match=r"^data set 'banks': option 'nodes' is -1: give at least 1"):
         DataSet.named("banks")(nodes=-1)
     with pytest.raises(IsthmusError, match=r"^data set 'tu': option 'title' is required$"):
         DataSet.named("tu")()
@@ -196,6 +196,28 @@ def test_an_inherited_option_without_an_effect_is_refused_and_not_listed() -> No
     assert Fixed.option_names() == ["momentum"]
     assert Fixed.problems({"optimizer": "adam"}) == []
     assert Fixed.problems({"optimizer": "sgd"}) == ["optimizer has no effect here: leave it out"]
+
+
+class OfSeveral(Options):
+    weights: Literal["none", "balanced"] | list[Annotated[float, Field(gt=0)]] = "none"
+    inner: Inner | None = None
+    pair: tuple[float, float] = (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"weights": "auto"}, "'weights' is 'auto': give 'none' or 'balanced', or a list"),
+        ({"weights": [1, 0]}, "'weights.1' is 0: give more than 0"),
+        ({"inner": {"lr": "fast"}}, "'inner.lr' is 'fast': give a number"),
+        ({"inner": {"lrr": 1}}, "unknown option 'inner.lrr': did you mean 'inner.lr'?"),
+        ({"inner": 3}, "'inner' is 3: give a table of options"),
+        ({"pair": [1]}, "'pair' is [1]: give more values"),
+    ],
+)
+def test_what_an_option_may_be_is_said_in_one_line(values: dict[str, Any], text: str) -> None:
+    (problem,) = OfSeveral.problems(values)
+    assert text in problem
 
 
 @pytest.mark.parametrize(

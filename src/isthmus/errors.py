@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 
 class IsthmusError(Exception):
@@ -29,17 +31,104 @@ class TooFewAnswers(IsthmusError):  # noqa: N818
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a mistyped name: the most similar known name, or all known names.
+    """Return a hint for a mistyped name: the most similar known name, whatever its case, or all known names.
 
-    >>> did_you_mean("fedavgg", ["fedavg", "local"])
-    "did you mean 'fedavg'?"
+    >>> did_you_mean("fedavgg", ["fedavg", "local"]), did_you_mean("acount", ["ID", "Account"])
+    ("did you mean 'fedavg'?", "did you mean 'Account'?")
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    lower = {each.lower(): each for each in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     if close:
-        return f"did you mean '{close[0]}'?"
+        return f"did you mean '{lower[close[0]]}'?"
     shown = map(repr, names) if any("," in each for each in names) else names
     return f"known: {', '.join(shown)}" if names else "there are none"
+
+
+FLAGS = {
+    "data.name": "--data",
+    "partition.name": "--partition",
+    "partition.split": "--split",
+    "model.encoder": "--encoder",
+    "model.hidden": "--hidden",
+    "task.metric": "--metric",
+    "task.select_by": "--select-by",
+    **{name: f"--{name}" for name in ("method", "rounds", "parties", "seeds", "seed", "unlabelled", "device", "wire")},
+    **{name: f"--{name}" for name in ("out", "resume", "force", "jobs", "grid", "import", "party", "key", "range")},
+}
+"""The flags of `isthmus run` and other commands, by the path of their option in a study; others are set by `--set`."""
+
+ARGUMENTS = {
+    "data.name": "data",
+    "partition.name": "partition",
+    "model.encoder": "model",
+    "task.name": "task",
+    "task.metric": "metric",
+    "task.select_by": "select_by",
+}
+"""The arguments of `isthmus.run` by the path of their option in a study, where they are called otherwise."""
+
+_flags_in_messages = False
+
+
+@contextmanager
+def flags_in_messages() -> Iterator[None]:
+    """In this block messages write options as flags of the command line; elsewhere, as arguments in Python."""
+    global _flags_in_messages
+    before, _flags_in_messages = _flags_in_messages, True
+    try:
+        yield
+    finally:
+        _flags_in_messages = before
+
+
+def writes_flags() -> bool:
+    """Whether messages write options as flags."""
+    return _flags_in_messages
+
+
+def format_option(path: str, value: Any) -> str:
+    """Return how the caller sets an option of a study: by an argument in Python, by a flag on the command line.
+
+    >>> format_option("task.class_weights", "balanced"), format_option("model.encoder", "sage")
+    ("task={'class_weights': 'balanced'}", "model='sage'")
+    >>> with flags_in_messages():
+    ...     format_option("task.class_weights", "balanced"), format_option("resume", True)
+    ('--set task.class_weights=balanced', '--resume')
+    """
+    if _flags_in_messages:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if path not in FLAGS:
+            return f"--set {path}={text}"
+        return FLAGS[path] if value is True else f"{FLAGS[path]} {text}"
+    first, *keys = [ARGUMENTS[path]] if path in ARGUMENTS else path.split(".")
+    for key in reversed(keys):
+        value = {key: value}
+    return f"{first}={value!r}"
+
+
+def closest_path(key: str, paths: Sequence[str], cutoff: float = 0.6) -> tuple[float, str]:
+    """Return how similar the most similar path's last part is to that of `key`, and the path; 0 and "" if none is.
+
+    Of paths that are equally similar by that, the first one is returned; for a `key` of several parts, the one that
+    is most similar as a whole.
+
+    >>> closest_path("lr", ["rounds", "local.lr", "server.lr"]), closest_path("epoch", ["rounds"])
+    ((1.0, 'local.lr'), (0.0, ''))
+    """
+
+    def similarity(one: str, other: str) -> float:
+        return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
+
+    def leaf(path: str) -> str:
+        return path.rpartition(".")[2]
+
+    def fit(path: str) -> tuple[float, float]:
+        return similarity(leaf(key), leaf(path)), similarity(key, path) if "." in key else 0.0
+
+    found = max(paths, key=fit, default="")
+    close = similarity(leaf(key), leaf(found))
+    return (close, found) if found and close >= cutoff else (0.0, "")
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError, closest_path, did_you_mean
 from isthmus.own_code import is_own, load_entry_points, reference_of
 
 MAX_SHOWN = 200
@@ -46,7 +46,7 @@ class Options(BaseModel):
             except ValidationError as error:
                 kind = getattr(self, "kind", "")
                 where = f"{kind} '{self.name}'" if kind else type(self).__name__
-                raise IsthmusError(_message(type(self), error.errors()[0], where)) from error
+                raise IsthmusError(next(_messages(type(self), error, where))) from error
 
         __init__.__pydantic_base_init__ = True  # pydantic does not call it for options inside others
 
@@ -82,7 +82,7 @@ class Options(BaseModel):
         try:
             return cls.model_validate(_with_defaults(cls, values))
         except ValidationError as error:
-            raise IsthmusError(_message(cls, error.errors()[0], where)) from error
+            raise IsthmusError(next(_messages(cls, error, where))) from error
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
@@ -90,7 +90,7 @@ class Options(BaseModel):
         try:
             cls.model_validate(_with_defaults(cls, values))
         except ValidationError as error:
-            return [_message(cls, each, "").removeprefix(": ") for each in error.errors()]
+            return [each.removeprefix(": ") for each in _messages(cls, error, "")]
         return []
 
 
@@ -206,13 +206,11 @@ def suggest_option(key: str, paths: Sequence[str]) -> str:
     >>> suggest_option("lr", ["rounds", "local.lr"]), suggest_option("local.epoch", ["rounds", "local.epochs"])
     ("did you mean 'local.lr'?", "did you mean 'local.epochs'?")
     """
-    group, _, leaf = key.lower().rpartition(".")
-    same = [path for path in paths if path.rpartition(".")[2] == leaf]
-    by_leaf = {path.rpartition(".")[2]: path for path in reversed(paths)}
-    close = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
-    if found := same or [by_leaf[each] for each in close]:
-        return f"did you mean '{found[0]}'?"
-    return did_you_mean("", [path for path in paths if path.rpartition(".")[0] == group])
+    _, found = closest_path(key, paths)
+    if found:
+        return f"did you mean '{found}'?"
+    group = key.lower().rpartition(".")[0]
+    return did_you_mean("", {path for path in paths if path.rpartition(".")[0] == group} or set(paths))
 
 
 def _type_text(kind: Any) -> str:
@@ -231,25 +229,93 @@ def _with_defaults(cls: type[BaseModel], values: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def _message(cls: type[BaseModel], error: ErrorDetails, where: str) -> str:
-    path = [str(part) for part in error["loc"]]
-    key = ".".join(path)
+def _messages(cls: type[BaseModel], error: ValidationError, where: str) -> Iterator[str]:
+    """A line for each problem; what the kinds of value that one option may have find wrong is one problem."""
+    found: dict[tuple[str, ...], list[ErrorDetails]] = {}
+    for each in error.errors():
+        found.setdefault(_path(cls, each["loc"]), []).append(each)
+    for path, errors in found.items():
+        if not any(other[: len(path)] == path for other in found if other != path):  # else the inner one says more
+            yield _message(cls, ".".join(path), errors, where)
+
+
+def _path(cls: type[BaseModel], location: Sequence[int | str]) -> tuple[str, ...]:
+    """The keys to a wrong value, without what pydantic calls the kinds of value that an option may have."""
+    path: list[str] = []
+    owner: Any = cls
+    of_several = False
+    for part in location:
+        if not of_several:
+            path.append(str(part))
+        field = None if of_several else getattr(owner, "model_fields", {}).get(part)
+        kinds = _kinds(field.annotation) if field else []
+        owner, of_several = next((kind for kind in kinds if hasattr(kind, "model_fields")), None), len(kinds) > 1
+    return tuple(path)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The kinds of value that an option may have."""
+    if get_origin(annotation) in (Union, UnionType):
+        return [each for each in get_args(annotation) if each is not NoneType]
+    return [annotation]
+
+
+def _message(cls: type[BaseModel], key: str, errors: Sequence[ErrorDetails], where: str) -> str:
+    error = errors[0]
     if error["type"] == "extra_forbidden":
+        *groups, _ = key.split(".")
         owner: Any = cls
-        for part in path[:-1]:
+        for part in groups:
             field = getattr(owner, "model_fields", {}).get(part)
-            kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+            kinds = _kinds(field.annotation) if field else []
             owner = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
-        own = [] if owner is None else option_paths([owner], "".join(f"{part}." for part in path[:-1]))
+        own = [] if owner is None else option_paths([owner], "".join(f"{part}." for part in groups))
         return f"{where}: unknown option '{key}': {suggest_option(key, [*own, *option_paths([cls])])}"
     if error["type"] == "missing":
+        name, _, last = key.rpartition(".")
+        if last.isdecimal():
+            return f"{where}: option '{name}' is {_shortened(error['input'])}: give more values"
         return f"{where}: option '{key}' is required"
-    why = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+    why = " or ".join(dict.fromkeys(remedy(each) for each in errors)).replace(" or give ", ", or ")
     if error["type"] == "value_error" and isinstance(
         error["input"], Mapping | BaseModel
     ):  # of several options together
         return f"{where}: {f'option {key!r}: ' if key else ''}{why}"
-    return f"{where}: option '{key}' is {_shortened(error['input'])}: {why[0].lower()}{why[1:]}"
+    return f"{where}: option '{key}' is {_shortened(error['input'])}: {why}"
+
+
+_REMEDIES = {
+    "int": "give a whole number",
+    "float": "give a number",
+    "finite_number": "give a finite number",
+    "bool": "give true or false",
+    "string": "give a text",
+    "list": "give a list",
+    "tuple": "give a list",
+    "dict": "give a table of options",
+    "model": "give a table of options",
+    "greater_than": "give more than {gt:.15g}",
+    "greater_than_equal": "give at least {ge:.15g}",
+    "less_than": "give less than {lt:.15g}",
+    "less_than_equal": "give at most {le:.15g}",
+    "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+    "string_pattern_mismatch": "give a text that fits {pattern}",
+    "string_too_short": "give at least {min_length} letters",
+    "string_too_long": "give at most {max_length} letters",
+    "literal_error": "give {expected}",
+}
+"""What to do about an error, by its type for pydantic, or by the first word of the type."""
+
+
+def remedy(error: ErrorDetails) -> str:
+    """What to do about a wrong value, in our words."""
+    kind, first = error["type"], error["type"].partition("_")[0]
+    text = _REMEDIES.get(kind, _REMEDIES.get(first, ""))
+    if text:
+        return text.format(**error.get("ctx", {}))
+    text = error["msg"].removeprefix("Value error, ").replace("Input should be", "give")
+    return text[0].lower() + text[1:]
 
 
 def _shortened(value: Any) -> str:

@@ -17,6 +17,9 @@ from isthmus.errors import IsthmusError
 
 log = logging.getLogger(__name__)
 
+imported: set[str] = set()
+"""The modules that `import_files` has imported: code that the user named, which may run."""
+
 
 def import_files(files: Iterable[str | Path]) -> None:
     """Import Python files, each as the module of its name; the classes that they define are registered by that."""
@@ -33,6 +36,7 @@ def import_files(files: Iterable[str | Path]) -> None:
         found = getattr(module, "__file__", None)
         if found is None or Path(found).resolve() != path.resolve():
             raise IsthmusError(f"import '{path}': another module is called '{path.stem}': rename the file")
+        imported.add(path.stem)
 
 
 def object_at(reference: str) -> Any:
@@ -122,11 +126,11 @@ def _imported(module: str, where: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise IsthmusError(
-                f"{where}: there is no module '{module}': install its package, or give its file with --import"
+                f"{where}: there is no module '{module}': install its package, or name its file in `import`"
             ) from error
         raise IsthmusError(f"{where}: its code needs the module '{error.name}': install that") from error
     except (Exception, SystemExit) as error:
-        raise IsthmusError(f"{where}: its code fails: {type(error).__name__}: {error} (see --debug)") from error
+        raise IsthmusError(f"{where}: its code fails: {type(error).__name__}: {error}; correct it") from error
 
 
 @cache

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from command_line import Isthmus
-from isthmus.advice.methods import ROWS, Situation, advised, flags
+from isthmus.advice.methods import ROWS, Situation, advised, commands, flags
 from isthmus.methods.base import Method
 
 NODES = Situation(parties=4, level="node", items=100, labelled=50, crossing=0, shared=0, classes=True, emd=0.1)
@@ -24,15 +24,32 @@ def first(situation: Situation) -> list[str]:
     return [advice.methods[0] for advice in advised(situation)]
 
 
-def test_what_fits_comes_in_order_and_fedavg_last() -> None:
-    assert first(NODES) == ["fedgc", "fedavg"]
-    assert first(replace(NODES, crossing=9)) == ["fedcog", "fedgc", "fedavg"]
-    assert first(replace(NODES, crossing=9, emd=0.8)) == ["fedcog", "fedgc", "scaffold", "fedavg"]
+def test_what_fits_comes_in_order_and_wishes_last() -> None:
+    assert first(NODES) == ["fedavg", "fedgc"]
+    assert first(replace(NODES, crossing=9)) == ["fedcog", "fedavg", "fedgc"]
+    assert first(replace(NODES, crossing=9, emd=0.8)) == ["fedcog", "scaffold", "fedavg", "fedgc"]
     assert first(replace(NODES, crossing=9, shared=3, emd=0.8)) == ["fedgl", "scaffold", "fedavg"]
-    assert first(GRAPHS) == ["fgcl", "fedavg"]
-    assert first(replace(GRAPHS, labelled=10)) == ["fgcl", "infograph", "fedavg"]
+    assert first(GRAPHS) == ["fedavg", "fgcl"]
+    assert first(replace(GRAPHS, labelled=10)) == ["infograph", "fedavg", "fgcl"]
     assert first(replace(GRAPHS, labelled=0, emd=None)) == ["infograph"]
     assert first(replace(NODES, labelled=0, emd=None)) == []
+
+
+def test_a_rare_class_brings_a_metric_and_weights() -> None:
+    fraud = replace(NODES, labels=(987, 13))
+    assert fraud.rare_flags() == "--metric average_precision --set task.class_weights=balanced"
+    assert "class 1 is rare, 1.3% of the labels" in fraud.rare_class()
+    assert commands(fraud, ["fedavg", "fedcog"], "p/") == [
+        f"isthmus run --data p/ --method local,fedavg {fraud.rare_flags()}",
+        f"isthmus run --data p/ --method local,fedavg,fedcog --encoder sgc {fraud.rare_flags()}",
+    ]
+    assert "--metric macro_f1 " in replace(NODES, labels=(13, 987)).rare_flags()  # the second class is not rare
+    assert "class 2 is rare" in replace(NODES, labels=(300, 200, 5, 0)).rare_class()
+    for even in ((60, 40), (0, 40), ()):
+        assert (replace(NODES, labels=even).rarest, replace(NODES, labels=even).rare_class()) == (None, "")
+    assert commands(GRAPHS, ["infograph"], "p/") == [
+        "isthmus run --data p/ --method infograph --set task.name=graph-clustering"
+    ]
 
 
 def test_what_refuses_the_data_is_not_named() -> None:
@@ -40,7 +57,7 @@ def test_what_refuses_the_data_is_not_named() -> None:
     assert not any(Method.named(name).disjoint for name in shared)
     several = replace(NODES, crossing=9, shared=3, classes=False, emd=None)  # labels of several tasks
     assert first(several) == ["fedavg"]
-    assert first(replace(GRAPHS, labelled=10, classes=False, emd=None)) == ["fgcl", "fedavg"]
+    assert first(replace(GRAPHS, labelled=10, classes=False, emd=None)) == ["fedavg", "fgcl"]
 
 
 def unlabelled(folder: Path) -> None:
@@ -87,9 +104,8 @@ def test_every_method_named_runs_on_what_parties_exported(which: str, isthmus: I
     advice = json.loads(isthmus("advise", "parties", "--json").out)["advice"]
     assert {name for each in advice for name in each["methods"]} == NAMED[which]
     for each in advice:
-        for name, more in each["flags"].items():
-            words = ["--data", "parties/", "--method", name, *shlex.split(more), "--rounds", "2", "--seed", "0"]
-            done = isthmus("run", *words, "--out", f"runs/{name}")
+        for command in each["commands"]:
+            done = isthmus(*shlex.split(command)[1:], "--rounds", "2", "--seed", "0")
             assert done.code == 0, done.err
 
 
@@ -121,7 +137,8 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     told = json.loads(isthmus("advise", "p", one, "--json").out)  # who is named twice counts once
     assert told["situation"]["parties"] == len(list((tmp_path / "p").iterdir()))
     assert told["situation"]["level"] == "node"
-    assert told["advice"][-1]["methods"] == ["fedavg"]
+    (command,) = told["advice"][-1]["commands"]
+    assert command.startswith(f"isthmus run --data {tmp_path.resolve() / 'p'}/ --method local,fedavg")
 
 
 def test_nodes_and_graphs_are_not_advised_together(isthmus: Isthmus) -> None:

@@ -71,7 +71,7 @@ def test_assignments_reach_tables_methods_and_all_methods(file: Path) -> None:
     [
         (["fedgl.rounds=3"], {}, "--set fedgl: method 'fedgl' is not in this study: add it with --method fedgl"),
         ([], {"seeds": "a"}, "--seeds is 'a': give their number, such as 3, or seeds, such as 0,1,2"),
-        (["nothing.at=1"], {}, "training: no method has an option 'nothing'"),
+        (["nothing.at=1"], {}, "no method of the study has an option 'nothing.at': known: aggregate"),
     ],
 )
 def test_mistakes_say_what_to_give(file: Path, assignments: list[str], flags: dict[str, Any], says: str) -> None:

@@ -10,6 +10,7 @@ from pyarrow import csv, parquet
 from tests.party_folders import graph_draft, two_drafts
 
 from command_line import Isthmus
+from isthmus import own_code
 
 
 @pytest.fixture
@@ -38,6 +39,41 @@ def test_a_trained_model_is_used_on_a_new_party(isthmus: Isthmus, folders: Path)
     assert parquet.read_table(folders / "z.parquet").column_names == ["party", "id", "embedding"]
     works("export", run, "--method", "fedavg", "--out", str(folders / "model.pt2"))
     assert torch.export.load(folders / "model.pt2").graph_signature.user_inputs[:2] == ("x", "edge_index")
+
+
+OWN = """
+from torch import nn
+from torch_geometric.nn import SAGEConv
+
+class Own(nn.Module):
+    head = "last"
+
+    def __init__(self, features, outputs, width=3):
+        super().__init__()
+        self.first, self.last = SAGEConv(features, width), nn.Linear(width, outputs)
+
+    def forward(self, x, edge_index):
+        return self.last(self.first(x, edge_index).relu())
+"""
+
+
+def test_a_model_of_ones_own_is_used_with_its_file_and_its_options(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_for_use.py").write_text(OWN)
+    own = ("--encoder", "own_for_use:Own", "--set", "model.width=5", "--set", "data.nodes=80")
+    assert isthmus("run", *own, "--rounds", 1, "--import", "own_for_use.py", "--out", "run").code == 0
+    monkeypatch.setattr(own_code, "imported", set[str]())  # as in another process
+    uses = (("predict", "p.csv"), ("embed", "z.csv"), ("export", "m.pt2"))
+    for command, out in uses:
+        words = (command, "run", "--out", out, *(() if command == "export" else ("--data", "banks")))
+        done = isthmus(*words)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "the study trained own_for_use:Own, which is code of your own: give it, --import FILE.py" in done.err
+        done = isthmus(*words, "--import", "own_for_use.py")
+        assert done.code == 0, done.err
+        own_code.imported.clear()
+    assert {out for _, out in uses} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -130,30 +130,32 @@ def test_resolved_with_parties_tells_the_cut_and_their_number() -> None:
         ({"data": {"name": "bank"}}, "unknown data set 'bank': did you mean 'banks'?"),
         ({"data": {"nam": "banks"}}, "data: give a 'name' (a text); is 'nam' meant to be 'name'?"),
         ({"data": {"name": "banks", "nods": 9}}, "data 'banks': unknown option 'nods': did you mean 'nodes'?"),
-        ({"data": "banks"}, "study: option 'data' is 'banks': input should be a valid dictionary"),
+        ({"data": "banks"}, "study: option 'data' is 'banks': give a table of options"),
         ({"partition": {"name": "louvian"}}, "unknown partition 'louvian': did you mean 'louvain'?"),
         ({"partition": {"name": "louvain", "resolutoin": 1}},
          "partition 'louvain': unknown option 'resolutoin': did you mean 'resolution'?"),
         ({"model": {"encoder": "gcnn"}}, "unknown encoder 'gcnn': did you mean 'gcn'?"),
         ({"model": {"hiden": 8}}, "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?"),
-        ({"training": {"ronds": 3}}, "training: no method has an option 'ronds': did you mean 'rounds'?"),
+        ({"training": {"ronds": 3}}, "training: no method of the study has an option 'ronds': did you mean 'rounds'?"),
         ({"training": {"local": {"epoch": 3}}},
          "method 'fedavg': unknown option 'local.epoch': did you mean 'local.epochs'?"),
-        ({"training": {"mu": 0.1}}, "training: no method has an option 'mu': known: "),
+        ({"training": {"mu": 0.1}}, "training: no method of the study has an option 'mu': methods that have it: fed"),
+        ({"training": {"encoder": "sage"}},
+         "training: no method of the study has an option 'encoder': did you mean encoder in [model]?"),
         ({"methods": [{"name": "fedprx"}]}, "unknown method 'fedprx': did you mean 'fedprox'?"),
         ({"methods": [{"name": "fedprox", "mue": 1}]}, "method 'fedprox': unknown option 'mue': did you mean 'mu'?"),
         ({"methods": [{"rounds": 1}]}, "methods: give a 'name' (a text)"),
-        ({"methods": ["fedavg"]}, "study: option 'methods.0' is 'fedavg': input should be a valid dictionary"),
+        ({"methods": ["fedavg"]}, "study: option 'methods.0' is 'fedavg': give a table of options"),
         ({"methods": []}, "there is no method: name at least one"),
         ({"methods": [{"name": "fedavg"}, {"name": "FedAvg"}]}, "study: method 'fedavg' is listed twice"),
         ({"seeds": []}, "study: option 'seeds' is []: "),
         ({"seeds": [1, 1]}, "study: a seed is listed twice: give each of [1, 1] once"),
-        ({"seeds": [-1]}, "study: option 'seeds.0' is -1: input should be greater than or equal to 0"),
-        ({"data_seed": -1}, "study: option 'data_seed' is -1: input should be greater than or equal to 0"),
-        ({"parties": 0}, "study: option 'parties' is 0: input should be greater than or equal to 1"),
-        ({"unlabelled": "idl"}, "study: option 'unlabelled' is 'idl': input should be 'error' or 'idle'"),
+        ({"seeds": [-1]}, "study: option 'seeds.0' is -1: give at least 0"),
+        ({"data_seed": -1}, "study: option 'data_seed' is -1: give at least 0"),
+        ({"parties": 0}, "study: option 'parties' is 0: give at least 1"),
+        ({"unlabelled": "idl"}, "study: option 'unlabelled' is 'idl': give 'error' or 'idle'"),
         ({"device": "cpuu"}, "unknown device 'cpuu': did you mean 'cpu'?"),
-        ({"wire": "perhaps"}, "study: option 'wire' is 'perhaps': input should be a valid boolean"),
+        ({"wire": "perhaps"}, "study: option 'wire' is 'perhaps': give true or false"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_in_one_line(wrong: dict[str, Any], text: str) -> None:
@@ -189,7 +191,9 @@ NO_LABELS = {"data": {"name": "banks", "nodes": 40, "train": 0.045}}
 
 
 def test_party_without_training_labels_is_an_error_that_names_it() -> None:
-    with pytest.raises(IsthmusError, match=r"^party 'party-\d' has no training label \(\d of 4 have none\): .*idle$"):
+    with pytest.raises(
+        IsthmusError, match=r"^party 'party-\d' has no training label .* have none\): .*unlabelled='idle'$"
+    ):
         Study.of(NO_LABELS).load(0)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 import isthmus
-from isthmus import store
+from isthmus import own_code, store
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
 from isthmus.study.models import TrainedModel, choose_model, load_model, write_predictions
@@ -79,7 +79,7 @@ def test_predictions_of_personal_models_have_each_partys_accuracy(
 
 def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> None:
     _, results, out = banks
-    with pytest.raises(IsthmusError, match=r"'fedper' weight 'convs.1.bias' is each party's own: .* --party NAME"):
+    with pytest.raises(IsthmusError, match=r"'fedper' weight 'convs.1.bias' is each party's own: .* party='NAME'"):
         load_model(out, "fedper")
     with pytest.raises(IsthmusError, match=r"'local' has a model for each party: .*\(party-0, party-1"):
         results.model("local")
@@ -89,7 +89,7 @@ def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> No
 
 def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
     _, results, out = banks
-    with pytest.raises(IsthmusError, match="holds several models: choose with --method and --seed among ditto with"):
+    with pytest.raises(IsthmusError, match="holds several models: choose one, method='ditto' seed=0, among ditto with"):
         load_model(out)
     with pytest.raises(IsthmusError, match="holds no such model"):
         load_model(out, "fedavg", seed=7)
@@ -140,8 +140,31 @@ def test_a_module_of_ones_own_is_given_again(tmp_path: Path) -> None:
     results = isthmus.run("fedavg", model=Wide, rounds=1, out=tmp_path / "run")
     due = results.model(module=Wide).predict("banks")
     assert load_model(tmp_path / "run", module=Wide).predict("banks").equals(due)
-    with pytest.raises(IsthmusError, match=r"a module of your own: give it, isthmus.load_model\(RUN, module"):
+    with pytest.raises(IsthmusError, match=r"code of your own: give it, isthmus.load_model\(RUN, module"):
         load_model(tmp_path / "run")
+
+
+class Sized(Wide):
+    def __init__(self, features: int, classes: int, width: int = 8) -> None:
+        super().__init__(features, classes)
+        self.conv, self.last = GCNConv(features, width), nn.Linear(width, classes)
+
+
+def test_a_module_of_ones_own_has_the_options_that_it_was_trained_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = f"{__name__}:Sized"
+    results = isthmus.run("fedavg", model={"encoder": reference, "width": 5}, rounds=1, out=tmp_path / "run")
+    for given in (Sized, reference):
+        model = load_model(tmp_path / "run", module=given)
+        assert model.module.get_submodule("conv").out_channels == 5
+        assert model.predict("banks").equals(results.model(module=Sized).predict("banks"))
+    with pytest.raises(IsthmusError, match="got an unexpected keyword argument 'width'"):
+        load_model(tmp_path / "run", module=Wide)
+    with pytest.raises(IsthmusError, match="module is 3: give the class or function"):
+        load_model(tmp_path / "run", module=3)
+    monkeypatch.setattr(own_code, "imported", {__name__})  # as with --import
+    assert load_model(tmp_path / "run").predict("banks").equals(model.predict("banks"))
 
 
 def test_an_older_folder_gives_one_line(tmp_path: Path) -> None:
@@ -191,7 +214,7 @@ def test_data_of_another_kind_are_refused(tmp_path: Path) -> None:
 def test_groups_have_the_model_of_their_parties() -> None:
     members = {"a": ["north"], "b": ["south", "west"]}
     assert choose_model(None, {"a": 1, "b": 2}, {}, members, "west", "grouped") == 2
-    with pytest.raises(IsthmusError, match=r"choose one with --party \(north, south, west\)"):
+    with pytest.raises(IsthmusError, match=r"choose one, party='north' \(north, south, west\)"):
         choose_model(None, {"a": 1, "b": 2}, {}, members, None, "grouped")
 
 

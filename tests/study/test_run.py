@@ -451,7 +451,7 @@ def started(tmp_path: Path) -> Path:
 
 
 def test_resume_of_a_finished_study_is_refused(finished: Path) -> None:
-    with pytest.raises(IsthmusError, match="holds a finished study: there is nothing to resume; use --force"):
+    with pytest.raises(IsthmusError, match="holds a finished study: there is nothing to resume; use force=True"):
         run_study(TWO, finished, resume=True)
 
 
@@ -469,7 +469,7 @@ def test_resume_of_nothing_is_refused(tmp_path: Path, make: Callable[[Path], Any
 
 def test_results_are_not_overwritten_without_force(finished: Path) -> None:
     before = outline(finished)
-    with pytest.raises(IsthmusError, match="is not empty: use --resume to continue, --force to start over"):
+    with pytest.raises(IsthmusError, match="is not empty: use resume=True to continue, force=True to start over"):
         run_study(TWO, finished)
     assert outline(finished) == before
 
@@ -637,13 +637,16 @@ def test_weights_of_classes_change_what_is_learned() -> None:
     assert any(not torch.equal(weight, weighted.weights[name]) for name, weight in even.weights.items())
 
 
+NO = "run: no method of the study has an option"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ({"method": "fedavgg"}, "unknown method 'fedavgg': did you mean 'fedavg'"),
         ({"method": ["fedavg", FedAvg()]}, "run: method 'fedavg' is listed twice"),
         ({"model": "gcnn"}, "unknown encoder 'gcnn': did you mean 'gcn'"),
-        ({"ronds": 3}, "run: no method has an option 'ronds': did you mean 'rounds'"),
+        ({"ronds": 3}, "run: no method of the study has an option 'ronds': did you mean rounds=3?"),
         ({"data": []}, "there are no parties"),
         ({"data": ["banks"]}, "data must be the name of a data set or a list of Party objects"),
         ({"data": "bank"}, "unknown data set 'bank': did you mean 'banks'"),
@@ -654,8 +657,23 @@ def test_weights_of_classes_change_what_is_learned() -> None:
         ({"seeds": []}, "run: option 'seeds' is "),
         ({"seeds": 0}, "run: option 'seeds' is 0: "),
         ({"seeds": "x"}, "run: option 'seeds' is 'x': "),
-        ({"lr": 0.1}, "run: no method has an option 'lr': did you mean 'local.lr'"),
-        ({"task": 3}, "run: option 'task' is 3: "),
+        ({"lr": 0.1}, "run: no method of the study has an option 'lr': did you mean local={'lr': 0.1}?"),
+        ({"task": 3}, "run: option 'task' is 3: give a table of options"),
+        ({"class_weights": "balanced"}, f"{NO} 'class_weights': did you mean task={{'class_weights': 'balanced'}}?"),
+        (
+            {"task.class_weights": "balanced"},
+            f"{NO} 'task.class_weights': did you mean task={{'class_weights': 'balanced'}}?",
+        ),
+        ({"local.lr": 1}, f"{NO} 'local.lr': did you mean local={{'lr': 1}}?"),
+        ({"encoder": "sage"}, f"{NO} 'encoder': did you mean model='sage'?"),
+        ({"metrics": "macro_f1"}, f"{NO} 'metrics': did you mean metric='macro_f1'?"),
+        ({"split": [0.3, 0.3, 0.4]}, f"{NO} 'split': did you mean partition={{'split': [0.3, 0.3, 0.4]}}?"),
+        ({"hidden": 8}, f"{NO} 'hidden': did you mean model={{'hidden': 8}}?"),
+        ({"mu": 1}, f"{NO} 'mu': methods that have it: fedprox"),
+        ({"xyz": 1}, f"{NO} 'xyz': known: aggregate, evaluate_by, "),
+        ({"model": 3}, "run: model is 3: give the name of an encoder"),
+        ({"model": lambda x: x}, "encoder "),
+        ({"model": {"encoder": "sage", "hiden": 8}}, "encoder 'sage': unknown option 'hiden': did you mean 'hidden'?"),
         (
             {"task": {"class_weight": "balanced"}},
             "task: no task has an option 'class_weight': did you mean 'class_weights'",

@@ -72,7 +72,7 @@ def test_lists_and_tables_are_values_too() -> None:
         ({"local": {"lr": 0.1}}, "'local.lr' is 0.1: give a list of values"),
         ({"local": {"lr": []}}, "give a list of values"),
         ({"local": {"lr": [0.1, 0.1]}}, "'local.lr' lists a value twice"),
-        ({"local": {"lr": [-1]}}, "option 'local.lr' is -1: input should be greater than 0"),
+        ({"local": {"lr": [-1]}}, "option 'local.lr' is -1: give more than 0"),
         ({"label": ["a", "b"]}, "no method of the study has an option 'label'"),
         ({"weighting": ["x" * 200]}, "option 'label'"),
         ({"model": {"hiden": [4]}}, "encoder 'gcn': unknown option 'hiden': did you mean 'hidden'?"),

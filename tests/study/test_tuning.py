@@ -156,7 +156,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_trials(tmp_path: Path, mo
     assert len(count) == trained
     with pytest.raises(IsthmusError, match="holds the trials of another study"):
         tune(study_of("fedavg", "fedprox"), tmp_path / "out", resume=True)
-    with pytest.raises(IsthmusError, match="is not empty: use --resume"):
+    with pytest.raises(IsthmusError, match="is not empty: use resume=True"):
         tune(study, tmp_path / "out")
 
 
@@ -210,7 +210,10 @@ def test_types_and_bounds_suggest_ranges(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["fraction"] == (0.1, 1.0, True)
     assert found["local.epochs"] == (1, 50, True)
     monkeypatch.setattr(kind, "tuned", ("local.clip",))
-    with pytest.raises(IsthmusError, match=r"'local.clip' of fedavg suggests no range: give one, --range local.clip"):
+    with pytest.raises(
+        IsthmusError,
+        match=r"'local.clip' of fedavg suggests no range: give one, tune=\{'local'",
+    ):
         space_of("fedavg")
 
 
@@ -220,7 +223,7 @@ def test_types_and_bounds_suggest_ranges(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"local": {"lr": "1..0.1"}}, "its first number must be the smaller one"),
         ({"local": {"lr": "a..b"}}, "write it as 0.001..0.1"),
         ({"local": {"epochs": "0.5..2"}}, "or as 1..10 for whole numbers"),
-        ({"local": {"lr": "0..1"}}, "option 'local.lr' is 0.0: input should be greater than 0"),
+        ({"local": {"lr": "0..1"}}, "option 'local.lr' is 0.0: give more than 0"),
         ({"local": {"lr": "nan..1"}}, "its first number must be the smaller one"),
         ({"weighting": ["train", "odd"]}, "option 'weighting' is 'odd'"),
         ({"local": {"fan_out": [[5]]}}, "give numbers, texts, true or false"),
@@ -253,7 +256,7 @@ def test_what_cannot_be_tuned_is_refused(methods: list[str], more: dict[str, Any
 
 
 def test_what_holds_no_trials_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(IsthmusError, match="holds no trials: tune without --resume"):
+    with pytest.raises(IsthmusError, match="holds no trials: tune without resume=True"):
         tune(study_of("fedavg"), tmp_path / "out", resume=True)
     with pytest.raises(IsthmusError, match="trials is 0"):
         tune(study_of("fedavg"), tmp_path / "out", trials=0)

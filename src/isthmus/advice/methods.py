@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 
@@ -16,6 +17,8 @@ from isthmus.methods.base import Method
 
 UNLIKE = 0.5
 """The earth mover's distance from which on parties' labels count as different; it is below 2."""
+RARE = 10
+"""A class is rare if the most frequent one has at least this many times its items."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Situation:
         shared: nodes that several of these parties hold; None if unknown.
         classes: whether a label is one class; false for labels of several tasks.
         emd: the earth mover's distance of their labels; None if they are not classes.
+        labels: labelled items of each class; empty if labels are not classes.
     """
 
     parties: int
@@ -39,6 +43,7 @@ class Situation:
     shared: int | None
     classes: bool
     emd: float | None
+    labels: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
@@ -59,6 +64,7 @@ class Situation:
             shared=shared,
             classes=counts[0].classes,
             emd=_distance([each.labels for each in counts if each.labels]),
+            labels=tuple(map(sum, zip_longest(*(each.labels for each in counts), fillvalue=0))),
         )
 
     def summary(self) -> str:
@@ -74,6 +80,32 @@ class Situation:
         if self.emd is not None and not one:
             parts.append(f"labels differ by {self.emd:.2f} of 2")
         return ", ".join(parts)
+
+    @property
+    def rarest(self) -> int | None:
+        """The rarest class that has items, if it is rare."""
+        held = {items: at for at, items in reversed(list(enumerate(self.labels))) if items}
+        return held[min(held)] if held and max(held) >= RARE * min(held) else None
+
+    def rare_flags(self) -> str:
+        """The flags of `isthmus run` by which a rare class counts; empty if none is rare.
+
+        Average precision is that of the second of two classes; for others the mean F1 counts all classes alike.
+        """
+        if self.rarest is None:
+            return ""
+        metric = "average_precision" if len(self.labels) == 2 and self.rarest == 1 else "macro_f1"
+        return f"--metric {metric} --set task.class_weights=balanced"
+
+    def rare_class(self) -> str:
+        """A sentence on the rarest class and what to do about it; empty if it is not rare."""
+        if self.rarest is None:
+            return ""
+        share, most = (f"{count / sum(self.labels):.1%}" for count in (self.labels[self.rarest], max(self.labels)))
+        return (
+            f"class {self.rarest} is rare, {share} of the labels: always predicting the most frequent class has an "
+            f"accuracy of {most}, so judge by another metric, and weigh classes in the loss: {self.rare_flags()}"
+        )
 
 
 def shared_nodes(contents: Sequence[Contents]) -> int | None:
@@ -100,12 +132,14 @@ class Row:
         has: what parties have, as the guide names it.
         why: why such methods fit a situation; empty if they do not.
         study: the table of `benchmarks/papers/guide` that shows the gain, if it is not called as the setting.
+        wish: what users may want whatever their data are; such rows are advised last.
     """
 
     setting: str
     has: str
     why: Callable[[Situation], str]
     study: str = ""
+    wish: bool = False
 
     def methods(self) -> list[type[Method]]:
         """Those that it recommends, the first one first."""
@@ -155,15 +189,17 @@ ROWS = (
         "condensed",
         "One graph each; every node has one owner; you want a small graph that you can give away",
         lambda s: (
-            "to train models later, or elsewhere, on a synthetic graph instead of the parties' data"
+            "if you want to train models later, or elsewhere, on a synthetic graph instead of the parties' data"
             if s.level == "node" and s.labelled and s.classes
             else ""
         ),
+        wish=True,
     ),
     Row(
         "secret-edges",
         "Many small graphs each, whose edges are secret",
         lambda s: "if a model must not reveal which edges a graph has" if s.level == "graph" and s.labelled else "",
+        wish=True,
     ),
     Row(
         "unlabelled",
@@ -190,12 +226,12 @@ ROWS = (
         study="coupled",
     ),
 )
-"""The first row that fits has the most to gain."""
+"""The first row that fits has the most to gain, apart from wishes."""
 
 
 def advised(situation: Situation) -> Iterator[Advice]:
     """What fits a situation, without the methods that refuse nodes with several owners where there are such nodes."""
-    for row in ROWS:
+    for row in sorted(ROWS, key=lambda row: row.wish):
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         if fit and (why := row.why(situation)):
             yield Advice(tuple(kind.name for kind in fit), why, leaving(fit))
@@ -213,3 +249,18 @@ def flags(method: str) -> str:
     if kind.unsupervised:
         found.append("--set task.name=graph-clustering")
     return " ".join(found)
+
+
+def commands(situation: Situation, methods: Sequence[str], data: str) -> list[str]:
+    """The commands that run methods on a folder, beside training alone and the default method where these can run."""
+    alone = [name for name, kind in Method.known().items() if kind.role == "alone"]
+    by_flags: dict[str, list[str]] = {}
+    for name in methods:
+        by_flags.setdefault(flags(name), []).append(name)
+    found = []
+    for more, names in by_flags.items():
+        without_labels = any(Method.named(name).unsupervised for name in names)
+        listed = names if without_labels else dict.fromkeys([*alone, Method.default_name(), *names])
+        rare = "" if without_labels else situation.rare_flags()
+        found.append(" ".join(["isthmus run --data", data, "--method", ",".join(listed), *filter(None, (more, rare))]))
+    return found

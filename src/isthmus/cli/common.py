@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli import listing
-from isthmus.errors import IsthmusError
+from isthmus.errors import FLAGS, IsthmusError, closest_path, format_option
 from isthmus.own_code import import_files
 
 if TYPE_CHECKING:
@@ -137,16 +137,15 @@ def _file(path: Path) -> dict[str, Any]:
 
     if not path.exists() and str(path).lower() in DataSet.known():
         raise IsthmusError(f"there is no study file '{path}': to use the data set of that name, give --data {path}")
+    if path.is_dir():
+        raise IsthmusError(f"{path} is a folder, not a study file: to use the party folders in it, give --data {path}")
     return read_toml(path)
 
 
 def _flags(**given: Any) -> dict[str, Any]:
     """Return the given flags as tables of a study."""
-    keys = {
-        "data": ("data", "name"), "partition": ("partition", "name"), "encoder": ("model", "encoder"),
-        "hidden": ("model", "hidden"), "rounds": ("training", "rounds"), "metric": ("task", "metric"),
-        "select_by": ("task", "select_by"),
-    }  # fmt: skip
+    keys: dict[str, tuple[str, ...]] = {"rounds": ("training", "rounds")}
+    keys |= {each[2:].replace("-", "_"): tuple(path.split(".")) for path, each in FLAGS.items() if "." in path}
     table: dict[str, Any] = {}
     for flag, value in given.items():
         if value is None or value == []:
@@ -193,12 +192,18 @@ def _shares(text: str) -> list[float]:
 def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Apply `--set`: keys are tables of the study, names of methods, or options for all methods."""
     from isthmus.methods.base import Method
+    from isthmus.options import option_paths
     from isthmus.study.config import Study, merge, parse_assignments
+    from isthmus.study.option_hints import TABLES, missing_option
+    from isthmus.study.settings import flatten
 
     options = {name for kind in Method.known().values() for name in kind.model_fields}
     for key, value in parse_assignments(assignments).items():
         if key == "training" and isinstance(value, dict):
             study = _with_training(study, value)
+        elif key in TABLES and not isinstance(value, dict):
+            flag = format_option(f"{key}.{TABLES[key][0]}", value)
+            raise IsthmusError(f"--set {key}: it is a table of options: did you mean {flag}?")
         elif key in Study.model_fields:
             study = merge({"data": Study().data, "model": Study().model, **study}, {key: value})
         elif key in Method.known() and key not in options and isinstance(value, dict):
@@ -208,6 +213,13 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
                 raise IsthmusError(f"--set {key}: method '{key}' is not in this study: add it with --method {key}")
             study["methods"] = [merge(e, value) if n == key else e for e, n in zip(methods, names, strict=True)]
         else:
+            kinds = [Method.named(str(each.get("name"))) for each in study.get("methods", Study().methods)]
+            if not any(key in kind.option_names() for kind in kinds):
+                path, given = next(iter(flatten({key: value}).items()))
+                _, close = closest_path(key, list(Method.known()))
+                of_one = option_paths([Method.named(close)], f"{close}.") if close and "." in path else []
+                more = [*FLAGS, *of_one]
+                raise IsthmusError(f"--set {path}: {missing_option(path, given, kinds, format_option, more)}")
             study = _with_training(study, {key: value})
     return study
 

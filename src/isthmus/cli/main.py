@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,8 @@ from isthmus.cli.models import embed_command, export_command, predict_command
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
 from isthmus.cli.tuning import tune_command
-from isthmus.errors import IsthmusError, ignore_library_warnings
+from isthmus.cli.usage import usage_text
+from isthmus.errors import IsthmusError, flags_in_messages, ignore_library_warnings
 from isthmus.version import VERSION
 
 if TYPE_CHECKING:
@@ -234,7 +236,7 @@ def advise(
     from dataclasses import asdict
 
     from isthmus.advice.counts import Counts
-    from isthmus.advice.methods import Situation, advised, flags, shared_nodes
+    from isthmus.advice.methods import Situation, advised, commands, flags, shared_nodes
     from isthmus.data.folder.loading import find_folders, read_folders
     from isthmus.data.ids import read_key
 
@@ -248,22 +250,34 @@ def advise(
     counts = [each for at, each in enumerate(given) if each not in given[:at]]  # a party given twice counts once
     situation = Situation.of(counts, None if files else shared_nodes(contents))
     found = list(advised(situation))
+    parents = {folder.parent for folder in party_folders} if not files and len(folders) > 1 else set()
+    together = len(parents) == 1 and {*map(Path.resolve, find_folders(*parents))} == {*party_folders}
+    one = folders[0] if len(folders) == 1 and not files else next(iter(parents)) if together else None
+    data = "FOLDER" if one is None else shlex.quote(f"{one}/")  # with a slash, it is no name of a data set
     if as_json:
         answers = [
             {
                 "methods": advice.methods,
                 "flags": {name: flags(name) for name in advice.methods},
+                "commands": commands(situation, advice.methods, data),
                 "why": advice.why,
                 "leaves": advice.leaves,
             }
             for advice in found
         ]
-        typer.echo(json.dumps({"situation": asdict(situation), "advice": answers}))
+        rare = situation.rare_class()
+        typer.echo(json.dumps({"situation": asdict(situation), "rare_class": rare, "advice": answers}))
         return
     typer.echo(situation.summary())
+    if rare := situation.rare_class():
+        typer.echo(rare)
     for advice in found:
-        names = ", ".join(f"{name} ({more})" if (more := flags(name)) else name for name in advice.methods)
+        names = ", ".join(advice.methods)
         typer.echo(f"\n{names}\n  why: {advice.why}\n  what else leaves a party, apart from models: {advice.leaves}")
+        for command in commands(situation, advice.methods, data):
+            typer.echo(f"  {command}")
+    if one is None and found:
+        typer.echo("\nFOLDER is a folder that holds all these party folders")
     if not found:
         typer.echo("\nno method: no item has a label, and methods that learn without labels need whole graphs")
 
@@ -389,16 +403,17 @@ def main() -> None:
     if debug:  # at any position
         sys.argv = [sys.argv[0], "--debug", *[word for word in sys.argv[1:] if word != "--debug"]]
     sys.argv[1:] = give_ray_a_value(sys.argv[1:])
-    try:
-        code = _run_app()
-    except Exception as error:
-        known = isinstance(error, IsthmusError)
-        usage = getattr(error, "format_message", None)  # of an error of the click that typer bundles
-        if debug or not (known or usage):
-            raise
-        text = str(error) if usage is None else f"{usage()} (see isthmus --help)"
-        typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
-        raise SystemExit(2) from None
+    with flags_in_messages():
+        try:
+            code = _run_app()
+        except Exception as error:
+            known = isinstance(error, IsthmusError)
+            wrong_usage = hasattr(error, "format_message")  # an error of the click that typer bundles
+            if debug or not (known or wrong_usage):
+                raise
+            text = f"{usage_text(error, sys.argv)} (see isthmus --help)" if wrong_usage else str(error)
+            typer.echo(f"isthmus: {' '.join(text.split())}", err=True)
+            raise SystemExit(2) from None
     if code == 130:  # of a command that does not expect an interrupt
         typer.echo("isthmus: stopped", err=True)
     raise SystemExit(code if isinstance(code, int) else 0)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.common import use_one_thread
+from isthmus.cli.common import Import, use_one_thread
 from isthmus.errors import IsthmusError
+from isthmus.own_code import import_files
 
 if TYPE_CHECKING:
     from isthmus.study.models import TrainedModel
@@ -24,17 +25,31 @@ Key = Annotated[Path | None, typer.Option(help="File with the key that the parti
 
 
 def predict_command(
-    run: Run, data: Data, out: Out, method: MethodName = None, seed: Seed = None, party: Party = None, key: Key = None
+    run: Run,
+    data: Data,
+    out: Out,
+    method: MethodName = None,
+    seed: Seed = None,
+    party: Party = None,
+    key: Key = None,
+    import_: Import = None,
 ) -> None:
     """Predict the items of new data with a trained model: a row for each, with its id and scores."""
-    _write(run, out, method, seed, party, lambda model: model.predict(data, key=key))
+    _write(run, out, method, seed, party, import_, lambda model: model.predict(data, key=key))
 
 
 def embed_command(
-    run: Run, data: Data, out: Out, method: MethodName = None, seed: Seed = None, party: Party = None, key: Key = None
+    run: Run,
+    data: Data,
+    out: Out,
+    method: MethodName = None,
+    seed: Seed = None,
+    party: Party = None,
+    key: Key = None,
+    import_: Import = None,
 ) -> None:
     """Embed the items of new data with a trained model: a row for each, with its id."""
-    _write(run, out, method, seed, party, lambda model: model.embed(data, key=key))
+    _write(run, out, method, seed, party, import_, lambda model: model.embed(data, key=key))
 
 
 def export_command(
@@ -44,11 +59,13 @@ def export_command(
     method: MethodName = None,
     seed: Seed = None,
     party: Party = None,
+    import_: Import = None,
 ) -> None:
     """Write a trained model as a program that runs without Isthmus."""
     from isthmus.study.export import export_model
     from isthmus.study.models import load_model
 
+    import_files(import_ or ())
     export_model(load_model(run, method, seed=seed, party=party), out, format_)
     typer.echo(f"model in {out}")
 
@@ -59,11 +76,13 @@ def _write(
     method: str | None,
     seed: int | None,
     party: str | None,
+    imports: Sequence[Path] | None,
     table_of: Callable[[TrainedModel], Any],
 ) -> None:
     from isthmus.study.models import TABLES, load_model, write_predictions
 
     use_one_thread()
+    import_files(imports or ())
     if out.suffix.lower() not in TABLES:
         raise IsthmusError(f"--out is {out}: give a file that ends in {' or '.join(TABLES)}")
     table = table_of(load_model(run, method, seed=seed, party=party))

@@ -113,7 +113,7 @@ def new(
     try:
         problems = create_folder(folder, origin, name=name, force=force)
     except UnusableFolder as unsound:
-        _print({folder: unsound.problems})
+        _print({folder: [each for each in unsound.problems if each is not unsound.first]})
         raise
     _print({folder: problems})
     typer.echo(f"party folder in {folder}")

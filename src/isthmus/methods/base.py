@@ -306,6 +306,8 @@ class Averaging(Method):
     @classmethod
     def _named(cls, given: Any) -> Any:
         options = {"name": given} if isinstance(given, str) else given
+        if not isinstance(options, Mapping):
+            raise ValueError("give the name of an aggregation, or a table with its name and options")
         try:
             found = Aggregation.of(options)
         except IsthmusError as error:

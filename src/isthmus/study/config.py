@@ -21,13 +21,14 @@ from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, Pool
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, closest_path
 from isthmus.federation.rules import Rules
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.options import Options, Registered, option_paths, suggest_option
+from isthmus.options import Options, option_paths, suggest_option
 from isthmus.own_code import identify, import_files
 from isthmus.protect.options import Protect
+from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import (
     GIVEN,
     OwnModel,
@@ -134,8 +135,11 @@ class Study(Options):
     @field_validator("seeds", mode="before")
     @classmethod
     def _first_seeds(cls, given: Any) -> Any:
-        counts = type(given) is int and 1 <= given <= MOST_SEEDS
-        return list(range(given)) if counts else given
+        if type(given) is int and 1 <= given <= MOST_SEEDS:
+            return list(range(given))
+        if not isinstance(given, list | tuple | range):
+            raise ValueError(f"give their number, from 1 to {MOST_SEEDS:,}, or a list of them")
+        return list(given)
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study") -> Study:
@@ -186,7 +190,9 @@ class Study(Options):
                 )
 
     def data_set(self) -> DataSet:
-        kind, options = _named(DataSet, _with_path(self.data), "name", "data", default="banks")
+        table = _with_path(self.data)
+        _refuse_unknown_data(table.get("name"))
+        kind, options = _named(DataSet, table, "name", "data", default="banks")
         if self.parties and "parties" in kind.model_fields:
             options = {"parties": self.parties, **options}
         return kind.read(options, f"data '{kind.name}'")
@@ -250,8 +256,7 @@ class Study(Options):
             found.append(kind.read(merge(given, options), f"method '{kind.name}'"))
         for key in self.training:
             if key not in used:
-                hint = suggest_option(key, [*option_paths(map(type, found)), *paths_of_tables()])
-                raise IsthmusError(f"training: no method has an option '{key}': {hint}")
+                raise IsthmusError(f"training: {missing_option(key, None, found)}")
         return found
 
     def load(self, seed: int) -> Loaded:
@@ -367,12 +372,6 @@ class Study(Options):
         }
 
 
-def paths_of_tables() -> list[str]:
-    """The paths of all options of tasks, encoders, partitions and data sets."""
-    tables: dict[str, type[Registered]] = {"task": Task, "model": Encoder, "partition": Partition, "data": DataSet}
-    return [path for table, kind in tables.items() for path in option_paths(kind.known().values(), f"{table}.")]
-
-
 def code_table(own: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """The table `[code]` of a study: the source hash of each own class; no table where there is none."""
     return {"code": {name: each["source"] for name, each in own.items()}} if own else {}
@@ -386,6 +385,16 @@ def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if name.lower() in DataSet.known():
         return data
     return {"path": name, **data, "name": "folder"}
+
+
+def _refuse_unknown_data(name: Any) -> None:
+    """Refuse a name that is no data set; folders of the working folder are suggested, too."""
+    if isinstance(name, str) and name.lower() not in DataSet.known():
+        with os.scandir() as found:
+            folders = [each.name for each in found if each.is_dir() and not each.name.startswith(".")]
+        near, hint = closest_path(name, [*DataSet.known(), *folders])
+        hint = f"did you mean '{hint}'?" if near else "give the name of one (isthmus datasets) or a folder of parties"
+        raise IsthmusError(f"unknown data set '{name}': {hint}")
 
 
 def check_distinct(methods: Sequence[Method], where: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from isthmus import store
 from isthmus.data.party import Party, pool_parties
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, format_option
 from isthmus.federation.answers import Answers, PlainTotal, Reply
 from isthmus.federation.bounds import Introduced
 from isthmus.federation.ledger import Ledger
@@ -282,7 +282,7 @@ class Run:
             raise IsthmusError(
                 f"only {len(there)} of {len(self.federation.parties)} parties can go on from round "
                 f"{int(self.state.round)} ({self.federation.needed()} must): have the others join with the kit that "
-                "has their state, or start the study again with --force"
+                f"has their state, or start the study again with {format_option('force', True)}"
             )
         return False
 

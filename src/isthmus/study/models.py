@@ -16,15 +16,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from isthmus import store
+from isthmus import own_code, store
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, did_you_mean, format_option, writes_flags
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
 from isthmus.nn.weights import Weights, initial_weights
 from isthmus.study.new_parties import NewData, NewParty, new_parties
+from isthmus.study.own_models import GIVEN, model_table, named_encoder, with_saved_options
 from isthmus.study.setup import extended, module_of, outline
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
@@ -66,7 +67,7 @@ def describe_model(
     """What a run's models need beside their weights, as plain values.
 
     Arguments:
-        encoder: the study's encoder; nothing is described of a module of your own.
+        encoder: the study's encoder; of a model of your own, its name and options.
         features: width of the features.
         labels: names of the classes, or of the tasks.
         encoding: how columns of files become features; None if the data come as numbers.
@@ -75,7 +76,7 @@ def describe_model(
         "method": {"name": method.name, **method.model_dump()},
         "seed": seed,
         "task": {"name": task.name, **task.model_dump()},
-        "model": {"encoder": encoder.name, **encoder.model_dump()} if isinstance(encoder, Encoder) else {},
+        "model": model_table(encoder),
         "features": features,
         "labels": list(labels),
         "encoding": encoding,
@@ -186,7 +187,7 @@ def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weight
     if missing := [name for name in initial if name not in weights]:
         raise IsthmusError(
             f"with method '{method.name}' weight '{missing[0]}' is each party's own: choose a party's model, "
-            "--party NAME"
+            f"{format_option('party', 'NAME')}"
         )
     wrong = [name for name, value in initial.items() if value.shape != weights[name].shape]
     if wrong:
@@ -198,15 +199,23 @@ def _built(description: Mapping[str, Any], own: Any, weights: Weights) -> tuple[
     """The method, the task and the module that a description names, if it fits the weights."""
     method, task = _named(Method, description["method"], "name"), _named(Task, description["task"], "name")
     seed, features = int(description["seed"]), int(description["features"])
-    if own is None and not description["model"]:
-        raise IsthmusError(
-            "the study trained a module of your own: give it, isthmus.load_model(RUN, module=MyModule), in Python"
-        )
-    encoder = _named(Encoder, description["model"], "encoder") if own is None else own
-    if own is None:  # before memory is taken for sizes that the weights do not have
+    encoder = _named_model(description["model"]) if own is None else with_saved_options(own, description["model"])
+    if isinstance(encoder, Encoder):  # before memory is taken for sizes that the weights do not have
         _check_shapes(method, outline(method, encoder, features, task), weights)
     module = module_of(copy.deepcopy(encoder) if isinstance(encoder, nn.Module) else encoder, features, task, seed)
     return method, task, extended(method, module, seed)
+
+
+def _named_model(table: Mapping[str, Any]) -> Any:
+    """The model that a description names; code of a user's own runs only if the user has named its file."""
+    name = str(table.get("encoder", ""))
+    if name and ":" not in name:
+        return _named(Encoder, table, "encoder")
+    if name.partition(":")[0] in own_code.imported:
+        return named_encoder(name, {key: value for key, value in table.items() if key != "encoder"})
+    what = name or table.get(GIVEN) or "a module of your own"
+    remedy = format_option("import", "FILE.py") if writes_flags() else "isthmus.load_model(RUN, module=MyModule)"
+    raise IsthmusError(f"the study trained {what}, which is code of your own: give it, {remedy}")
 
 
 def _named(kind: Any, table: Mapping[str, Any], key: str) -> Any:
@@ -264,7 +273,8 @@ def load_model(
     Arguments:
         method, seed: whose model; may be left out if there is one.
         party: the party whose personal or group model it is; may be left out if all parties share the model.
-        module: a module of your own, or a function that makes one, if the study trained one.
+        module: if the study trained a model of your own, the module, or the class or function that makes it, also as
+            "module:Class"; the options of `[model]` are those that it was trained with.
 
     >>> import isthmus, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -314,9 +324,10 @@ def choose_model(
         if party in own:
             return groups[group]
     if names and party is not None:
-        raise IsthmusError(f"method '{method}' has no model of party '{party}', but of {_shown(names)}")
+        raise IsthmusError(f"method '{method}' has no model of party '{party}': {did_you_mean(party, names)}")
     if shared is None or (names and not shared):
-        raise IsthmusError(f"method '{method}' has a model for each party: choose one with --party ({_shown(names)})")
+        which = format_option("party", names[0])
+        raise IsthmusError(f"method '{method}' has a model for each party: choose one, {which} ({_shown(names)})")
     return shared
 
 
@@ -341,7 +352,9 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
     if not fit or len(fit) > 1:
         known = _shown([f"{name} with seed {at}" for name, at in sorted(found)])
         which = "no such model" if not fit else "several models"
-        raise IsthmusError(f"{folder} holds {which}: choose with --method and --seed among {known}")
+        label, at = sorted(found)[0]
+        choice = " ".join([format_option("method", label), format_option("seed", at)])
+        raise IsthmusError(f"{folder} holds {which}: choose one, {choice}, among {known}")
     return found[fit[0]]
 
 

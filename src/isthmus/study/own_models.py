@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, format_option
 from isthmus.nn.encoders import Encoder
 from isthmus.own_code import can_be_found, object_at, reference_of
 
+ENCODER = "model.encoder"
 GIVEN = "given"
 """Key of `[model]` that names a model which no file can build again: a module, or a function without a name."""
 
@@ -67,6 +68,23 @@ def named_encoder(name: str, options: Mapping[str, Any]) -> Encoder | OwnModel:
     return Encoder.named(name).read(options, f"encoder '{name.lower()}'")
 
 
+def with_saved_options(own: Any, table: Mapping[str, Any]) -> Any:
+    """A model that a user gives again, with the options of the table `[model]` that it was trained with.
+
+    Arguments:
+        own: a module or an encoder, which has its options; or a class or function, also as `module:Class`.
+    """
+    own = object_at(own) if isinstance(own, str) else own
+    if isinstance(own, nn.Module | Encoder) or ":" not in str(table.get("encoder", "")):
+        return own
+    options = {key: value for key, value in table.items() if key != "encoder"}
+    if isinstance(own, type) and issubclass(own, Encoder):
+        return own.read(options, f"encoder '{reference_of(own)}'")
+    if not callable(own):
+        raise IsthmusError(f"module is {own!r}: give the class or function that made the model, {table['encoder']}")
+    return OwnModel(reference_of(own), own, options)
+
+
 def with_model_options(model: Any, values: Mapping[str, Any]) -> Any:
     """A model with other values for some options of `[model]`; with another `encoder`, what is set here stays set."""
     if not values:
@@ -97,7 +115,7 @@ def refuse_given(table: Mapping[str, Any], where: str) -> None:
     if GIVEN in table and "encoder" not in table:
         raise IsthmusError(
             f"{where}: the study trained '{table[GIVEN]}', an object made in Python, which a file cannot make again: "
-            "run it from Python, or put the class in a module and name it: --encoder module:Class"
+            f"run it from Python, or put the class in a module and name it: {format_option(ENCODER, 'module:Class')}"
         )
 
 

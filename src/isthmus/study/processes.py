@@ -18,7 +18,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from isthmus.errors import IsthmusError, ignore_library_warnings
+from isthmus.errors import IsthmusError, format_option, ignore_library_warnings
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -104,7 +104,7 @@ class Processes:
                 if isinstance(each.exception(), BrokenProcessPool):
                     raise ProcessKilled(
                         "a process was killed, perhaps because memory ran out: run fewer jobs side by side; "
-                        "--resume continues what was saved"
+                        f"{format_option('resume', True)} continues what was saved"
                     ) from each.exception()
                 yield left.pop(each), each
 

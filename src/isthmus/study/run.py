@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import shutil
@@ -19,18 +20,18 @@ from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, format_option
 from isthmus.federation.ledger import PartyStanding
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Encoder
-from isthmus.options import option_paths, suggest_option
-from isthmus.own_code import identify
-from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge, paths_of_tables
+from isthmus.own_code import identify, reference_of
+from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, model_notes
-from isthmus.study.own_models import code_of, model_table, named_encoder, with_model_options
+from isthmus.study.option_hints import missing_option
+from isthmus.study.own_models import OwnModel, code_of, model_table, with_model_options
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.settings import combine
@@ -168,7 +169,8 @@ def run_study(
         results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
         results.compare_settings(study.settings(), *metrics)
         if out is not None:
-            with store.expected_content(out / STATE, "start over with --force") if resume else nullcontext():
+            remedy = f"start over with {format_option('force', True)}"
+            with store.expected_content(out / STATE, remedy) if resume else nullcontext():
                 results.save(out)
             shutil.rmtree(out / STATE, ignore_errors=True)
         return results
@@ -378,15 +380,17 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
     mark = out / STATE / MARK
     if resume:
         if (out / "results.json").exists() and not mark.exists():
-            raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use --force to run it again")
+            again = format_option("force", True)
+            raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use {again} to run it again")
         if not mark.exists():
-            raise IsthmusError(f"{out} holds no started study: run it without --resume")
+            raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
         if store.load(mark) != _as_loaded(resolved):
             raise IsthmusError(f"{out} holds another study: resume it with the options it was started with")
         return
     if out.exists() and any(out.iterdir()):
         if not force:
-            raise IsthmusError(f"{out} is not empty: use --resume to continue, --force to start over, or a new folder")
+            go_on, over = format_option("resume", True), format_option("force", True)
+            raise IsthmusError(f"{out} is not empty: use {go_on} to continue, {over} to start over, or a new folder")
         if not (mark.exists() or _holds_results(out)):
             raise IsthmusError(f"{out} holds files that are not results: choose another folder")
         for name in (
@@ -438,7 +442,7 @@ def run(
     *,
     partition: str | Mapping[str, Any] | None = None,
     parties: int | None = None,
-    model: str | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
+    model: str | Mapping[str, Any] | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
     classes: int | None = None,
     task: Task | str | Mapping[str, Any] | None = None,
     metric: str | None = None,
@@ -461,8 +465,9 @@ def run(
             the generated banks.
         partition: how a data set is cut: the name of a partition, or its name with options.
         parties: the number of parties that a data set is cut into.
-        model: an encoder by name or with its options, your own PyG module with `forward(x, edge_index, ...)`, or a
-            class or function that makes one for given numbers of features and outputs, also as "module:Class".
+        model: an encoder by name or with its options, also `{"encoder": "sage", "hidden": 32}`; your own PyG module
+            with `forward(x, edge_index, ...)`, or a class or function that makes one for given numbers of features and
+            outputs, also as "module:Class".
         classes: number of classes (or of tasks, if items have several labels), if the labels do not show it.
         task: a task, its name, or its options with or without a name; by default, the task that the labels ask for. For
             links, they are held out of the parties' graphs here.
@@ -488,7 +493,7 @@ def run(
     settings = combine(listed, grid or {})
     chosen = [setting.method for setting in settings]
     check_distinct(chosen, "run")
-    encoder = named_encoder(model, {}) if isinstance(model, str) else model
+    encoder = _given_model(model)
     models: list[Any] = [with_model_options(encoder, setting.model) for setting in settings]
     if out is not None and Path(out).exists():
         raise IsthmusError(f"{out} exists: choose another folder")
@@ -542,6 +547,20 @@ def run(
     return results
 
 
+def _given_model(model: Any) -> Any:
+    """The model that is given to `run`, which is built later for the parties' features."""
+    if isinstance(model, str | Mapping):
+        return Study.of({"model": {"encoder": model} if isinstance(model, str) else model}, "run").encoder()
+    if isinstance(model, Encoder | nn.Module):
+        return model
+    if not callable(model):
+        raise IsthmusError(
+            f"run: model is {model!r}: give the name of an encoder, a module, or a class or function that makes one"
+        )
+    OwnModel(reference_of(model), model, {})  # refuses one that takes other arguments
+    return model
+
+
 def _given_parties(data: Any, partition: Any, parties: Any) -> tuple[list[Party] | None, dict[str, Any]]:
     """Return the parties that are given to `run`, if they are, or else the tables of a study that name the data."""
     if parties is not None and not isinstance(parties, int):
@@ -584,10 +603,10 @@ def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -
     """Return the methods, each with the options that it has; an option that no method has is an error."""
     kinds = [Method.named(each) if isinstance(each, str) else type(each) for each in methods]
     known = {name for kind in kinds for name in kind.option_names()}
-    for name in options:
+    for name, value in options.items():
         if name not in known:
-            hint = suggest_option(name, [*option_paths(kinds), *paths_of_tables()])
-            raise IsthmusError(f"run: no method has an option '{name}': {hint}")
+            arguments = [each for each in inspect.signature(run).parameters if each != "options"]
+            raise IsthmusError(f"run: {missing_option(name, value, kinds, format_option, arguments)}")
     chosen = []
     for each, kind in zip(methods, kinds, strict=True):
         given = {name: value for name, value in options.items() if name in kind.option_names()}

@@ -11,10 +11,11 @@ from typing import Any
 
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
-from isthmus.options import Options, suggest_option
+from isthmus.options import Options
 from isthmus.result_files import Search as Search  # also for whoever shows a search
 from isthmus.result_files import Tried as Tried
 from isthmus.study.loop import RunResult
+from isthmus.study.option_hints import TABLES, missing_option
 from isthmus.tasks.metrics import METRICS, metric_of
 
 MODEL = "model."
@@ -119,11 +120,15 @@ def options_for(method: Method, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_options(methods: Sequence[Method], given: Mapping[str, Any], where: str) -> None:
     """Refuse an option that no method has."""
-    for name in given:
-        if any(options_for(method, {name: None}) for method in methods):
-            continue
-        known = sorted({path for method in methods for path, _ in option_fields(method)})
-        raise IsthmusError(f"{where}: no method of the study has an option '{name}': {suggest_option(name, known)}")
+
+    def in_place(path: str, _: Any) -> str:
+        table = path.partition(".")[0]
+        fixed = table in TABLES and not path.startswith(MODEL)
+        return f"{path}, which has one value in each study" if fixed else f"'{path}'"
+
+    for name, values in given.items():
+        if not any(options_for(method, {name: None}) for method in methods):
+            raise IsthmusError(f"{where}: {missing_option(name, values, methods, in_place)}")
 
 
 def has_option(method: Method, name: str) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config
 
 from isthmus.data.party import Party, check_compatible, pool_parties
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method
 from isthmus.nn.draws import seed_of, torch_seeded
 from isthmus.nn.encoders import Encoder
@@ -82,7 +82,8 @@ def check_labelled(parties: Sequence[Party]) -> None:
     if idle:
         raise IsthmusError(
             f"party '{idle[0]}' has no training label ({len(idle)} of {len(parties)} have none): "
-            "label more, use fewer parties, or let them take part without weight: --unlabelled idle"
+            "label more, use fewer parties, or let them take part without weight: "
+            + format_option("unlabelled", "idle")
             + (", or learn without labels: set task.name = 'graph-clustering'" if parties[0].level == "graph" else "")
         )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import torch
 
 from isthmus import store, toml
-from isthmus.errors import IsthmusError, missing_extra
+from isthmus.errors import IsthmusError, format_option, missing_extra, writes_flags
 from isthmus.methods.base import Method
 from isthmus.result_files import Search, Tried
 from isthmus.study.config import Loaded, Study
@@ -76,7 +76,7 @@ def tune(
     check_options(methods, ranges, "tune")
     spaces = {method.label: search_space(method, study.tune) for method in methods}
     if not any(spaces.values()):
-        raise IsthmusError("tune: no method of the study has an option to search: name one with --range")
+        raise IsthmusError(f"tune: no method of the study has an option to search: name one, {_range('OPTION')}")
     first = study.load(study.seeds[0])
     if first.task.unsupervised or not any(bool(party.val.any()) for party in first.parties):
         raise IsthmusError("tune: the study has no validation labels, and test labels must not choose: add some")
@@ -161,7 +161,12 @@ def _of_field(method: Method, name: str, where: str) -> BaseDistribution:
         return _numbers(kind, *(ends if kind is float else (max(1, round(ends[0])), round(ends[1]))))
     if kind in (int, float) and math.isfinite(low) and math.isfinite(high):
         return _numbers(kind, low, high)
-    raise IsthmusError(f"{where} suggests no range: give one, --range {name}=LOW..HIGH")
+    raise IsthmusError(f"{where} suggests no range: give one, {_range(name)}")
+
+
+def _range(name: str) -> str:
+    """How the caller gives a range."""
+    return f"--range {name}=LOW..HIGH" if writes_flags() else format_option(f"tune.{name}", "LOW..HIGH")
 
 
 def _numbers(kind: Any, low: Any, high: Any) -> BaseDistribution:
@@ -278,9 +283,10 @@ def _open_journal(
     optuna = _optuna()
     journal = out / JOURNAL
     if resume and not journal.exists():
-        raise IsthmusError(f"{out} holds no trials: tune without --resume")
+        raise IsthmusError(f"{out} holds no trials: tune without {format_option('resume', True)}")
     if not resume and any(out.iterdir()):
-        raise IsthmusError(f"{out} is not empty: use --resume to go on with its trials, or a new folder")
+        go_on = format_option("resume", True)
+        raise IsthmusError(f"{out} is not empty: use {go_on} to go on with its trials, or a new folder")
     storage = _storage(str(journal))
     plan = store.unpack(store.pack(study.model_dump(mode="json")))
     direction = "minimize" if metric_of(metric).smaller_is_better else "maximize"

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from isthmus.data import rows
 from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError
 from isthmus.nn.encoders import Encoder
 from isthmus.options import Registered
-from isthmus.tasks.metrics import metric_of
+from isthmus.tasks.metrics import metric_of, suggest_metric
 
 LARGEST_SUM = 1e100
 """No sum of losses or errors is larger: sums over any number of parties stay finite."""
@@ -83,7 +83,7 @@ class Task(Registered):
     @classmethod
     def _known(cls, metric: str | None) -> str | None:
         if metric and cls.known_metrics and metric not in cls.known_metrics:
-            raise ValueError(f"{did_you_mean(metric, cls.known_metrics)}")
+            raise ValueError(suggest_metric(metric, cls.known_metrics))
         return metric
 
     @property

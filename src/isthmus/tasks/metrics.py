@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+
+from isthmus.errors import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -17,12 +19,14 @@ class Metric:
         title: what people call it.
         smaller_is_better: whether less is better.
         percent: it is a share, shown in percent with one digit after the point; others have three significant digits.
+        aliases: what others call it, in small letters without other signs.
     """
 
     name: str
     title: str
     smaller_is_better: bool = False
     percent: bool = False
+    aliases: tuple[str, ...] = ()
 
     def shown(self, value: float, unit: str = "") -> str:
         """A value for people; `unit` stands after a percentage.
@@ -46,15 +50,15 @@ class Metric:
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("roc_auc", "ROC AUC", percent=True),
+        Metric("roc_auc", "ROC AUC", percent=True, aliases=("auc", "auroc", "rocauc")),
         Metric("auc", "AUC", percent=True),
-        Metric("rmse", "RMSE", smaller_is_better=True),
-        Metric("accuracy", "accuracy", percent=True),
-        Metric("macro_f1", "macro F1", percent=True),
-        Metric("balanced_accuracy", "balanced accuracy", percent=True),
-        Metric("average_precision", "average precision", percent=True),
+        Metric("rmse", "RMSE", smaller_is_better=True, aliases=("mse",)),
+        Metric("accuracy", "accuracy", percent=True, aliases=("acc",)),
+        Metric("macro_f1", "macro F1", percent=True, aliases=("f1", "f1macro", "f1score")),
+        Metric("balanced_accuracy", "balanced accuracy", percent=True, aliases=("bacc", "bac")),
+        Metric("average_precision", "average precision", percent=True, aliases=("ap", "prauc", "aucpr", "auprc")),
         Metric("party_auc", "party AUC", percent=True),
-        Metric("mae", "MAE", smaller_is_better=True),
+        Metric("mae", "MAE", smaller_is_better=True, aliases=("l1",)),
         Metric("nmi", "NMI"),
         Metric("ari", "ARI"),
         Metric("probe_accuracy", "probe accuracy", percent=True),
@@ -74,3 +78,14 @@ def metric_of(column: str) -> Metric:
     """
     known = [name for name in METRICS if column == name or column.endswith(f"_{name}")]
     return METRICS[max(known, key=len)] if known else Metric(column, column.replace("_", " "))
+
+
+def suggest_metric(name: str, known: Sequence[str]) -> str:
+    """A hint for a metric that is not known: the one that others call so, or the most similar one.
+
+    >>> suggest_metric("PR-AUC", ["accuracy", "average_precision", "roc_auc"])
+    "did you mean 'average_precision'?"
+    """
+    plain = "".join(filter(str.isalnum, name.lower()))
+    meant = [each for each in known if each in METRICS and plain in METRICS[each].aliases]
+    return f"did you mean '{meant[0]}'?" if meant else did_you_mean(name, known)

@@ -388,9 +388,10 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
             {"risk": [10**15] * COUNT},
             {},
             {},
-            "option 'classes' is 100001: input should be less than or equal to 100000",
+            "option 'classes' is 100001: give at most 100000",
         ),
-        ({}, {}, {"columns": {**ROLES, "id": "acount"}}, "no column 'acount': it has account, balance, sector, risk"),
+        ({}, {}, {"columns": {**ROLES, "id": "acount"}}, "no column 'acount': did you mean 'account'?"),
+        ({}, {}, {"columns": {**ROLES, "id": "zzz"}}, "no column 'zzz': it has account, balance, sector, risk"),
         ({}, {}, {"ignore": ["riks"]}, "--ignore riks: no table has this column: did you mean 'risk'?"),
         ({"id": list(range(COUNT))}, {}, {}, "has two columns for 'id': leave one out with --ignore"),
         ({"balance": None, "sector": None}, {}, {}, "the nodes have no feature column: add at least one"),
@@ -415,7 +416,7 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
         ),
         ({}, None, {}, "a party has nodes and edges: give both --nodes and --edges, or --smiles"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_unusable_tables_are_refused_and_nothing_is_written(tmp_path, source, nodes, edges, options, due):
     origin = source(accounts(**nodes), None if edges is None else transfers(**edges), **options)

@@ -60,12 +60,12 @@ def test_settings_are_read(tmp_path):
         ({"name": "a\nb"}, f"name 'a\\nb' has characters that cannot be printed: it may have {NAME_RULE}"),
         ({"name": ""}, "option 'name' is '': string should have at least 1 character"),
         ({"labels": None, "tasks": ["id"]}, "'tasks' lists 'id', which has another meaning: rename it"),
-        ({"labels": [1, 2]}, "option 'labels.0' is 1: input should be a valid string"),
+        ({"labels": [1, 2]}, "option 'labels.0' is 1: give a text"),
         (
             {"labels": None, "classes": 10**9},
-            "option 'classes' is 1000000000: input should be less than or equal to 100000",
+            "option 'classes' is 1000000000: give at most 100000",
         ),
-        ({"level": "pair"}, "option 'level' is 'pair': input should be 'node' or 'graph'"),
+        ({"level": "pair"}, "option 'level' is 'pair': give 'node' or 'graph'"),
         (
             {"format": 2},
             f"option 'format' is 2: isthmus {VERSION} reads format 1; create the folder again with isthmus party new, "
@@ -90,7 +90,7 @@ def test_settings_are_read(tmp_path):
         ),
         (
             {"columns": {"age": {"kind": "vector", "width": 1 << 40}}},
-            "columns.age: option 'width' is 1099511627776: input should be less than or equal to 16777216",
+            "columns.age: option 'width' is 1099511627776: give at most 16777216",
         ),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
@@ -114,7 +114,7 @@ def test_each_problem_is_named(tmp_path, settings, due):
         (
             {"features": "some"},
             {},
-            "option 'smiles.features' is 'some': input should be 'one-hot', 'raw' or 'no-bonds'",
+            "option 'smiles.features' is 'some': give 'one-hot', 'raw' or 'no-bonds'",
         ),
     ],
 )  # fmt: skip
@@ -127,8 +127,8 @@ def test_all_problems_are_reported_at_once(tmp_path):
     found = wrong(tmp_path, graph_draft(), labels=None, partners=["north", "a", "a"], columns=columns)
     assert len(found) == 7
     assert found[-4:] == [
-        "columns.age: option 'scale' is 'log': input should be 'standard' or 'none'",
-        "columns.age: option 'missing' is 0: input should be 'error' or 'mean'",
+        "columns.age: option 'scale' is 'log': give 'standard' or 'none'",
+        "columns.age: option 'missing' is 0: give 'error' or 'mean'",
         "columns.id: 'id' has another meaning: rename it",
         "columns.x: unknown kind of column 'y': known: bag, category, number, vector",
     ]
@@ -143,7 +143,7 @@ def test_invalid_toml_is_a_one_line_problem(tmp_path, text):
 
 
 def test_a_number_too_long_to_show_is_not_shown(tmp_path):
-    assert "option 'classes' is a number too long to show: input should be less than or equal to 100000" in problems_of(
+    assert "option 'classes' is a number too long to show: give at most 100000" in problems_of(
         tmp_path, "classes = 0x" + "f" * 6_000
     )
 

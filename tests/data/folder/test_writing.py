@@ -223,7 +223,7 @@ def test_existing_folder_is_replaced_only_with_force(tmp_path):
     parties = make_node_parties((3, 4))
     write_parties(tmp_path / "out", parties, 3)
     before = tree(tmp_path)
-    with pytest.raises(IsthmusError, match=r"out exists: choose another folder, or .* --force"):
+    with pytest.raises(IsthmusError, match=r"out exists: choose another folder, or .* force=True"):
         write_parties(tmp_path / "out", parties[:1], 3)
     assert tree(tmp_path) == before
     write_parties(tmp_path / "out", parties[:1], 3, force=True)

@@ -95,12 +95,16 @@ def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: 
 
 
 class UnusableFolder(IsthmusError):  # noqa: N818 - names the folder, not an event
-    """The new folder would be unusable. Carries all problems, so that the command line can list them."""
+    """The new folder would be unusable. Carries all problems, so that the command line can list them.
+
+    Attributes:
+        first: the severe problem that the error names.
+    """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        severe = [each for each in problems if each.severe]
-        super().__init__(f"nothing was written: {severe[0]}")
         self.problems = list(problems)
+        self.first = next(each for each in problems if each.severe)
+        super().__init__(f"nothing was written: {self.first}")
 
 
 def _error(reason: str) -> IsthmusError:
@@ -159,7 +163,9 @@ def _read_renamed(
     table = table.select([at for at, name in enumerate(table.column_names) if name not in source.ignore])
     for role in roles:
         if role in source.columns and source.columns[role] not in table.column_names:
-            raise _error(f"{path} has no column '{source.columns[role]}': it has {join_names(table.column_names)}")
+            column, known = source.columns[role], join_names(table.column_names)
+            hint = did_you_mean(column, table.column_names)
+            raise _error(f"{path} has no column '{column}': {hint if 'mean' in hint.split() else f'it has {known}'}")
     names = [columns.get(name, name) for name in table.column_names]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:

@@ -24,7 +24,7 @@ from isthmus.data.folder.limits import SUGGESTED
 from isthmus.data.folder.settings import FILE, FORMAT
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.party import SPLITS, Party
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, format_option
 from isthmus.parquet_files import CHECKSUMS, ROWS
 
 MOLECULES = "molecules.csv"
@@ -107,7 +107,7 @@ def _check_free(folder: Path, force: bool) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not force:
-        raise IsthmusError(f"{folder} exists: choose another folder, or replace it with --force")
+        raise IsthmusError(f"{folder} exists: choose another folder, or replace it with {format_option('force', True)}")
     if not folder.is_dir() or not (_is_party_folder(folder) or all(map(_is_party_folder, folder.iterdir()))):
         raise IsthmusError(f"{folder} holds other files than party folders: choose another folder")
 

@@ -1,0 +1,57 @@
+"""Messages about flags that are wrong: they name the flag, or the option of a study, that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from isthmus.errors import closest_path, format_option
+from isthmus.options import remedy
+
+
+def usage_text(error: Any, words: Sequence[str]) -> str:
+    """One line about an error of the click that typer bundles.
+
+    Arguments:
+        words: the command line.
+    """
+    if isinstance(error.__cause__, ValidationError):
+        problem = error.__cause__.errors()[0]
+        flag = error.param.get_error_hint().replace("'", "")
+        return f"{flag} is '{problem['input']}': {remedy(problem)}"
+    if hasattr(error, "possibilities") and hasattr(error, "option_name"):
+        return _unknown_flag(error.option_name, error.ctx, words)
+    return str(error.format_message())
+
+
+def _unknown_flag(flag: str, context: Any, words: Sequence[str]) -> str:
+    parameters = context.command.params if context is not None else []
+    flags = [name for each in parameters for name in each.opts if name.startswith("--")]
+    near, found = closest_path(flag.strip("-"), [name.strip("-") for name in flags])
+    hint = f"did you mean --{found}?" if found else ""
+    if "--set" in flags and near < 1:
+        from isthmus.methods.base import Method
+        from isthmus.options import option_paths
+        from isthmus.study.option_hints import paths_of_tables
+
+        paths = [*option_paths([Method.named(Method.default_name())]), *paths_of_tables()]
+        nearer, path = closest_path(flag.strip("-").replace("-", "_"), paths, cutoff=0.75)
+        if nearer > near:
+            hint = f"did you mean {format_option(path, _value_behind(flag, words))}?"
+    return f"unknown option '{flag}': {hint}" if hint else f"unknown option '{flag}'"
+
+
+def _value_behind(flag: str, words: Sequence[str]) -> str:
+    """The value that the command line gives to a flag, or a word for one.
+
+    >>> _value_behind("--lr", ["run", "--lr", "0.1"]), _value_behind("--lr", ["run", "--lr=0.1", "--lr"])
+    ('0.1', '0.1')
+    """
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag and not after.startswith("-"):
+            return after
+    return "VALUE"

@@ -1,0 +1,34 @@
+"""Flags that are wrong are one line that names what was meant, see also the mistakes in `test_main.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from command_line import Isthmus
+from isthmus.cli.main import app
+from isthmus.errors import FLAGS
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("run --metrc accuracy", "unknown option '--metrc': did you mean --metric?"),
+        ("run --epochs 3", "unknown option '--epochs': did you mean --set local.epochs=3?"),
+        ("tune --epochs", "unknown option '--epochs': did you mean --set local.epochs=VALUE?"),
+        ("predict run --imprt mine.py", "unknown option '--imprt': did you mean --import?"),
+        ("run --qqq", "unknown option '--qqq' (see isthmus --help)"),
+        ("run --seed 1.5", "--seed is '1.5': give a whole number"),
+        ("run --port 99999", "--port is '99999': give at most 65535"),
+        ("predict", "Missing argument"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(words: str, text: str, isthmus: Isthmus) -> None:
+    done = isthmus(*words.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert text in done.err
+
+
+def test_flags_that_messages_name_exist() -> None:
+    commands = [each.callback.__code__ for each in app.registered_commands if each.callback is not None]
+    names = {name for code in commands for name in code.co_varnames[: code.co_argcount]}
+    assert {flag[2:].replace("-", "_") for flag in FLAGS.values()} <= {name.rstrip("_") for name in names}
