@@ -236,6 +236,7 @@ def advise(
     from isthmus.advice.counts import Counts
     from isthmus.advice.methods import Situation, advised, flags, shared_nodes
     from isthmus.data.folder.loading import find_folders, read_folders
+    from isthmus.data.folder.shared_nodes import ROW_NUMBERS, have_row_numbers
     from isthmus.data.ids import read_key
 
     shared_key = None if key is None else read_key(key)
@@ -247,6 +248,8 @@ def advise(
     given = [*map(Counts.of, contents), *(each for file in files for each in Counts.read_file(file))]
     counts = [each for at, each in enumerate(given) if each not in given[:at]]  # a party given twice counts once
     situation = Situation.of(counts, None if files else shared_nodes(contents))
+    if any(have_row_numbers(contents)):
+        typer.echo(f"note: {ROW_NUMBERS}", err=True)
     found = list(advised(situation))
     if as_json:
         answers = [
