@@ -50,12 +50,13 @@ def test_check_reports_everything_at_once_and_exits_with_1(isthmus: Isthmus, tmp
     south.put("split", ["train"] * 8).put("id", [0] * 8).write(tmp_path / "all" / "south")
     done = isthmus("party", "check", "all")
     assert (done.code, done.out) == (1, "")
-    assert done.err.splitlines()[:4] == [
+    assert "note: all/south: nodes.parquet: no row is in the split 'val'" in done.err.splitlines()
+    assert done.err.splitlines()[:3] == [
         "all/north: nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8: column 'age' has no value: fill it in, or declare "
         'missing = "mean"',
-        "all/north: nodes.parquet, row 1: the label is not one of low, high",
+        "all/north: nodes.parquet, row 1: label 'odd' is not one of low, high: correct it, or declare it at all "
+        "parties (in party.toml, or isthmus party new --classes)",
         "all/south: nodes.parquet, rows 2, 3, 4, 5, 6, 7, 8: column 'id' repeats an earlier id: make ids unique",
-        "all/south: note: nodes.parquet: no row is in the split 'val'",
     ]
 
 
@@ -64,7 +65,7 @@ def test_notes_do_not_change_the_exit_code(isthmus: Isthmus, tmp_path: Path) -> 
     done = isthmus("party", "check", "north")
     assert done.code == 0
     assert done.err.splitlines() == [
-        f"north: note: nodes.parquet: no row is in the split '{x}'" for x in ("val", "test")
+        f"note: north: nodes.parquet: no row is in the split '{x}'" for x in ("val", "test")
     ]
 
 
@@ -137,7 +138,8 @@ def test_new_makes_a_folder_that_a_study_takes(isthmus: Isthmus, tmp_path: Path)
     done = isthmus(*NEW)
     assert done.code == 0
     assert done.out == "party folder in north\n"
-    assert done.err == "north: note: transfers.csv: columns without a role are left out: memo\n"
+    note = "columns without a role are left out: memo (if it is the edges' weight: --weight memo)"
+    assert done.err == f"note: north: transfers.csv: {note}\n"
     assert isthmus("party", "check", "north").out == "north: 30 nodes, 60 edges, 1 across its border, 30 labelled\n"
     assert isthmus("run", "--data", "./north", "--rounds", "2", "--hidden", "4").code == 0
 
@@ -194,6 +196,37 @@ def test_molecules_that_nobody_has_tested_are_embedded(isthmus: Isthmus, tmp_pat
     assert done.code == 0, done.err
     assert (tmp_path / "out" / "weights" / "fclg-0.safetensors").exists()
     assert isthmus("report", "out").code == 0
+
+
+def test_new_of_a_pattern_makes_all_parties_and_notes_each_thing_once(isthmus: Isthmus, tmp_path: Path) -> None:
+    for name in ("east", "west"):
+        accounts = [f"{at},{at * 3 % 7 + (name == 'west')},{at % 2 == 0}" for at in range(20)]
+        (tmp_path / f"{name}_nodes.csv").write_text("\n".join(["id,balance,fraud", *accounts]) + "\n")
+        (tmp_path / f"{name}_edges.csv").write_text("source,target,eur\n" + "0,1,3\n" * 10)
+    made = ("party", "new", "all", "--nodes", "*_nodes.csv", "--edges", "*_edges.csv", "--label", "fraud")
+    done = isthmus(*made)
+    assert (done.code, done.out) == (0, "2 party folders in all\n")
+    ids, repeats, left_out = sorted(done.err.splitlines(), key=lambda line: "eur" in line)
+    assert ids.startswith("note: 2 parties (all/east and others): nodes.parquet: ids are running numbers, and the same")
+    assert (
+        repeats == "note: 2 parties (all/east and others): edges.parquet, 18 rows: repeats an earlier edge: both count"
+    )
+    assert left_out.endswith("left out: eur (if it is the edges' weight: --weight eur)")
+    run = isthmus("run", "--data", "./all", "--rounds", "1", "--hidden", "4", "--method", "fedavg", "--out", "out")
+    assert "Note: 2 parties (east and others): nodes.parquet: ids are running numbers" in run.err
+    assert "note: ids are running numbers" in isthmus("advise", "all").err
+    assert "fedgl" not in isthmus("advise", "all").out
+    done = isthmus(*made, "--ids", "own", "--force", "--weight", "eur")
+    assert "running numbers" not in done.err
+    assert (tmp_path / "all" / "east" / "party.toml").read_text().count('labels = ["false", "true"]') == 1
+    assert "leave out --name" in isthmus(*made, "--name", "x").err
+
+
+def test_classes_are_a_number_or_names(isthmus: Isthmus, tmp_path: Path) -> None:
+    tables(tmp_path)
+    assert isthmus(*NEW, "--classes", "low,high,rare").code == 0
+    assert 'labels = ["low", "high", "rare"]' in (tmp_path / "north" / "party.toml").read_text()
+    assert "labels are texts" in isthmus(*NEW, "--classes", "2", "--force").err
 
 
 # ---- export
@@ -328,6 +361,16 @@ def test_a_study_names_a_folder_in_several_ways(tmp_path: Path, monkeypatch: pyt
         found = Study.of({"data": data}).data_set()
         assert isinstance(found, PartyFolders)
         assert Path(found.path).is_dir()
+
+
+def test_a_name_that_is_a_folder_too_is_refused(isthmus: Isthmus, tmp_path: Path) -> None:
+    graph_draft(partner=None).write(tmp_path / "Banks" / "north")
+    due = "isthmus: 'Banks' is a data set and a folder here: give ./Banks for the folder, or rename it to use the data "
+    for command in ("run", "describe", ("party", "export", "out")):
+        words = command if isinstance(command, tuple) else (command,)
+        assert isthmus(*words, "--data", "Banks") == Done(2, "", f"{due}set\n")
+    assert isthmus("describe", "--data", "./Banks").code == 0
+    assert isthmus("describe", "--data", "banks", "--set", "data.nodes=40").code == 0
 
 
 def test_parties_with_a_key_are_studied(isthmus: Isthmus, tmp_path: Path) -> None:

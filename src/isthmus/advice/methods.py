@@ -10,6 +10,7 @@ import torch
 
 from isthmus.advice.counts import Counts
 from isthmus.data.folder.reading import Contents
+from isthmus.data.folder.shared_nodes import have_row_numbers
 from isthmus.data.party import Level
 from isthmus.data.skew import earth_movers
 from isthmus.errors import IsthmusError
@@ -109,8 +110,11 @@ class Situation:
 
 
 def shared_nodes(contents: Sequence[Contents]) -> int | None:
-    """Count the nodes that several parties hold, by id; None for a single party, which cannot know."""
-    if len(contents) < 2:
+    """Count the nodes that several parties hold, by id.
+
+    None if that is unknown: for a single party, and if ids look like row numbers of each party.
+    """
+    if len(contents) < 2 or any(have_row_numbers(contents)):
         return None
     ids = [each.ids for each in contents if each.ids is not None]
     return int((torch.cat(ids).unique(return_counts=True)[1] > 1).sum()) if ids else 0

@@ -144,12 +144,16 @@ def _file(path: Path) -> dict[str, Any]:
 
 def _flags(**given: Any) -> dict[str, Any]:
     """Return the given flags as tables of a study."""
+    from isthmus.data.pool import check_no_folder
+
     keys: dict[str, tuple[str, ...]] = {"rounds": ("training", "rounds")}
     keys |= {each[2:].replace("-", "_"): tuple(path.split(".")) for path, each in FLAGS.items() if "." in path}
     table: dict[str, Any] = {}
     for flag, value in given.items():
         if value is None or value == []:
             continue
+        if flag == "data":
+            check_no_folder(value)
         if flag == "method":
             names = [name for each in value for name in each.split(",") if name]
             table["methods"] = [{"name": name} for name in names]

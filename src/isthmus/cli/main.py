@@ -238,6 +238,7 @@ def advise(
     from isthmus.advice.counts import Counts
     from isthmus.advice.methods import Situation, advised, commands, flags, shared_nodes
     from isthmus.data.folder.loading import find_folders, read_folders
+    from isthmus.data.folder.shared_nodes import ROW_NUMBERS, have_row_numbers
     from isthmus.data.ids import read_key
 
     shared_key = None if key is None else read_key(key)
@@ -249,6 +250,8 @@ def advise(
     given = [*map(Counts.of, contents), *(each for file in files for each in Counts.read_file(file))]
     counts = [each for at, each in enumerate(given) if each not in given[:at]]  # a party given twice counts once
     situation = Situation.of(counts, None if files else shared_nodes(contents))
+    if any(have_row_numbers(contents)):
+        typer.echo(f"note: {ROW_NUMBERS}", err=True)
     found = list(advised(situation))
     parents = {folder.parent for folder in party_folders} if not files and len(folders) > 1 else set()
     together = len(parents) == 1 and {*map(Path.resolve, find_folders(*parents))} == {*party_folders}

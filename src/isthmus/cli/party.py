@@ -68,7 +68,9 @@ def counts(
 @app.command()
 def new(
     folder: New,
-    nodes: Annotated[Path | None, typer.Option(help="Table of nodes, CSV or Parquet.")] = None,
+    nodes: Annotated[
+        Path | None, typer.Option(help="Table of nodes, CSV or Parquet; or a pattern, a * for the name.")
+    ] = None,
     edges: Annotated[Path | None, typer.Option(help="Table of edges, CSV or Parquet.")] = None,
     graphs: Annotated[Path | None, typer.Option(help="Table of graphs, if whole graphs are classified.")] = None,
     smiles: Annotated[Path | None, typer.Option(help="CSV of molecules instead of all tables.")] = None,
@@ -83,7 +85,17 @@ def new(
     owner: Annotated[str | None, typer.Option(help="Column of the party that holds the other end of an edge.")] = None,
     molecule: Annotated[str | None, typer.Option(help="Column of SMILES.")] = None,
     task: Annotated[list[str] | None, typer.Option(help="Column of one task's labels; repeat for more.")] = None,
-    classes: Annotated[int, typer.Option(help="Number of classes, if no item has a label yet.", min=0)] = 0,
+    classes: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER|NAME,NAME,...",
+            help="The classes of all parties, if this one lacks some.",
+        ),
+    ] = "",
+    ids: Annotated[
+        str | None,
+        typer.Option(help="own: ids mean nothing to other parties; shared: the same id is the same node."),
+    ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeat for more.")] = None,
     like: Annotated[Path | None, typer.Option(help="Another party's folder, whose labels and columns to use.")] = None,
     bag: Annotated[
@@ -96,8 +108,14 @@ def new(
     directed: Annotated[bool, typer.Option("--directed", help="Edges go from source to target only.")] = False,
     force: Force = False,
 ) -> None:
-    """Make a party folder from tables and check it."""
-    from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder
+    """Make a party folder from tables and check it; of patterns such as 'in/*/nodes.csv', a folder for each match."""
+    from isthmus.data.folder.from_tables import (
+        SourceTables,
+        UnusableFolder,
+        create_folder,
+        create_folders,
+        is_pattern,
+    )
 
     roles = {
         "id": id_, "label": label, "split": split, "graph": graph, "source": source, "target": target,
@@ -107,16 +125,22 @@ def new(
     if unknown := set(features or ()) - {"degree"}:
         raise IsthmusError(f"--features {min(unknown)}: the only features computed from edges are: degree")
     origin = SourceTables(
-        nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, classes,
-        bags=dict(map(_bag, bag or ())), degrees=bool(features),
+        nodes, edges, graphs, smiles, renamed, task or (), ignore or (), like, directed, _classes(classes),
+        bags=dict(map(_bag, bag or ())), degrees=bool(features), ids=ids,
     )  # fmt: skip
+    many = is_pattern(origin)
+    if many and name:
+        raise IsthmusError("--name: the * of the patterns stands for the parties' names: leave out --name")
     try:
-        problems = create_folder(folder, origin, name=name, force=force)
+        if many:
+            problems = create_folders(folder, origin, force=force)
+        else:
+            problems = {folder: create_folder(folder, origin, name=name, force=force)}
     except UnusableFolder as unsound:
-        _print({folder: [each for each in unsound.problems if each is not unsound.first]})
+        _print({at: [each for each in found if each is not unsound.first] for at, found in unsound.problems.items()})
         raise
-    _print({folder: problems})
-    typer.echo(f"party folder in {folder}")
+    _print(problems)
+    typer.echo(f"{len(problems) - 1:,} party folders in {folder}" if many else f"party folder in {folder}")
 
 
 @app.command()
@@ -133,8 +157,10 @@ def export(
 ) -> None:
     """Write a named data set, cut into parties, as party folders."""
     from isthmus.data.folder.writing import write_parties
+    from isthmus.data.pool import check_no_folder
     from isthmus.study.config import Study, merge, parse_assignments
 
+    check_no_folder(data)
     tables: dict[str, Any] = {"data": {"name": data}}
     tables |= {} if partition is None else {"partition": {"name": partition}}
     tables |= {} if parties is None else {"parties": parties}
@@ -200,6 +226,11 @@ def _data_settings(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return table
 
 
+def _classes(text: str) -> int | list[str]:
+    """Read the number of classes, or their names."""
+    return int(text or 0) if text.isdecimal() or not text else [name.strip() for name in text.split(",")]
+
+
 def _bag(text: str) -> tuple[str, int | None]:
     """Read `NAME` or `NAME=WIDTH`."""
     name, equals, width = text.partition("=")
@@ -209,7 +240,12 @@ def _bag(text: str) -> tuple[str, int | None]:
 
 
 def _print(problems: Mapping[Path, Sequence[Problem]]) -> None:
-    """Print problems on standard error."""
+    """Print problems on standard error, notes last and each once, however many parties have it."""
+    from isthmus.data.folder.problems import summarize_notes
+
     for folder, found in problems.items():
         for each in found:
-            typer.echo(f"{folder}: {'' if each.severe else 'note: '}{each}", err=True)
+            if each.severe:
+                typer.echo(f"{folder}: {each}", err=True)
+    for line in summarize_notes({str(folder): found for folder, found in problems.items()}):
+        typer.echo(f"note: {line}", err=True)

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -83,6 +84,14 @@ class DataSet(Registered):
     def error(self, reason: str) -> IsthmusError:
         """The error for data that cannot be loaded, for the caller to raise."""
         return IsthmusError(f"data set '{self.name}': {reason}")
+
+
+def check_no_folder(name: str) -> None:
+    """Refuse the name of a data set if a folder here has it too, because a user may mean either."""
+    if name.lower() in DataSet.known() and Path(name).is_dir():
+        raise IsthmusError(
+            f"'{name}' is a data set and a folder here: give ./{name} for the folder, or rename it to use the data set"
+        )
 
 
 def numpy_generator(seed: int, purpose: str) -> np.random.Generator:

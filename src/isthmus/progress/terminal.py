@@ -24,6 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.describe import CutDescription
 from isthmus.federation.ledger import PartyStanding
 from isthmus.methods.base import Method
@@ -98,7 +99,7 @@ class TerminalProgress(ProgressBars, Watcher):
         super().__init__(console, name, BarColumn(8), MofNCompleteColumn(), unit, _Time(), metric)
         self._bars: dict[tuple[str, int], TaskID] = {}
         self._pace, self._whole, self._stops = Pace({}, ()), self._bar("all runs", 1, "runs", visible=False), False
-        self._chosen_by = ""
+        self._chosen_by, self._own_files, self._noted = "", False, ""
 
     def study_started(self, study: Mapping[str, Any]) -> None:
         self._pace = Pace.of_study(study)
@@ -107,6 +108,13 @@ class TerminalProgress(ProgressBars, Watcher):
         self._stops = any(each.patience for each in methods)
         count = len(methods) * len(study["seeds"])
         self._progress.update(self._whole, total=count, visible=count > 1)
+        self._own_files = study.get("data", {}).get("name") == PartyFolders.name
+
+    def cut_made(self, seed: int, cut: CutDescription) -> None:
+        """Print what was noticed in a user's own files before the first run."""
+        if self._own_files and cut.note and cut.note != self._noted:
+            self._noted = cut.note
+            self._console.print(cut.note, markup=False, highlight=False, soft_wrap=True)
 
     def run_started(self, method: Method, seed: int) -> None:
         self._pace.run_started(method.label, seed)

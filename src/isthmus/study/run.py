@@ -20,6 +20,7 @@ from isthmus import result_files, store
 from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
+from isthmus.data.pool import check_no_folder
 from isthmus.errors import IsthmusError, format_option
 from isthmus.federation.ledger import PartyStanding
 from isthmus.federation.transport import Transport
@@ -565,6 +566,8 @@ def _given_parties(data: Any, partition: Any, parties: Any) -> tuple[list[Party]
     """Return the parties that are given to `run`, if they are, or else the tables of a study that name the data."""
     if parties is not None and not isinstance(parties, int):
         raise IsthmusError("parties is how many parties to cut the data into: give Party objects as `data`")
+    if isinstance(data, str):
+        check_no_folder(data)
     if data is None or isinstance(data, str | Mapping):
         tables = {"data": data, "partition": partition}
         named = {key: {"name": each} if isinstance(each, str) else dict(each) for key, each in tables.items() if each}

@@ -27,7 +27,7 @@ def wrong(kind: Column, **columns):
 
 def encoded(kind: Column, key=None, **columns):
     table = pa.table({name.replace("_", "."): values for name, values in columns.items()})
-    assert not list(kind.check("c", table, "f"))
+    assert not any(each.severe for each in kind.check("c", table, "f"))
     first = add_totals([kind.first_totals("c", table, key)])
     second = add_totals([kind.second_totals("c", table, first)])
     return kind.encode("c", table, {**first, **second}, key)
@@ -63,7 +63,8 @@ def test_wrong_numbers_are_reported(values, due):
 
 
 def test_missing_number_may_become_the_mean():
-    assert not wrong(Number(missing="mean"), c=[1, None, NAN])
+    (note,) = wrong(Number(missing="mean"), c=[1, None, NAN])
+    assert note == "note: f, rows 2, 3: column 'c' has no value: the mean over all parties is used"
     assert encoded(Number(missing="mean", scale="none"), c=[1.0, None, 5.0, NAN]).tolist() == [[1], [3], [5], [3]]
     assert encoded(Number(missing="mean"), c=[1.0, None, 5.0]).tolist() == [[-1], [0], [1]]
     assert encoded(Number(missing="mean"), c=pa.nulls(2)).tolist() == [[0], [0]]
@@ -115,7 +116,10 @@ def test_unscaled_numbers_keep_their_bits():
         ([b"a"], ["column 'c' holds values of type binary: it must hold texts or whole numbers"]),
         (
             ["a", "x", None, "", "y"],
-            ["rows 2, 5: column 'c' has a value that is not declared: add it to 'values' at all parties"],
+            [
+                "note: f, rows 3, 4: column 'c' has no value: all its features are 0",
+                "rows 2, 5: column 'c' has a value that is not declared: add it to 'values' at all parties",
+            ],
         ),
     ],
 )  # fmt: skip

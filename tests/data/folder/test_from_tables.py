@@ -1,14 +1,15 @@
 """An organisation's tables become a party folder, or an error and nothing else."""
 
 import math
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
 from isthmus.data.folder.encoding import Encoding
-from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder
-from isthmus.data.folder.loading import check_folders
+from isthmus.data.folder.from_tables import SourceTables, UnusableFolder, create_folder, create_folders, is_pattern
+from isthmus.data.folder.loading import check_folders, read_folders
 from isthmus.data.folder.reading import check_folder
 from isthmus.data.folder.settings import read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
@@ -147,7 +148,8 @@ def test_whole_number_labels_with_blanks_are_classes(tmp_path, source):
 
 def test_boolean_labels_are_two_classes(tmp_path, source):
     contents, _ = create(tmp_path / "north", source(accounts(risk=[True] * COUNT), transfers()))
-    assert contents.settings.classes == 2
+    assert contents.settings.labels == ["false", "true"]
+    assert contents.y.tolist() == [1] * COUNT
     assert contents.y.tolist() == [1] * COUNT
 
 
@@ -181,7 +183,7 @@ def test_other_columns_of_edges_are_left_out_with_a_note(tmp_path, source):
     )
     assert len(problems) == 1
     assert problems[0].startswith("note: edges.")
-    assert problems[0].endswith("columns without a role are left out: when, memo")
+    assert problems[0].endswith("columns without a role are left out: when, memo")  # there is a weight already
     assert parquet.read_schema(tmp_path / "north" / EDGES).names == ["source", "target", "weight", "owner"]
 
 
@@ -320,9 +322,11 @@ def test_labels_outside_the_list_of_the_other_party_are_refused(tmp_path, source
     graph_draft().with_settings(labels=["low"], columns=columns).write(tmp_path / "first")
     with pytest.raises(UnusableFolder) as caught:
         create_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first"))
-    assert lines(caught.value.problems) == [
-        "nodes.parquet, rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more: the label is not one of low"
-    ]
+    (found,) = caught.value.problems[tmp_path / "second"]
+    assert str(found) == (
+        f"nodes.parquet, {MANY}: label 'high' is not one of low: correct it, or declare it at all parties "
+        "(in party.toml, or isthmus party new --classes)"
+    )
 
 
 def test_numeric_labels_are_names_if_the_other_party_says_so(tmp_path, source):
@@ -381,9 +385,9 @@ MANY = "rows 2, 4, 6, 8, 10, 12, 14, 16 and 4 more"
             {"risk": [at / 2 for at in range(COUNT)]},
             {},
             {},
-            f"nodes.parquet, {MANY}: the label is not a whole number from 0 to 11",
+            f"nodes.parquet, {MANY}: label 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5 and 4 more is not a whole number",
         ),
-        ({"risk": [-1] * COUNT}, {}, {}, "the label is not a whole number from 0 to 0"),
+        ({"risk": [-1] * COUNT}, {}, {}, "label -1 is not a whole number from 0 to 0"),
         (
             {"risk": [10**15] * COUNT},
             {},
@@ -479,7 +483,7 @@ def test_problems_name_the_rows_of_the_source(tmp_path, source):
     origin = source(accounts(risk=risk, split=split, balance=balance), transfers(to=ends))
     with pytest.raises(UnusableFolder) as caught:
         create_folder(tmp_path / "north", origin)
-    assert lines(caught.value.problems) == [
+    assert lines(caught.value.problems[tmp_path / "north"]) == [
         "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test",
         "nodes.parquet, row 18: the row is in a split but has no label: add a label, or leave the split empty",
         "note: nodes.parquet: no row is in the split 'val'",
@@ -518,7 +522,7 @@ def test_molecules_with_other_tables_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "step", ["isthmus.data.folder.from_tables.write_table", "isthmus.data.folder.from_tables.check_folder"]
+    "step", ["isthmus.data.folder.from_tables.write_table", "isthmus.data.folder.from_tables.check_folders"]
 )
 def test_interruption_leaves_no_files(tmp_path, source, monkeypatch, step):
     origin = source(accounts(), transfers())
@@ -664,3 +668,141 @@ def test_molecules_have_features_of_their_own(tmp_path):
     (tmp_path / "m.csv").write_text("smiles,label\nC,0\n")
     with pytest.raises(IsthmusError, match="molecules have features of their own"):
         create_folder(tmp_path / "a", SourceTables(smiles=tmp_path / "m.csv", degrees=True))
+
+
+# ---- classes and ids that the tables do not show
+
+
+def test_classes_may_be_declared_by_name_or_number(tmp_path, source):
+    origin = source(accounts(), transfers(), classes=["low", "high", "rare"])
+    first, _ = create(tmp_path / "first", origin)
+    assert first.settings.labels == ["low", "high", "rare"]
+    risk = ["rare", "high"] * (COUNT // 2)
+    second, _ = create(tmp_path / "second", source(accounts(risk=risk), transfers(), like=tmp_path / "first"))
+    assert second.y.tolist() == [2, 1] * (COUNT // 2)
+    numbers, _ = create(tmp_path / "third", source(accounts(risk=[0, 1] * (COUNT // 2)), transfers(), classes=5))
+    assert numbers.settings.classes == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "due"),
+    [
+        ({"classes": 3}, "--classes 3: labels are texts: give their names, --classes high,low"),
+        ({"classes": ["low"]}, "label 'high' is not one of low"),
+        ({"ids": "mine"}, "ids"),
+        ({"ids": "own"}, "a party with partners needs shared ids"),
+    ],
+)
+def test_declarations_that_do_not_fit_are_refused(tmp_path, source, options, due):
+    with pytest.raises(IsthmusError) as caught:
+        create_folder(tmp_path / "north", source(accounts(), transfers(), **options))
+    assert due in str(caught.value)
+    assert not (tmp_path / "north").exists()
+
+
+def test_classes_are_not_given_beside_another_party(tmp_path, source):
+    create(tmp_path / "first", source(accounts(), transfers()))
+    with pytest.raises(IsthmusError, match="leave out --classes"):
+        create_folder(tmp_path / "second", source(accounts(), transfers(), like=tmp_path / "first", classes=["a"]))
+
+
+def test_own_ids_are_taken_from_another_party(tmp_path, source):
+    plain = {"columns": {role: column for role, column in ROLES.items() if role != "owner"}}
+    inside = {name: values[:COUNT] for name, values in transfers(bank=None).items()}
+    first, _ = create(tmp_path / "first", source(accounts(), inside, ids="own", **plain))
+    second, _ = create(tmp_path / "second", source(accounts(), inside, like=tmp_path / "first", **plain))
+    assert (first.ids, second.ids) == (None, None)
+
+
+def test_a_column_of_numbers_may_be_a_weight(tmp_path, source):
+    columns = {role: column for role, column in ROLES.items() if role != "weight"}
+    _, problems = create(tmp_path / "north", source(accounts(), transfers(when=["x"] * (COUNT + 2)), columns=columns))
+    assert problems[0].endswith("left out: amount, when (if it is the edges' weight: --weight amount)")
+
+
+def test_missing_values_are_notes(tmp_path, source):
+    balance = [None if at % 3 == 0 else 1.5 * at for at in range(COUNT)]
+    sector = [None if at == 1 else "xyz"[at % 3] for at in range(COUNT)]
+    _, problems = create(tmp_path / "north", source(accounts(balance=balance, sector=sector), transfers()))
+    assert problems == [
+        "note: nodes.parquet, rows 1, 4, 7, 10, 13, 16, 19, 22: column 'balance' has no value: the mean over all "
+        "parties is used",
+        "note: nodes.parquet, row 2: column 'sector' has no value: all its features are 0",
+    ]
+
+
+# ---- many parties at once
+
+
+@pytest.fixture
+def banks(tmp_path):
+    """Write tables of three banks; the second lacks a class, the third has missing and longer values."""
+
+    def write(**third):
+        for at, name in enumerate(("a", "b", "c")):
+            own = {
+                "account": [f"{name}{row}" for row in range(COUNT)],
+                "risk": ["low", ["high", "low", "rare"][at]] * (COUNT // 2),
+                "sector": None,
+                "words": [[row % 3, at] for row in range(COUNT)],
+            }
+            own |= third if at == 2 else {}
+            ends = {"from": [f"{name}0"], "to": [f"{name}1"], "amount": [2.0], "bank": None}
+            (tmp_path / "in" / name).mkdir(parents=True, exist_ok=True)
+            parquet.write_table(pa.table(accounts(**own)), tmp_path / "in" / name / "nodes.parquet")
+            parquet.write_table(pa.table(transfers(**ends)), tmp_path / "in" / name / "edges.parquet")
+        inside = tmp_path / "in" / "*"
+        columns = {role: column for role, column in ROLES.items() if role != "owner"}
+        return SourceTables(inside / "nodes.parquet", inside / "edges.parquet", columns=columns)
+
+    return write
+
+
+def test_a_pattern_makes_a_folder_for_each_match_with_the_same_settings(tmp_path, banks):
+    balance = [None, *range(COUNT - 1)]
+    words = [[9] * (row % 2) for row in range(COUNT)]
+    origin = banks(balance=balance, words=words)
+    assert is_pattern(origin)
+    notes = {folder.name: lines(each) for folder, each in create_folders(tmp_path / "out", origin).items()}
+    assert list(notes) == ["a", "b", "c", "out"]
+    assert (notes["a"], notes["b"]) == ([], [])
+    assert [line.startswith("note: nodes.parquet: column 'words' holds lists") for line in notes["out"]] == [True]
+    assert notes["c"] == [
+        "note: nodes.parquet, row 1: column 'balance' has no value: the mean over all parties is used"
+    ]
+    contents, note = read_folders(tmp_path / "out")
+    assert [each.settings.labels for each in contents] == [["high", "low", "rare"]] * 3
+    assert [each.settings.columns["words"] for each in contents] == [{"kind": "bag", "width": 10}] * 3
+    assert all(each.settings.columns["balance"] == {"kind": "number", "missing": "mean"} for each in contents)
+    assert note.startswith("Note: c: nodes.parquet, row 1: ")
+
+
+@pytest.mark.parametrize(
+    ("third", "due"),
+    [
+        ({"risk": ["low", None] * (COUNT // 2), "extra": [1] * COUNT}, "only one has a column 'extra'"),
+        ({"balance": ["much"] * COUNT}, "the parties' tables do not fit together"),
+        ({"account": ["c1"] * COUNT}, "nothing was written: c: nodes.parquet"),
+    ],
+)
+def test_tables_of_parties_that_do_not_fit_are_refused(tmp_path, banks, third, due):
+    with pytest.raises(IsthmusError, match=due) as caught:
+        create_folders(tmp_path / "out", banks(**third))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "due"),
+    [
+        ({"nodes": "in/*/*.parquet"}, "a pattern has one"),
+        ({"nodes": "in/*/none.csv"}, "matches no file"),
+        ({"edges": "in/*/edge?.parquet"}, "matches no file"),
+        ({"edges": "in/a*/edges.parquet"}, "has no match for party"),
+        ({"edges": "in/a/edges.parquet"}, "a pattern has one"),
+    ],
+)
+def test_patterns_that_do_not_fit_are_refused(tmp_path, banks, changes, due):
+    paths = {table: tmp_path / path for table, path in changes.items()}
+    with pytest.raises(IsthmusError, match=due):
+        create_folders(tmp_path / "out", replace(banks(), **paths))

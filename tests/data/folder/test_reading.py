@@ -16,6 +16,7 @@ from isthmus.errors import IsthmusError
 from party_folders import Draft, collection_draft, graph_draft, lines, read, report
 
 KEY = b"k" * 32
+DECLARE = "correct it, or declare it at all parties (in party.toml, or isthmus party new --classes)"
 NAN, INF = float("nan"), float("inf")
 
 
@@ -231,11 +232,11 @@ SPOILED = {
     "source missing": (lambda: alone().without("source", EDGES), ["edges.parquet: column 'source' is missing"]),
     "label outside": (
         lambda: alone(label=["low", "middle", "high", "", "top", None, "low", "low"]).without("split"),
-        ["nodes.parquet, rows 2, 5: the label is not one of low, high"],
+        [f"nodes.parquet, rows 2, 5: label 'middle', 'top' is not one of low, high: {DECLARE}"],
     ),
     "label number outside": (
         lambda: alone(label=[0, 2, -1, 1.5, INF, NAN, None, 1]).without("split"),
-        ["nodes.parquet, rows 2, 3, 4, 5: the label is not a whole number from 0 to 1"],
+        [f"nodes.parquet, rows 2, 3, 4, 5: label 2, -1, 1.5, inf is not a whole number from 0 to 1: {DECLARE}"],
     ),
     "label a text where numbers are declared": (
         lambda: alone().with_settings(labels=None, classes=2),
@@ -384,7 +385,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         "nodes.parquet, row 6: column 'age' is infinite or beyond 3.4e38: correct it",
         "nodes.parquet, row 2: column 'age' has no value: fill it in, or declare missing = \"mean\"",
         "nodes.parquet, row 8: column 'near' does not have 2 numbers, as party.toml declares",
-        "nodes.parquet, row 2: the label is not one of low, high",
+        f"nodes.parquet, row 2: label 'odd' is not one of low, high: {DECLARE}",
         "nodes.parquet, row 5: column 'split' must be empty or one of train, val, test",
         "nodes.parquet, row 7: the row is in a split but has no label: add a label, or leave the split empty",
         "note: nodes.parquet: no row is in the split 'val'",
@@ -554,7 +555,7 @@ def test_unreadable_molecules_are_left_out(tmp_path):
             "smiles,label\n,1\nCCO,3\n",
             [
                 "row 1: column 'smiles' has no value: fill it in",
-                "row 2: the label is not a whole number from 0 to 1",
+                f"row 2: label 3 is not a whole number from 0 to 1: {DECLARE}",
             ],
         ),
         ("smiles,label\n1,1\n2,1\n", ["column 'smiles' holds values of type int64: it must hold texts"]),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from isthmus.data.datasets.by_party import Loader, Moderator, PartyData
 from isthmus.data.folder.encoding import Encoding, add_totals, first_totals, second_totals
-from isthmus.data.folder.loading import accept, build_party, find_folders
+from isthmus.data.folder.loading import accept, build_party, find_folders, note_on_splits
 from isthmus.data.folder.reading import check_folder, outline
 from isthmus.data.ids import read_key
 from isthmus.data.pool import Pool, Share
@@ -60,6 +60,7 @@ class PartyFolders(PartyData):
         seconds = yield first
         second = {name: add_totals([own[name] for own in seconds]) for name in columns}
         parties = yield second
+        note = " ".join(filter(None, (note, note_on_splits(parties))))
         labels = tuple(settings.labels or settings.tasks or ())
         known = Encoding(columns, {name: {**first[name], **second[name]} for name in columns}).to_dict()
         encoding = {**known, "molecules": settings.smiles and settings.smiles.features}

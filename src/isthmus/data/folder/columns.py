@@ -118,9 +118,9 @@ class Number(Column):
         numbers = to_floats(values)
         what = f"column '{column}' is infinite or beyond 3.4e38: correct it"
         yield from at_rows(file, what, exceeds_float32(numbers))
-        if self.missing == "error":
-            what = f"column '{column}' has no value: fill it in, or declare missing = \"mean\""
-            yield from at_rows(file, what, np.isnan(numbers))
+        severe = self.missing == "error"
+        then = 'fill it in, or declare missing = "mean"' if severe else "the mean over all parties is used"
+        yield from at_rows(file, f"column '{column}' has no value: {then}", np.isnan(numbers), severe=severe)
 
     def has_totals(self, step: Literal["first", "second"]) -> bool:
         return self.scale != "none" or (step == "first" and self.missing != "error")
@@ -183,7 +183,10 @@ class Category(Column):
         values = blank_to_null(table.column(column))
         if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
             yield wrong_type(file, column, values.type, "texts or whole numbers")
-        elif self.values is not None:
+            return
+        what = f"column '{column}' has no value: all its features are 0"
+        yield from at_rows(file, what, ~is_present(values), severe=False)
+        if self.values is not None:
             what = f"column '{column}' has a value that is not declared: add it to 'values' at all parties"
             yield from at_rows(file, what, (positions_in(to_texts(values), self._declared()) < 0) & is_present(values))
         else:
@@ -205,15 +208,23 @@ class Category(Column):
         return {"ids": ids, "counts": torch.tensor(counts.field("counts").to_pylist(), dtype=torch.long)}
 
     def encode(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Tensor:
+        width = totals["ids"].numel() if self.values is None else len(self.values)
+        return _one_hot(self._positions(to_texts(table.column(column)), totals, key), width)
+
+    def unknown(self, column: str, table: pa.Table, totals: Totals, key: bytes | None) -> Mask:
+        """Return a mask of the rows whose value no party had in training."""
         values = to_texts(table.column(column))
+        return (self._positions(values, totals, key) < 0).numpy() & is_present(values)
+
+    def _positions(self, values: Any, totals: Totals, key: bytes | None) -> Tensor:
+        """Return the feature of each value, -1 for one that is missing or unknown."""
         if self.values is not None:
-            return _one_hot(torch.from_numpy(positions_in(values, self._declared())), len(self.values))
+            return torch.from_numpy(positions_in(values, self._declared()))
         own = pc.unique(values.drop_null())
         ids, hashes = totals["ids"], hash_ids(own.to_pylist(), key)
         feature = torch.searchsorted(ids, hashes)
         feature[~torch.isin(hashes, ids)] = -1  # a new party may have values that no party had in training
-        position = torch.from_numpy(positions_in(values, own))
-        return _one_hot(torch.cat([feature, torch.tensor([-1])])[position], totals["ids"].numel())
+        return torch.cat([feature, torch.tensor([-1])])[torch.from_numpy(positions_in(values, own))]
 
     def _declared(self) -> pa.Array:
         return pa.array([_as_arrow_text(value) for value in self.values or ()], pa.string())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,8 +29,9 @@ from isthmus.data.folder.arrow import (
 from isthmus.data.folder.bags import AT, VALUE, bag_columns, column_parts, is_ragged, make_bags, width_of
 from isthmus.data.folder.columns import MAX_CATEGORIES, count_distinct, looks_like_names
 from isthmus.data.folder.limits import SUGGESTED
+from isthmus.data.folder.loading import check_folders
 from isthmus.data.folder.problems import Problem, join_names, printable
-from isthmus.data.folder.reading import check_folder
+from isthmus.data.folder.reading import BOOLEANS
 from isthmus.data.folder.settings import FILE, FORMAT, MAX_CLASSES, RESERVED, PartyFile, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, read_table
 from isthmus.data.folder.writing import MOLECULES, atomic_folder, write_table
@@ -52,9 +54,10 @@ class SourceTables:
         ignore: columns to leave out.
         like: another party's folder or `party.toml`, for the same labels and feature columns.
         directed: whether an edge runs from source to target only.
-        classes: the number of classes, if no item has a label yet.
+        classes: the number of classes, or their names; by default, those that the labels show.
         bags: columns of lists that are bags, with their width if it is given.
         degrees: whether nodes get their degree as features.
+        ids: `own` if ids mean nothing to other parties, `shared` if the same id is the same node at all of them.
     """
 
     nodes: Path | None = None
@@ -66,9 +69,10 @@ class SourceTables:
     ignore: Sequence[str] = ()
     like: Path | None = None
     directed: bool = False
-    classes: int = 0
+    classes: int | Sequence[str] = 0
     bags: Mapping[str, int | None] = field(default_factory=dict)
     degrees: bool = False
+    ids: str | None = None
 
 
 def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: bool = False) -> list[Problem]:
@@ -80,18 +84,74 @@ def create_folder(folder: Path, source: SourceTables, *, name: str = "", force: 
     name = name or os.path.basename(os.path.realpath(folder))
     if not name.isprintable():
         raise _error(f"name '{name}' has characters that cannot be printed: choose another with --name, of {NAME_RULE}")
-    like = _like(source)
-    tables, notes = _tables(source, like.get("tasks") or source.tasks)
-    notes += _add_features(tables, source, like.get("columns", {}))
-    settings = {"format": FORMAT, "name": name, **_settings(source, tables, name), **like}
+    return _create(folder, source, {name: source}, force=force)[folder]
+
+
+def create_folders(folder: Path, source: SourceTables, *, force: bool = False) -> dict[Path, list[Problem]]:
+    """Write a party folder for each match of the patterns in `source`, all with the same labels and columns.
+
+    A pattern has one `*`, which stands for the party's name. After a severe problem nothing is written.
+
+    Returns:
+        The problems of each party folder, also with the others; those of `folder` are notes on the tables.
+    """
+    tables = {each: path for each in ("nodes", "edges", "graphs", "smiles") if (path := getattr(source, each))}
+    found = {table: _matches(path) for table, path in tables.items()}
+    names = sorted(set().union(*found.values()))
+    for table, paths in found.items():
+        if lacking := [name for name in names if name not in paths]:
+            raise _error(f"--{table} {tables[table]} has no match for party '{lacking[0]}', another table has: add it")
+    sources: dict[str, SourceTables] = {}
+    for name in names:
+        own: dict[str, Any] = {table: paths[name] for table, paths in found.items()}
+        sources[name] = replace(source, **own)
+    return _create(folder, source, sources, force=force)
+
+
+def is_pattern(source: SourceTables) -> bool:
+    """Whether a path of the tables is a pattern."""
+    return any("*" in str(path) for path in (source.nodes, source.edges, source.graphs, source.smiles) if path)
+
+
+def _matches(pattern: Path) -> dict[str, Path]:
+    """Return the files that a pattern matches, by what its `*` stands for."""
+    start, *ends = str(pattern).split("*")
+    if len(ends) != 1:
+        raise _error(f"{pattern}: a pattern has one *, which stands for the party's name: give one in each table")
+    paths = glob.glob(f"{glob.escape(start)}*{glob.escape(ends[0])}")
+    if not paths:
+        raise _error(f"{pattern} matches no file: correct it, and put it in quotes")
+    return {path[len(start) : len(path) - len(ends[0])]: Path(path) for path in paths}
+
+
+def _create(
+    folder: Path, given: SourceTables, sources: Mapping[str, SourceTables], *, force: bool
+) -> dict[Path, list[Problem]]:
+    """Write a party folder for each of the sources: `folder` itself, or inside it where `given` holds patterns."""
+    like = _like(given)
+    notes: list[Problem] = []
+    tables: dict[str, dict[str, Any]] = {}
+    for name, source in sources.items():
+        tables[name], more = _tables(source, like.get("tasks") or source.tasks)
+        named = [replace(each, file=_shown(each.file, source, given)) for each in more]
+        notes += [each for each in named if each not in notes]
+    tables = _with_ids_of_one_type(tables)
+    notes += _add_features(tables, given, like.get("columns", {}))
+    shared = like or _shared_settings(tables, given)
+    inside = is_pattern(given)
     with atomic_folder(folder, force=force) as new_folder:
-        for file, table in tables.items():
-            write_table(new_folder / file, table)
-        store.write(new_folder / FILE, toml.dumps(settings) + SUGGESTED)
-        _, problems = check_folder(new_folder)
-        if any(each.severe for each in problems):
+        for name, own in tables.items():
+            new = new_folder / name if inside else new_folder
+            new.mkdir(exist_ok=True)
+            for file, table in own.items():
+                write_table(new / file, table)
+            settings = {"format": FORMAT, "name": name, **_own_settings(given, own, name), **shared}
+            store.write(new / FILE, toml.dumps(settings) + SUGGESTED)
+        checked = check_folders(new_folder)[1]
+        problems = {folder / path.relative_to(new_folder): found for path, found in checked.items()}
+        if any(each.severe for every in problems.values() for each in every):
             raise UnusableFolder(problems)
-    return [*notes, *problems]
+    return {**problems, folder: [*notes, *problems.get(folder, [])]}
 
 
 class UnusableFolder(IsthmusError):  # noqa: N818 - names the folder, not an event
@@ -101,10 +161,17 @@ class UnusableFolder(IsthmusError):  # noqa: N818 - names the folder, not an eve
         first: the severe problem that the error names.
     """
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = list(problems)
-        self.first = next(each for each in problems if each.severe)
-        super().__init__(f"nothing was written: {self.first}")
+    def __init__(self, problems: Mapping[Path, Sequence[Problem]]) -> None:
+        severe = [(folder, each) for folder, found in problems.items() for each in found if each.severe]
+        at, self.first = severe[0]
+        self.problems = problems
+        super().__init__(f"nothing was written: {f'{at.name}: ' if len(problems) > 1 else ''}{self.first}")
+
+
+def _shown(file: str, source: SourceTables, given: SourceTables) -> str:
+    """Return the name of one of the tables as the user gave it: a pattern stands for all its matches."""
+    pairs = ((getattr(each, table) for each in (source, given)) for table in ("nodes", "edges", "graphs", "smiles"))
+    return next(pattern.name for path, pattern in pairs if path is not None and path.name == file)
 
 
 def _error(reason: str) -> IsthmusError:
@@ -137,12 +204,15 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
         extra = [name for name in table.column_names if name not in used]
         if extra:
             what = f"columns without a role are left out: {join_names(extra)}"
+            numbers = [name for name in extra if is_numeric(table.schema.field(name).type)]
+            if file == EDGES and numbers and "weight" not in used:
+                what += f" (if it is the edges' weight: --weight {numbers[0]})"
             notes.append(Problem(path.name, what, severe=False))
         tables[file] = table.select(used)
     for column in source.ignore:
         if column not in names:
             raise _error(f"--ignore {column}: no table has this column: {did_you_mean(column, names)}")
-    return _with_ids_of_one_type(tables), notes
+    return tables, notes
 
 
 def _read_renamed(
@@ -173,11 +243,11 @@ def _read_renamed(
     return table.rename_columns(names), original
 
 
-def _add_features(tables: dict[str, Any], source: SourceTables, like: Mapping[str, Any]) -> list[Problem]:
-    """Make bags of lists in the table of nodes, add degrees to it, and return notes.
+def _add_features(tables: Mapping[str, dict[str, Any]], source: SourceTables, like: Mapping[str, Any]) -> list[Problem]:
+    """Make bags of lists in the parties' tables of nodes, add degrees to them, and return notes.
 
     Arguments:
-        like: the feature columns of another party, which this one must have, too.
+        like: the feature columns of another party, which these must have, too.
     """
     if source.smiles is not None:
         if source.bags or source.degrees:
@@ -186,35 +256,65 @@ def _add_features(tables: dict[str, Any], source: SourceTables, like: Mapping[st
     if like and any(source.bags.values()):
         raise _error("the widths of bags are those of the party that --like names: give --bag without a width")
     bags = [name for name, declared in like.items() if declared.get("kind") == "bag"]
-    nodes, notes = make_bags(tables[NODES], source.bags, bags)
-    if source.degrees or (like.get(degrees.NAME) == degrees.DECLARATION and degrees.NAME not in nodes.column_names):
-        if degrees.NAME in nodes.column_names:
-            raise _error(f"the nodes have a column '{degrees.NAME}' already: leave it out with --ignore {degrees.NAME}")
-        ends = [nodes, tables[EDGES], tables[EDGES]]
-        ids = [
-            each.column(name)
-            for each, name in zip(ends, ("id", "source", "target"), strict=True)
-            if name in each.column_names
-        ]
-        if len(ids) == 3 and len({each.type for each in ids}) == 1:  # else check_folder reports the problem
-            nodes = nodes.append_column(degrees.NAME, degrees.degree_column(*ids, directed=source.directed))
-    tables[NODES] = nodes
+    nodes, notes = make_bags(_together(tables, NODES), source.bags, bags)
+    start = 0
+    for own in tables.values():
+        count = own[NODES].num_rows
+        own[NODES] = nodes.slice(start, count)
+        start += count
+        if source.degrees or (like.get(degrees.NAME) == degrees.DECLARATION and degrees.NAME not in nodes.column_names):
+            _add_degrees(own, directed=source.directed)
     return [replace(note, file=source.nodes.name) for note in notes if source.nodes is not None]
 
 
-def _with_ids_of_one_type(tables: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables with all ids as whole numbers, if all of them are, or else as texts."""
-    ids = [(file, column) for file, table in tables.items() for column in IDS[file] if column in table.column_names]
-    columns = {(file, column): to_plain(tables[file].column(column)) for file, column in ids}
+def _add_degrees(tables: dict[str, Any], *, directed: bool) -> None:
+    nodes = tables[NODES]
+    if degrees.NAME in nodes.column_names:
+        raise _error(f"the nodes have a column '{degrees.NAME}' already: leave it out with --ignore {degrees.NAME}")
+    ends = zip((nodes, tables[EDGES], tables[EDGES]), ("id", "source", "target"), strict=True)
+    ids = [each.column(name) for each, name in ends if name in each.column_names]
+    if len(ids) == 3 and len({each.type for each in ids}) == 1:  # else check_folder reports the problem
+        tables[NODES] = nodes.append_column(degrees.NAME, degrees.degree_column(*ids, directed=directed))
+
+
+def _together(tables: Mapping[str, dict[str, Any]], file: str) -> Any:
+    """Return one file's tables of all parties as one table, in which a column has one type."""
+    parts = {name: own[file] for name, own in tables.items()}
+    first, *others = parts
+    if not others:
+        return parts[first]
+    for name in others:
+        if differ := (set(parts[first].column_names) ^ set(parts[name].column_names)) - {"label", "split"}:
+            raise _error(
+                f"of the parties '{first}' and '{name}' only one has a column '{min(differ)}': leave it out with "
+                f"--ignore {min(differ)}"
+            )
+    try:
+        return pa.concat_tables(parts.values(), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise _error(
+            f"the parties' tables do not fit together: {error}: make the types equal, or use --ignore"
+        ) from error
+
+
+def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the parties' tables with all ids as whole numbers, if all of them are, or else as texts."""
+    columns = {
+        (name, file, column): to_plain(table.column(column))
+        for name, own in tables.items()
+        for file, table in own.items()
+        for column in IDS[file]
+        if column in table.column_names
+    }
     if all(_are_whole(values) for values in columns.values()):
         cast: Any = pa.int64()
     elif all(is_text(values.type) or pa.types.is_integer(values.type) for values in columns.values()):
         cast = pa.string()
     else:
         return tables  # check_folder reports the problem
-    for (file, column), values in columns.items():
-        at = tables[file].column_names.index(column)
-        tables[file] = tables[file].set_column(at, column, blank_to_null(values).cast(cast))
+    for (name, file, column), values in columns.items():
+        at = tables[name][file].column_names.index(column)
+        tables[name][file] = tables[name][file].set_column(at, column, blank_to_null(values).cast(cast))
     return tables
 
 
@@ -228,17 +328,22 @@ def _are_whole(values: Any) -> bool:
     return bool(pc.all(pc.match_substring_regex(known, "^(0|-?[1-9][0-9]{0,17})$"), min_count=0).as_py())
 
 
-def _settings(source: SourceTables, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the settings that the tables show, without those that `source.like` declares."""
-    settings = {
+def _own_settings(source: SourceTables, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the settings that one party's tables show."""
+    return {
         "level": _level(source),
         "directed": source.directed or None,
+        "ids": source.ids,
         "partners": _partners(tables.get(EDGES), name),
     }
-    if source.like is not None:
-        return settings
-    settings |= _labels(tables.get(MOLECULES, tables.get(GRAPHS, tables.get(NODES))), source)
-    return settings | ({"smiles": {}} if source.smiles is not None else {"columns": _columns(tables[NODES], source)})
+
+
+def _shared_settings(tables: Mapping[str, dict[str, Any]], source: SourceTables) -> dict[str, Any]:
+    """Return the settings that the tables of all parties show: labels and columns."""
+    files = next(iter(tables.values()))
+    items = _together(tables, next(file for file in (MOLECULES, GRAPHS, NODES) if file in files))
+    columns = {} if source.smiles is not None else _columns(_together(tables, NODES), source)
+    return _labels(items, source) | ({"columns": columns} if source.smiles is None else {"smiles": {}})
 
 
 def _level(source: SourceTables) -> str:
@@ -256,7 +361,10 @@ def _like(source: SourceTables) -> dict[str, Any]:
         raise _error(f"--like {source.like}: that party holds {_content(other)}, these tables do not")
     if source.tasks and list(source.tasks) != other.tasks:
         raise _error(f"--like {source.like}: its tasks are {join_names(other.tasks or ['none'])}: remove --task")
-    shared = other.model_dump(include={"labels", "classes", "tasks", "ids", "columns"})
+    if source.classes:
+        raise _error(f"--like {source.like} takes the classes of that party, too: leave out --classes")
+    taken = {"labels", "classes", "tasks", "columns"} | ({"ids"} if source.ids is None else set())
+    shared = other.model_dump(include=taken, exclude_unset=True)
     return {**shared, "smiles": None if other.smiles is None else {"features": other.smiles.features}}
 
 
@@ -269,23 +377,27 @@ def _labels(table: Any, source: SourceTables) -> dict[str, Any]:
     if source.tasks:
         return {"tasks": list(source.tasks)}
     values = blank_to_null(table.column("label")).drop_null() if "label" in table.column_names else None
+    if not isinstance(source.classes, int):
+        return {"labels": list(source.classes)}
+    if source.classes and (values is None or is_numeric(values.type)):
+        return {"classes": source.classes}
     if values is None or not len(values):
-        if source.classes:
-            return {"classes": source.classes}
         raise _error(
             "there is no label: name the column with --label, take the classes from another party with --like, or give "
-            "their number with --classes"
+            "their number or their names with --classes"
         )
     if pa.types.is_string(values.type):
-        names = pc.unique(values).to_pylist()
+        names = sorted(pc.unique(values).to_pylist())
+        if source.classes:
+            raise _error(f"--classes {source.classes}: labels are texts: give their names, --classes {','.join(names)}")
         if len(names) > MAX_CATEGORIES:
             raise _error(
                 f"the label column has {len(names):,} different texts, which look like names, not classes: name "
-                "another column with --label, or list the classes in another party's party.toml and use --like"
+                "another column with --label, or list the classes with --classes"
             )
-        return {"labels": sorted(names)}
+        return {"labels": names}
     if pa.types.is_boolean(values.type):
-        return {"classes": 2}
+        return {"labels": list(BOOLEANS)}
     if is_numeric(values.type):
         most = np.nanmax(to_floats(values), initial=0)
         return {"classes": int(min(most, MAX_CLASSES)) + 1}

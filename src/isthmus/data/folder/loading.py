@@ -11,14 +11,18 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus.data.folder.encoding import Encoding
-from isthmus.data.folder.problems import Problem, at_rows
+from isthmus.data.folder.problems import Problem, at_rows, summarize_notes
 from isthmus.data.folder.reading import Contents, check_folder
 from isthmus.data.folder.settings import FILE
+from isthmus.data.folder.shared_nodes import problems_of_shared_nodes
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import uniform
-from isthmus.data.party import Party
+from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import check_shares
 from isthmus.errors import IsthmusError
+
+MAX_NOTES = 3
+"""How many notes on the folders a study shows."""
 
 
 def find_folders(path: Path) -> list[Path]:
@@ -44,7 +48,7 @@ def _is_party(folder: Path) -> bool:
 
 
 def read_folders(path: Path, key: bytes | None = None) -> tuple[list[Contents], str]:
-    """Return the contents of all party folders at a path, and a sentence about the first possible mistake in them.
+    """Return the contents of all party folders at a path, and the first notes on them.
 
     A severe problem is an error.
     """
@@ -59,11 +63,10 @@ def accept(path: Path, checked: Sequence[tuple[Path, Contents | None, list[Probl
         folder, first = severe[0]
         count = "1 problem" if len(severe) == 1 else f"{len(severe)} problems"
         raise IsthmusError(f"{folder} has {count}: {first} (all of them: isthmus party check {path})")
-    notes = [f"{folder.name}: {problem}" for folder, each in problems.items() for problem in each]
-    if not notes:
-        return list(contents.values()), ""
-    more = "" if len(notes) == 1 else f" ({len(notes)} such notes; see isthmus party check {path})"
-    return list(contents.values()), f"Possible mistake: {notes[0]}{more}."
+    notes = summarize_notes({folder.name: each for folder, each in problems.items()})
+    text = " ".join(f"Note: {each}." for each in notes[:MAX_NOTES])
+    more = len(notes) - MAX_NOTES
+    return list(contents.values()), text + (f" {more} more: isthmus party check {path}." if more > 0 else "")
 
 
 def check_folders(path: Path, key: bytes | None = None) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
@@ -76,7 +79,7 @@ def _check_together(
 ) -> tuple[dict[Path, Contents], dict[Path, list[Problem]]]:
     usable = {folder: contents for folder, contents, _ in checked if contents is not None}
     more = _problems_between(usable)
-    return usable, {folder: [*problems, *more.get(folder, [])] for folder, _, problems in checked}
+    return usable, {folder: [*more.get(folder, []), *problems] for folder, _, problems in checked}
 
 
 def build_party(
@@ -96,6 +99,21 @@ def build_party(
     if level == "graph" and contents.item_ids.unique().numel() == contents.items:  # without ids, molecules may repeat
         ids = contents.item_ids
     return Party(name, graph, level, ids=ids, border=border, pairs=None, structural=structural, **splits)
+
+
+def note_on_splits(parties: Sequence[Party]) -> str:
+    """Say how many parties have a split without a class that the party holds; nothing if none has."""
+    lacking: dict[str, int] = {}
+    for party in parties:
+        y = party.graph.y
+        for split in SPLITS if y.dim() == 1 and not y.is_floating_point() else ():
+            in_split = y[getattr(party, split)]
+            if in_split.numel() and in_split[in_split >= 0].unique().numel() < y[y >= 0].unique().numel():
+                lacking[split] = lacking.get(split, 0) + 1
+    if not lacking:
+        return ""
+    counts = ", ".join(f"'{split}' at {count:,} of {len(parties):,} parties" for split, count in lacking.items())
+    return f"Note: a split lacks a class that the party has: {counts} (a column 'split' decides)."
 
 
 def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str, Tensor]:
@@ -122,7 +140,7 @@ def _problems_between(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]
     for folder, contents in usable.items():
         problems[folder] += _problems_with_owners(contents, parties)
     with_ids = {folder: contents for folder, contents in usable.items() if contents.ids is not None}
-    for folder, found in _problems_of_shared_nodes(with_ids).items():
+    for folder, found in problems_of_shared_nodes(with_ids).items():
         problems[folder] += found
     return problems
 
@@ -178,51 +196,3 @@ def _listed_by(owner: Contents, contents: Contents) -> Tensor:
     ids, position = torch.unique(torch.cat([mine, theirs], 1), return_inverse=True)
     edge = position[0] * ids.numel() + position[1]
     return torch.isin(edge[: mine.size(1)], edge[mine.size(1) :])
-
-
-def _problems_of_shared_nodes(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]:
-    """Return contradictions about nodes that several parties hold."""
-    if len(usable) < 2:
-        return {}
-    parties = list(usable.values())
-    sizes = [each.items for each in parties]
-    _, node = torch.unique(torch.cat([each.item_ids for each in parties]), return_inverse=True)
-    trains, drawn, held_out = torch.zeros(3, node.numel(), dtype=torch.bool)
-    start = 0
-    for contents in parties:
-        rows = slice(start, start + contents.items)
-        start += contents.items
-        drawn[rows] = contents.splits is None
-        if contents.splits is not None:
-            trains[rows] = contents.splits["train"]
-            held_out[rows] = contents.splits["val"] | contents.splits["test"]
-    leaks = held_out & _at_any_party(trains, node)
-    unassigned = drawn & _at_any_party(~drawn, node)
-    masks = (leaks, unassigned, _with_other_labels(parties, node))
-    leaked = "is held out here, but another party trains on it: use one split, or remove the column at all parties"
-    unsplit = "has no split here, but at another party that holds it: give all parties a column 'split', or none"
-    label = "has another label at another party"
-    return {
-        folder: [
-            *at_rows(NODES, leaked, one.numpy()),
-            *at_rows(NODES, unsplit, two.numpy()),
-            *at_rows(NODES, label, three.numpy(), severe=False),
-        ]
-        for folder, one, two, three in zip(usable, *(mask.split(sizes) for mask in masks), strict=True)
-    }
-
-
-def _at_any_party(mask: Tensor, node: Tensor) -> Tensor:
-    """Return a mask of the rows whose node has the mask set in any row."""
-    return torch.zeros(int(node.max()) + 1, dtype=torch.bool).index_put((node[mask],), torch.tensor(True))[node]
-
-
-def _with_other_labels(parties: Sequence[Contents], node: Tensor) -> Tensor:
-    """Return a mask of the labelled rows whose node has another class in another row."""
-    if any(each.y.dim() > 1 for each in parties):
-        return torch.zeros_like(node, dtype=torch.bool)
-    y = torch.cat([each.y for each in parties])
-    known, nothing = y >= 0, torch.zeros(int(node.max()) + 1, dtype=torch.long)
-    low = nothing.scatter_reduce(0, node[known], y[known], "amin", include_self=False)
-    high = nothing.scatter_reduce(0, node[known], y[known], "amax", include_self=False)
-    return known & (low < high)[node]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,6 +66,30 @@ def at_rows(file: str, what: str, wrong: Mask, *, severe: bool = True) -> Iterat
     rows = np.flatnonzero(wrong)
     if rows.size:
         yield Problem(file, what, tuple((rows[:MAX_LISTED] + 1).tolist()), int(rows.size), severe)
+
+
+def summarize_notes(problems: Mapping[str, Sequence[Problem]]) -> list[str]:
+    """Return a line for each different problem that is not severe, however many parties have it.
+
+    >>> twice = {"north": [Problem("a", "odd", (1,), 1, False)], "south": [Problem("a", "odd", (4, 7), 2, False)]}
+    >>> summarize_notes(twice)
+    ['2 parties (north and others): a, 3 rows: odd']
+    """
+    alike: dict[tuple[str, str], list[tuple[str, Problem]]] = {}
+    for name, found in problems.items():
+        for each in found:
+            if not each.severe:
+                alike.setdefault((each.file, each.what), []).append((name, each))
+    lines = []
+    for (file, what), notes in alike.items():
+        names = dict.fromkeys(name for name, _ in notes)
+        if len(names) == 1:
+            lines += [f"{name}: {note}" for name, note in notes]
+            continue
+        rows = sum(note.count for _, note in notes)
+        counted = f", {rows:,} rows" if rows else ""
+        lines.append(printable(f"{len(names):,} parties ({next(iter(names))} and others): {file}{counted}: {what}"))
+    return lines
 
 
 def join_names(names: Iterable[object]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -21,20 +22,26 @@ from isthmus.data.folder.arrow import (
     is_present,
     is_text,
     positions_in,
+    to_array,
     to_floats,
     to_texts,
     wrong_type,
 )
 from isthmus.data.folder.checker import Checker, Positions, has_column, repeated, same_type
+from isthmus.data.folder.columns import count_distinct
 from isthmus.data.folder.edges import COLUMNS, EdgeChecker, Edges
 from isthmus.data.folder.problems import Problem, at_rows, join_names
 from isthmus.data.folder.settings import FILE, PartyFile, read_settings
 from isthmus.data.folder.table import EDGES, GRAPHS, NODES, Table, Unreadable
+from isthmus.data.ids import hash_ids
 from isthmus.data.mapped import Arrays, cached
 from isthmus.data.party import SPLITS, Border
 from isthmus.errors import IsthmusError
 
-_BOOLEANS = {"false": 0.0, "true": 1.0}
+FIRST_ROWS = 256
+"""How many rows of each party are compared to notice ids that are row numbers."""
+BOOLEANS = {"false": 0.0, "true": 1.0}
+"""Names of classes that are numbers in a column of booleans."""
 UNLISTED = -2
 """The class of a label that is not declared."""
 
@@ -54,6 +61,8 @@ class Contents:
         border_rows: for each edge across the border its row in edges.parquet, counts from 1.
         files: a hash of the files, if any of their columns is so large that it stays there.
         item_names: the ids of the items as the files have them, an Arrow array.
+        first_rows: the numbers of the lowest ids, ascending, and a hash of each one's features, `[2, rows]`, by which
+            row numbers are noticed; only if the ids are running numbers and `party.toml` does not say what they mean.
     """
 
     settings: PartyFile
@@ -71,6 +80,7 @@ class Contents:
     border_rows: Tensor | None = None
     files: str = ""
     item_names: Any = None
+    first_rows: Tensor | None = None
 
     @property
     def items(self) -> int:
@@ -155,7 +165,26 @@ class _Reader(Checker):
             self.settings, nodes, y, numbers, edges.index, edges.weight, splits,
             ids=None if self.settings.ids == "own" else numbers, hashed=self.hashes(ids),
             border=edges.border, border_rows=edges.border_rows, files=self.files, item_names=ids,
+            first_rows=None if "ids" in self.settings.model_fields_set else self._first_rows(ids, numbers, nodes),
         )  # fmt: skip
+
+    def _first_rows(self, ids: Any, numbers: Tensor, nodes: Table | None) -> Tensor | None:
+        """Return `Contents.first_rows`; features that follow from the edges are left out."""
+        running = running_numbers(ids)
+        if running is None or nodes is None:
+            return None
+        rows = np.sort(np.argsort(running, kind="stable")[:FIRST_ROWS])
+        kinds = self.settings.feature_columns()
+        names = [name for column, kind in kinds.items() if not kind.structural for name in kind.file_columns(column)]
+        found: list[dict[str, Any]] = []
+        for start, block in nodes.blocks(names) if names else ():
+            inside = rows[(rows >= start) & (rows < start + block.num_rows)] - start
+            found += block.take(pa.array(inside)).to_pylist()
+            if len(found) == rows.size:
+                break
+        texts = [repr(_as_floats(list(row.values()))) for row in found] if names else [""] * rows.size
+        order = torch.from_numpy(np.argsort(running[rows], kind="stable"))
+        return torch.stack([numbers[torch.from_numpy(rows)], hash_ids(texts, None)])[:, order]
 
     def graphs(self) -> Contents | None:
         graphs = self._table(GRAPHS, ["id"], ["label", "split"])
@@ -360,9 +389,12 @@ class _Reader(Checker):
         by_name = is_text(values.type) or any(_is_number(name) for name in names)
         position = _classes_by_name(values, names) if by_name else _classes_by_number(values, self.settings.outputs)
         allowed = f"one of {join_names(names)}" if by_name else f"a whole number from 0 to {self.settings.outputs - 1}"
+        declare = "correct it, or declare it at all parties (in party.toml, or isthmus party new --classes)"
         missing = np.isnan(to_floats(values)) if is_numeric(values.type) else ~is_present(values)
         unlisted = (position < 0) & ~missing
-        self.add(*at_rows(file, f"the label is not {allowed}", unlisted))
+        found = pc.unique(to_array(values).filter(pa.array(unlisted))).to_pylist()
+        shown = join_names(f"{each:g}" if isinstance(each, float) else repr(each) for each in found)
+        self.add(*at_rows(file, f"label {shown} is not {allowed}: {declare}", unlisted))
         return torch.from_numpy(np.where(unlisted, UNLISTED, position))
 
     def _tasks(self, file: str, table: Any) -> Tensor | None:
@@ -395,11 +427,37 @@ class _Reader(Checker):
         return to_texts(values)
 
 
+def running_numbers(ids: Any) -> Positions | None:
+    """Return the numbers of ids that are running numbers, maybe behind a text that all share; otherwise None.
+
+    Up to half of the numbers may be missing.
+
+    >>> running_numbers(pa.array(["u1", "u2", "u4"])).tolist(), running_numbers(pa.array([1, 200]))
+    ([1, 2, 4], None)
+    """
+    if is_text(ids.type):
+        parts = pc.extract_regex(ids, "^(?P<before>.*?)(?P<number>[0-9]{1,18})$")
+        if parts.null_count or count_distinct(pc.struct_field(parts, "before")) > 1:
+            return None
+        ids = pc.struct_field(parts, "number").cast(pa.int64())
+    numbers = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
+    if numbers.size < 2 or int(numbers.max()) - int(numbers.min()) >= 2 * numbers.size:
+        return None
+    return numbers
+
+
+def _as_floats(value: Any) -> Any:
+    """Return numbers, in lists too, as floats: another party's table may hold the same numbers as another type."""
+    if isinstance(value, list):
+        return [_as_floats(each) for each in value]
+    return float(value) if isinstance(value, int | float) else value
+
+
 def _classes_by_name(values: Any, names: Sequence[str]) -> Positions:
     """Return the classes of labels that are names; numbers in the table match names such as "3" or "true"."""
     if is_text(values.type):
         return positions_in(to_texts(values), pa.array(names, pa.string()))
-    numbers = [_BOOLEANS[name] if name in _BOOLEANS else float(name) if _is_number(name) else None for name in names]
+    numbers = [BOOLEANS[name] if name in BOOLEANS else float(name) if _is_number(name) else None for name in names]
     return positions_in(pa.array(to_floats(values)), pa.array(numbers, pa.float64()))
 
 
@@ -410,7 +468,7 @@ def _classes_by_number(values: Any, classes: int) -> Positions:
 
 
 def _is_number(name: str) -> bool:
-    return name in _BOOLEANS or name.removeprefix("-").isdecimal()
+    return name in BOOLEANS or name.removeprefix("-").isdecimal()
 
 
 def _from_notes(notes: Sequence[dict[str, Any]]) -> list[Problem]:

@@ -1,0 +1,105 @@
+"""Nodes that several parties hold: whether what the parties say of them fits together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from isthmus.data.folder.problems import Problem, at_rows
+from isthmus.data.folder.reading import Contents
+from isthmus.data.folder.table import NODES
+
+DISAGREE = 0.01
+"""Share of shared ids with other features or labels from which on running numbers are taken for row numbers."""
+ROW_NUMBERS = (
+    "ids are running numbers, and the same id has other features or labels at another party: if each party numbers its "
+    'own rows, set ids = "own" at all parties (isthmus party new --ids own); if they are the same nodes, ids = "shared"'
+)
+
+
+def problems_of_shared_nodes(usable: dict[Path, Contents]) -> dict[Path, list[Problem]]:
+    """Return contradictions about nodes that several parties hold."""
+    if len(usable) < 2:
+        return {}
+    parties = list(usable.values())
+    sizes = [each.items for each in parties]
+    _, node = torch.unique(torch.cat([each.item_ids for each in parties]), return_inverse=True)
+    trains, drawn, held_out = torch.zeros(3, node.numel(), dtype=torch.bool)
+    start = 0
+    for contents in parties:
+        rows = slice(start, start + contents.items)
+        start += contents.items
+        drawn[rows] = contents.splits is None
+        if contents.splits is not None:
+            trains[rows] = contents.splits["train"]
+            held_out[rows] = contents.splits["val"] | contents.splits["test"]
+    leaks = held_out & _at_any_party(trains, node)
+    unassigned = drawn & _at_any_party(~drawn, node)
+    masks = (leaks, unassigned, _with_other_labels(parties, node))
+    leaked = "is held out here, but another party trains on it: use one split, or remove the column at all parties"
+    unsplit = "has no split here, but at another party that holds it: give all parties a column 'split', or none"
+    label = "has another label at another party"
+    numbered = have_row_numbers(parties)
+    problems: dict[Path, list[Problem]] = {}
+    for at, (folder, one, two, three) in enumerate(zip(usable, *(mask.split(sizes) for mask in masks), strict=True)):
+        if numbered[at]:  # explains all others
+            problems[folder] = [Problem(NODES, ROW_NUMBERS, severe=bool((one | two).any()))]
+            continue
+        problems[folder] = [
+            *at_rows(NODES, leaked, one.numpy()),
+            *at_rows(NODES, unsplit, two.numpy()),
+            *at_rows(NODES, label, three.numpy(), severe=False),
+        ]
+    return problems
+
+
+def have_row_numbers(parties: Sequence[Contents]) -> list[bool]:
+    """Whether the ids of each party look like row numbers of its own.
+
+    They do if they are running numbers that begin like those of another party (`Contents.first_rows`), and an id that
+    both have stands for something else there.
+    """
+    found = [False] * len(parties)
+    rows = {at: each.first_rows for at, each in enumerate(parties) if each.first_rows is not None}
+    starts = [int(each[0, 0]) for each in rows.values()]
+    rows = {at: each for (at, each), start in zip(rows.items(), starts, strict=True) if starts.count(start) > 1}
+    if not rows:
+        return found
+    suspects, samples = {at: parties[at] for at in rows}, list(rows.values())
+    ids, features = torch.cat(samples, dim=1)
+    parts = [(ids, features, [each.size(1) for each in samples])]
+    if all(each.y.dim() == 1 for each in suspects.values()):
+        known = [(each, each.labelled) for each in suspects.values()]
+        ids, labels = (torch.cat([getattr(each, of)[mask] for each, mask in known]) for of in ("item_ids", "y"))
+        parts.append((ids, labels, [int(mask.sum()) for _, mask in known]))
+    for ids, values, sizes in parts:
+        _, node, holders = torch.unique(ids, return_inverse=True, return_counts=True)
+        masks = (holders > 1)[node], _differ(node, values)
+        for at, shared, differ in zip(suspects, *(mask.split(sizes) for mask in masks), strict=True):
+            found[at] |= int(differ.sum()) > DISAGREE * int(shared.sum())
+    return found
+
+
+def _at_any_party(mask: Tensor, node: Tensor) -> Tensor:
+    """Return a mask of the rows whose node has the mask set in any row."""
+    return torch.zeros(int(node.max()) + 1, dtype=torch.bool).index_put((node[mask],), torch.tensor(True))[node]
+
+
+def _with_other_labels(parties: Sequence[Contents], node: Tensor) -> Tensor:
+    """Return a mask of the labelled rows whose node has another class in another row."""
+    mask = torch.zeros_like(node, dtype=torch.bool)
+    if all(each.y.dim() == 1 for each in parties):
+        y = torch.cat([each.y for each in parties])
+        mask[y >= 0] = _differ(node[y >= 0], y[y >= 0])
+    return mask
+
+
+def _differ(node: Tensor, values: Tensor) -> Tensor:
+    """Return a mask of the rows whose node has another value in another row."""
+    nothing = torch.zeros(int(node.max()) + 1 if node.numel() else 0, dtype=torch.long)
+    low = nothing.scatter_reduce(0, node, values, "amin", include_self=False)
+    high = nothing.scatter_reduce(0, node, values, "amax", include_self=False)
+    return (low < high)[node]
