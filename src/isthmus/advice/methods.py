@@ -100,12 +100,14 @@ class Row:
         has: what parties have, as the guide names it.
         why: why such methods fit a situation; empty if they do not.
         study: the table of `benchmarks/papers/guide` that shows the gain, if it is not called as the setting.
+        caveat: what real data say against the advice.
     """
 
     setting: str
     has: str
     why: Callable[[Situation], str]
     study: str = ""
+    caveat: str = ""
 
     def methods(self) -> list[type[Method]]:
         """Those that it recommends, the first one first."""
@@ -173,6 +175,7 @@ ROWS = (
             if s.level == "graph" and s.classes and 2 * s.labelled < s.items
             else ""
         ),
+        caveat="compare with an encoder that is not trained: on real sets no method tried is clearly above one",
     ),
     Row(
         "labels",
@@ -198,6 +201,7 @@ def advised(situation: Situation) -> Iterator[Advice]:
     for row in ROWS:
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         if fit and (why := row.why(situation)):
+            why = "; ".join(filter(None, (why, row.caveat)))
             yield Advice(tuple(kind.name for kind in fit), why, leaving(fit))
 
 
