@@ -175,7 +175,7 @@ ROWS = (
             if s.level == "graph" and s.classes and 2 * s.labelled < s.items
             else ""
         ),
-        caveat="compare with an encoder that is not trained: on real sets no method tried is clearly above one",
+        caveat="compare with an encoder that is not trained: no gain over one is shown on real sets",
     ),
     Row(
         "labels",
