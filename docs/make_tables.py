@@ -120,7 +120,8 @@ def advice() -> str:
         study = shelf.entry(GUIDE, f"guide/{name}")
         figure = next(iter(study.plan.figures))
         names = code(*(kind.name for kind in each.methods()))
-        rows.append((each.has, names, leaving(each.methods()), f"`guide/{name}`, {figure}: {_found(study, figure)}"))
+        result = f"`guide/{name}`, {figure}: {_found(study, figure)}"
+        rows.append((each.has, names, leaving(each.methods()), "; ".join(filter(None, (result, each.caveat)))))
     return table(("what parties have", "methods", "what leaves, besides sums of model weights", "result"), rows)
 
 

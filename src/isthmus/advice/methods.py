@@ -137,6 +137,7 @@ class Row:
         why: why such methods fit a situation; empty if they do not.
         study: the table of `benchmarks/papers/guide` that shows the gain, if it is not called as the setting.
         wish: what users may want whatever their data are; such rows are advised last.
+        caveat: what real data say against the advice.
     """
 
     setting: str
@@ -144,6 +145,7 @@ class Row:
     why: Callable[[Situation], str]
     study: str = ""
     wish: bool = False
+    caveat: str = ""
 
     def methods(self) -> list[type[Method]]:
         """Those that it recommends, the first one first."""
@@ -213,6 +215,7 @@ ROWS = (
             if s.level == "graph" and s.classes and 2 * s.labelled < s.items
             else ""
         ),
+        caveat="compare with an encoder that is not trained: no gain over one is shown on real sets",
     ),
     Row(
         "labels",
@@ -238,6 +241,7 @@ def advised(situation: Situation) -> Iterator[Advice]:
     for row in sorted(ROWS, key=lambda row: row.wish):
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         if fit and (why := row.why(situation)):
+            why = "; ".join(filter(None, (why, row.caveat)))
             yield Advice(tuple(kind.name for kind in fit), why, leaving(fit))
 
 
