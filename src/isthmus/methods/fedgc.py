@@ -45,13 +45,13 @@ class FedGC(Matching, Averaging):
     line 4: z ~ N(mu, softplus(s)^2), [mu, s] = S W_2 ReLU(W_1 x)     (18)
             L = CE(GCN(z), y) + gamma KL(p(z) || N(0, 1))     (17), (19)
             each party keeps the z that is best by its own validation nodes
-    line 5: g_c = sum_k (n_k(c) / n(c)) grad CE_c(SGC or GCN of theta, on party k's z)     (9)
+    line 5: g_c = sum_k (n_k(c) / n(c)) grad CE_c(f_theta on party k's z)     (9)
             A'_ij = sigm((MLP([x'_i || x'_j]) + MLP([x'_j || x'_i])) / 2)     (8)
             X', MLP by Adam on sum_c sum_i (1 - cos(g_c,i, g'_c,i))     (7), (9)
 
     c_ij = ((1 + d_i) (1 + d_j))^-1/2 with j = i among them, S is the same within a party, sigm the logistic function,
-    g'_c the gradient on the synthetic graph, and theta is drawn in every round. Line 3 is `teaching` rounds, `passes`
-    times.
+    g'_c the gradient on the synthetic graph, f is an SGC or a GCN (`backbone`), and theta is drawn in every round. Line
+    3 is `teaching` rounds, `passes` times.
 
     Where text and box of the paper differ, options decide: `local` (the text averages weights in line 3, the box
     gradients, which is one epoch of "sgd") and `condensed` (which nodes line 5 condenses). As in the box, the
