@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_imported_is_an_error(tmp_path: Path, name: str, c
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(IsthmusError, match="there is no such file in "):
         own_code.import_files([tmp_path / "nowhere.py"])
-    with pytest.raises(IsthmusError, match="there is no module 'own_nowhere': install its package, or give its file"):
+    with pytest.raises(IsthmusError, match="there is no module 'own_nowhere': install its package, or name its file"):
         own_code.object_at("own_nowhere:Wide")
     with pytest.raises(IsthmusError, match=r"there is no module 'json\.own': "):
         own_code.object_at("json.own:Wide")

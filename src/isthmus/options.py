@@ -79,6 +79,8 @@ class Options(BaseModel):
 
         A table for a field that holds options itself changes only the entries it names; the others keep their defaults.
         """
+        if not isinstance(values, Mapping):
+            raise IsthmusError(f"{where} is {_shortened(values)}: give a table of options")
         try:
             return cls.model_validate(_with_defaults(cls, values))
         except ValidationError as error:

@@ -69,7 +69,7 @@ def test_a_model_of_ones_own_is_used_with_its_file_and_its_options(
         words = (command, "run", "--out", out, *(() if command == "export" else ("--data", "banks")))
         done = isthmus(*words)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert "the study trained own_for_use:Own, which is code of your own: give it, --import FILE.py" in done.err
+        assert "the study trained a model of your own, own_for_use:Own: give it, --import FILE.py" in done.err
         done = isthmus(*words, "--import", "own_for_use.py")
         assert done.code == 0, done.err
         own_code.imported.clear()

@@ -125,6 +125,7 @@ def test_resolved_with_parties_tells_the_cut_and_their_number() -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
+        (3, "study is 3: give a table of options"),
         ({"dat": {}}, "study: unknown option 'dat': did you mean 'data'?"),
         ({"seed": 1}, "study: unknown option 'seed': did you mean 'seeds'?"),
         ({"data": {"name": "bank"}}, "unknown data set 'bank': did you mean 'banks'?"),
@@ -158,7 +159,7 @@ def test_resolved_with_parties_tells_the_cut_and_their_number() -> None:
         ({"wire": "perhaps"}, "study: option 'wire' is 'perhaps': give true or false"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_in_one_line(wrong: dict[str, Any], text: str) -> None:
+def test_what_is_wrong_is_named_in_one_line(wrong: Any, text: str) -> None:
     with pytest.raises(IsthmusError) as caught:
         Study.of(wrong)
     assert str(caught.value).startswith(text)

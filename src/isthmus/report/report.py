@@ -31,18 +31,19 @@ from isthmus.report.sections import (
 )
 
 
-def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
+def write_report(folders: Path | str | Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Write one self-contained HTML page about one or more result folders.
 
     A method that occurs in several folders is named with its folder.
 
     Arguments:
-        folders: result folders, each with study.toml, results.json, history.parquet and ledger.parquet.
+        folders: a result folder or several, each with study.toml, results.json, history.parquet and ledger.parquet.
         out: the file to write; `report.html` in the first folder if left out.
 
     Returns:
         The path of the file.
     """
+    folders = [folders] if isinstance(folders, Path | str) else folders
     if not folders:
         raise IsthmusError("report: no result folder given: name at least one")
     findings = read_folders(folders)

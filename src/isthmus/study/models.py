@@ -217,9 +217,9 @@ def _named_model(table: Mapping[str, Any]) -> Any:
         return _named(Encoder, table, "encoder")
     if name.partition(":")[0] in own_code.imported:
         return named_encoder(name, {key: value for key, value in table.items() if key != "encoder"})
-    what = name or table.get(GIVEN) or "a module of your own"
+    what = name or table.get(GIVEN)
     remedy = format_option("import", "FILE.py") if writes_flags() else "isthmus.load_model(RUN, module=MyModule)"
-    raise IsthmusError(f"the study trained {what}, which is code of your own: give it, {remedy}")
+    raise IsthmusError(f"the study trained a model of your own{f', {what}' if what else ''}: give it, {remedy}")
 
 
 def _named(kind: Any, table: Mapping[str, Any], key: str) -> Any:

@@ -75,13 +75,13 @@ def with_saved_options(own: Any, table: Mapping[str, Any]) -> Any:
         own: a module or an encoder, which has its options; or a class or function, also as `module:Class`.
     """
     own = object_at(own) if isinstance(own, str) else own
+    if not callable(own) and not isinstance(own, Encoder):
+        raise IsthmusError(f"module is {own!r}: give the model, or the class or function that makes it")
     if isinstance(own, nn.Module | Encoder) or ":" not in str(table.get("encoder", "")):
         return own
     options = {key: value for key, value in table.items() if key != "encoder"}
     if isinstance(own, type) and issubclass(own, Encoder):
         return own.read(options, f"encoder '{reference_of(own)}'")
-    if not callable(own):
-        raise IsthmusError(f"module is {own!r}: give the class or function that made the model, {table['encoder']}")
     return OwnModel(reference_of(own), own, options)
 
 

@@ -486,6 +486,7 @@ def run(
     >>> sorted(results.metrics)[:2]
     ['test_accuracy', 'test_balanced_accuracy']
     """
+    _check_arguments(method, partition, classes, on_round, out, unlabelled, grid)
     table = _task_table(task, {"metric": metric, "select_by": select_by})
     once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     methods = [method] if isinstance(method, str | Method) else list(method)
@@ -546,6 +547,26 @@ def run(
     if out is not None:
         results.save(Path(out))
     return results
+
+
+def _check_arguments(
+    method: Any, partition: Any, classes: Any, on_round: Any, out: Any, unlabelled: Any, grid: Any
+) -> None:
+    """Refuse arguments of `run` of wrong types; what a study has, its own checks refuse."""
+    names = [method] if isinstance(method, str | Method) else method
+    listed = isinstance(names, Sequence) and names and all(isinstance(each, str | Method) for each in names)
+    table = "the name of a partition, or its name with options"
+    for name, value, fits, what in (
+        ("method", method, listed, "the name of a method, a method with its options, or a list of these"),
+        ("partition", partition, partition is None or isinstance(partition, str | Mapping), table),
+        ("classes", classes, classes is None or isinstance(classes, int), "their number"),
+        ("on_round", on_round, on_round is None or callable(on_round), "a function of the round and its metrics"),
+        ("out", out, out is None or isinstance(out, str | Path), "the path of a folder"),
+        ("unlabelled", unlabelled, unlabelled in ("error", "idle"), "'error' or 'idle'"),
+        ("grid", grid, grid is None or isinstance(grid, Mapping), "a table of lists, {'local.lr': [0.01, 0.1]}"),
+    ):
+        if not fits:
+            raise IsthmusError(f"run: {name} is {value!r}: give {what}")
 
 
 def _given_model(model: Any) -> Any:

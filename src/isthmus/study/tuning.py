@@ -67,6 +67,8 @@ def tune(
     """
     if trials < 1:
         raise IsthmusError(f"trials is {trials}: give 1 or more")
+    if not isinstance(study, Study):
+        raise IsthmusError(f"tune: study is {study!r}: give a Study, such as isthmus.Study.of({{...}})")
     if study.grid:
         raise IsthmusError("tune: the study has a grid, which is a search of its own: leave it out, or use isthmus run")
     out, methods = Path(out), study.listed_methods()
