@@ -29,6 +29,8 @@ def test_a_value_that_no_party_had_is_all_zeros(tmp_path: Path) -> None:
     (found,) = new_parties(new.write(tmp_path / "new"), encoding, None, 0)
     kinds = found.party.graph.x.to_dense()[:, 1:3]
     assert kinds.sum(1).tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
+    what = "column 'kind' has a value that did not occur in training: all its features are 0"
+    assert found.notes == [f"new: nodes.parquet, rows 3, 4, 7: {what}"]
 
 
 def test_numbers_are_scaled_by_the_mean_in_training(tmp_path: Path) -> None:

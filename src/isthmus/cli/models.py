@@ -66,6 +66,9 @@ def _write(
     use_one_thread()
     if out.suffix.lower() not in TABLES:
         raise IsthmusError(f"--out is {out}: give a file that ends in {' or '.join(TABLES)}")
-    table = table_of(load_model(run, method, seed=seed, party=party))
+    model = load_model(run, method, seed=seed, party=party)
+    table = table_of(model)
     write_predictions(out, table)
+    for note in model.notes:
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"{table.num_rows:,} rows in {out}")

@@ -140,7 +140,7 @@ def new(
         _print(unsound.problems)
         raise
     _print(problems)
-    typer.echo(f"{len(problems):,} party folders in {folder}" if many else f"party folder in {folder}")
+    typer.echo(f"{len(problems) - 1:,} party folders in {folder}" if many else f"party folder in {folder}")
 
 
 @app.command()

@@ -98,7 +98,10 @@ class TrainedModel:
         module: the PyG module with the trained weights, in evaluation mode.
         task: what it predicts.
         labels: names of the classes, or of the tasks; empty if they are numbers.
+        notes: what was unknown in the data that it predicted or embedded last.
     """
+
+    notes: Sequence[str] = ()
 
     def __init__(
         self,
@@ -153,6 +156,7 @@ class TrainedModel:
 
     def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
         found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]))
+        self.notes = [note for each in found for note in each.notes]
         for each in found:
             self._check_fit(each)
         tables = [

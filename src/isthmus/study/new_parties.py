@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from isthmus.data.folder.encoding import Encoding
 from isthmus.data.folder.loading import build_party, read_folders
+from isthmus.data.folder.problems import summarize_notes
 from isthmus.data.folder.reading import Contents
 from isthmus.data.ids import read_key
 from isthmus.data.party import Party
-from isthmus.data.pool import DataSet
+from isthmus.data.pool import DataSet, check_no_folder
 from isthmus.errors import IsthmusError
 
 NewData = Path | str | Party | Sequence[Party]
@@ -23,10 +24,14 @@ NewData = Path | str | Party | Sequence[Party]
 
 @dataclass(frozen=True, eq=False)
 class NewParty:
-    """A party and the ids of its items, as an Arrow array: those in its files, else its own, else positions from 0."""
+    """A party and the ids of its items, as an Arrow array: those in its files, else its own, else positions from 0.
+
+    `notes` are about values that did not occur in training.
+    """
 
     party: Party
     ids: Any
+    notes: Sequence[str] = ()
 
 
 def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | str | None, seed: int) -> list[NewParty]:
@@ -39,7 +44,8 @@ def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | s
     """
     if isinstance(data, Party):
         data = [data]
-    if isinstance(data, str) and data.lower() in DataSet.known() and not Path(data).is_dir():
+    if isinstance(data, str) and data.lower() in DataSet.known():
+        check_no_folder(data)
         pool = DataSet.named(data)().load(seed)
         data = list(pool.parties or [pool.party])
     if not isinstance(data, Path | str):
@@ -50,10 +56,10 @@ def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | s
             f"the model was not trained on party folders, so it cannot encode {data}: give the "
             "name of a data set, or Party objects in Python"
         )
-    return [NewParty(_encoded(each, encoding, key), each.item_names) for each in contents]
+    return [_encoded(each, encoding, key) for each in contents]
 
 
-def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None) -> Party:
+def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None) -> NewParty:
     shared_key = None if key is None else read_key(Path(key))
     found = contents.settings.smiles and contents.settings.smiles.features
     if found != encoding["molecules"]:
@@ -63,7 +69,9 @@ def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | 
         )
     known = Encoding.of_dict(encoding)
     known.check_fit(contents, shared_key)
-    return build_party(contents, known, seed=0, train=0.0, val=0.0, key=shared_key)
+    party = build_party(contents, known, seed=0, train=0.0, val=0.0, key=shared_key)
+    notes = summarize_notes({party.name: known.notes(contents, shared_key)})
+    return NewParty(party, contents.item_names, notes)
 
 
 def _own_ids(party: Party) -> Any:

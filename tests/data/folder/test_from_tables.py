@@ -763,8 +763,9 @@ def test_a_pattern_makes_a_folder_for_each_match_with_the_same_settings(tmp_path
     origin = banks(balance=balance, words=words)
     assert is_pattern(origin)
     notes = {folder.name: lines(each) for folder, each in create_folders(tmp_path / "out", origin).items()}
-    assert list(notes) == ["a", "b", "c"]
-    assert notes["b"] == []
+    assert list(notes) == ["a", "b", "c", "out"]
+    assert (notes["a"], notes["b"]) == ([], [])
+    assert [line.startswith("note: nodes.parquet: column 'words' holds lists") for line in notes["out"]] == [True]
     assert notes["c"] == [
         "note: nodes.parquet, row 1: column 'balance' has no value: the mean over all parties is used"
     ]

@@ -15,8 +15,9 @@ from torch import Tensor
 from isthmus.data import matrices, rows
 from isthmus.data.cache import digest
 from isthmus.data.folder.columns import Category, Column, Totals
+from isthmus.data.folder.problems import Problem, at_rows
 from isthmus.data.folder.reading import Contents, hash_files
-from isthmus.data.folder.table import Table
+from isthmus.data.folder.table import NODES, Table
 from isthmus.data.mapped import Arrays, Series, cached
 from isthmus.data.smiles import structural_columns
 from isthmus.errors import IsthmusError
@@ -72,6 +73,16 @@ class Encoding:
                         f"party '{name}': column '{each}' has no value that occurred in training: correct it, or "
                         "give the parties' key (--key FILE)"
                     )
+
+    def notes(self, contents: Contents, key: bytes | None = None) -> list[Problem]:
+        """Return notes on values of a new party that occurred at no party in training."""
+        notes: list[Problem] = []
+        for name, column in self.columns.items():
+            if isinstance(column, Category) and contents.features is not None:
+                for _, table in column.blocks(name, contents.features):
+                    what = f"column '{name}' has a value that did not occur in training: all its features are 0"
+                    notes += at_rows(NODES, what, column.unknown(name, table, self.totals[name], key), severe=False)
+        return notes
 
     def encode(self, contents: Contents, key: bytes | None = None) -> tuple[Tensor, Tensor]:
         """Return a party's features and, in ascending order, the positions of those that are computed from the edges.

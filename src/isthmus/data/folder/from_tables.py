@@ -93,7 +93,7 @@ def create_folders(folder: Path, source: SourceTables, *, force: bool = False) -
     A pattern has one `*`, which stands for the party's name. After a severe problem nothing is written.
 
     Returns:
-        The problems of each party folder, also with the others.
+        The problems of each party folder, also with the others; those of `folder` are notes on the tables.
     """
     tables = {each: path for each in ("nodes", "edges", "graphs", "smiles") if (path := getattr(source, each))}
     found = {table: _matches(path) for table, path in tables.items()}
@@ -151,8 +151,7 @@ def _create(
         problems = {folder / path.relative_to(new_folder): found for path, found in checked.items()}
         if any(each.severe for every in problems.values() for each in every):
             raise UnusableFolder(problems)
-    first = next(iter(problems))
-    return {**problems, first: [*notes, *problems[first]]}
+    return {**problems, folder: [*notes, *problems.get(folder, [])]}
 
 
 class UnusableFolder(IsthmusError):  # noqa: N818 - names the folder, not an event
