@@ -188,7 +188,7 @@ def test_molecules_that_nobody_has_tested_are_embedded(isthmus: Isthmus, tmp_pat
     for at, lab in enumerate(("north", "south")):
         (tmp_path / f"{lab}.csv").write_text("structure\n" + "\n".join(texts[4 * at :][:4]) + "\n")
         made = ("party", "new", f"labs/{lab}", "--smiles", f"{lab}.csv", "--molecule", "structure")
-        assert "or give their number with --classes" in isthmus(*made).err
+        assert "or give their number or their names with --classes" in isthmus(*made).err
         assert isthmus(*made, "--classes", "2").code == 0
     run = ("run", "--data", "./labs", "--rounds", "1", "--hidden", "4", "--out", "out")
     assert "or learn without labels: set task.name = 'graph-clustering'" in isthmus(*run).err
