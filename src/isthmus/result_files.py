@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from pydantic import BaseModel
@@ -46,15 +46,12 @@ GROUP = 1 << 18
 """Rows of a table that are written together: what is in memory of the table at a time."""
 
 
-class _Run(Protocol):
-    rounds: int
-    chosen_round: int | None
-    select_by: str
-    metrics: Any
+def best_was_last(runs: Iterable[Any]) -> bool:
+    """Whether validation data chose the last round in every run, so that more rounds may be better still.
 
-
-def best_was_last(runs: Iterable[_Run]) -> bool:
-    """Whether validation data chose the last round in every run, so that more rounds may be better still."""
+    Arguments:
+        runs: of one method, as a study or a result folder has them.
+    """
     found = [run.chosen_round == run.rounds and f"val_{run.select_by}" in run.metrics for run in runs]
     return bool(found) and all(found)
 

@@ -19,7 +19,7 @@ from isthmus.study.setup import module_for
 from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 
-RARE = 0.5
+RARE = 0.2
 """A class is rare if it has less than this share of the items that it would have if all classes had equally many."""
 
 
