@@ -56,7 +56,10 @@ def test_h_is_help(isthmus: Isthmus, words: tuple[str, ...]) -> None:
 # ---- run
 
 
-def test_run_prints_a_table_that_fits_80_columns(isthmus: Isthmus, tmp_path: Path) -> None:
+def test_run_prints_a_table_that_fits_80_columns(
+    isthmus: Isthmus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.cli.console.WIDE", 80)  # as a terminal
     done = isthmus("run", *SMALL, "--method", "fedavg,local", "--method", "centralized", "--seeds", "0,1")
     assert done.code == 0
     assert done.runs == [(name, seed, "3") for seed in "01" for name in ("fedavg", "local", "centralized")]
