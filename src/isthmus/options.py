@@ -303,8 +303,8 @@ _REMEDIES = {
     "too_short": "give at least {min_length}",
     "too_long": "give at most {max_length}",
     "string_pattern_mismatch": "give a text that fits {pattern}",
-    "string_too_short": "give at least {min_length} letters",
-    "string_too_long": "give at most {max_length} letters",
+    "string_too_short": "give a text of length {min_length} or more",
+    "string_too_long": "give a text of length {max_length} or less",
     "literal_error": "give {expected}",
 }
 """What to do about an error, by its type for pydantic, or by the first word of the type."""

@@ -85,14 +85,14 @@ def test_json_is_all_there_is_on_standard_output(isthmus: Isthmus) -> None:
             "by_label",
             "over_parties",
             "parties",
-            "majority",
+            "majority_score",
             "turnout",
         }
         assert run["rounds"] == 3
         assert run["seconds"] > 0
         assert 0 <= run["metrics"]["test_accuracy"] <= 1
     for line in found["summary"]:
-        assert set(line) == {"method", "metric", "mean", "std", "seeds"}
+        assert set(line) == {"method", "metric", "mean", "std", "seeds", "headline"}
         assert line["seeds"] == 2
     assert [cut["seeds"] for cut in found["cuts"]] == [[0], [4]]
     assert ("local", "test_accuracy") in {(line["method"], line["metric"]) for line in found["summary"]}

@@ -58,7 +58,7 @@ def test_settings_are_read(tmp_path):
         ({"name": "<b>/</b>"}, f"name '<b>/</b>': a party's name may have {NAME_RULE}"),
         ({"name": ".."}, f"name '..': a party's name may have {NAME_RULE}"),
         ({"name": "a\nb"}, f"name 'a\\nb' has characters that cannot be printed: it may have {NAME_RULE}"),
-        ({"name": ""}, "option 'name' is '': string should have at least 1 character"),
+        ({"name": ""}, "option 'name' is '': give a text of length 1 or more"),
         ({"labels": None, "tasks": ["id"]}, "'tasks' lists 'id', which has another meaning: rename it"),
         ({"labels": [1, 2]}, "option 'labels.0' is 1: give a text"),
         (
