@@ -16,7 +16,7 @@ from tests.papers.a_paper import NEVER, table
 
 from command_line import Isthmus
 from isthmus.papers import running
-from isthmus.papers.markdown import choices_text
+from isthmus.papers.markdown import trials_text
 from isthmus.papers.plan import Table
 from isthmus.papers.results import TableResults
 from isthmus.papers.running import Progress, Runner
@@ -157,7 +157,7 @@ def test_a_best_end_is_not_the_end(
     (run,) = results.runs(cell)
     assert run["chosen"] == {"method.local.lr": chosen, "model.hidden": 4}
     assert [json.loads(trial)["method.local.lr"] for trial in results.tuned(cell)] == tried
-    assert ("in 1 at an end" in choices_text(plan, results)) == (best < chosen)
+    assert ("in 1 at an end" in trials_text(plan, results, "ends.json")) == (best < chosen)
 
 
 def test_runs_of_older_code_are_repeated_with_what_validation_now_chooses(
