@@ -46,34 +46,6 @@ GROUP = 1 << 18
 """Rows of a table that are written together: what is in memory of the table at a time."""
 
 
-def best_was_last(runs: Iterable[Any]) -> bool:
-    """Whether validation data chose the last round in every run, so that more rounds may be better still.
-
-    Arguments:
-        runs: of one method, as a study or a result folder has them.
-    """
-    found = [run.chosen_round == run.rounds and f"val_{run.select_by}" in run.metrics for run in runs]
-    return bool(found) and all(found)
-
-
-def alone_is_best(alone: str, rising: Mapping[str, int]) -> str:
-    """A note that a method that trains alone is better than every federated one.
-
-    Arguments:
-        rising: the federated methods whose best round was the last, each with its number of rounds.
-
-    >>> alone_is_best("local", {"fedavg": 8})
-    'local is better than every federated method, but the best round of fedavg was the last: train longer (--rounds 16)'
-    """
-    if rising:
-        names, rounds = ", ".join(rising), 2 * max(rising.values())
-        return (
-            f"{alone} is better than every federated method, but the best round of {names} was the last: "
-            f"train longer (--rounds {rounds})"
-        )
-    return f"{alone} is better than every federated method: by these results, parties gain nothing together"
-
-
 @dataclass(frozen=True)
 class Tried:
     """A setting that was tried, and how it did on validation data. Test data are not in here.

@@ -1,45 +1,18 @@
-"""Differences between methods are paired over seeds."""
+"""A report compares the best method with the others, seed by seed."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from scipy import stats
+from result_folders import Build
 
-from isthmus.report.differences import difference
-
-
-def test_the_difference_is_the_paired_one() -> None:
-    draw = np.random.default_rng(0)
-    best, other = draw.normal(0.8, 0.05, 8), draw.normal(0.78, 0.05, 8)
-    found = difference(dict(enumerate(best)), dict(enumerate(other)))
-    assert found is not None
-    due = stats.ttest_rel(best, other)
-    assert (found.seeds, found.p) == (8, pytest.approx(due.pvalue))
-    assert found.mean == pytest.approx(float((best - other).mean()))
-    gains = best - other
-    half = stats.t.ppf(0.975, 7) * gains.std(ddof=1) / np.sqrt(8)  # the interval by hand
-    assert (found.low, found.high) == pytest.approx((gains.mean() - half, gains.mean() + half))
+from isthmus.report.differences import differences
+from isthmus.report.loading import read_folders
 
 
-def test_only_seeds_that_both_have_count_and_three_are_needed() -> None:
-    best = {0: 1.0, 1: 2.0, 2: 4.0, 9: 100.0}
-    found = difference(best, {0: 0.5, 1: 1.0, 2: 1.0, 5: 7.0})
-    assert found is not None
-    assert (found.seeds, found.mean) == (3, 1.5)
-    assert difference(best, {0: 0.5, 1: 1.0}) is None
-
-
-def test_of_losses_the_smaller_is_better() -> None:
-    found = difference({0: 1.0, 1: 1.1, 2: 1.3}, {0: 2.0, 1: 2.0, 2: 2.0}, smaller=True)
-    assert found is not None
-    assert found.mean > 0
-
-
-def test_differences_that_do_not_vary_need_no_test() -> None:
-    same = difference({0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0})
-    assert same is not None
-    assert (same.mean, same.p) == (0.0, None)
-    near = difference({0: 0.8, 1: 0.7, 2: 0.6}, {0: 0.7, 1: 0.6, 2: 0.5})  # but for rounding the same
-    assert near is not None
-    assert near.p is None
+def test_each_method_is_compared_over_the_seeds_that_it_shares_with_the_best(build: Build) -> None:
+    findings = read_folders([build("three", ("fedavg", "fedprox")), build("two", ("local", "fedsage"), (0, 1))])
+    by_seed = {name: [run.metrics["test_accuracy"] for run in findings.runs_of(name)] for name in ("fedavg", "fedprox")}
+    found = differences(findings, "test_accuracy", "fedavg", ["fedprox", "local"])
+    assert list(found) == ["fedprox"], "two seeds are too few"
+    gains = [one - other for one, other in zip(by_seed["fedavg"], by_seed["fedprox"], strict=True)]
+    assert found["fedprox"].mean == pytest.approx(sum(gains) / len(gains))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from isthmus.paired import alone_is_best, best_was_last
 from isthmus.report import wording
-from isthmus.report.differences import LEVEL, Difference, differences
+from isthmus.report.differences import differences
 from isthmus.report.loading import Findings, Setting
 from isthmus.report.wording import ALONE
-from isthmus.result_files import alone_is_best, best_was_last
 
 _MAX_ABSENCES = 12
 """Lines on parties that did not always count."""
@@ -75,7 +75,8 @@ def _verdict(findings: Findings, setting: Setting) -> str:
             for method in findings.federated(methods)
             if findings.about[method].select == "validation" and best_was_last(findings.runs_of(method))
         }
-        notes[alone_is_best(names[alone], rising)] = None
+        lead = differences(findings, metric, alone, federated[:1]).get(federated[0])
+        notes[alone_is_best(names[alone], rising, lead)] = None
     first = "".join(f"<p class=verdict><b>Note:</b> {note}.</p>" for note in notes)
     return (
         f"<p class=verdict>{text}</p>{first}<p class=caution>{_caution(findings, [best, *others], metric, names)}</p>"
@@ -110,18 +111,11 @@ def _caution(findings: Findings, ranked: Sequence[str], metric: str, names: Mapp
         if lead < _EQUAL:
             text += f" {first} and {second} are equal."
         elif found is not None and found.p is not None:
-            text += f" The lead of {first} over {second} {_luck(found)}."
+            text += f" The lead of {first} over {second} {found.luck_text}."
         elif seeds != [1] and near:
             text += f" The lead of {first} over {second} is within one standard deviation"
             text += "." if found is None else ", and the same for every seed."
     return text
-
-
-def _luck(found: Difference) -> str:
-    """What the paired test says about a lead, as the table below the results has it."""
-    if found.p is None or found.mean <= 0 or found.p >= 1 - LEVEL:
-        return f"may be luck (paired over {found.seeds} seeds, {found.p_text})"
-    return f"is more than luck would explain (paired over {found.seeds} seeds, {found.p_text})"
 
 
 def _facts(setting: Setting) -> str:

@@ -12,7 +12,7 @@ from isthmus.data.describe import CutDescription
 from isthmus.data.party import Party
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import uses_edge_weights
-from isthmus.result_files import alone_is_best, best_was_last
+from isthmus.paired import alone_is_best, best_was_last, difference
 from isthmus.study.loop import RunResult
 from isthmus.study.own_models import model_table
 from isthmus.study.setup import module_for
@@ -91,7 +91,11 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     if alone is not None and federated is not None and alone[0] > federated[0]:
         chosen = [each.label for each in methods if each.role == "federated" and each.select == "validation"]
         rising = {name: max(run.rounds for run in own[name]) for name in chosen if best_was_last(own[name])}
-        notes.append(alone_is_best(alone[1], rising))
+        first, second = (
+            {run.seed: run.metrics[f"test_{judged_by}"] for run in own[name] if f"test_{judged_by}" in run.metrics}
+            for name in (alone[1], federated[1])
+        )
+        notes.append(alone_is_best(alone[1], rising, difference(first, second, metric.smaller_is_better)))
     return notes
 
 

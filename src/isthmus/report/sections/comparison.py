@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isthmus.paired import MIN_SEEDS
 from isthmus.report import page, wording
-from isthmus.report.differences import MIN_SEEDS, differences
+from isthmus.report.differences import differences
 from isthmus.report.loading import Findings, Setting
 
 

@@ -1,0 +1,108 @@
+"""Differences between two methods, paired over seeds, and how likely they are luck."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+MIN_SEEDS = 3
+"""Seeds that two methods must have in common."""
+LEVEL = 0.95
+"""Of the intervals."""
+_CONSTANT = 1e-9
+"""Differences that vary by less than this share of the values do not vary."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one method is than another.
+
+    Attributes:
+        mean: of the differences over seeds, positive where the first method is better.
+        low, high: the interval that has the true mean in 95 of 100 such studies (Student's t).
+        p: how likely a difference as large is if there is none; `None` if all seeds have the same difference.
+    """
+
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    p: float | None
+
+    @property
+    def p_text(self) -> str:
+        """p with three digits, or a dash if there is no test."""
+        return "–" if self.p is None else "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+
+    @property
+    def may_be_luck(self) -> bool:
+        """Whether the interval has zero in it, or the first method is not better."""
+        return self.mean <= 0 or (self.p is not None and self.p >= 1 - LEVEL)
+
+    @property
+    def luck_text(self) -> str:
+        """What the test says about a lead."""
+        what = "may be luck" if self.may_be_luck else "is more than luck would explain"
+        return f"{what} (paired over {self.seeds} seeds, {self.p_text})"
+
+
+def difference(best: Mapping[int, float], other: Mapping[int, float], smaller: bool = False) -> Difference | None:
+    """The paired difference over the seeds that both have; `None` if these are fewer than three.
+
+    A seed draws the split, the cut and all randomness of training, the same for both methods. Pairs therefore differ
+    by less than means over seeds do.
+
+    >>> found = difference({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 1: 0.7, 2: 0.5})
+    >>> round(found.mean, 3), found.seeds
+    (0.133, 3)
+    """
+    seeds = sorted(best.keys() & other.keys())
+    if len(seeds) < MIN_SEEDS:
+        return None
+    gains = [(other[seed] - best[seed] if smaller else best[seed] - other[seed]) for seed in seeds]
+    mean = fmean(gains)
+    if max(gains) - min(gains) < _CONSTANT * max(map(abs, (*best.values(), *other.values()))):
+        return Difference(len(seeds), mean, mean, mean, None)
+    from scipy.stats import ttest_1samp
+
+    test = ttest_1samp(gains, 0.0)
+    low, high = test.confidence_interval(LEVEL)
+    return Difference(len(seeds), mean, float(low), float(high), float(test.pvalue))
+
+
+def best_was_last(runs: Iterable[Any]) -> bool:
+    """Whether validation data chose the last round in every run, so that more rounds may be better still.
+
+    Arguments:
+        runs: of one method, as a study or a result folder has them.
+    """
+    found = [run.chosen_round == run.rounds and f"val_{run.select_by}" in run.metrics for run in runs]
+    return bool(found) and all(found)
+
+
+def alone_is_best(alone: str, rising: Mapping[str, int], lead: Difference | None) -> str:
+    """A note that a method that trains alone is better than every federated one.
+
+    Arguments:
+        rising: the federated methods whose best round was the last, each with its number of rounds.
+        lead: over the best federated method.
+
+    >>> alone_is_best("local", {"fedavg": 8}, None)
+    'local is better than every federated method, but the best round of fedavg was the last: train longer (--rounds 16)'
+    >>> alone_is_best("local", {}, difference({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 1: 0.9, 2: 0.5}))
+    'local is ahead of every federated method, but its lead may be luck (paired over 3 seeds, p = 0.529)'
+    """
+    if rising:
+        names, rounds = ", ".join(rising), 2 * max(rising.values())
+        return (
+            f"{alone} is better than every federated method, but the best round of {names} was the last: "
+            f"train longer (--rounds {rounds})"
+        )
+    if lead is None:
+        few = f"fewer than {MIN_SEEDS} seeds do not show that parties gain nothing together: give --seeds {MIN_SEEDS}"
+        return f"{alone} is ahead of every federated method, but {few}"
+    if lead.may_be_luck:
+        return f"{alone} is ahead of every federated method, but its lead {lead.luck_text}"
+    return f"{alone} is better than every federated method: by these results, parties gain nothing together"
