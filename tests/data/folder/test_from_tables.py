@@ -733,6 +733,31 @@ def test_missing_values_are_notes(tmp_path, source):
     ]
 
 
+def test_texts_that_are_probably_mistakes_are_notes(tmp_path, source):
+    table = accounts(
+        balance=[*(str(at % 5) for at in range(COUNT - 2)), "?", None],
+        sector=["x", "x ", *["y"] * (COUNT - 2)],
+        risk=["lo", " lo", *["hi"] * (COUNT - 2)],
+        size=["1", "2", "big"] * (COUNT // 3),
+    )
+    tables = source(table, transfers())
+    assert create(tmp_path / "north", tables)[1][:3] == [
+        f"note: {tables.nodes.name}: {what}"
+        for what in (
+            "column 'risk': ' lo' differs from 'lo' by blanks: make them equal",
+            "column 'balance' is taken for texts: 22 of 23 values are numbers, but not '?': correct them if all should "
+            "be numbers",
+            "column 'sector': 'x ' differs from 'x' by blanks: make them equal",
+        )
+    ]
+
+
+def test_a_text_among_many_numbers_is_named(tmp_path, source):
+    table = accounts(balance=[*(f"{at}.5e-{at}" for at in range(COUNT - 1)), "noon"])
+    with pytest.raises(IsthmusError, match=r"column 'balance': 23 of 24 values are numbers, but not 'noon': correct"):
+        create_folder(tmp_path / "north", source(table, transfers()))
+
+
 # ---- many parties at once
 
 

@@ -40,6 +40,9 @@ from isthmus.errors import IsthmusError, did_you_mean
 
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
 """Columns of ids in each file."""
+NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
+MOST = 0.9
+"""In a column with this share of numbers, other texts are probably mistakes."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ def _create(
         notes += [each for each in named if each not in notes]
     tables = _with_ids_of_one_type(tables)
     notes += _add_features(tables, given, like.get("columns", {}))
-    shared = like or _shared_settings(tables, given)
+    shared, more = (like, []) if like else _shared_settings(tables, given)
+    notes += more
     inside = is_pattern(given)
     with atomic_folder(folder, force=force) as new_folder:
         for name, own in tables.items():
@@ -338,12 +342,52 @@ def _own_settings(source: SourceTables, tables: Mapping[str, Any], name: str) ->
     }
 
 
-def _shared_settings(tables: Mapping[str, dict[str, Any]], source: SourceTables) -> dict[str, Any]:
-    """Return the settings that the tables of all parties show: labels and columns."""
-    files = next(iter(tables.values()))
-    items = _together(tables, next(file for file in (MOLECULES, GRAPHS, NODES) if file in files))
-    columns = {} if source.smiles is not None else _columns(_together(tables, NODES), source)
-    return _labels(items, source) | ({"columns": columns} if source.smiles is None else {"smiles": {}})
+def _shared_settings(
+    tables: Mapping[str, dict[str, Any]], source: SourceTables
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the settings that the tables of all parties show, labels and columns, and notes on texts in them."""
+    paths = {MOLECULES: source.smiles, GRAPHS: source.graphs, NODES: source.nodes}
+    file, path = next((file, path) for file, path in paths.items() if path is not None)
+    items = _together(tables, file)
+    settings = _labels(items, source)
+    notes = _notes_on_texts(path, source.columns.get("label", "label"), items, "label") if "labels" in settings else []
+    if source.smiles is not None:
+        return settings | {"smiles": {}}, notes
+    nodes = _together(tables, NODES)
+    columns = _columns(nodes, source)
+    assert source.nodes is not None
+    for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
+        notes += _notes_on_texts(source.nodes, name, nodes, name)
+    return settings | {"columns": columns}, notes
+
+
+def _notes_on_texts(path: Path, name: str, table: Any, column: str) -> list[Problem]:
+    """Return notes on classes or categories that are probably mistakes.
+
+    Arguments:
+        name: the column's name in the file at this path.
+    """
+    if column not in table.column_names or not is_text(to_plain(table.column(column)).type):
+        return []
+    values = to_texts(table.column(column)).drop_null()
+    odd = _odd_texts(values)
+    notes = [f"column '{name}' is taken for texts: {odd}: correct them if all should be numbers"] if odd else []
+    first: dict[str, str] = {}
+    for text in sorted(pc.unique(values).to_pylist(), key=len):
+        other = first.setdefault(text.strip(), text)
+        if other != text:
+            notes.append(f"column '{name}': '{text}' differs from '{other}' by blanks: make them equal")
+    return [Problem(path.name, each, severe=False) for each in notes]
+
+
+def _odd_texts(values: Any) -> str:
+    """Name the texts that are not numbers in a column where most are; nothing in any other column."""
+    odd = values.filter(pc.invert(pc.match_substring_regex(values, NUMBER)))
+    numbers = len(values) - values.null_count - len(odd)
+    if not len(odd) or numbers < MOST * (numbers + len(odd)):
+        return ""
+    shown = join_names(repr(each) for each in pc.unique(odd).to_pylist())
+    return f"{numbers:,} of {numbers + len(odd):,} values are numbers, but not {shown}"
 
 
 def _level(source: SourceTables) -> str:
@@ -450,6 +494,8 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
         )
     different = count_distinct(values)
     if different > MAX_CATEGORIES or looks_like_names(values):
+        if odd := _odd_texts(values):
+            raise _error(f"column '{name}': {odd}: correct them, or leave the column out with --ignore {name}")
         raise _error(
             f"column '{name}' has {different:,} different texts, which look like names, not categories: leave it "
             f"out with --ignore {name}, or declare it in another party's {FILE} and use --like"
