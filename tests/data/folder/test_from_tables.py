@@ -808,7 +808,16 @@ def test_a_pattern_makes_a_folder_for_each_match_with_the_same_settings(tmp_path
     ("third", "due"),
     [
         ({"risk": ["low", None] * (COUNT // 2), "extra": [1] * COUNT}, "only one has a column 'extra'"),
-        ({"balance": ["much"] * COUNT}, "the parties' tables do not fit together"),
+        (
+            {"balance": ["1.5", None, "much", *["2"] * (COUNT - 3)]},
+            r"column 'balance' holds values of type double in .*/a/nodes\.parquet, but values of type string in "
+            r".*/c/nodes\.parquet \(row 3: 'much'\): make the types equal",
+        ),
+        (
+            {"risk": [0, 1] * (COUNT // 2)},
+            r"column 'risk' holds values of type string in .*/a/nodes\.parquet \(row 1: 'low'\), but values of type "
+            r"int64 in .*/c/nodes\.parquet: make",
+        ),
         ({"account": ["c1"] * COUNT}, "nothing was written: c: nodes.parquet"),
     ],
 )

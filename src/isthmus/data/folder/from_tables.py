@@ -6,6 +6,7 @@ import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,7 @@ def _add_features(tables: Mapping[str, dict[str, Any]], source: SourceTables, li
     if like and any(source.bags.values()):
         raise _error("the widths of bags are those of the party that --like names: give --bag without a width")
     bags = [name for name, declared in like.items() if declared.get("kind") == "bag"]
-    nodes, notes = make_bags(_together(tables, NODES), source.bags, bags)
+    nodes, notes = make_bags(_together(tables, NODES, source), source.bags, bags)
     start = 0
     for own in tables.values():
         count = own[NODES].num_rows
@@ -281,7 +282,7 @@ def _add_degrees(tables: dict[str, Any], *, directed: bool) -> None:
         tables[NODES] = nodes.append_column(degrees.NAME, degrees.degree_column(*ids, directed=directed))
 
 
-def _together(tables: Mapping[str, dict[str, Any]], file: str) -> Any:
+def _together(tables: Mapping[str, dict[str, Any]], file: str, source: SourceTables) -> Any:
     """Return one file's tables of all parties as one table, in which a column has one type."""
     parts = {name: own[file] for name, own in tables.items()}
     first, *others = parts
@@ -296,9 +297,40 @@ def _together(tables: Mapping[str, dict[str, Any]], file: str) -> Any:
     try:
         return pa.concat_tables(parts.values(), promote_options="permissive")
     except pa.ArrowException as error:
+        what = _misfit(parts, str(_paths(source)[file]), source) or error
         raise _error(
-            f"the parties' tables do not fit together: {error}: make the types equal, or use --ignore"
+            f"the parties' tables do not fit together: {what}: make the types equal, or use --ignore"
         ) from error
+
+
+def _misfit(parts: Mapping[str, Any], pattern: str, source: SourceTables) -> str:
+    """Name a column whose types differ, the files of two such parties, and the first text that is not a number."""
+    for column in dict.fromkeys(name for table in parts.values() for name in table.column_names):
+        first: dict[Any, str] = {}
+        for name, table in parts.items():
+            if column in table.column_names:
+                first.setdefault(table.schema.field(column).type, name)
+        for pair in combinations(first.items(), 2):
+            try:
+                pa.unify_schemas([pa.schema([(column, kind)]) for kind, _ in pair], promote_options="permissive")
+            except pa.ArrowException:
+                holds = [_holds(pattern.replace("*", name), parts[name].column(column)) for _, name in pair]
+                shown = source.columns.get(column, column) if column in RESERVED else column
+                return f"column '{shown}' holds {holds[0]}, but {holds[1]}"
+    return ""
+
+
+def _holds(path: str, values: Any) -> str:
+    """Say of which type the values in a file are, and which text is the first that is not a number."""
+    values, row = to_plain(values), -1
+    if is_text(values.type):
+        row = pc.index(pc.match_substring_regex(to_texts(values), NUMBER), False).as_py()
+    return f"values of type {values.type} in {path}" + (f" (row {row + 1}: '{values[row]}')" if row >= 0 else "")
+
+
+def _paths(source: SourceTables) -> dict[str, Path | None]:
+    """Return the table of items or nodes for each file of a party folder."""
+    return {MOLECULES: source.smiles, GRAPHS: source.graphs, NODES: source.nodes}
 
 
 def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -346,14 +378,13 @@ def _shared_settings(
     tables: Mapping[str, dict[str, Any]], source: SourceTables
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Return the settings that the tables of all parties show, labels and columns, and notes on texts in them."""
-    paths = {MOLECULES: source.smiles, GRAPHS: source.graphs, NODES: source.nodes}
-    file, path = next((file, path) for file, path in paths.items() if path is not None)
-    items = _together(tables, file)
+    file, path = next((file, path) for file, path in _paths(source).items() if path is not None)
+    items = _together(tables, file, source)
     settings = _labels(items, source)
     notes = _notes_on_texts(path, source.columns.get("label", "label"), items, "label") if "labels" in settings else []
     if source.smiles is not None:
         return settings | {"smiles": {}}, notes
-    nodes = _together(tables, NODES)
+    nodes = _together(tables, NODES, source)
     columns = _columns(nodes, source)
     assert source.nodes is not None
     for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
