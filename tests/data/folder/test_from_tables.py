@@ -445,6 +445,16 @@ def test_names_are_not_taken_for_categories(tmp_path, source, column, count):
     create(tmp_path / "fine", source(accounts(holder=[f"town {at % 12}" for at in range(COUNT)]), transfers()))
 
 
+def test_a_forgotten_id_is_asked_for(tmp_path, source):
+    columns = {role: column for role, column in ROLES.items() if role != "id"}
+    tables = source(accounts(), transfers(), columns=columns)
+    with pytest.raises(IsthmusError, match=r"column 'account' has a different text in each row, .* id\? --id account"):
+        create_folder(tmp_path / "north", tables)
+    again = source(accounts(account=["A0"] * 2 + [f"A{at}" for at in range(2, COUNT)]), transfers(), columns=columns)
+    with pytest.raises(IsthmusError, match=r"column 'account' has 23 different texts, .* --ignore account"):
+        create_folder(tmp_path / "north", again)
+
+
 def test_more_than_a_hundred_texts_are_never_categories(tmp_path):
     count = 2_000
     nodes = {"id": list(range(count)), "street": [f"street {at % 101}" for at in range(count)], "label": [0] * count}

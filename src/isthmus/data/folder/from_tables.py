@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -385,7 +385,7 @@ def _shared_settings(
     if source.smiles is not None:
         return settings | {"smiles": {}}, notes
     nodes = _together(tables, NODES, source)
-    columns = _columns(nodes, source)
+    columns = _columns(nodes, source, _like_ids(own[NODES] for own in tables.values()))
     assert source.nodes is not None
     for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
         notes += _notes_on_texts(source.nodes, name, nodes, name)
@@ -488,14 +488,33 @@ def _partners(edges: Any, name: str) -> list[str] | None:
     return sorted({str(each) for each in pc.unique(owners.drop_null()).to_pylist()} - {name})
 
 
-def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
-    """Return the feature columns with their kinds, chosen by their values."""
+def _like_ids(tables: Iterable[Any]) -> set[str]:
+    """Return the columns of texts that could hold the ids that the parties' nodes lack."""
+    found = [
+        {name for name in table.column_names if "id" not in table.column_names and _are_ids(table.column(name))}
+        for table in tables
+    ]
+    return set.intersection(*found)
+
+
+def _are_ids(values: Any) -> bool:
+    """Whether a column holds texts that differ from each other."""
+    values = to_plain(values)
+    return is_text(values.type) and not values.null_count and count_distinct(values) == len(values)
+
+
+def _columns(nodes: Any, source: SourceTables, like_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the feature columns with their kinds, chosen by their values.
+
+    Arguments:
+        like_ids: columns that could hold the ids, if there is no column of ids.
+    """
     bags = bag_columns(nodes)
     other = {*RESERVED, *source.tasks, *column_parts(nodes)}
     features = [name for name in nodes.column_names if name not in other]
     if not features and not bags:
         raise _error("the nodes have no feature column: add at least one, or their degrees with --features degree")
-    columns = {name: _kind(name, to_array(nodes.column(name))) for name in features}
+    columns = {name: _kind(name, to_array(nodes.column(name)), name in like_ids) for name in features}
     if source.degrees:
         columns[degrees.NAME] = degrees.DECLARATION
     for name in bags:
@@ -503,7 +522,7 @@ def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
     return columns
 
 
-def _kind(name: str, values: Any) -> dict[str, Any]:
+def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
     if is_list(values.type):
         if is_ragged(values):
             raise _error(
@@ -527,6 +546,11 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
     if different > MAX_CATEGORIES or looks_like_names(values):
         if odd := _odd_texts(values):
             raise _error(f"column '{name}': {odd}: correct them, or leave the column out with --ignore {name}")
+        if like_ids:
+            raise _error(
+                f"column '{name}' has a different text in each row, and no column of ids is given: is it the id? "
+                f"--id {name} (if not, leave it out with --ignore {name}, and name the ids)"
+            )
         raise _error(
             f"column '{name}' has {different:,} different texts, which look like names, not categories: leave it "
             f"out with --ignore {name}, or declare it in another party's {FILE} and use --like"
