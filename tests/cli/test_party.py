@@ -82,6 +82,7 @@ def test_check_as_json(isthmus: Isthmus, tmp_path: Path) -> None:
         "rows": [2],
         "count": 1,
         "severe": True,
+        "largest": None,
     }
     graph_draft().write(tmp_path / "alone")
     assert isthmus("party", "check", "alone", "--json") == Done(0, '{"alone": []}\n', "")

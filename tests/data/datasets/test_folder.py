@@ -83,7 +83,10 @@ def test_what_may_not_be_meant_is_noted(folder, tmp_path):
     draft = graph_draft("west", None, 200).put("split", ["train"] * 7 + ["val"])
     draft.write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)
-    lacking = "Note: a split lacks a class that the party has: 'val' at 1 of 3 parties (a column 'split' decides)."
+    lacking = (
+        "Note: a split lacks a class that the party has: 'val' at 1 of 3 parties (to choose the splits, add a column "
+        "'split')."
+    )
     assert found.note == f"Note: west: nodes.parquet: no row is in the split 'test'. {lacking}"
     draft.put("split", ["train"] * 8).write(folder / "west")
     found = PartyFolders(path=str(folder)).load(seed=0)

@@ -16,7 +16,11 @@ from party_folders import lines
 NAN, INF = float("nan"), float("inf")
 KEY = b"k" * 32
 
-OUTSIDE = "outside 0 to 4, or a position twice: correct it, or raise 'width' at all parties"
+OUTSIDE = (
+    "column 'c' has a position outside 0 to 4: correct it, or raise 'width' at all parties "
+    "(isthmus party new --bag c=WIDTH)"
+)
+TWICE = "column 'c' has a position twice in a row: give each position once"
 
 
 def wrong(kind: Column, **columns):
@@ -255,7 +259,7 @@ def test_slice_of_a_table_is_encoded_alone():
         (
             [[0, 4], [0, -1], [5], [1, 1], [None], [2, 3]],
             [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0], [1.0], [1.0, 2.0]],
-            [f"rows 2, 3, 4, 5: column 'c.at' has a position {OUTSIDE}"],
+            [f"rows 2, 3, 5: {OUTSIDE}; the largest is 5", f"row 4: {TWICE}"],
         ),
         (
             [[0, 1], [0], [0], [0]],
@@ -274,7 +278,7 @@ def test_slice_of_a_table_is_encoded_alone():
             [[NAN], [1.0, 2.0]],
             [
                 "row 2: 'c.at' and 'c.value' differ in length or are missing: correct them",
-                f"row 1: column 'c.at' has a position {OUTSIDE}",
+                f"row 1: {OUTSIDE}; the largest is 9",
                 "row 1: column 'c.value' has NaN, infinite (in 32 bits) or missing numbers: correct them",
             ],
         ),
@@ -286,7 +290,7 @@ def test_wrong_bags_are_reported(at, value, due):
 
 def test_position_too_large_for_a_float_is_outside():
     found = wrong(Bag(width=5), c_at=pa.array([[2**63 - 1]], pa.list_(pa.int64())), c_value=[[1.0]])
-    assert found == [f"row 1: column 'c.at' has a position {OUTSIDE}"]
+    assert found == [f"row 1: {OUTSIDE}; the largest is {2**63 - 1:,}"]
 
 
 def test_bags_are_sparse_and_keep_stored_zeros():

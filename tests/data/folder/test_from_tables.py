@@ -445,6 +445,16 @@ def test_names_are_not_taken_for_categories(tmp_path, source, column, count):
     create(tmp_path / "fine", source(accounts(holder=[f"town {at % 12}" for at in range(COUNT)]), transfers()))
 
 
+def test_a_forgotten_id_is_asked_for(tmp_path, source):
+    columns = {role: column for role, column in ROLES.items() if role != "id"}
+    tables = source(accounts(), transfers(), columns=columns)
+    with pytest.raises(IsthmusError, match=r"column 'account' has a different text in each row, .* id\? --id account"):
+        create_folder(tmp_path / "north", tables)
+    again = source(accounts(account=["A0"] * 2 + [f"A{at}" for at in range(2, COUNT)]), transfers(), columns=columns)
+    with pytest.raises(IsthmusError, match=r"column 'account' has 23 different texts, .* --ignore account"):
+        create_folder(tmp_path / "north", again)
+
+
 def test_more_than_a_hundred_texts_are_never_categories(tmp_path):
     count = 2_000
     nodes = {"id": list(range(count)), "street": [f"street {at % 101}" for at in range(count)], "label": [0] * count}
@@ -602,7 +612,9 @@ def test_a_bag_may_be_named_with_its_width(tmp_path, games):
     for width, due in ((None, 4), (6, 6)):
         contents, problems = create(tmp_path / f"b{due}", games(even, bags={"games": width}))
         assert (contents.settings.columns["games"], problems) == ({"kind": "bag", "width": due}, [])
-    with pytest.raises(UnusableFolder, match=r"rows 1, 3: column 'games\.at' has a position outside 0 to 1"):
+    with pytest.raises(
+        UnusableFolder, match=r"rows 1, 3: column 'games' .* outside 0 to 1: .*=WIDTH\); the largest is 3"
+    ):
         create_folder(tmp_path / "c", games(even, bags={"games": 2}))
 
 
@@ -617,7 +629,7 @@ def test_a_bag_of_another_party_has_its_width(tmp_path, games):
     create(tmp_path / "a", games(RAGGED, bags={"games": 9}))
     contents, problems = create(tmp_path / "b", games([[3], [1], [2], [8]], like=tmp_path / "a"))
     assert (contents.settings.columns["games"]["width"], problems) == (9, [])
-    with pytest.raises(UnusableFolder, match=r"row 4: column 'games\.at' has a position outside 0 to 8"):
+    with pytest.raises(UnusableFolder, match=r"row 4: column 'games' has a position outside 0 to 8"):
         create_folder(tmp_path / "c", games([[3], [1], [2], [9]], like=tmp_path / "a"))
     with pytest.raises(IsthmusError, match="give --bag without a width"):
         create_folder(tmp_path / "c", games(RAGGED, like=tmp_path / "a", bags={"games": 9}))
@@ -731,6 +743,31 @@ def test_missing_values_are_notes(tmp_path, source):
     ]
 
 
+def test_texts_that_are_probably_mistakes_are_notes(tmp_path, source):
+    table = accounts(
+        balance=[*(str(at % 5) for at in range(COUNT - 2)), "?", None],
+        sector=["x", "x ", *["y"] * (COUNT - 2)],
+        risk=["lo", " lo", *["hi"] * (COUNT - 2)],
+        size=["1", "2", "big"] * (COUNT // 3),
+    )
+    tables = source(table, transfers())
+    assert create(tmp_path / "north", tables)[1][:3] == [
+        f"note: {tables.nodes.name}: {what}"
+        for what in (
+            "column 'risk': ' lo' differs from 'lo' by blanks: make them equal",
+            "column 'balance' is taken for texts: 22 of 23 values are numbers, but not '?': correct them if all should "
+            "be numbers",
+            "column 'sector': 'x ' differs from 'x' by blanks: make them equal",
+        )
+    ]
+
+
+def test_a_text_among_many_numbers_is_named(tmp_path, source):
+    table = accounts(balance=[*(f"{at}.5e-{at}" for at in range(COUNT - 1)), "noon"])
+    with pytest.raises(IsthmusError, match=r"column 'balance': 23 of 24 values are numbers, but not 'noon': correct"):
+        create_folder(tmp_path / "north", source(table, transfers()))
+
+
 # ---- many parties at once
 
 
@@ -781,7 +818,16 @@ def test_a_pattern_makes_a_folder_for_each_match_with_the_same_settings(tmp_path
     ("third", "due"),
     [
         ({"risk": ["low", None] * (COUNT // 2), "extra": [1] * COUNT}, "only one has a column 'extra'"),
-        ({"balance": ["much"] * COUNT}, "the parties' tables do not fit together"),
+        (
+            {"balance": ["1.5", None, "much", *["2"] * (COUNT - 3)]},
+            r"column 'balance' holds values of type double in .*/a/nodes\.parquet, but values of type string in "
+            r".*/c/nodes\.parquet \(row 3: 'much'\): make the types equal",
+        ),
+        (
+            {"risk": [0, 1] * (COUNT // 2)},
+            r"column 'risk' holds values of type string in .*/a/nodes\.parquet \(row 1: 'low'\), but values of type "
+            r"int64 in .*/c/nodes\.parquet: make",
+        ),
         ({"account": ["c1"] * COUNT}, "nothing was written: c: nodes.parquet"),
     ],
 )

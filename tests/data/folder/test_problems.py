@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isthmus.data.folder.problems import Problem, at_rows, join_names
+from isthmus.data.folder.problems import Problem, at_rows, join_names, merge
 
 
 def test_rows_are_counted_from_one():
@@ -21,6 +21,13 @@ def test_one_row_is_singular():
 def test_only_the_first_of_many_rows_are_listed():
     (found,) = at_rows("nodes.parquet", "is wrong", np.ones(12_000, dtype=bool))
     assert str(found) == "nodes.parquet, rows 1, 2, 3, 4, 5, 6, 7, 8 and 11,992 more: is wrong"
+
+
+def test_merged_problems_keep_the_largest_value():
+    found = []
+    for row, largest in ((1, None), (4, 7), (8, 5)):
+        merge(found, Problem("nodes.parquet", "is too large", (row,), 1, largest=largest))
+    assert [str(each) for each in found] == ["nodes.parquet, rows 1, 4, 8: is too large; the largest is 7"]
 
 
 def test_empty_mask_is_no_problem():

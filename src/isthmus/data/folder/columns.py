@@ -7,6 +7,7 @@ uses totals only: each party computes sums over its own rows, and the encoding u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -282,11 +283,15 @@ class Bag(Column):
             position = to_floats(pc.list_flatten(at))
             row = np.repeat(np.arange(len(at)), lengths.clip(min=0))
             outside = _mask(row[~((position >= 0) & (position < self.width))], len(at))
+            most = pc.max(pc.list_flatten(at)).as_py()
+            largest = most if most is not None and most >= self.width else None
             what = (
-                f"column '{column}.at' has a position outside 0 to {self.width - 1}, or a position twice: correct it, "
-                "or raise 'width' at all parties"
+                f"column '{column}' has a position outside 0 to {self.width - 1:,}: correct it, or raise 'width' at "
+                f"all parties (isthmus party new --bag {column}=WIDTH)"
             )
-            yield from at_rows(file, what, outside | _has_repeats(row, position, len(at)))
+            yield from (replace(each, largest=largest) for each in at_rows(file, what, outside))
+            what = f"column '{column}' has a position twice in a row: give each position once"
+            yield from at_rows(file, what, _has_repeats(row, position, len(at)))
             wrong = _has_bad_number(to_floats(pc.list_flatten(value)), list_lengths(value))
             what = f"column '{column}.value' has NaN, infinite (in 32 bits) or missing numbers: correct them"
             yield from at_rows(file, what, wrong)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ from isthmus.errors import IsthmusError, did_you_mean
 
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
 """Columns of ids in each file."""
+NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
+MOST = 0.9
+"""In a column with this share of numbers, other texts are probably mistakes."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ def _create(
         notes += [each for each in named if each not in notes]
     tables = _with_ids_of_one_type(tables)
     notes += _add_features(tables, given, like.get("columns", {}))
-    shared = like or _shared_settings(tables, given)
+    shared, more = (like, []) if like else _shared_settings(tables, given)
+    notes += more
     inside = is_pattern(given)
     with atomic_folder(folder, force=force) as new_folder:
         for name, own in tables.items():
@@ -256,7 +261,7 @@ def _add_features(tables: Mapping[str, dict[str, Any]], source: SourceTables, li
     if like and any(source.bags.values()):
         raise _error("the widths of bags are those of the party that --like names: give --bag without a width")
     bags = [name for name, declared in like.items() if declared.get("kind") == "bag"]
-    nodes, notes = make_bags(_together(tables, NODES), source.bags, bags)
+    nodes, notes = make_bags(_together(tables, NODES, source), source.bags, bags)
     start = 0
     for own in tables.values():
         count = own[NODES].num_rows
@@ -277,7 +282,7 @@ def _add_degrees(tables: dict[str, Any], *, directed: bool) -> None:
         tables[NODES] = nodes.append_column(degrees.NAME, degrees.degree_column(*ids, directed=directed))
 
 
-def _together(tables: Mapping[str, dict[str, Any]], file: str) -> Any:
+def _together(tables: Mapping[str, dict[str, Any]], file: str, source: SourceTables) -> Any:
     """Return one file's tables of all parties as one table, in which a column has one type."""
     parts = {name: own[file] for name, own in tables.items()}
     first, *others = parts
@@ -292,9 +297,40 @@ def _together(tables: Mapping[str, dict[str, Any]], file: str) -> Any:
     try:
         return pa.concat_tables(parts.values(), promote_options="permissive")
     except pa.ArrowException as error:
+        what = _misfit(parts, str(_paths(source)[file]), source) or error
         raise _error(
-            f"the parties' tables do not fit together: {error}: make the types equal, or use --ignore"
+            f"the parties' tables do not fit together: {what}: make the types equal, or use --ignore"
         ) from error
+
+
+def _misfit(parts: Mapping[str, Any], pattern: str, source: SourceTables) -> str:
+    """Name a column whose types differ, the files of two such parties, and the first text that is not a number."""
+    for column in dict.fromkeys(name for table in parts.values() for name in table.column_names):
+        first: dict[Any, str] = {}
+        for name, table in parts.items():
+            if column in table.column_names:
+                first.setdefault(table.schema.field(column).type, name)
+        for pair in combinations(first.items(), 2):
+            try:
+                pa.unify_schemas([pa.schema([(column, kind)]) for kind, _ in pair], promote_options="permissive")
+            except pa.ArrowException:
+                holds = [_holds(pattern.replace("*", name), parts[name].column(column)) for _, name in pair]
+                shown = source.columns.get(column, column) if column in RESERVED else column
+                return f"column '{shown}' holds {holds[0]}, but {holds[1]}"
+    return ""
+
+
+def _holds(path: str, values: Any) -> str:
+    """Say of which type the values in a file are, and which text is the first that is not a number."""
+    values, row = to_plain(values), -1
+    if is_text(values.type):
+        row = pc.index(pc.match_substring_regex(to_texts(values), NUMBER), False).as_py()
+    return f"values of type {values.type} in {path}" + (f" (row {row + 1}: '{values[row]}')" if row >= 0 else "")
+
+
+def _paths(source: SourceTables) -> dict[str, Path | None]:
+    """Return the table of items or nodes for each file of a party folder."""
+    return {MOLECULES: source.smiles, GRAPHS: source.graphs, NODES: source.nodes}
 
 
 def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -338,12 +374,51 @@ def _own_settings(source: SourceTables, tables: Mapping[str, Any], name: str) ->
     }
 
 
-def _shared_settings(tables: Mapping[str, dict[str, Any]], source: SourceTables) -> dict[str, Any]:
-    """Return the settings that the tables of all parties show: labels and columns."""
-    files = next(iter(tables.values()))
-    items = _together(tables, next(file for file in (MOLECULES, GRAPHS, NODES) if file in files))
-    columns = {} if source.smiles is not None else _columns(_together(tables, NODES), source)
-    return _labels(items, source) | ({"columns": columns} if source.smiles is None else {"smiles": {}})
+def _shared_settings(
+    tables: Mapping[str, dict[str, Any]], source: SourceTables
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the settings that the tables of all parties show, labels and columns, and notes on texts in them."""
+    file, path = next((file, path) for file, path in _paths(source).items() if path is not None)
+    items = _together(tables, file, source)
+    settings = _labels(items, source)
+    notes = _notes_on_texts(path, source.columns.get("label", "label"), items, "label") if "labels" in settings else []
+    if source.smiles is not None:
+        return settings | {"smiles": {}}, notes
+    nodes = _together(tables, NODES, source)
+    columns = _columns(nodes, source, _like_ids(own[NODES] for own in tables.values()))
+    assert source.nodes is not None
+    for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
+        notes += _notes_on_texts(source.nodes, name, nodes, name)
+    return settings | {"columns": columns}, notes
+
+
+def _notes_on_texts(path: Path, name: str, table: Any, column: str) -> list[Problem]:
+    """Return notes on classes or categories that are probably mistakes.
+
+    Arguments:
+        name: the column's name in the file at this path.
+    """
+    if column not in table.column_names or not is_text(to_plain(table.column(column)).type):
+        return []
+    values = to_texts(table.column(column)).drop_null()
+    odd = _odd_texts(values)
+    notes = [f"column '{name}' is taken for texts: {odd}: correct them if all should be numbers"] if odd else []
+    first: dict[str, str] = {}
+    for text in sorted(pc.unique(values).to_pylist(), key=len):
+        other = first.setdefault(text.strip(), text)
+        if other != text:
+            notes.append(f"column '{name}': '{text}' differs from '{other}' by blanks: make them equal")
+    return [Problem(path.name, each, severe=False) for each in notes]
+
+
+def _odd_texts(values: Any) -> str:
+    """Name the texts that are not numbers in a column where most are; nothing in any other column."""
+    odd = values.filter(pc.invert(pc.match_substring_regex(values, NUMBER)))
+    numbers = len(values) - values.null_count - len(odd)
+    if not len(odd) or numbers < MOST * (numbers + len(odd)):
+        return ""
+    shown = join_names(repr(each) for each in pc.unique(odd).to_pylist())
+    return f"{numbers:,} of {numbers + len(odd):,} values are numbers, but not {shown}"
 
 
 def _level(source: SourceTables) -> str:
@@ -413,14 +488,33 @@ def _partners(edges: Any, name: str) -> list[str] | None:
     return sorted({str(each) for each in pc.unique(owners.drop_null()).to_pylist()} - {name})
 
 
-def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
-    """Return the feature columns with their kinds, chosen by their values."""
+def _like_ids(tables: Iterable[Any]) -> set[str]:
+    """Return the columns of texts that could hold the ids that the parties' nodes lack."""
+    found = [
+        {name for name in table.column_names if "id" not in table.column_names and _are_ids(table.column(name))}
+        for table in tables
+    ]
+    return set.intersection(*found)
+
+
+def _are_ids(values: Any) -> bool:
+    """Whether a column holds texts that differ from each other."""
+    values = to_plain(values)
+    return is_text(values.type) and not values.null_count and count_distinct(values) == len(values)
+
+
+def _columns(nodes: Any, source: SourceTables, like_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the feature columns with their kinds, chosen by their values.
+
+    Arguments:
+        like_ids: columns that could hold the ids, if there is no column of ids.
+    """
     bags = bag_columns(nodes)
     other = {*RESERVED, *source.tasks, *column_parts(nodes)}
     features = [name for name in nodes.column_names if name not in other]
     if not features and not bags:
         raise _error("the nodes have no feature column: add at least one, or their degrees with --features degree")
-    columns = {name: _kind(name, to_array(nodes.column(name))) for name in features}
+    columns = {name: _kind(name, to_array(nodes.column(name)), name in like_ids) for name in features}
     if source.degrees:
         columns[degrees.NAME] = degrees.DECLARATION
     for name in bags:
@@ -428,7 +522,7 @@ def _columns(nodes: Any, source: SourceTables) -> dict[str, dict[str, Any]]:
     return columns
 
 
-def _kind(name: str, values: Any) -> dict[str, Any]:
+def _kind(name: str, values: Any, like_ids: bool) -> dict[str, Any]:
     if is_list(values.type):
         if is_ragged(values):
             raise _error(
@@ -450,6 +544,13 @@ def _kind(name: str, values: Any) -> dict[str, Any]:
         )
     different = count_distinct(values)
     if different > MAX_CATEGORIES or looks_like_names(values):
+        if odd := _odd_texts(values):
+            raise _error(f"column '{name}': {odd}: correct them, or leave the column out with --ignore {name}")
+        if like_ids:
+            raise _error(
+                f"column '{name}' has a different text in each row, and no column of ids is given: is it the id? "
+                f"--id {name} (if not, leave it out with --ignore {name}, and name the ids)"
+            )
         raise _error(
             f"column '{name}' has {different:,} different texts, which look like names, not categories: leave it "
             f"out with --ignore {name}, or declare it in another party's {FILE} and use --like"

@@ -113,7 +113,7 @@ def note_on_splits(parties: Sequence[Party]) -> str:
     if not lacking:
         return ""
     counts = ", ".join(f"'{split}' at {count:,} of {len(parties):,} parties" for split, count in lacking.items())
-    return f"Note: a split lacks a class that the party has: {counts} (a column 'split' decides)."
+    return f"Note: a split lacks a class that the party has: {counts} (to choose the splits, add a column 'split')."
 
 
 def _splits(contents: Contents, seed: int, train: float, val: float) -> dict[str, Tensor]:

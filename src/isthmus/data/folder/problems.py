@@ -23,6 +23,7 @@ class Problem:
         rows: the first rows that have the problem, counted from 1.
         count: how many rows have it.
         severe: whether the folder is unusable until this is fixed.
+        largest: the largest value that is too large, if the problem is one.
     """
 
     file: str
@@ -30,6 +31,7 @@ class Problem:
     rows: tuple[int, ...] = ()
     count: int = 0
     severe: bool = True
+    largest: int | None = None
 
     def __str__(self) -> str:
         """Return the problem on one line, even if names in the files hold line breaks."""
@@ -38,7 +40,8 @@ class Problem:
             rest = f" and {self.count - len(self.rows):,} more" if self.count > len(self.rows) else ""
             word = "row" if self.count == 1 else "rows"
             where = f"{self.file}, {word} {', '.join(map(str, self.rows))}{rest}"
-        return printable(f"{where}: {self.what}")
+        largest = "" if self.largest is None else f"; the largest is {self.largest:,}"
+        return printable(f"{where}: {self.what}{largest}")
 
     def shifted(self, rows: int) -> Problem:
         """Return the problem of a block of rows that begins after so many rows of the file."""
@@ -56,7 +59,8 @@ def merge(problems: list[Problem], new: Problem) -> None:
     for at, old in enumerate(problems):
         if (old.file, old.what, old.severe) == (new.file, new.what, new.severe):
             rows = (*old.rows, *new.rows)[:MAX_LISTED]
-            problems[at] = replace(old, rows=rows, count=old.count + new.count)
+            largest = max((each for each in (old.largest, new.largest) if each is not None), default=None)
+            problems[at] = replace(old, rows=rows, count=old.count + new.count, largest=largest)
             return
     problems.append(new)
 
