@@ -125,6 +125,25 @@ def test_new_rows_of_folders_are_encoded_as_in_training(tmp_path: Path) -> None:
     assert alone["id"].to_pylist() == list(range(8))
 
 
+@pytest.mark.parametrize(
+    ("weights", "effect"),
+    [
+        ("balanced", "(balanced), so it chooses classes as if all were equally frequent"),
+        (
+            [1.0, 1.0, 1.0, 5.0],
+            "([1.0, 1.0, 1.0, 5.0]), so it chooses classes as if their frequencies were multiplied by these weights",
+        ),
+    ],
+)
+def test_predictions_of_a_model_with_class_weights_say_so(weights: Any, effect: str) -> None:
+    model = isthmus.run("fedavg", rounds=1, task={"class_weights": weights}).model()
+    model.predict("banks")
+    remedy = "rank items by a score column, and choose a threshold on validation data"
+    assert model.notes == [f"the model was trained with class weights {effect}: {remedy}"]
+    model.embed("banks")
+    assert model.notes == []
+
+
 def test_graphs_keep_the_ids_of_their_files(tmp_path: Path) -> None:
     collection_draft(first=0).write(tmp_path / "parties" / "one")
     study = study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")}, unlabelled="idle")

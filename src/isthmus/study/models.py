@@ -99,7 +99,7 @@ class TrainedModel:
         module: the PyG module with the trained weights, in evaluation mode.
         task: what it predicts.
         labels: names of the classes, or of the tasks; empty if they are numbers.
-        notes: what was unknown in the data that it predicted or embedded last.
+        notes: what to know of the last table: what was unknown in its data, and for predictions, of class weights.
     """
 
     notes: Sequence[str] = ()
@@ -143,7 +143,9 @@ class TrainedModel:
             data: a party folder or a folder of them, the name of a data set, a `Party` or several.
             key: file with the parties' common key, if their ids are hashed by one.
         """
-        return self._table(data, key, lambda party: self.task.predictions(self.outputs(party), self.labels))
+        table = self._table(data, key, lambda party: self.task.predictions(self.outputs(party), self.labels))
+        self.notes = [*self.notes, *filter(None, [self.task.prediction_note])]
+        return table
 
     def embed(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
         """A table with a row for every item: party, id and embedding; `data` and `key` are those of `predict`."""
