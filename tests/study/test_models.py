@@ -144,6 +144,25 @@ def test_predictions_of_a_model_with_class_weights_say_so(weights: Any, effect: 
     assert model.notes == []
 
 
+def test_outputs_and_tables_are_of_the_same_kinds_of_data(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "parties" / draft.settings["name"])
+    study = study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")})
+    model, parties = run_study(study).model(), study.load(0).parties
+    assert torch.equal(model.outputs(parties), torch.cat([model.outputs(party) for party in parties]))
+    uses = (model.outputs, model.embeddings, model.predict, model.embed)
+    for use in uses:
+        assert len(use(tmp_path / "parties")) == len(use(str(tmp_path / "parties"))) == len(use(parties)) == 16
+        for wrong, name in (
+            ({"a": [1]}, "a dict"),
+            ([], "an empty list"),
+            (["north"], "a list"),
+            (pa.table({"a": [1]}), "a Table"),
+        ):
+            with pytest.raises(IsthmusError, match=f"data is {name}: give the path of a party folder or of a folder"):
+                use(wrong)
+
+
 def test_graphs_keep_the_ids_of_their_files(tmp_path: Path) -> None:
     collection_draft(first=0).write(tmp_path / "parties" / "one")
     study = study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")}, unlabelled="idle")
