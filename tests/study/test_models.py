@@ -15,9 +15,9 @@ from torch_geometric.nn import GCNConv
 
 import isthmus
 from isthmus import own_code, store
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.study.config import Study
-from isthmus.study.models import TrainedModel, choose_model, load_model, write_predictions
+from isthmus.study.models import TrainedModel, choose_model, choose_run, load_model, write_predictions
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
 
@@ -89,14 +89,31 @@ def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> No
 
 def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
     _, results, out = banks
-    with pytest.raises(IsthmusError, match="holds several models: choose one, method='ditto' seed=0, among ditto with"):
+    line = "several models: choose method='ditto', 'fedavg', 'fedper', 'fedproto' or 'local'$"
+    with pytest.raises(IsthmusError, match=f"run holds {line}"):
         load_model(out)
-    with pytest.raises(IsthmusError, match="holds no such model"):
+    with pytest.raises(IsthmusError, match=f"^the results hold {line}"):
+        results.model()
+    line = "no such model: choose one, method='ditto' seed=0, among ditto with seed 0, fedavg with seed 0"
+    with pytest.raises(IsthmusError, match=f"run holds {line}"):
         load_model(out, "fedavg", seed=7)
-    with pytest.raises(IsthmusError, match="0 runs fit"):
+    with pytest.raises(IsthmusError, match=f"^the results hold {line}"):
         results.model("fedavg", 7)
     with pytest.raises(IsthmusError, match="holds no models: give a folder that isthmus run wrote"):
         load_model(tmp_path)
+
+
+def test_a_choice_is_asked_for_among_what_is_left_open() -> None:
+    known = [("local", 0), ("fedavg", 0), ("fedavg", 1), ("fedavg", 2)]
+    assert choose_run(known, "fedavg", 1, "it holds") == ("fedavg", 1)
+    assert choose_run(known, "local", None, "it holds") == ("local", 0)
+    for method, seed, due in (
+        ("fedavg", None, "choose --seed 0, 1 or 2"),
+        (None, 0, "choose --method fedavg or local"),
+        (None, None, "choose one, --method fedavg --seed 0, among fedavg with seed 0, fedavg with seed 1"),
+    ):
+        with flags_in_messages(), pytest.raises(IsthmusError, match=f"^it holds several models: {due}"):
+            choose_run(known, method, seed, "it holds")
 
 
 def test_the_embedding_is_what_the_head_receives(banks: tuple[Study, Results, Path]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -371,14 +371,31 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
         if (folder / "results.json").exists():
             raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")
         raise IsthmusError(f"{folder} holds no models: give a folder that isthmus run wrote, or a party's kit")
-    fit = [key for key in found if method in (None, key[0]) and seed in (None, key[1])]
-    if not fit or len(fit) > 1:
-        known = _shown([f"{name} with seed {at}" for name, at in sorted(found)])
-        which = "no such model" if not fit else "several models"
-        label, at = sorted(found)[0]
-        choice = " ".join([format_option("method", label), format_option("seed", at)])
-        raise IsthmusError(f"{folder} holds {which}: choose one, {choice}, among {known}")
-    return found[fit[0]]
+    return found[choose_run(found, method, seed, f"{folder} holds")]
+
+
+def choose_run(known: Collection[tuple[str, int]], method: str | None, seed: int | None, where: str) -> tuple[str, int]:
+    """Return the label of the method and the seed of the only run that fits what is asked for.
+
+    Arguments:
+        known: those of all runs.
+        method, seed: None leaves them open.
+        where: how an error begins, such as "runs/first holds".
+    """
+    fit = sorted(key for key in known if method in (None, key[0]) and seed in (None, key[1]))
+    if len(fit) == 1:
+        return fit[0]
+    which, among = ("several models", fit) if fit else ("no such model", sorted(known))
+    open_values = {"method": sorted({label for label, _ in fit}), "seed": sorted({at for _, at in fit})}
+    differing = [(key, values) for key, values in open_values.items() if len(values) > 1]
+    if len(differing) == 1:
+        ((key, (first, *others)),) = differing
+        *middle, last = map(str if writes_flags() else repr, others)
+        raise IsthmusError(f"{where} {which}: choose {', '.join([format_option(key, first), *middle])} or {last}")
+    label, at = among[0]
+    choice = " ".join([format_option("method", label), format_option("seed", at)])
+    shown = _shown([f"{name} with seed {at}" for name, at in among])
+    raise IsthmusError(f"{where} {which}: choose one, {choice}, among {shown}")
 
 
 def _read_description(folder: Path, path: Path) -> dict[str, Any] | None:
