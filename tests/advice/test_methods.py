@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.party_folders import two_drafts
 
 from command_line import Isthmus
 from isthmus.advice.methods import ROWS, Situation, advised, commands, flags
@@ -38,7 +39,11 @@ def test_what_fits_comes_in_order_and_wishes_last() -> None:
 def test_a_rare_class_brings_a_metric_and_weights() -> None:
     fraud = replace(NODES, labels=(987, 13))
     assert fraud.rare_flags() == "--metric average_precision --set task.class_weights=balanced"
-    assert "class 1 is rare, 1.3% of the labels" in fraud.rare_class()
+    line = "is rare, 1.3% of the labels: a model that never predicts it can have an accuracy of 98.7%, so judge by"
+    assert fraud.rare_class().startswith(f"class 1 {line}")
+    assert fraud.rare_class(["false", "true"]).startswith(f"'true' {line}")
+    many = replace(NODES, labels=(20, *[18] * 10, 1))
+    assert "0.5% of the labels: a model that never predicts it can have an accuracy of 99.5%" in many.rare_class()
     assert commands(fraud, ["fedavg", "fedcog"], "p/") == [
         f"isthmus run --data p/ --method local,fedavg {fraud.rare_flags()}",
         f"isthmus run --data p/ --method local,fedavg,fedcog --encoder sgc {fraud.rare_flags()}",
@@ -139,6 +144,16 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     assert told["situation"]["level"] == "node"
     (command,) = told["advice"][-1]["commands"]
     assert command.startswith(f"isthmus run --data {tmp_path.resolve() / 'p'}/ --method local,fedavg")
+
+
+def test_a_rare_class_of_folders_has_its_name(isthmus: Isthmus, tmp_path: Path) -> None:
+    north, south = two_drafts()
+    for draft, labels in ((north, ["low"] * 7 + ["high"]), (south, ["low"] * 8)):
+        draft.put("label", labels).write(tmp_path / "p" / draft.settings["name"])
+    assert "\n'high' is rare, 6.2% of the labels" in isthmus("advise", "p").out
+    assert json.loads(isthmus("advise", "p", "--json").out)["rare_class"].startswith("'high' is rare")
+    assert isthmus("party", "counts", "p", "--out", "counts.json").code == 0
+    assert "\nclass 1 is rare" in isthmus("advise", "counts.json").out
 
 
 def test_nodes_and_graphs_are_not_advised_together(isthmus: Isthmus) -> None:

@@ -38,6 +38,8 @@ def test_a_trained_model_is_used_on_a_new_party(isthmus: Isthmus, folders: Path)
     works("embed", run, "--data", new, "--method", "local", "--party", "north", "--out", str(folders / "z.parquet"))
     assert parquet.read_table(folders / "z.parquet").column_names == ["party", "id", "embedding"]
     works("export", run, "--method", "fedavg", "--out", str(folders / "model.pt2"))
+    done = isthmus("export", run, "--out", str(folders / "other.pt2"))
+    assert (done.code, done.err) == (2, f"isthmus: {run} holds several models: choose --method fedavg or local\n")
     assert torch.export.load(folders / "model.pt2").graph_signature.user_inputs[:2] == ("x", "edge_index")
 
 

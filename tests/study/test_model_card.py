@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.party_folders import two_drafts
 
 from isthmus.study.config import Study
 from isthmus.study.model_card import model_card, wilson
@@ -29,6 +30,21 @@ def test_a_federations_card_names_no_sizes() -> None:
     text = model_card(results.runs[0], results.study)
     assert "What each party holds stays with the parties." in text
     assert " items for training" not in text
+
+
+def test_a_card_names_the_folder_the_class_weights_and_first_the_chosen_metric(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "parties" / draft.settings["name"])
+    for weights in ("none", "balanced"):
+        task = {"metric": "macro_f1", "class_weights": weights}
+        data = {"name": "folder", "path": f"{tmp_path}/parties/"}
+        results = run_study(Study.of({"training": {"rounds": 1}, "task": task, "data": data}))
+        text = model_card(results.runs[0], results.study, summary=results.summary())
+        assert "- Data: folder parties.\n" in text
+        assert str(tmp_path) not in text
+        assert f"- Class weights in the loss: {weights}.\n" in text
+        assert "| --- |\n| macro F1 | " in text
+        assert ("chooses classes as if all were equally frequent" in text) is (weights == "balanced")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

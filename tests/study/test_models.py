@@ -15,9 +15,9 @@ from torch_geometric.nn import GCNConv
 
 import isthmus
 from isthmus import own_code, store
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.study.config import Study
-from isthmus.study.models import TrainedModel, choose_model, load_model, write_predictions
+from isthmus.study.models import TrainedModel, choose_model, choose_run, load_model, write_predictions
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
 
@@ -89,14 +89,31 @@ def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> No
 
 def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
     _, results, out = banks
-    with pytest.raises(IsthmusError, match="holds several models: choose one, method='ditto' seed=0, among ditto with"):
+    line = "several models: choose method='ditto', 'fedavg', 'fedper', 'fedproto' or 'local'$"
+    with pytest.raises(IsthmusError, match=f"run holds {line}"):
         load_model(out)
-    with pytest.raises(IsthmusError, match="holds no such model"):
+    with pytest.raises(IsthmusError, match=f"^the results hold {line}"):
+        results.model()
+    line = "no such model: choose one, method='ditto' seed=0, among ditto with seed 0, fedavg with seed 0"
+    with pytest.raises(IsthmusError, match=f"run holds {line}"):
         load_model(out, "fedavg", seed=7)
-    with pytest.raises(IsthmusError, match="0 runs fit"):
+    with pytest.raises(IsthmusError, match=f"^the results hold {line}"):
         results.model("fedavg", 7)
     with pytest.raises(IsthmusError, match="holds no models: give a folder that isthmus run wrote"):
         load_model(tmp_path)
+
+
+def test_a_choice_is_asked_for_among_what_is_left_open() -> None:
+    known = [("local", 0), ("fedavg", 0), ("fedavg", 1), ("fedavg", 2)]
+    assert choose_run(known, "fedavg", 1, "it holds") == ("fedavg", 1)
+    assert choose_run(known, "local", None, "it holds") == ("local", 0)
+    for method, seed, due in (
+        ("fedavg", None, "choose --seed 0, 1 or 2"),
+        (None, 0, "choose --method fedavg or local"),
+        (None, None, "choose one, --method fedavg --seed 0, among fedavg with seed 0, fedavg with seed 1"),
+    ):
+        with flags_in_messages(), pytest.raises(IsthmusError, match=f"^it holds several models: {due}"):
+            choose_run(known, method, seed, "it holds")
 
 
 def test_the_embedding_is_what_the_head_receives(banks: tuple[Study, Results, Path]) -> None:
@@ -123,6 +140,44 @@ def test_new_rows_of_folders_are_encoded_as_in_training(tmp_path: Path) -> None:
     assert alone["prediction"].to_pylist() == due["prediction"]
     assert alone["score.high"].to_pylist() == due["score.high"].tolist()
     assert alone["id"].to_pylist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("weights", "effect"),
+    [
+        ("balanced", "(balanced), so it chooses classes as if all were equally frequent"),
+        (
+            [1.0, 1.0, 1.0, 5.0],
+            "([1.0, 1.0, 1.0, 5.0]), so it chooses classes as if their frequencies were multiplied by these weights",
+        ),
+    ],
+)
+def test_predictions_of_a_model_with_class_weights_say_so(weights: Any, effect: str) -> None:
+    model = isthmus.run("fedavg", rounds=1, task={"class_weights": weights}).model()
+    model.predict("banks")
+    remedy = "rank items by a score column, and choose a threshold on validation data"
+    assert model.notes == [f"the model was trained with class weights {effect}: {remedy}"]
+    model.embed("banks")
+    assert model.notes == []
+
+
+def test_outputs_and_tables_are_of_the_same_kinds_of_data(tmp_path: Path) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "parties" / draft.settings["name"])
+    study = study_of("fedavg", data={"name": "folder", "path": str(tmp_path / "parties")})
+    model, parties = run_study(study).model(), study.load(0).parties
+    assert torch.equal(model.outputs(parties), torch.cat([model.outputs(party) for party in parties]))
+    uses = (model.outputs, model.embeddings, model.predict, model.embed)
+    for use in uses:
+        assert len(use(tmp_path / "parties")) == len(use(str(tmp_path / "parties"))) == len(use(parties)) == 16
+        for wrong, name in (
+            ({"a": [1]}, "a dict"),
+            ([], "an empty list"),
+            (["north"], "a list"),
+            (pa.table({"a": [1]}), "a Table"),
+        ):
+            with pytest.raises(IsthmusError, match=f"data is {name}: give the path of a party folder or of a folder"):
+                use(wrong)
 
 
 def test_graphs_keep_the_ids_of_their_files(tmp_path: Path) -> None:

@@ -535,9 +535,29 @@ class Own(nn.Module):
         return self.conv(x, edge_index)
 
 
+class Headed(Own):
+    def __init__(self, features: int, outputs: int, width: int = 4) -> None:
+        super().__init__(features, 4)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.head(super().forward(x, edge_index))
+
+
 def test_own_model_is_trained_on_own_parties() -> None:
     results = isthmus.run("fedavg", make_node_parties(), model=Own, rounds=3)
     assert set(results.runs[0].weights) == {name for name, _ in Own(16, 3).named_parameters()}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "local"])
+def test_a_module_for_another_number_of_features_is_one_line(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    line = "model Headed: its layer 'conv' reads 9 features and gets 16, the data have 16: make the widths equal"
+    with pytest.raises(IsthmusError, match=f"{line}$"):
+        isthmus.run(method, make_node_parties(), model=Headed(9, 3), rounds=1)
+    line = "model Headed: its layer 'head' reads 5 features and gets 4, the data have 16: make the widths equal"
+    with pytest.raises(IsthmusError, match=f"{line}$"):
+        isthmus.run(method, make_node_parties(), model=Headed(16, 3, width=5), rounds=1)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("make", [make_node_parties, make_graph_parties])

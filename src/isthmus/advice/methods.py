@@ -98,14 +98,19 @@ class Situation:
         metric = "average_precision" if len(self.labels) == 2 and self.rarest == 1 else "macro_f1"
         return f"--metric {metric} --set task.class_weights=balanced"
 
-    def rare_class(self) -> str:
-        """A sentence on the rarest class and what to do about it; empty if it is not rare."""
+    def rare_class(self, names: Sequence[str] = ()) -> str:
+        """A sentence on the rarest class and what to do about it; empty if it is not rare.
+
+        Arguments:
+            names: of the classes, if they are known.
+        """
         if self.rarest is None:
             return ""
-        share, most = (f"{count / sum(self.labels):.1%}" for count in (self.labels[self.rarest], max(self.labels)))
+        share = self.labels[self.rarest] / sum(self.labels)
+        name = f"'{names[self.rarest]}'" if names else f"class {self.rarest}"
         return (
-            f"class {self.rarest} is rare, {share} of the labels: always predicting the most frequent class has an "
-            f"accuracy of {most}, so judge by another metric, and weigh classes in the loss: {self.rare_flags()}"
+            f"{name} is rare, {share:.1%} of the labels: a model that never predicts it can have an accuracy of "
+            f"{1 - share:.1%}, so judge by another metric, and weigh classes in the loss: {self.rare_flags()}"
         )
 
 

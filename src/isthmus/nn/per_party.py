@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch_geometric.nn import Linear, MessagePassing
 
 from isthmus.data import rows
 from isthmus.data.party import Block
@@ -44,6 +46,8 @@ class Leaf:
     shared: bool = False
 
 
+_BY_ROWS = (nn.Linear, Linear, MessagePassing)
+"""Layers that say how wide the rows are that they read."""
 OFFERED = ("x", "edge_index", "edge_weight", "batch", "batch_size", "num_graphs")
 """Arguments that a module's `forward` may name."""
 
@@ -327,10 +331,36 @@ class PerParty:
                 if self.training and draws is not None:
                     drawing.enter_context(torch_seeded(int(draws[at].keys[0]) >> 1))  # for a module of a user
                     drawing.enter_context(PartyDropout(draws[at], (part.sizes,)))
-                outputs.append(functional_call(self.module, weights | counters, kwargs=inputs))
+                try:
+                    outputs.append(functional_call(self.module, weights | counters, kwargs=inputs))
+                except RuntimeError:
+                    self._check_widths(weights | counters, inputs)
+                    raise
         if isinstance(outputs[0], tuple):
             return tuple(torch.cat(each) for each in zip(*outputs, strict=True))
         return torch.cat(outputs)
+
+    def _check_widths(self, weights: Weights, inputs: Mapping[str, Any]) -> None:
+        """After a pass that failed: refuse a module one of whose layers gets rows of another width than its own."""
+
+        def check(name: str, layer: nn.Module, args: tuple[Any, ...]) -> None:
+            width = getattr(layer, "in_features", getattr(layer, "in_channels", None))
+            if isinstance(width, int) and width > 0 and args and isinstance(args[0], Tensor):
+                given = args[0].size(-1)
+                if given != width:
+                    raise IsthmusError(
+                        f"model {type(self.module).__name__}: its layer '{name}' reads {width} features and gets "
+                        f"{given}, the data have {inputs['x'].size(-1)}: make the widths equal"
+                    ) from None
+
+        layers = {name: each for name, each in self.module.named_modules() if isinstance(each, _BY_ROWS)}
+        hooks = [each.register_forward_pre_hook(partial(check, name)) for name, each in layers.items()]
+        try:
+            with suppress(RuntimeError), torch.no_grad():
+                functional_call(self.module, weights, kwargs=dict(inputs))
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _slices(self) -> list[Weights]:
         if self._shared is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from isthmus.data.describe import CutDescription
 from isthmus.study.loop import RunResult
+from isthmus.tasks.base import Task
 from isthmus.tasks.metrics import metric_of
 from isthmus.version import VERSION
 
@@ -31,6 +33,7 @@ def model_card(
     about = run.description
     encoder, task = about["model"].get("encoder", "a module of its own"), about["task"]["name"]
     labels = about["labels"]
+    trained_for = Task.named(task).read({key: value for key, value in about["task"].items() if key != "name"}, "task")
     lines = [
         f"# Model of {run.method}, seed {run.seed}",
         "",
@@ -51,6 +54,7 @@ def model_card(
         "## How it was trained",
         "",
         f"- Method: {run.method}{_options(about['method'], 'name')}.",
+        *_class_weights(about["task"]),
         f"- The model is that of round {run.chosen_round} of {run.rounds}.",
         "",
         "## Metrics",
@@ -67,7 +71,7 @@ def model_card(
         "- The figures hold for data like those of the parties. For others, test it on known labels first.",
         "- Scores are not calibrated: 0.9 does not mean that nine of ten are right.",
         "- A model gives away something of the data that it was trained on. `isthmus audit` measures how much.",
-        *_limits(run),
+        *_limits(run, trained_for.prediction_note),
     ]
     return "\n".join(lines) + "\n"
 
@@ -99,6 +103,11 @@ def _outputs(task: Mapping[str, Any]) -> str:
     return known[0] if known else "embeddings"
 
 
+def _class_weights(task: Mapping[str, Any]) -> Iterator[str]:
+    if "class_weights" in task:
+        yield f"- Class weights in the loss: {_text(task['class_weights'])}."
+
+
 def _owners(run: RunResult) -> str:
     own, shared = len(run.models.get("parties", {})), bool(run.weights)
     if run.groups:
@@ -110,7 +119,8 @@ def _owners(run: RunResult) -> str:
 
 def _data(study: Mapping[str, Any], cut: CutDescription | None) -> Iterator[str]:
     data = study.get("data", {})
-    yield f"- Data: {data.get('name', 'unknown')}."
+    folder = f" {Path(data['path']).expanduser().resolve().name}" if data.get("path") else ""
+    yield f"- Data: {data.get('name', 'unknown')}{folder}."
     if cut is None:
         yield "- What each party holds stays with the parties."
         return
@@ -128,7 +138,7 @@ def _data(study: Mapping[str, Any], cut: CutDescription | None) -> Iterator[str]
 def _metrics(run: RunResult, cut: CutDescription | None, summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     over = {line["metric"]: line for line in summary if line["method"] == run.method and line["seeds"] > 1}
     items = 0 if cut is None else sum(party.test for party in cut.parties)
-    for name, value in run.metrics.items():
+    for name, value in sorted(run.metrics.items(), key=lambda each: each[0] != f"test_{run.metric}"):
         if not name.startswith("test_"):
             continue
         metric, title = name.removeprefix("test_"), metric_of(name).title
@@ -152,7 +162,9 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return (middle - half) / (1 + z), (middle + half) / (1 + z)
 
 
-def _limits(run: RunResult) -> Iterator[str]:
+def _limits(run: RunResult, note: str) -> Iterator[str]:
+    if note:
+        yield f"- {note[0].upper()}{note[1:]}."
     if not run.privacy:
         yield "- No noise was added to hide what single items contributed."
     if not run.metrics:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -99,7 +100,7 @@ class TrainedModel:
         module: the PyG module with the trained weights, in evaluation mode.
         task: what it predicts.
         labels: names of the classes, or of the tasks; empty if they are numbers.
-        notes: what was unknown in the data that it predicted or embedded last.
+        notes: what to know of the last answer: what was unknown in its data, and for predictions, of class weights.
     """
 
     notes: Sequence[str] = ()
@@ -121,20 +122,19 @@ class TrainedModel:
         self.module.load_state_dict(self.weights, strict=False)
         self.module.eval()
 
-    def outputs(self, party: Party) -> Tensor:
-        """What the model gives for every item of a party, before it becomes classes: `[items, outputs]`."""
-        site = self._site(party)
-        with site.asked():
-            return site.predict(self.context).cpu()
+    def outputs(self, data: NewData, *, key: Path | str | None = None) -> Tensor:
+        """What the model gives for every item, before it becomes classes: `[items, outputs]`, party after party.
 
-    def embeddings(self, party: Party) -> Tensor:
-        """What the model's head receives for every item of a party; without labels, its output: `[items, width]`."""
-        if self.task.unsupervised or self.task.level == "pair":
-            return self.outputs(party)
-        site = self._site(party)
-        with site.asked():
-            site.load_evaluated(self.context)
-            return site.embed()[1].cpu()
+        `data` and `key` are those of `predict`.
+        """
+        return torch.cat([self._outputs(each.party) for each in self._read(data, key)])
+
+    def embeddings(self, data: NewData, *, key: Path | str | None = None) -> Tensor:
+        """What the model's head receives for every item; without labels, its output: `[items, width]`.
+
+        `data` and `key` are those of `predict`.
+        """
+        return torch.cat([self._embeddings(each.party) for each in self._read(data, key)])
 
     def predict(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
         """A table with a row for every item: party, id, prediction and scores.
@@ -143,23 +143,22 @@ class TrainedModel:
             data: a party folder or a folder of them, the name of a data set, a `Party` or several.
             key: file with the parties' common key, if their ids are hashed by one.
         """
-        return self._table(data, key, lambda party: self.task.predictions(self.outputs(party), self.labels))
+        table = self._table(data, key, lambda party: self.task.predictions(self._outputs(party), self.labels))
+        self.notes = [*self.notes, *filter(None, [self.task.prediction_note])]
+        return table
 
     def embed(self, data: NewData, *, key: Path | str | None = None) -> pa.Table:
         """A table with a row for every item: party, id and embedding; `data` and `key` are those of `predict`."""
 
         def columns(party: Party) -> dict[str, Any]:
-            values = self.embeddings(party).numpy()
+            values = self._embeddings(party).numpy()
             flat = pa.array(values.reshape(-1))
             return {"embedding": pa.FixedSizeListArray.from_arrays(flat, values.shape[1])}
 
         return self._table(data, key, columns)
 
     def _table(self, data: NewData, key: Path | str | None, columns: Callable[[Party], dict[str, Any]]) -> pa.Table:
-        found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]))
-        self.notes = [note for each in found for note in each.notes]
-        for each in found:
-            self._check_fit(each)
+        found = self._read(data, key)
         tables = [
             pa.table({"party": [each.party.name] * each.party.items, "id": each.ids, **columns(each.party)})
             if self.task.level != "pair"
@@ -167,6 +166,26 @@ class TrainedModel:
             for each in found
         ]
         return pa.concat_tables(tables)
+
+    def _read(self, data: NewData, key: Path | str | None) -> list[NewParty]:
+        found = new_parties(data, self.description["encoding"], key, int(self.description["seed"]))
+        self.notes = [note for each in found for note in each.notes]
+        for each in found:
+            self._check_fit(each)
+        return found
+
+    def _outputs(self, party: Party) -> Tensor:
+        site = self._site(party)
+        with site.asked():
+            return site.predict(self.context).cpu()
+
+    def _embeddings(self, party: Party) -> Tensor:
+        if self.task.unsupervised or self.task.level == "pair":
+            return self._outputs(party)
+        site = self._site(party)
+        with site.asked():
+            site.load_evaluated(self.context)
+            return site.embed()[1].cpu()
 
     def _check_fit(self, given: NewParty) -> None:
         party, level = given.party, "node" if self.task.level == "pair" else self.task.level
@@ -352,14 +371,31 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
         if (folder / "results.json").exists():
             raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")
         raise IsthmusError(f"{folder} holds no models: give a folder that isthmus run wrote, or a party's kit")
-    fit = [key for key in found if method in (None, key[0]) and seed in (None, key[1])]
-    if not fit or len(fit) > 1:
-        known = _shown([f"{name} with seed {at}" for name, at in sorted(found)])
-        which = "no such model" if not fit else "several models"
-        label, at = sorted(found)[0]
-        choice = " ".join([format_option("method", label), format_option("seed", at)])
-        raise IsthmusError(f"{folder} holds {which}: choose one, {choice}, among {known}")
-    return found[fit[0]]
+    return found[choose_run(found, method, seed, f"{folder} holds")]
+
+
+def choose_run(known: Collection[tuple[str, int]], method: str | None, seed: int | None, where: str) -> tuple[str, int]:
+    """Return the label of the method and the seed of the only run that fits what is asked for.
+
+    Arguments:
+        known: those of all runs.
+        method, seed: None leaves them open.
+        where: how an error begins, such as "runs/first holds".
+    """
+    fit = sorted(key for key in known if method in (None, key[0]) and seed in (None, key[1]))
+    if len(fit) == 1:
+        return fit[0]
+    which, among = ("several models", fit) if fit else ("no such model", sorted(known))
+    open_values = {"method": sorted({label for label, _ in fit}), "seed": sorted({at for _, at in fit})}
+    differing = [(key, values) for key, values in open_values.items() if len(values) > 1]
+    if len(differing) == 1:
+        ((key, (first, *others)),) = differing
+        *middle, last = map(str if writes_flags() else repr, others)
+        raise IsthmusError(f"{where} {which}: choose {', '.join([format_option(key, first), *middle])} or {last}")
+    label, at = among[0]
+    choice = " ".join([format_option("method", label), format_option("seed", at)])
+    shown = _shown([f"{name} with seed {at}" for name, at in among])
+    raise IsthmusError(f"{where} {which}: choose one, {choice}, among {shown}")
 
 
 def _read_description(folder: Path, path: Path) -> dict[str, Any] | None:

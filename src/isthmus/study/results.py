@@ -23,7 +23,7 @@ from isthmus.methods.base import Method
 from isthmus.result_files import Search
 from isthmus.study.loop import RunResult
 from isthmus.study.model_card import model_card
-from isthmus.study.models import TrainedModel, choose_model, write_models
+from isthmus.study.models import TrainedModel, choose_model, choose_run, write_models
 from isthmus.study.notes import result_notes
 from isthmus.study.settings import Setting, budget_notes, combine, search_of_grid
 from isthmus.tasks.metrics import metric_of
@@ -148,11 +148,8 @@ class Results:
         self, method: str | None = None, seed: int | None = None, *, party: str | None = None, module: Any = None
     ) -> TrainedModel:
         """A trained model, ready for new data; the arguments are those of `isthmus.load_model`."""
-        runs = [run for run in self.runs if method in (None, run.method) and seed in (None, run.seed)]
-        if len(runs) != 1:
-            known = ", ".join(f"{run.method} with seed {run.seed}" for run in self.runs)
-            raise IsthmusError(f"{len(runs)} runs fit: choose a method and a seed among {known}")
-        (run,) = runs
+        runs = {(run.method, run.seed): run for run in self.runs}
+        run = runs[choose_run(runs, method, seed, "the results hold")]
         models = run.models
         weights = choose_model(
             models.get("shared"), models.get("groups", {}), models.get("parties", {}), run.groups, party, run.method

@@ -137,6 +137,11 @@ class Task(Registered):
         """
         raise IsthmusError(f"task '{self.name}' predicts nothing of single items: use isthmus embed")
 
+    @property
+    def prediction_note(self) -> str:
+        """What a reader of predictions must know first; empty if there is nothing."""
+        return ""
+
     def postprocess(self, output: Tensor, sizes: Sequence[int]) -> Tensor:
         """What is evaluated, computed from the outputs of all items of each party together."""
         return output

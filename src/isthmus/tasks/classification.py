@@ -103,6 +103,17 @@ class Classification(Classes):
         columns = {f"score.{name}": column for name, column in zip(names, scores.t().numpy(), strict=True)}
         return {"prediction": [names[at] for at in output.argmax(dim=1).tolist()], **columns}
 
+    @property
+    def prediction_note(self) -> str:
+        if self.class_weights == "none":
+            return ""
+        balanced = self.class_weights == "balanced"
+        frequencies = "all were equally frequent" if balanced else "their frequencies were multiplied by these weights"
+        return (
+            f"the model was trained with class weights ({self.class_weights}), so it chooses classes as if "
+            f"{frequencies}: rank items by a score column, and choose a threshold on validation data"
+        )
+
     def loss(self, step: Step) -> Tensor:
         self._check(step)
         losses = F.cross_entropy(step.output, step.y, reduction="none")
