@@ -37,3 +37,8 @@ def test_what_cannot_be_searched_is_one_line_and_leaves_nothing(isthmus: Isthmus
         assert line in done.err
         assert len(done.err.splitlines()) == 1
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_flag_that_only_run_has_is_suggested_as_a_setting(isthmus: Isthmus) -> None:
+    due = "unknown option '--metric': did you mean --set task.metric=average_precision?"
+    assert due in isthmus("tune", "--metric", "average_precision").err

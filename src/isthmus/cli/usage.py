@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from isthmus.errors import closest_path, format_option
+from isthmus.errors import FLAGS, closest_path, format_option
 from isthmus.options import remedy
 
 
@@ -39,7 +39,9 @@ def _unknown_flag(flag: str, context: Any, words: Sequence[str]) -> str:
         paths = [*option_paths([Method.named(Method.default_name())]), *paths_of_tables()]
         nearer, path = closest_path(flag.strip("-").replace("-", "_"), paths, cutoff=0.75)
         if nearer > near:
-            hint = f"did you mean {format_option(path, _value_behind(flag, words))}?"
+            value = _value_behind(flag, words)
+            here = path not in FLAGS or FLAGS[path] in flags  # not every command has the flags of `run`
+            hint = f"did you mean {format_option(path, value) if here else f'--set {path}={value}'}?"
     return f"unknown option '{flag}': {hint}" if hint else f"unknown option '{flag}'"
 
 

@@ -42,7 +42,8 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
     for at in (at for at, count in enumerate(items) if 0 < count < RARE * sum(items) / len(items)):
         lacks = []
         for split, name in (("val", "validation"), ("test", "test")):
-            drawn = [(party.name, party.graph.y[getattr(party, split)]) for party in parties]
+            holders = [party for party in parties if bool((party.graph.y == at).any())]
+            drawn = [(party.name, party.graph.y[getattr(party, split)]) for party in holders]
             without = [party for party, y in drawn if len(y) and not bool((y == at).any())]
             more = f" and {len(without) - 3} more" if len(without) > 3 else ""
             lacks += [f"no {name} item of {', '.join(without[:3])}{more}"] if without else []
@@ -50,7 +51,7 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
             share = 100 * items[at] / sum(items)
             notes.append(
                 f"'{cut.label(at)}' is rare, {share:.1f} % of the items, and has {' and '.join(lacks)}: "
-                "give validation and test larger shares (--split 0.4,0.3,0.3) or use fewer parties"
+                "what is said of it rests on the other parties; larger shares for validation and test (--split) may help"
             )
     return notes
 
