@@ -51,7 +51,8 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
             share = 100 * items[at] / sum(items)
             notes.append(
                 f"'{cut.label(at)}' is rare, {share:.1f} % of the items, and has {' and '.join(lacks)}: "
-                "what is said of it rests on the other parties; larger shares for validation and test (--split) may help"
+                "what is said of it rests on the other parties; "
+                "larger shares for validation and test (--split) may help"
             )
     return notes
 
