@@ -237,7 +237,8 @@ def _named_model(table: Mapping[str, Any]) -> Any:
     if name.partition(":")[0] in own_code.imported:
         return named_encoder(name, {key: value for key, value in table.items() if key != "encoder"})
     what = name or table.get(GIVEN)
-    remedy = format_option("import", "FILE.py") if writes_flags() else "isthmus.load_model(RUN, module=MyModule)"
+    in_python = "isthmus.load_model(RUN, module=MyModule) or results.model(..., module=MyModule)"
+    remedy = format_option("import", "FILE.py") if writes_flags() else in_python
     raise IsthmusError(f"the study trained a model of your own{f', {what}' if what else ''}: give it, {remedy}")
 
 

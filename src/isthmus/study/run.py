@@ -32,7 +32,7 @@ from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, model_notes
 from isthmus.study.option_hints import missing_option
-from isthmus.study.own_models import OwnModel, code_of, model_table, with_model_options
+from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.settings import combine
@@ -167,7 +167,8 @@ def run_study(
                 _discard_unless_started(out, existed)
             raise
         runs = sort_runs(runs, [method.label for method in methods])
-        results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
+        own = own_models({method.label: study.encoder(method) for method in methods})
+        results = Results(resolved, runs, cuts, notes=notes, code=study.own_code(), own_models=own)
         results.compare_settings(study.settings(), *metrics)
         if out is not None:
             remedy = f"start over with {format_option('force', True)}"
@@ -542,7 +543,8 @@ def run(
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
     notes = [*data_notes(listed, held, cuts[at]), *model_notes(models, held, learned)]
-    results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own)
+    given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
+    results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models)
     results.compare_settings(settings, learned.judged_by, learned.selected_by)
     if out is not None:
         results.save(Path(out))
