@@ -387,8 +387,9 @@ def choose_run(known: Collection[tuple[str, int]], method: str | None, seed: int
     if len(fit) == 1:
         return fit[0]
     which, among = ("several models", fit) if fit else ("no such model", sorted(known))
-    open_values = {"method": sorted({label for label, _ in fit}), "seed": sorted({at for _, at in fit})}
-    differing = [(key, values) for key, values in open_values.items() if len(values) > 1]
+    labels, seeds = {label for label, _ in fit}, {at for _, at in fit}
+    open_values: list[tuple[str, list[Any]]] = [("method", sorted(labels)), ("seed", sorted(seeds))]
+    differing = [(key, values) for key, values in open_values if len(values) > 1]
     if len(differing) == 1:
         ((key, (first, *others)),) = differing
         *middle, last = map(str if writes_flags() else repr, others)
