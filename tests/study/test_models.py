@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +197,26 @@ def test_a_module_of_ones_own_is_given_again(tmp_path: Path) -> None:
     results = isthmus.run("fedavg", model=Wide, rounds=1, out=tmp_path / "run")
     due = results.model(module=Wide).predict("banks")
     assert load_model(tmp_path / "run", module=Wide).predict("banks").equals(due)
+    assert results.model().predict("banks").equals(due)  # these results hold the class
     with pytest.raises(IsthmusError, match=r"model of your own, .*Wide: give it, isthmus.load_model\(RUN, module"):
         load_model(tmp_path / "run")
+    with pytest.raises(IsthmusError, match=r"or results.model\(..., module=MyModule\)$"):
+        replace(results, own_models={}).model()
+
+
+def wide_by(width: int) -> Any:
+    return lambda features, outputs: Sized(features, outputs, width)
+
+
+@pytest.mark.parametrize("make", [lambda: Wide(16, 4), lambda: wide_by(3)])
+def test_results_hold_the_model_that_they_are_of(make: Callable[[], Any]) -> None:
+    model = make()
+    results = isthmus.run(["fedavg", "local"], "banks", model=model, rounds=1)
+    kept = results.model("fedavg").predict("banks")
+    assert kept.equals(results.model("fedavg", module=model).predict("banks"))
+    party = results.model("local", party="party-1")
+    assert not kept["score.1"].equals(party.predict("banks")["score.1"])
+    assert kept.equals(results.model("fedavg").predict("banks"))  # the object given is copied, not changed
 
 
 class Sized(Wide):
@@ -214,6 +234,7 @@ def test_a_module_of_ones_own_has_the_options_that_it_was_trained_with(
         model = load_model(tmp_path / "run", module=given)
         assert model.module.get_submodule("conv").out_channels == 5
         assert model.predict("banks").equals(results.model(module=Sized).predict("banks"))
+        assert model.predict("banks").equals(results.model().predict("banks"))
     with pytest.raises(IsthmusError, match="got an unexpected keyword argument 'width'"):
         load_model(tmp_path / "run", module=Wide)
     with pytest.raises(IsthmusError, match="module is 3: give the model, or the class or function"):

@@ -17,6 +17,7 @@ import pytest
 import torch
 from pyarrow import parquet
 from safetensors.torch import load_file
+from tests.party_folders import two_drafts
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
@@ -595,6 +596,15 @@ def test_data_and_partition_may_be_named() -> None:
     assert (results.study["parties"], results.study["partition"]["name"]) == (3, "louvain")
 
 
+def test_folders_are_given_by_a_text_or_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for draft in two_drafts():
+        draft.write(tmp_path / "banks" / draft.settings["name"])
+    monkeypatch.chdir(tmp_path)
+    for data in ("banks/", Path("banks"), tmp_path / "banks"):  # also where a data set has that name
+        results = isthmus.run("fedavg", data, rounds=1)
+        assert [party.name for party in results.cuts[0].parties] == ["north", "south"]
+
+
 def test_options_go_to_the_methods_that_have_them() -> None:
     results = isthmus.run(["fedavg", Local(rounds=1)], make_node_parties(), rounds=2, fraction=0.5)
     fedavg, local = results.study["methods"]
@@ -668,7 +678,10 @@ NO = "run: no method of the study has an option"
         ({"model": "gcnn"}, "unknown encoder 'gcnn': did you mean 'gcn'"),
         ({"ronds": 3}, "run: no method of the study has an option 'ronds': did you mean rounds=3?"),
         ({"data": []}, "there are no parties"),
-        ({"data": ["banks"]}, "data must be the name of a data set or a list of Party objects"),
+        (
+            {"data": ["a/north", "a/south"]},
+            "data must be the name of a data set, the path of a folder of party folders",
+        ),
         ({"data": "bank"}, "unknown data set 'bank': did you mean 'banks'"),
         ({"partition": "metiss"}, "unknown partition 'metiss': did you mean 'metis'"),
         ({"parties": make_node_parties()}, "parties is how many parties to cut the data into"),

@@ -250,8 +250,8 @@ def advise(
     given = [*map(Counts.of, contents), *(each for file in files for each in Counts.read_file(file))]
     counts = [each for at, each in enumerate(given) if each not in given[:at]]  # a party given twice counts once
     situation = Situation.of(counts, None if files else shared_nodes(contents))
-    named = {tuple(each.settings.labels or ()) for each in contents}
-    names = named.pop() if len(named) == 1 and not files else ()
+    labels = {tuple(each.settings.labels or ()) for each in contents}
+    rare = situation.rare_class(labels.pop() if len(labels) == 1 and not files else ())
     if any(have_row_numbers(contents)):
         typer.echo(f"note: {ROW_NUMBERS}", err=True)
     found = list(advised(situation))
@@ -270,11 +270,10 @@ def advise(
             }
             for advice in found
         ]
-        rare = situation.rare_class(names)
         typer.echo(json.dumps({"situation": asdict(situation), "rare_class": rare, "advice": answers}))
         return
     typer.echo(situation.summary())
-    if rare := situation.rare_class(names):
+    if rare:
         typer.echo(rare)
     for advice in found:
         names = ", ".join(advice.methods)

@@ -237,7 +237,8 @@ def _named_model(table: Mapping[str, Any]) -> Any:
     if name.partition(":")[0] in own_code.imported:
         return named_encoder(name, {key: value for key, value in table.items() if key != "encoder"})
     what = name or table.get(GIVEN)
-    remedy = format_option("import", "FILE.py") if writes_flags() else "isthmus.load_model(RUN, module=MyModule)"
+    in_python = "isthmus.load_model(RUN, module=MyModule) or results.model(..., module=MyModule)"
+    remedy = format_option("import", "FILE.py") if writes_flags() else in_python
     raise IsthmusError(f"the study trained a model of your own{f', {what}' if what else ''}: give it, {remedy}")
 
 
@@ -386,8 +387,9 @@ def choose_run(known: Collection[tuple[str, int]], method: str | None, seed: int
     if len(fit) == 1:
         return fit[0]
     which, among = ("several models", fit) if fit else ("no such model", sorted(known))
-    open_values = {"method": sorted({label for label, _ in fit}), "seed": sorted({at for _, at in fit})}
-    differing = [(key, values) for key, values in open_values.items() if len(values) > 1]
+    labels, seeds = {label for label, _ in fit}, {at for _, at in fit}
+    open_values: list[tuple[str, list[Any]]] = [("method", sorted(labels)), ("seed", sorted(seeds))]
+    differing = [(key, values) for key, values in open_values if len(values) > 1]
     if len(differing) == 1:
         ((key, (first, *others)),) = differing
         *middle, last = map(str if writes_flags() else repr, others)

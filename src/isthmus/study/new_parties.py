@@ -49,13 +49,14 @@ def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | s
         pool = DataSet.named(data)().load(seed)
         data = list(pool.parties or [pool.party])
     if not isinstance(data, Path | str):
-        if not (isinstance(data, Sequence) and data and all(isinstance(party, Party) for party in data)):
+        parties = [each for each in data if isinstance(each, Party)] if isinstance(data, Sequence) else []
+        if not parties or len(parties) < len(data):
             what = "an empty list" if isinstance(data, Sequence) and not data else f"a {type(data).__name__}"
             raise IsthmusError(
                 f"data is {what}: give the path of a party folder or of a folder of them, the name of a data set, "
                 "a Party object, or a list of them"
             )
-        return [NewParty(party, _own_ids(party)) for party in data]
+        return [NewParty(party, _own_ids(party)) for party in parties]
     contents, _ = read_folders(Path(data).expanduser(), None if key is None else read_key(Path(key)))
     if encoding is None:
         raise IsthmusError(

@@ -11,7 +11,7 @@ from torch import nn
 
 from isthmus.errors import IsthmusError, format_option
 from isthmus.nn.encoders import Encoder
-from isthmus.own_code import can_be_found, object_at, reference_of
+from isthmus.own_code import can_be_found, is_own, object_at, reference_of
 
 ENCODER = "model.encoder"
 GIVEN = "given"
@@ -122,3 +122,8 @@ def refuse_given(table: Mapping[str, Any], where: str) -> None:
 def code_of(model: Any) -> Any:
     """What to identify of a model: the class or function that makes it."""
     return model.make if isinstance(model, OwnModel) else model
+
+
+def own_models(models: Mapping[str, Any]) -> dict[str, Any]:
+    """Of models by name those of a user's own, as `with_saved_options` takes them."""
+    return {name: code_of(model) for name, model in models.items() if is_own(code_of(model))}

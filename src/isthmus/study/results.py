@@ -46,6 +46,7 @@ class Results:
         set_up: the ledger of a federation's set-up.
         notes: what a reader of the results must know first, a line each.
         code: by `module:Class` the source hash and the package of your own code that ran.
+        own_models: by method, the model of your own that it trained, or the class or function that makes it.
         search: the settings that a grid or tuning tried, ranked by validation data; None if each method had one.
     """
 
@@ -56,6 +57,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
     code: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     search: Search | None = None
+    own_models: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """The metric of the headline, a line for each method, and the notes."""
@@ -147,13 +149,17 @@ class Results:
     def model(
         self, method: str | None = None, seed: int | None = None, *, party: str | None = None, module: Any = None
     ) -> TrainedModel:
-        """A trained model, ready for new data; the arguments are those of `isthmus.load_model`."""
+        """A trained model, ready for new data; the arguments are those of `isthmus.load_model`.
+
+        A model of your own need not be given again if these results come from `isthmus.run`.
+        """
         runs = {(run.method, run.seed): run for run in self.runs}
         run = runs[choose_run(runs, method, seed, "the results hold")]
         models = run.models
         weights = choose_model(
             models.get("shared"), models.get("groups", {}), models.get("parties", {}), run.groups, party, run.method
         )
+        module = self.own_models.get(run.method) if module is None else module
         return TrainedModel(run.description, weights, models.get("context"), module=module, party=party or "")
 
     def save(self, folder: Path | str) -> None:

@@ -32,7 +32,7 @@ from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
 from isthmus.study.notes import data_notes, model_notes
 from isthmus.study.option_hints import missing_option
-from isthmus.study.own_models import OwnModel, code_of, model_table, with_model_options
+from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.settings import combine
@@ -167,7 +167,8 @@ def run_study(
                 _discard_unless_started(out, existed)
             raise
         runs = sort_runs(runs, [method.label for method in methods])
-        results = Results(resolved, runs, cuts, notes=notes, code=study.own_code())
+        own = own_models({method.label: study.encoder(method) for method in methods})
+        results = Results(resolved, runs, cuts, notes=notes, code=study.own_code(), own_models=own)
         results.compare_settings(study.settings(), *metrics)
         if out is not None:
             remedy = f"start over with {format_option('force', True)}"
@@ -439,7 +440,7 @@ def _as_loaded(value: Any) -> Any:
 
 def run(
     method: str | Method | Sequence[str | Method],
-    data: str | Mapping[str, Any] | Sequence[Party] | None = None,
+    data: str | Path | Mapping[str, Any] | Sequence[Party] | None = None,
     *,
     partition: str | Mapping[str, Any] | None = None,
     parties: int | None = None,
@@ -462,8 +463,8 @@ def run(
 
     Arguments:
         method: a name, a method with its options, or several of these.
-        data: all parties; or the name of a data set, its name with options, or a folder of party folders. By default,
-            the generated banks.
+        data: all parties; or the name of a data set, its name with options, or the path of a folder of party folders.
+            By default, the generated banks.
         partition: how a data set is cut: the name of a partition, or its name with options.
         parties: the number of parties that a data set is cut into.
         model: an encoder by name or with its options, also `{"encoder": "sage", "hidden": 32}`; your own PyG module
@@ -542,7 +543,8 @@ def run(
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
     notes = [*data_notes(listed, held, cuts[at]), *model_notes(models, held, learned)]
-    results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own)
+    given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
+    results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models)
     results.compare_settings(settings, learned.judged_by, learned.selected_by)
     if out is not None:
         results.save(Path(out))
@@ -587,6 +589,8 @@ def _given_parties(data: Any, partition: Any, parties: Any) -> tuple[list[Party]
     """Return the parties that are given to `run`, if they are, or else the tables of a study that name the data."""
     if parties is not None and not isinstance(parties, int):
         raise IsthmusError("parties is how many parties to cut the data into: give Party objects as `data`")
+    if isinstance(data, Path):
+        data = f"{data}/"  # with a slash, it is no name of a data set
     if isinstance(data, str):
         check_no_folder(data)
     if data is None or isinstance(data, str | Mapping):
@@ -595,8 +599,8 @@ def _given_parties(data: Any, partition: Any, parties: Any) -> tuple[list[Party]
         return None, {**named, "parties": parties}
     if not (isinstance(data, Sequence) and all(isinstance(each, Party) for each in data)):
         raise IsthmusError(
-            "data must be the name of a data set or a list of Party objects: make them with Party.of_graph or "
-            "Party.of_graphs"
+            "data must be the name of a data set, the path of a folder of party folders ('parties/'), or a list of "
+            "Party objects: make them with Party.of_graph or Party.of_graphs"
         )
     if partition is not None or parties is not None:
         raise IsthmusError("Party objects are not cut again: leave out partition and parties")
