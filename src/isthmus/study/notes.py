@@ -41,8 +41,8 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
     items = [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
     for at in (at for at, count in enumerate(items) if 0 < count < RARE * sum(items) / len(items)):
         lacks = []
+        holders = [party for party in parties if bool((party.graph.y == at).any())]
         for split, name in (("val", "validation"), ("test", "test")):
-            holders = [party for party in parties if bool((party.graph.y == at).any())]
             drawn = [(party.name, party.graph.y[getattr(party, split)]) for party in holders]
             without = [party for party, y in drawn if len(y) and not bool((y == at).any())]
             more = f" and {len(without) - 3} more" if len(without) > 3 else ""
