@@ -315,7 +315,9 @@ STAND_INS = {
     'case "$1 $2" in start*) trap "exit 1" TERM; while :; do sleep 0.05; done ;; esac\n',
     "mkdir": "exit 0\n",
     "rm": '[[ $1 == -rf ]] || exec /bin/rm "$@"\n',
-    "python": "exit ${CORES_MISSING:-0}\n",
+    # as the script's own wait for cores: both machines have started Ray when it ends
+    "python": "[[ ${CORES_MISSING:-0} == 0 ]] || exit 1\n"
+    'until (($(grep -c "^ray start " "$CALLS") == 2)); do sleep 0.05; done\n',
     "isthmus": 'exec "$PYTHON" "$STUDY_RUN"\n',
 }
 STUDY_RUN = """
