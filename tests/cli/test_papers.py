@@ -122,7 +122,7 @@ def test_what_a_page_lacks_is_said(folder: Path, isthmus: Isthmus) -> None:
 
 
 def test_tables_of_the_package_are_read_and_left_as_they_are(
-    folder: Path, isthmus: Isthmus, monkeypatch: pytest.MonkeyPatch
+    at_once: None, folder: Path, isthmus: Isthmus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelf, "PACKAGED", folder)
     assert "mine/table1" in isthmus("papers").out

@@ -21,6 +21,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+FIRST = ["README.md", "docs/start.md"]
+"""What everybody reads first: these pages run in every test run, the others in `make test-slow`."""
+REST = [page for page in PAGES if page not in FIRST]
 OTHERS = ["CHANGELOG.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("[bde]*/**/README.md")))]
 COMMAND = re.compile(r"^(?: {4})?(isthmus .*)$|`(isthmus [^`]+)`", re.MULTILINE)
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -77,10 +80,17 @@ def test_commands_that_are_only_read_are_accepted(page: str) -> None:
                 raise
 
 
-@pytest.mark.parametrize("half", [0, 1])
-def test_blocks_run(half: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "pages",
+    [
+        pytest.param(FIRST, id="first"),
+        pytest.param(REST[::2], id="rest, even", marks=pytest.mark.slow),
+        pytest.param(REST[1::2], id="rest, odd", marks=pytest.mark.slow),
+    ],
+)
+def test_blocks_run(pages: list[str], tmp_path: Path) -> None:
     # a process of its own, for what a page defines must not stay registered; one for many pages, for imports are slow
-    command = [sys.executable, __file__, *PAGES[half::2]]
+    command = [sys.executable, __file__, *pages]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
