@@ -17,7 +17,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus import store
-from isthmus.errors import IsthmusError, missing_extra
+from isthmus.errors import IsthmusError, missing_extra, path_of
 from isthmus.federation import ledger
 from isthmus.parquet_files import CHECKSUMS, check_rows, open_parquet
 
@@ -268,7 +268,7 @@ def load_graph(folder: Path | str) -> Data:
     ...     load_graph(folder)
     Data(x=[2, 2], edge_index=[2, 1], y=[2], edge_weight=[1])
     """
-    folder = Path(folder)
+    folder = path_of(folder, "load_graph: folder")
     try:
         for name in (_NODES, _EDGES):
             store.check_file(folder / name, within=folder)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from isthmus.data.partition import Partition
 from isthmus.data.party import Level, Party, pool_parties
 from isthmus.data.pool import DataSet
-from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.errors import IsthmusError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
 from isthmus.federation.ledger import DELIVERY, Ledger
@@ -84,7 +84,12 @@ def check_method(
         encoder: default: the method's own, with 8 hidden features.
         checks: names of the checks to run; default: all of `CHECKS`.
     """
-    method = method if isinstance(method, Method) else method(rounds=4)
+    if isinstance(method, type) and issubclass(method, Method):
+        method = method(rounds=4)
+    if not isinstance(method, Method):
+        raise IsthmusError(f"check_method: method is {method!r}: give a Method, or its class")
+    if unknown := next((name for name in checks or () if name not in CHECKS), None):
+        raise IsthmusError(f"check_method: there is no check '{unknown}': {did_you_mean(unknown, CHECKS)}")
     for level in method.levels if parties is None else (parties[0].level,):
         of_level = small_parties(level) if parties is None else parties
         subject = Subject(method, of_level, encoder or Encoder.named(method.encoder)(hidden=8))

@@ -14,7 +14,7 @@ from pydantic import BaseModel, model_validator
 
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, path_of
 from isthmus.report import wording
 from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord, Search
 from isthmus.tasks.metrics import METRICS, metric_of
@@ -301,7 +301,7 @@ class Findings:
 
 def read_folders(folders: Iterable[Path | str]) -> Findings:
     """Read result folders and combine them; a folder that is given twice counts once."""
-    found = [read_folder(Path(folder)) for folder in dict.fromkeys(folders)]
+    found = [read_folder(path_of(folder, "report: folder")) for folder in dict.fromkeys(folders)]
     with expected_results(folders):
         return _combine(found)
 

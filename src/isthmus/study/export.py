@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import store
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError, did_you_mean, path_of
 from isthmus.study.models import TrainedModel
 
 FORMATS = ("onnx", "torch")
@@ -53,7 +53,9 @@ def export_model(model: TrainedModel, path: Path | str, format: str = "torch") -
     and, for whole graphs, `batch` `[nodes]`. Its output is that of `TrainedModel.outputs`. The file also carries the
     model's description as `isthmus.json`.
     """
-    path = Path(path)
+    if not isinstance(model, TrainedModel):
+        raise IsthmusError(f"export_model: model is {model!r}: give what isthmus.load_model(RUN) returns")
+    path = path_of(path, "export_model: path")
     if format not in FORMATS:
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:

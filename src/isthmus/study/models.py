@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from isthmus import own_code, store
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError, did_you_mean, format_option, writes_flags
+from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, writes_flags
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
@@ -307,7 +307,7 @@ def load_model(
     >>> model.predict("banks").column_names[:3]
     ['party', 'id', 'prediction']
     """
-    folder = Path(folder)
+    folder = path_of(folder, "load_model: folder")
     file, description = _choose_run(folder, method, seed)
     base, own = file.with_suffix(""), file.with_suffix("")
     parties = {path.stem: path for path in sorted(own.glob("*.safetensors"))}

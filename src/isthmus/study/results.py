@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from isthmus import result_files, store, toml
 from isthmus.data.describe import CutDescription
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, path_of
 from isthmus.federation import ledger
 from isthmus.methods.base import Method
 from isthmus.result_files import Search
@@ -164,7 +164,7 @@ class Results:
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder; each file is written completely or not at all."""
-        folder = Path(folder)
+        folder = path_of(folder, "save: folder")
         (folder / store.SUMS).unlink(missing_ok=True)  # those of older files
         written = [result_files.HISTORY, result_files.LEDGER, result_files.STUDY, result_files.RESULTS]
         for run in self.runs:

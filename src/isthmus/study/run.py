@@ -21,7 +21,7 @@ from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
 from isthmus.data.pool import check_no_folder
-from isthmus.errors import IsthmusError, format_option
+from isthmus.errors import IsthmusError, format_option, path_of
 from isthmus.federation.ledger import PartyStanding
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
@@ -120,9 +120,11 @@ def run_study(
         jobs: number of runs side by side, each in a process with one thread, here or in the cluster; 0 for one per
             core. A script must call this below `if __name__ == "__main__":`, because every process imports the script.
     """
+    if not isinstance(study, Study):
+        raise IsthmusError(f"run_study: study is {study!r}: give a Study, such as isthmus.Study.of({{...}})")
     count_processes(jobs)  # refuses negative ones
     watcher = watcher or Watcher()
-    out = None if out is None else Path(out)
+    out = None if out is None else path_of(out, "run_study: out")
     if cluster is not None:
         study.check_importable()
     side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
