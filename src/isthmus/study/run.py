@@ -150,7 +150,7 @@ def run_study(
 
     with nullcontext() if out is None else hold_folder(out):
         if out is not None:
-            prepare_folder(out, resolved, resume=resume, force=force)
+            prepare_folder(out, resolved, resume=resume, force=force, may_differ=("methods", "seeds", "code"))
         watcher.study_started(resolved)
         try:
             if side_by_side:
@@ -379,17 +379,25 @@ def hold_folder(out: Path) -> Iterator[None]:
                 out.rmdir()
 
 
-def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
-    """Check that the result folder may be written, and save which study it belongs to."""
+def prepare_folder(
+    out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool, may_differ: Sequence[str] = ()
+) -> None:
+    """Check that the result folder may be written, and save which study it belongs to.
+
+    Arguments:
+        may_differ: parts of a resumed study that may have more or fewer entries than when it was started.
+    """
     mark = out / STATE / MARK
     if resume:
         if (out / "results.json").exists() and not mark.exists():
-            again = format_option("force", True)
-            raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use {again} to run it again")
+            raise IsthmusError(
+                f"{out} holds a finished study: there is nothing to resume; use {format_option('force', True)} to run it "
+                "again, or run more methods in a folder of their own and compare the two"
+            )
         if not mark.exists():
             raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
-        if store.load(mark) != _as_loaded(resolved):
-            raise IsthmusError(f"{out} holds another study: resume it with the options it was started with")
+        _check_same(out, store.load(mark), _as_loaded(resolved), may_differ)
+        store.save(mark, _as_loaded(resolved))
         return
     if out.exists() and any(out.iterdir()):
         if not force:
@@ -418,6 +426,24 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
     except IsthmusError:
         shutil.rmtree(out / STATE if existed else out, ignore_errors=True)
         raise
+
+
+def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Sequence[str]) -> None:
+    """Raise an error if a study differs from the one that was started; of `may_differ`, only in what both have."""
+
+    def entries(study: Mapping[str, Any]) -> dict[str, Any]:
+        methods = {f"method '{each.get('label') or each['name']}'": each for each in study["methods"]}
+        return methods | {f"the code of '{name}'": source for name, source in study.get("code", {}).items()}
+
+    own, others = entries(now), entries(before)
+    differ = [f"'{key}'" for key in {**before, **now} if key not in may_differ and before.get(key) != now.get(key)]
+    differ += [name for name in own if name in others and own[name] != others[name]]
+    if differ:
+        more = "; methods and seeds may be added or left out" if may_differ else ""
+        raise IsthmusError(
+            f"{out} holds another study, which differs in {', '.join(differ)}: resume it with the options it was "
+            f"started with{more}"
+        )
 
 
 def _discard_unless_started(out: Path, existed: bool) -> None:
