@@ -153,6 +153,16 @@ def path_of(value: Any, what: str) -> Path:
     return Path(value)
 
 
+def similar_path(path: Path) -> str:
+    """Return ": did you mean 'there'?" if a path is not there, but one of a similar name is; else an empty text."""
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    names = [each.name for each in path.parent.iterdir()]
+    close = did_you_mean(path.name, names)
+    found = next((name for name in names if close == f"did you mean '{name}'?"), None)
+    return f": did you mean '{path.parent / found}'?" if found else ""
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:
     """Return the error for an optional dependency that is not installed."""
     return IsthmusError(f"{purpose} needs {package}: install it with pip install 'isthmus[{extra}]'")

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus import store
-from isthmus.errors import IsthmusError, missing_extra, path_of
+from isthmus.errors import IsthmusError, missing_extra, path_of, similar_path
 from isthmus.federation import ledger
 from isthmus.parquet_files import CHECKSUMS, check_rows, open_parquet
 
@@ -118,9 +118,8 @@ def load_summary(folder: Path, *, any_format: bool = False) -> dict[str, Any]:
         store.check_sum(folder, RESULTS)
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise IsthmusError(
-            f"no readable {RESULTS} in {folder} ({reason}): give a folder that isthmus run wrote"
-        ) from error
+        remedy = similar_path(folder) or ": give a folder that isthmus run wrote"
+        raise IsthmusError(f"no readable {RESULTS} in {folder} ({reason}){remedy}") from error
     if not any_format:
         store.check_format(path, content, FORMAT)
     return content

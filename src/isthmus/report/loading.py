@@ -14,7 +14,7 @@ from pydantic import BaseModel, model_validator
 
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
-from isthmus.errors import IsthmusError, path_of
+from isthmus.errors import IsthmusError, path_of, similar_path
 from isthmus.report import wording
 from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord, Search
 from isthmus.tasks.metrics import METRICS, metric_of
@@ -315,7 +315,8 @@ def read_folder(folder: Path) -> ResultFolder:
     """Read one result folder."""
     for name in (STUDY, RESULTS, HISTORY, LEDGER):
         if not (folder / name).exists():
-            raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
+            remedy = similar_path(folder) or ": name a folder that a finished study has written"
+            raise IsthmusError(f"no {name} in '{folder}'{remedy}")
     results = read_results(folder)
     try:
         toml = store.read_text(folder / STUDY, within=folder)

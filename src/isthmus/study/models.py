@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from isthmus import own_code, store
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, writes_flags
+from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, similar_path, writes_flags
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
@@ -371,7 +371,8 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
     if not found:
         if (folder / "results.json").exists():
             raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")
-        raise IsthmusError(f"{folder} holds no models: give a folder that isthmus run wrote, or a party's kit")
+        remedy = similar_path(folder) or ": give a folder that isthmus run wrote, or a party's kit"
+        raise IsthmusError(f"{folder} holds no models{remedy}")
     return found[choose_run(found, method, seed, f"{folder} holds")]
 
 

@@ -391,8 +391,8 @@ def prepare_folder(
     if resume:
         if (out / "results.json").exists() and not mark.exists():
             raise IsthmusError(
-                f"{out} holds a finished study: there is nothing to resume; use {format_option('force', True)} to run it "
-                "again, or run more methods in a folder of their own and compare the two"
+                f"{out} holds a finished study: there is nothing to resume; use {format_option('force', True)} to run "
+                "it again, or run more methods in a folder of their own and compare the two"
             )
         if not mark.exists():
             raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
