@@ -14,7 +14,7 @@ import pytest
 from tests.party_folders import two_drafts
 
 from command_line import Isthmus
-from isthmus.advice.methods import ROWS, Situation, advised, commands, flags
+from isthmus.advice.methods import ROWS, Situation, advised, commands, costs, flags
 from isthmus.methods.base import Method
 
 NODES = Situation(parties=4, level="node", items=100, labelled=50, crossing=0, shared=0, classes=True, emd=0.1)
@@ -136,6 +136,7 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     assert done.code == 0
     assert "nodes at several of them" in done.out
     assert "fedgl\n  why: " in done.out
+    assert done.out.count("  time: ") == 0, "none that is advised takes long"
     one = sorted((tmp_path / "p").iterdir())[0]
     assert "1 party with" in isthmus("advise", one).out
     assert "nodes in common unknown" in isthmus("advise", one).out
@@ -144,6 +145,15 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     assert told["situation"]["level"] == "node"
     (command,) = told["advice"][-1]["commands"]
     assert command.startswith(f"isthmus run --data {tmp_path.resolve() / 'p'}/ --method local,fedavg")
+
+
+def test_methods_that_take_long_say_so(isthmus: Isthmus) -> None:
+    assert isthmus("party", "export", "p", "--data", "banks", "--set", "data.nodes=200").code == 0
+    lines = isthmus("advise", "p").out.splitlines()
+    fedgc = lines.index("fedgc")
+    assert lines[fedgc + 3].startswith("  time: some 90 times the time of fedavg")
+    (unlabelled,) = (row for row in ROWS if row.setting == "unlabelled")
+    assert costs(unlabelled.methods()) == "mvgrl: 4 times the time of infograph per round (PROTEINS)"
 
 
 def test_a_rare_class_of_folders_has_its_name(isthmus: Isthmus, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -160,21 +160,32 @@ class Row:
 
 def leaving(methods: Sequence[type[Method]]) -> str:
     """What leaves a party with these methods, beside sums of model weights."""
+    return _by_method({kind.name: kind.listing.leaves for kind in methods})
+
+
+def costs(methods: Sequence[type[Method]]) -> str:
+    """What time these methods take, where that is far above federated averaging's; empty if it is not."""
+    return _by_method({kind.name: kind.listing.costs for kind in methods})
+
+
+def _by_method(texts: Mapping[str, str]) -> str:
+    """Texts with the methods that they are about; a text of all methods stands alone."""
     names: dict[str, list[str]] = {}
-    for kind in methods:
-        names.setdefault(kind.listing.leaves, []).append(kind.name)
-    return (
-        next(iter(names)) if len(names) == 1 else "; ".join(f"{', '.join(own)}: {text}" for text, own in names.items())
-    )
+    for name, text in texts.items():
+        names.setdefault(text, []).append(name)
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{', '.join(own)}: {text}" for text, own in names.items() if text)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Methods for a situation, why they fit, and what leaves a party beside sums of model weights."""
+    """Methods for a situation, why they fit, what leaves a party beside sums of model weights, and what time they take."""
 
     methods: tuple[str, ...]
     why: str
     leaves: str
+    costs: str = ""
 
 
 ROWS = (
@@ -247,7 +258,7 @@ def advised(situation: Situation) -> Iterator[Advice]:
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         if fit and (why := row.why(situation)):
             why = "; ".join(filter(None, (why, row.caveat)))
-            yield Advice(tuple(kind.name for kind in fit), why, leaving(fit))
+            yield Advice(tuple(kind.name for kind in fit), why, leaving(fit), costs(fit))
 
 
 def flags(method: str) -> str:

@@ -267,6 +267,7 @@ def advise(
                 "commands": commands(situation, advice.methods, data),
                 "why": advice.why,
                 "leaves": advice.leaves,
+                "costs": advice.costs,
             }
             for advice in found
         ]
@@ -278,6 +279,8 @@ def advise(
     for advice in found:
         names = ", ".join(advice.methods)
         typer.echo(f"\n{names}\n  why: {advice.why}\n  what else leaves a party, apart from models: {advice.leaves}")
+        if advice.costs:
+            typer.echo(f"  time: {advice.costs}")
         for command in commands(situation, advice.methods, data):
             typer.echo(f"  {command}")
     if one is None and found:

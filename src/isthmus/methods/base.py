@@ -42,6 +42,8 @@ class Listing:
     """Place among the methods that this row recommends, from 1; 0 for a method that it does not."""
     leaves: str = "nothing more"
     """What leaves a party beside sums of model weights."""
+    costs: str = ""
+    """What its time is like, where that is far above federated averaging's."""
     default: bool = False
     """Whether a study trains with it that names no method."""
     demo: int = 0
