@@ -180,7 +180,7 @@ def _by_method(texts: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Advice:
-    """Methods for a situation, why they fit, what leaves a party beside sums of model weights, and what time they take."""
+    """Methods for a situation, why they fit, what leaves a party beside sums of weights, and what time they take."""
 
     methods: tuple[str, ...]
     why: str
