@@ -25,8 +25,8 @@ class Optimizer(Options):
     """An optimiser and its options."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = "adamw"
-    """The optimiser. It is re-created in every round unless parties keep it; with Adam and weight decay, weights without a gradient then move
-    by a full learning rate per step. AdamW avoids this."""
+    """The optimiser. It is re-created in every round unless parties keep it; with Adam and weight decay, weights
+    without a gradient then move by a full learning rate per step. AdamW avoids this."""
     lr: float = Field(0.01, gt=0)
     """Learning rate."""
     weight_decay: float = Field(5e-4, ge=0)

@@ -118,7 +118,7 @@ class Study(Options):
     seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
     """Seeds: one run of every method for each. A number N stands for the seeds 0 to N - 1."""
     data_seed: NonNegativeInt | None = None
-    """Seed of the split and the cut in all runs; by default, each run uses its own seed."""
+    """Seed of the split and the cut in all runs; by default, or with "run", each run uses its own seed."""
     unlabelled: Literal["error", "idle"] = "error"
     """Parties without a training label: 'error' refuses them, 'idle' lets them take part with weight 0."""
     device: str = "cpu"
@@ -131,6 +131,11 @@ class Study(Options):
     """What a federation's server cannot read; unused in a study."""
     code: dict[str, str] = Field(default={})
     """Written by Isthmus: by `module:Class` the source hash of your own code that ran; other code is refused."""
+
+    @field_validator("data_seed", mode="before")
+    @classmethod
+    def _own_of_each_run(cls, given: Any) -> Any:
+        return None if given == "run" else given
 
     @field_validator("seeds", mode="before")
     @classmethod
