@@ -132,20 +132,20 @@ def split_by_share(
     """Masks `train`, `val` and (the rest) `test`, each with its share of every group.
 
     Arguments:
-        rounding: a share that is no whole number of items is rounded, or rounded down for training and validation.
+        rounding: where training and validation end among the items is rounded, or rounded down.
 
-    >>> group, shares = torch.zeros(9, dtype=torch.long), (0.5, 0.3)
+    >>> group, shares = torch.zeros(8, dtype=torch.long), (0.2, 0.4)
     >>> for rounding in ("round", "floor"):
     ...     masks = split_by_share(group, *shares, numpy_generator(0, "example"), rounding=rounding)
     ...     {split: int(mask.sum()) for split, mask in masks.items()}
-    {'train': 4, 'val': 3, 'test': 2}
-    {'train': 4, 'val': 2, 'test': 3}
+    {'train': 2, 'val': 3, 'test': 3}
+    {'train': 1, 'val': 3, 'test': 4}
     """
     check_shares(train, val)
     counts, rank = torch.bincount(group), rank_within(group, generator)
     if rounding == "floor":
         trained = (counts * train + 1e-9).long()[group]  # a product such as 100 * 0.29 is a little below 29
-        validated = trained + (counts * val + 1e-9).long()[group]
+        validated = (counts * (train + val) + 1e-9).long()[group]
         return {"train": rank < trained, "val": (rank >= trained) & (rank < validated), "test": rank >= validated}
     at = (rank + 0.5) / counts[group]
     return {"train": at < train, "val": (at >= train) & (at < train + val), "test": at >= train + val}

@@ -38,6 +38,7 @@ from isthmus.study.own_models import (
     refuse_given,
     with_model_options,
 )
+from isthmus.study.protocol import preset_for
 from isthmus.study.settings import Setting, combine
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
@@ -93,6 +94,8 @@ class Study(Options):
 
     model_config = ConfigDict(populate_by_name=True)
 
+    protocol: str | None = None
+    """A published protocol whose options the study starts from (isthmus protocols); what the study sets itself wins."""
     imports: list[str] = Field(default=[], alias="import")
     """Python files to import first, with methods, encoders or data sets of your own."""
     data: dict[str, Any] = Field(default={"name": "banks"})
@@ -151,6 +154,8 @@ class Study(Options):
         """Return a study from plain values, after all checks that need no data."""
         study = cls.read(values, where)
         import_files(study.imports)
+        if study.protocol is not None:
+            study = cls.read(merge(preset_for(values), values), where)
         study.data_set()
         study.named_partition()
         study.named_task()

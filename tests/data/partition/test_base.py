@@ -383,12 +383,11 @@ def test_a_global_split_of_parties_that_come_with_the_data_is_the_same_wherever_
 
 def test_floors_leave_the_rest_of_every_class_for_testing():
     pool = make_pool(1, 300, unlabelled=0.1)
-    shares = torch.tensor([0.2, 0.4])
     for party in Random(split=(0.2, 0.4, 0.4), split_rounding="floor").cut(pool, 7, 0):
         for label in range(3):
             drawn = torch.bincount(roles(party)[party.graph.y == label], minlength=3)
-            due = (shares * drawn.sum() + 1e-6).long()
-            assert drawn.tolist() == [*due.tolist(), int(drawn.sum() - due.sum())]
+            items = int(drawn.sum())
+            assert drawn.tolist() == [items // 5, 3 * items // 5 - items // 5, items - 3 * items // 5]
 
 
 def test_without_classes_the_shares_are_those_of_all_items():

@@ -52,7 +52,7 @@ class Partition(Registered):
     split_per_class: bool = True
     """Draw `split` in every class; otherwise from all labelled items, so that shares of a class vary."""
     split_rounding: Rounding = "round"
-    """Round shares of items, or round those for training and validation down, so that the rest is for testing."""
+    """Round the places among the items where training and validation end, or round them down: more is for testing."""
 
     @field_validator("split")
     @classmethod
