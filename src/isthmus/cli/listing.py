@@ -91,9 +91,7 @@ def print_protocols(name: str | None, as_json: bool) -> None:
     for each, summary in known.items():
         grid.add_row(f"[bold]{each}[/bold]", escape(summary))
     screen.print(grid)
-    screen.print(
-        "\noptions of one: isthmus protocols NAME; a study with it: isthmus run --protocol NAME", highlight=False
-    )
+    screen.print("\noptions of one: isthmus protocols NAME; to use it: isthmus run --protocol NAME", highlight=False)
 
 
 def complete(kind: Kind) -> Callable[[str], list[str]]:

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).with_name("protocols")
 
 def known_protocols() -> dict[str, str]:
     """The summary of every protocol by name: the first line of its file."""
-    files = sorted(FOLDER.glob("*.toml"))
+    files = sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)
     return {path.stem: path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for path in files}
 
 
