@@ -62,6 +62,7 @@ FLAGS = {
     "task.select_by": "--select-by",
     **{name: f"--{name}" for name in ("method", "rounds", "parties", "seeds", "seed", "unlabelled", "device", "wire")},
     **{name: f"--{name}" for name in ("out", "resume", "force", "jobs", "grid", "import", "party", "key", "range")},
+    "protocol": "--protocol",
 }
 """The flags of `isthmus run` and other commands, by the path of their option in a study; others are set by `--set`."""
 

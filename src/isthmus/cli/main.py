@@ -24,6 +24,7 @@ from isthmus.cli.common import (
     MethodNames,
     Parties,
     PartitionName,
+    Protocol,
     Ray,
     Rounds,
     Seed,
@@ -41,7 +42,7 @@ from isthmus.cli.console import console
 from isthmus.cli.doctor import doctor_command
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.interrupts import on_interrupt, stop
-from isthmus.cli.listing import print_kind
+from isthmus.cli.listing import print_kind, print_protocols
 from isthmus.cli.models import embed_command, export_command, predict_command
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
@@ -85,6 +86,7 @@ def root(
 @app.command("run")
 def run_command(
     study: StudyFile = None,
+    protocol: Protocol = None,
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
@@ -134,9 +136,9 @@ def run_command(
     if seeds is not None and seed is not None:
         raise IsthmusError("--seeds and --seed exclude each other: leave one out")
     whole = read_study(
-        study, set_ or [], data=data, partition=partition, parties=parties, split=split, method=method, encoder=encoder,
-        hidden=hidden, rounds=rounds, seeds=seeds, seed=seed, metric=metric, select_by=select_by, imports=import_,
-        unlabelled=unlabelled, device=device, wire=wire or None, grid=grid,
+        study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, split=split,
+        method=method, encoder=encoder, hidden=hidden, rounds=rounds, seeds=seeds, seed=seed, metric=metric,
+        select_by=select_by, imports=import_, unlabelled=unlabelled, device=device, wire=wire or None, grid=grid,
     )  # fmt: skip
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
@@ -147,6 +149,7 @@ def run_command(
 @app.command("describe")
 def describe_command(
     study: StudyFile = None,
+    protocol: Protocol = None,
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
@@ -164,7 +167,10 @@ def describe_command(
     from isthmus.data.describe import describe
     from isthmus.progress.terminal import show_cut
 
-    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties, split=split, imports=import_)
+    whole = read_study(
+        study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, split=split,
+        imports=import_,
+    )  # fmt: skip
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
     description = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:
@@ -320,6 +326,14 @@ def tasks_command(name: Name = None, as_json: Json = False) -> None:
 def encoders_command(name: Name = None, as_json: Json = False) -> None:
     """List encoders with their options."""
     print_kind(listing.ENCODERS, name, as_json)
+
+
+@app.command("protocols")
+def protocols_command(
+    name: Annotated[str | None, typer.Argument(help="Print the options of this one.")] = None, as_json: Json = False
+) -> None:
+    """List published protocols that a study can start from."""
+    print_protocols(name, as_json)
 
 
 app.command("audits")(audits_command)

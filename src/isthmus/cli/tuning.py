@@ -15,6 +15,7 @@ from isthmus.cli.common import (
     MethodNames,
     Parties,
     PartitionName,
+    Protocol,
     Rounds,
     Seeds,
     Settings,
@@ -27,6 +28,7 @@ from isthmus.cli.console import console
 
 def tune_command(
     study: StudyFile = None,
+    protocol: Protocol = None,
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
@@ -50,8 +52,8 @@ def tune_command(
     from isthmus.study.tuning import BEST, tune
 
     whole = read_study(
-        study, set_ or [], data=data, partition=partition, parties=parties, method=method, rounds=rounds, seeds=seeds,
-        imports=import_, range_=range_,
+        study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, method=method,
+        rounds=rounds, seeds=seeds, imports=import_, range_=range_,
     )  # fmt: skip
     use_one_thread()
     try:

@@ -34,7 +34,11 @@ class Majority(Method):
     """
 
     name: ClassVar[str] = "majority"
-    without: ClassVar[tuple[str, ...]] = ("select", "evaluate_with")  # nothing is trained, and all rounds are equal
+    without: ClassVar[tuple[str, ...]] = (
+        "select",
+        "select_over",
+        "evaluate_with",
+    )  # nothing is trained, and all rounds are equal
     role: ClassVar[Role] = "constant"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     nouns: ClassVar = {"labels": "sums of training labels", "known": "numbers of training labels"}

@@ -30,7 +30,7 @@ Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 
 
 class Training(Optimizer):
-    """How a model is trained on one graph, or set of graphs; the optimiser is re-created every time."""
+    """How a model is trained on one graph, or set of graphs."""
 
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
@@ -61,6 +61,10 @@ class Training(Optimizer):
     def in_round(self, site: Site) -> Self:
         """These options with the learning rate of the round that the site was asked in."""
         return self
+
+    def keeps_optimizer_as(self, first_epoch: int) -> str:
+        """The name under which parties keep the optimiser's state of this training; empty if they do not."""
+        return ""
 
     def fit(
         self,
@@ -97,12 +101,16 @@ class Training(Optimizer):
         if not any(trains):
             return torch.zeros(len(cohort), dtype=torch.long)
         read, batches = self._reader(site, read, embed)
-        touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None
+        kept_as = self.keeps_optimizer_as(first_epoch)
+        touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None and not kept_as
         whole = None if self.batch_size or read else _whole(site, trains, embed)
         leaves = model.start_training(
             whole[0] if whole and touched else cohort.block, trains, touched_rows=touched, only=only
         )
         optimizer = PartyOptimizer(self.in_round(site), leaves)
+        if kept_as:
+            new = {name: stack[0] for name, stack in optimizer.state().items()}
+            optimizer.restore(site.kept.get(kept_as, new))
         steps = torch.zeros(len(cohort), dtype=torch.long)
         for epoch in range(first_epoch, first_epoch + self.epochs):
             for at, chosen in enumerate(batches(epoch)):
@@ -121,6 +129,8 @@ class Training(Optimizer):
                 optimizer.step(active)
                 steps += torch.tensor(active, dtype=torch.long)
         model.stop_training()
+        if kept_as:
+            site.kept[kept_as] = optimizer.state()
         site.after_training()
         return steps
 
@@ -167,6 +177,9 @@ class Training(Optimizer):
 class LocalTraining(Training):
     """How a party trains on its own data in each round."""
 
+    keep_optimizer: bool = False
+    """Keep the optimiser's moments and steps from round to round, while the server replaces the weights. A party that
+    takes no part in a round keeps them until its next one."""
     schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
     """How the learning rate changes over the run's `rounds`: not at all; down to `decay_to`, linearly or as half a
     cosine; or by the factor `decay_by` after every `decay_every` rounds."""
@@ -178,6 +191,15 @@ class LocalTraining(Training):
     """Rounds between two steps of the schedule."""
     decay_by: Annotated[float, OnlyWith("schedule", "step")] = Field(0.1, gt=0, lt=1)
     """Factor by which a step of the schedule lowers the learning rate."""
+
+    @model_validator(mode="after")
+    def _has_something_to_keep(self) -> Self:
+        if self.keep_optimizer and self.optimizer == "sgd" and not self.momentum:
+            raise ValueError("keep_optimizer has no effect with SGD without momentum: leave it out")
+        return self
+
+    def keeps_optimizer_as(self, first_epoch: int) -> str:
+        return f"optimizer {first_epoch}" if self.keep_optimizer else ""
 
     @property
     def scheduled(self) -> bool:

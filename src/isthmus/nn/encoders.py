@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as gnn
 
 from isthmus.data.party import Level
+from isthmus.errors import IsthmusError
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.hops import of_layer, own_rows
 from isthmus.nn.products import EdgeValues, Propagation, mean_edges, normalised_edges, plain_edges
@@ -167,6 +168,10 @@ def uses_edge_weights(module: nn.Module) -> bool:
 class Convolutions(MessagePassing):
     """Convolutions with dropout before each and ReLU between them.
 
+    Arguments:
+        linear: a layer after the convolutions, with ReLU and dropout before it.
+        dropout_features: dropout before the first convolution, too.
+
     Attributes:
         concatenate: return the outputs of all layers after their ReLU, `[nodes, layers * width]`.
     """
@@ -174,12 +179,21 @@ class Convolutions(MessagePassing):
     concatenate = False
 
     def __init__(
-        self, convs: Sequence[nn.Module], dropout: float, *, weighted: bool, first_layer: str | None = None
+        self,
+        convs: Sequence[nn.Module],
+        dropout: float,
+        *,
+        weighted: bool,
+        first_layer: str | None = None,
+        linear: nn.Module | None = None,
+        dropout_features: bool = True,
     ) -> None:
         super().__init__()
         self.convs = nn.ModuleList(convs)
-        self.head = f"convs.{len(convs) - 1}"
+        self.linear = linear
+        self.head = f"convs.{len(convs) - 1}" if linear is None else "linear"
         self.dropout = nn.Dropout(dropout)
+        self.dropout_features = dropout_features
         self.weighted = weighted
         self.first_layer = first_layer
 
@@ -200,12 +214,15 @@ class Convolutions(MessagePassing):
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         last, outputs = len(self.convs) - 1, []
         for at, conv in enumerate(self.convs):
-            x, edges = self.dropout(x), of_layer(edge_index, at, len(self.convs))
+            x = self.dropout(x) if at or self.dropout_features else x
+            edges = of_layer(edge_index, at, len(self.convs))
             x = conv(x, edges, edge_weight) if self.weighted else conv(x, edges)
-            if at < last or self.concatenate:
+            if at < last or self.concatenate or self.linear is not None:
                 x = x.relu()
             outputs.append(x)
-        return torch.cat(outputs, dim=1) if self.concatenate else x
+        if self.concatenate:
+            return torch.cat(outputs, dim=1)
+        return x if self.linear is None else self.linear(self.dropout(x))
 
 
 class Gcn(Encoder):
@@ -213,9 +230,31 @@ class Gcn(Encoder):
 
     name: ClassVar[str] = "gcn"
 
+    linear_head: bool = False
+    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs always have one."""
+    dropout_features: bool = True
+    """Dropout on the features, too; otherwise only on the inputs of the layers after the first."""
+
+    def build(self, features: int, classes: int, level: Level) -> nn.Module:
+        if level == "graph" and self.linear_head:
+            raise IsthmusError("model 'gcn': a model of graphs has a linear head already: leave linear_head out")
+        return super().build(features, classes, level)
+
+    def embedder(self, features: int) -> Embedder:
+        if self.linear_head:
+            raise IsthmusError("model 'gcn': a model that embeds has no head: leave linear_head out")
+        return super().embedder(features)
+
     def body(self, features: int, out: int) -> nn.Module:
-        convs = [gnn.GCNConv(i, o) for i, o in self.widths(features, out)]
-        return Convolutions(convs, self.dropout, weighted=True, first_layer="convs.0.lin.weight")
+        convs = [gnn.GCNConv(i, o) for i, o in self.widths(features, self.hidden if self.linear_head else out)]
+        return Convolutions(
+            convs,
+            self.dropout,
+            weighted=True,
+            first_layer="convs.0.lin.weight",
+            linear=nn.Linear(self.hidden, out) if self.linear_head else None,
+            dropout_features=self.dropout_features,
+        )
 
 
 class Gat(Encoder):

@@ -57,6 +57,13 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
     return notes
 
 
+def protocol_notes(protocol: str | None) -> list[str]:
+    """A line that names the protocol that a study starts from, if it does."""
+    if protocol is None:
+        return []
+    return [f"options that the study does not set are those of protocol '{protocol}' (isthmus protocols {protocol})"]
+
+
 def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:
     """One line for each model that reads edges but not the weights that these parties' edges have."""
     weights = [party.graph.get("edge_weight") for party in parties]
