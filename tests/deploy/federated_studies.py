@@ -46,6 +46,9 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgc by sgd": {**BANKS, "methods": [FEDGC_BY_SGD]},
     "local": {**BANKS, "methods": [{"name": "local"}]},
     "fedper": {**BANKS, "methods": [{"name": "fedper"}]},
+    "fedbn": {
+        **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
+    },
     "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},

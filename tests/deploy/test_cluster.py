@@ -23,7 +23,15 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher, run_study
 
-EXACT = ("fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "ditto", "fedproto", "local")
+EXACT = (
+    "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl",
+    "ditto",
+    "fedbn",
+    "fedper",
+    "fedproto",
+    "fedrep",
+    "local",
+)  # fmt: skip
 
 
 @pytest.fixture
