@@ -46,6 +46,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgc by sgd": {**BANKS, "methods": [FEDGC_BY_SGD]},
     "local": {**BANKS, "methods": [{"name": "local"}]},
     "fedper": {**BANKS, "methods": [{"name": "fedper"}]},
+    "moon": {**BANKS, "methods": [{"name": "moon"}]},
     "fedbn": {
         **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
     },

@@ -31,6 +31,7 @@ EXACT = (
     "fedproto",
     "fedrep",
     "local",
+    "moon",
 )  # fmt: skip
 
 

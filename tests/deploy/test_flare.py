@@ -105,7 +105,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 EQUAL: Mapping[str, tuple[str, ...]] = {
-    "fedavg": ("fedavg", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
+    "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
     "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto"),
     "fedcog": ("fedcog",),
     "fgcl": ("fgcl",),
