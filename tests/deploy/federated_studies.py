@@ -47,6 +47,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "local": {**BANKS, "methods": [{"name": "local"}]},
     "fedper": {**BANKS, "methods": [{"name": "fedper"}]},
     "moon": {**BANKS, "methods": [{"name": "moon"}]},
+    "fedgta": {**BANKS, "model": {"encoder": "gamlp"}, "methods": [{"name": "fedgta", "similar": 0.95}]},
     "fedbn": {
         **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
     },
@@ -57,6 +58,8 @@ STUDIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+CANNOT_BE_MASKED = ("fedgta",)
+"""Studies with a sum for each party, or set of parties, which masks cannot protect."""
 NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
 """Studies with sums over neighbours, which no party sends where the server could read them."""
 

@@ -27,6 +27,7 @@ EXACT = (
     "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl",
     "ditto",
     "fedbn",
+    "fedgta",
     "fedper",
     "fedproto",
     "fedrep",
