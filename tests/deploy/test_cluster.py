@@ -30,6 +30,7 @@ EXACT = (
     "fedgta",
     "fedper",
     "fedproto",
+    "fedpub",
     "fedrep",
     "local",
     "moon",

@@ -108,6 +108,7 @@ EQUAL: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
     "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto"),
     "fedcog": ("fedcog",),
+    "fedpub": ("fedpub", "fedgta"),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),
 }

@@ -13,7 +13,6 @@ from helpers import CLASSES, FEATURES, assert_close, make_node_parties, plain_fi
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedgta import FedGTA
 from isthmus.methods.local import Local
-from isthmus.methods.shared.mixing import of_one_form
 from isthmus.methods.training import LocalTraining
 from isthmus.nn.encoders import Gamlp, Gcn
 from isthmus.testing import check_method, small_parties
@@ -143,14 +142,6 @@ def test_sets_of_one_train_alone():
         assert_close(found.models["parties"][party.name], due.models["parties"][party.name], within=1e-12)
 
 
-def test_a_mix_of_too_few_is_not_sent():
-    parties = make_node_parties()
-    found = run(FedGTA(rounds=2, similar=-1.0, min_parties=4), built(), parties)
-    assert [each.parties for each in found.ledger.entries if each.action == "give: delivery"]
-    found = run(FedGTA(rounds=2, similar=-1.0, min_parties=5), built(), parties)
-    assert not any(each.parties for each in found.ledger.entries if each.action == "give: delivery")
-
-
 def test_a_class_that_nobody_holds_changes_nothing():
     parties = []
     for party in make_node_parties():
@@ -167,13 +158,6 @@ def test_no_model_is_read_by_the_server():
         ("train", "server sees each answer"), ("give", "parties see the sum"), ("give: delivery", "parties see the sum")
     }  # fmt: skip
     assert all("weights" not in call.fields for call in found.ledger.entries if call.action == "train")
-
-
-def test_a_description_of_another_form_is_left_out(caplog):
-    told = {name: {"moments": torch.ones(4), "confidence": torch.tensor(1.0)} for name in "abc"}
-    told["b"]["moments"] = torch.ones(5)
-    assert list(of_one_form(told)) == ["a", "c"]
-    assert "party 'b' is in no mix" in caplog.text
 
 
 def test_similarity_is_not_transitive_and_untrained_parties_only_receive():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -44,6 +44,11 @@ class FedGTA(Mixing):
     tuned: ClassVar[tuple[str, ...]] = ("similar",)
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     encoder: ClassVar[str] = "gamlp"
+    nouns: ClassVar[Mapping[str, str]] = {
+        **Mixing.nouns,
+        "moments": "moments of its soft labels",
+        "confidence": "how sure these are (H_k)",
+    }
 
     similar: float = Field(0.5, ge=-1, lt=1)
     """Cosine of moments above which two parties are similar (alpha)."""

@@ -40,6 +40,10 @@ class Mixing(Method):
     """
 
     AtParty: ClassVar[type[Site]]
+    nouns: ClassVar[Mapping[str, str]] = {
+        "trained": "whether it has training items",
+        "share": "the number 1, by which mixes are divided",
+    }
 
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the parties drawn in each round."""
