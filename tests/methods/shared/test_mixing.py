@@ -113,6 +113,6 @@ def test_masks_are_refused_before_anybody_trains(kind):
     transport = LocalTransport(sites_of(method, parties, task, method.extended(module), seed=0))
     transport.sums, transport.protections = NoSums(), {"total": "masks"}
     federation = Federation(transport)
-    with pytest.raises(IsthmusError, match="'masks' hides the summands .* set protect.total = 'none'"):
+    with pytest.raises(IsthmusError, match=r"'masks' hides the summands .* set protect.total = 'none'"):
         next(method.server(federation, Model(module), State()))
     assert not federation.ledger.entries
