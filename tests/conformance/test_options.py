@@ -24,7 +24,6 @@ VALUES: dict[str, list[Any]] = {
 """Other values than `others` finds."""
 METHODS = (
     "fedavg", "local", "majority", "centralized", "scaffold", "feddyn", "fedadam", "fedper", "ditto", "fedproto",
-    "fedgta",
     "fedpub",
     "moon",
 )  # fmt: skip
