@@ -521,7 +521,8 @@ def _weighted_sums(
             continue
         weighted = []
         for reply in replies:
-            part = reply.keep([at for at, party in enumerate(reply.parties) if own.get(party, 0.0) != 0])
+            at = [at for at, party in enumerate(reply.parties) if own.get(party, 0.0) != 0]
+            part = reply if len(at) == len(reply.parties) else reply.keep(at)  # which copies
             weights = torch.tensor([own[party] for party in part.parties], dtype=torch.float64)
             weighted.append(Reply(part.parties, part.columns, {"": weights}))
         try:
