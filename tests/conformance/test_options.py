@@ -22,7 +22,11 @@ VALUES: dict[str, list[Any]] = {
     "aggregate": ["median"], "batch_size": [3], "clip": [0.01], "clusters": [2], "fan_out": [[1, 1]],
 }  # fmt: skip
 """Other values than `others` finds."""
-METHODS = ("fedavg", "local", "majority", "centralized", "scaffold", "feddyn", "fedadam", "fedper", "ditto", "fedproto")
+METHODS = (
+    "fedavg", "local", "majority", "centralized", "scaffold", "feddyn", "fedadam", "fedper", "ditto", "fedproto",
+    "fedpub",
+    "moon",
+)  # fmt: skip
 PARTIES = small_parties("node", parties=3)
 
 

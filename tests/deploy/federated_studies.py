@@ -46,6 +46,12 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgc by sgd": {**BANKS, "methods": [FEDGC_BY_SGD]},
     "local": {**BANKS, "methods": [{"name": "local"}]},
     "fedper": {**BANKS, "methods": [{"name": "fedper"}]},
+    "moon": {**BANKS, "methods": [{"name": "moon"}]},
+    "fedgta": {**BANKS, "model": {"encoder": "gamlp"}, "methods": [{"name": "fedgta", "similar": 0.95}]},
+    "fedpub": {**BANKS, "methods": [{"name": "fedpub"}]},
+    "fedbn": {
+        **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
+    },
     "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
@@ -53,6 +59,8 @@ STUDIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+CANNOT_BE_MASKED = ("fedgta", "fedpub")
+"""Studies with a sum for each party, or set of parties, which masks cannot protect."""
 NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
 """Studies with sums over neighbours, which no party sends where the server could read them."""
 

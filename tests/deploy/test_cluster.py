@@ -23,7 +23,18 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher, run_study
 
-EXACT = ("fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "ditto", "fedproto", "local")
+EXACT = (
+    "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl",
+    "ditto",
+    "fedbn",
+    "fedgta",
+    "fedper",
+    "fedproto",
+    "fedpub",
+    "fedrep",
+    "local",
+    "moon",
+)  # fmt: skip
 
 
 @pytest.fixture

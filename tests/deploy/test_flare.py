@@ -105,9 +105,10 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 EQUAL: Mapping[str, tuple[str, ...]] = {
-    "fedavg": ("fedavg", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
-    "fedper": ("fedper", "fedrep", "ditto", "fedproto"),
+    "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
+    "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto"),
     "fedcog": ("fedcog",),
+    "fedpub": ("fedpub", "fedgta"),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),
 }

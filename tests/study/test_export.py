@@ -32,9 +32,19 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
     return (x, graph.edge_index, weight) + ((graph.batch,) if party.level == "graph" else ())
 
 
-@pytest.mark.parametrize(("data", "encoder"), [("banks", "gcn"), ("banks", "sgc"), ("banks", "gat"), ("motifs", "gin")])
-def test_a_torch_program_gives_equal_numbers(data: str, encoder: str, tmp_path: Path) -> None:
-    model, party = trained(data, encoder)
+@pytest.mark.parametrize(
+    ("data", "encoder", "method"),
+    [
+        ("banks", "gcn", "fedavg"),
+        ("banks", "sgc", "fedavg"),
+        ("banks", "gat", "fedavg"),
+        ("motifs", "gin", "fedavg"),
+        ("banks", "gcn", "fedpub"),
+        ("banks", "gamlp", "fedgta"),
+    ],
+)
+def test_a_torch_program_gives_equal_numbers(data: str, encoder: str, method: str, tmp_path: Path) -> None:
+    model, party = trained(data, encoder, method)
     export_model(model, tmp_path / "model.pt2")
     extra = {KEY: ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=extra).module()

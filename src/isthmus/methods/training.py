@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -76,6 +76,7 @@ class Training(Optimizer):
         read: Read | None = None,
         only: Collection[str] | None = None,
         embed: bool = False,
+        beside: Sequence[Mapping[str, Tensor]] = (),
         first_epoch: int = 0,
     ) -> Tensor:
         """Train the site's model for the parties asked now, each on its own items as if it were alone.
@@ -90,6 +91,8 @@ class Training(Optimizer):
             read: what the model reads in a step, where that is more than the step's items.
             only: names of the weights to train; None trains all.
             embed: give the loss the items' embeddings too, as `Step.embedding`.
+            beside: weights of further models that embed the items without being trained; with `embed`, the loss gets
+                these embeddings as `Step.beside`.
             first_epoch: number of the first epoch; a second training in one action needs other numbers, hence draws.
 
         Returns:
@@ -119,9 +122,11 @@ class Training(Optimizer):
                 block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active)
                 result = model(block, site.draws("dropout", epoch, at), embed=embed)
                 output, embedding = result if embed else (result, None)
+                others = [model.embed_with(each, block, site.draws("dropout", epoch, at)) for each in beside]
                 if at_rows is not None:
                     output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]
-                losses = loss(Step(output, cohort.y[chosen], sizes, chosen, embedding))
+                    others = [each[at_rows] for each in others]
+                losses = loss(Step(output, cohort.y[chosen], sizes, chosen, embedding, tuple(others)))
                 losses.sum().backward()
                 _add(leaves, pull(leaves) if pull else ())
                 if self.clip:

@@ -728,6 +728,53 @@ class HopWeights(nn.Module):
 REPEATED[HopWeights] = ("weight",)
 
 
+class Gamlp(Encoder):
+    """Graph attention multi-layer perceptron (Zhang et al. 2022): every node weighs its hops, then a perceptron."""
+
+    name: ClassVar[str] = "gamlp"
+    layers: int = Field(3, ge=1, le=1000)
+    """Number of linear layers of the perceptron."""
+    hops: int = Field(3, ge=1, le=1000)
+    """Number of propagations."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        perceptron = Perceptron(self.widths(features, out), self.dropout)
+        return AttentivePerceptron(perceptron, HopAttention(features, self.hops))
+
+
+class AttentivePerceptron(Diffused):
+    """f(sum_k a_k S^k X), a_k the attention of each node to its hops."""
+
+    def __init__(self, perceptron: Perceptron, attention: HopAttention) -> None:
+        super().__init__(Diffusion(attention.hops, every=True))
+        self.perceptron = perceptron
+        self.head = f"perceptron.{perceptron.head}"
+        self.attention = attention
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        hops = x if self.diffused else self.diffusion.diffuse(x, edge_index, edge_weight)
+        return self.perceptron(self.attention(hops))
+
+
+class HopAttention(nn.Module):
+    """sum_k a_k x_k, a = softmax over k of sigmoid(u [x_0 .. x_K] + v x_k): `[rows, (K + 1) width] -> [rows, width]`.
+
+    This is the attention that GAMLP calls JK.
+    """
+
+    def __init__(self, width: int, hops: int) -> None:
+        super().__init__()
+        self.hops = hops
+        self.of_all = nn.Linear((hops + 1) * width, 1)
+        self.of_each = nn.Linear(width, 1, bias=False)
+
+    def forward(self, hops: Tensor) -> Tensor:
+        each = hops.view(hops.size(0), self.hops + 1, -1)
+        scores = torch.cat([self.of_each(hop.contiguous()) for hop in each.unbind(1)], dim=1)
+        attention = (self.of_all(hops) + scores).sigmoid().softmax(1)
+        return (each * attention.unsqueeze(-1)).sum(1)
+
+
 class LightGcn(Encoder):
     """LightGCN (He et al. 2020): a linear embedding, propagated without weight matrices, averaged over hops."""
 

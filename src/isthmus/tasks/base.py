@@ -34,6 +34,7 @@ class Step:
         sizes: number of items of each party.
         items: positions of the items in the cohort, `[items]`.
         embedding: what the model's head receives for the items, `[items, width]`; None unless asked for.
+        beside: the same of other models, in the same mode and with the same dropout; empty unless asked for.
     """
 
     output: Any
@@ -41,6 +42,7 @@ class Step:
     sizes: tuple[int, ...]
     items: Tensor
     embedding: Tensor | None = None
+    beside: tuple[Tensor, ...] = ()
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of a value per item over each party's items, `[parties]`; 0 for a party without items."""
