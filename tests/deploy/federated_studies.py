@@ -49,6 +49,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
+    "fedstar": {**MOTIFS, "model": {"encoder": "two-channel"}, "methods": [{"name": "fedstar"}]},
     "two-groups": {**BANKS, "methods": [{"name": "two-groups"}]},
 }  # fmt: skip
 

@@ -23,7 +23,10 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher, run_study
 
-EXACT = ("fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "ditto", "fedproto", "local")
+EXACT = (
+    "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "ditto", "fedproto", "fedstar",
+    "local",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ EQUAL: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
     "fedper": ("fedper", "fedrep", "ditto", "fedproto"),
     "fedcog": ("fedcog",),
+    "fedstar": ("fedstar",),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),
 }
