@@ -23,13 +23,13 @@ class FedStar(FedAvg):
     """FedStar (Tan et al. 2023), Algorithm 1: parties share the layers that read structure, and no others.
 
     Graphs of different domains, such as molecules and social networks, have other features and classes, but degrees and
-    random walks mean the same in all. So the model has two channels (encoder `two-channel`): s reads structure alone,
-    and h reads features and s. Only the weights theta_s of the first are averaged.
+    random walks mean the same in all. So the model has two channels (encoder `two-channel`): the first, with weights s,
+    reads structure alone; the second, with weights h, reads features and the first. Only s is averaged.
 
-    Party:  (theta_s, theta_k) <- (theta_s, theta_k) - step(grad F_k(theta_s, theta_k)), from theta_s,t, own theta_k
-    Server: theta_s,t+1 = sum_k (n_k / n) theta_s of party k, n_k the training items (weighting)
+    Party:  (s_k, h_k) <- (s_k, h_k) - step(grad F_k(s_k, h_k)), from s_t and its own h_k
+    Server: s_{t+1} = sum_k (n_k / n) s_k, n_k the training items (weighting)
 
-    The server reads the sum of the theta_s; all other weights stay at their party. The paper trains for 200 rounds of
+    The server reads the sum of the s_k; all other weights stay at their party. The paper trains for 200 rounds of
     one epoch, with Adam, learning rate 0.001 and batches of 128 graphs.
     """
 
