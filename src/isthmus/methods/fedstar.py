@@ -26,7 +26,7 @@ class FedStar(FedAvg):
     random walks mean the same in all. So the model has two channels (encoder `two-channel`): the first, with weights s,
     reads structure alone; the second, with weights h, reads features and the first. Only s is averaged.
 
-    Party:  (s_k, h_k) <- (s_k, h_k) - step(grad F_k(s_k, h_k)), from s_t and its own h_k
+    Party:  (s_k, h_k) <- (s_k, h_k) - step(grad F_k(s_k, h_k)), s_k from s_t
     Server: s_{t+1} = sum_k (n_k / n) s_k, n_k the training items (weighting)
 
     The server reads the sum of the s_k; all other weights stay at their party. The paper trains for 200 rounds of
