@@ -73,6 +73,12 @@ def test_heads_stay_at_their_parties():
     assert all(not torch.equal(heads[0], other) for other in heads[1:])
 
 
+@pytest.mark.parametrize("rule", ["median", "krum"])
+def test_rules_that_compare_parties_are_refused(rule):
+    with pytest.raises(IsthmusError, match=f"aggregate = '{rule}' compares parties"):
+        run(GCFL(rounds=1, aggregate=rule), built("gcn", "node"), six_parties("node"))
+
+
 def test_a_party_without_training_items_is_like_any_other():
     module, parties = built("gcn", "node"), six_parties("node", untrained=(1,))
     found = run(GCFL(rounds=4, warm_up=0, **SPLITTING), module, parties)

@@ -11,10 +11,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from isthmus.errors import TooFewAnswers
+from isthmus.errors import IsthmusError, TooFewAnswers
 from isthmus.federation.actions import action
 from isthmus.federation.answers import Answer, Answers, Total
 from isthmus.federation.models import Group, Models
+from isthmus.federation.robust import Comparison
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Learning, Model, State
@@ -67,6 +68,14 @@ class GCFL(FedAvg):
     def shared(self, module: nn.Module) -> tuple[str, ...]:
         """Names of the weights that a cluster shares."""
         return body_weights(module) if self.share == "body" else tuple(initial_weights(module))
+
+    def check(self, module: nn.Module) -> None:
+        super().check(module)
+        if isinstance(rule := self.aggregation(), Comparison):
+            raise IsthmusError(
+                f"method '{self.name}': aggregate = '{rule.name}' compares parties, for which clusters become too small: "
+                "set aggregate = 'mean' or 'clipped-mean'"
+            )
 
     def calls(self, module: nn.Module) -> dict[str, int]:
         late = max(0, self.rounds - self.warm_up)
