@@ -25,7 +25,7 @@ from isthmus.study.run import Watcher, run_study
 
 EXACT = (
     "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "ditto", "fedproto", "fedstar",
-    "gcfl", "gcfl-plus", "local",
+    "fgssl", "gcfl", "gcfl-plus", "local",
 )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 EQUAL: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
-    "fedper": ("fedper", "fedrep", "ditto", "fedproto", "gcfl", "gcfl-plus"),
+    "fedper": ("fedper", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus"),
     "fedcog": ("fedcog",),
     "fedstar": ("fedstar",),
     "fgcl": ("fgcl",),

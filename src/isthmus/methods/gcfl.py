@@ -73,8 +73,8 @@ class GCFL(FedAvg):
         super().check(module)
         if isinstance(rule := self.aggregation(), Comparison):
             raise IsthmusError(
-                f"method '{self.name}': aggregate = '{rule.name}' compares parties, for which clusters become too small: "
-                "set aggregate = 'mean' or 'clipped-mean'"
+                f"method '{self.name}': aggregate = '{rule.name}' compares parties, for which clusters get too small:"
+                " set aggregate = 'mean' or 'clipped-mean'"
             )
 
     def calls(self, module: nn.Module) -> dict[str, int]:
