@@ -28,19 +28,19 @@ class FGSSL(FedAvg):
     """FGSSL (Huang et al. 2023): parties learn what nodes mean, and how neighbours resemble, from the received model.
 
     A party sees few nodes of some classes, and its own part of the graph only. The received model w_t, fixed during
-    local training, has seen all parties: a party's embeddings h should place a node among nodes of its class as those of
-    w_t do (g on the graph, g' on a view of it), and should find the same neighbours alike.
+    local training, has learned from all parties. So a party's embeddings h should place a node among nodes of its class
+    as those of w_t do (g), and should find the same neighbours alike; h' and g' are embeddings of views.
 
-    Party:  minimise F_k + semantic L_C + structural L_D from w_t, on training nodes i
-            L_C = - mean_i mean_p log(e_ip / (e_ip + sum_n e_in)), e_ij = exp(cos(h'_i, g'_j) / tau),
-            p of the class of i, n of others, h' and g' on a strong and a weak view
-            L_D = mean_i KL(softmax_j cos(g_i, g_j) / tau || softmax_j cos(h_i, h_j) / tau),
-            i any node and j its neighbours
+    Party:  minimise F_k + semantic L_C + structural L_D, from w_t
+            L_C = - mean_i mean_p log(e_ip / (e_ip + sum_n e_in)) over training nodes,
+            e_ij = exp(cos(h'_i, g'_j) / tau), p of the class of i, n of the others
+            L_D = mean_i KL(s(g)_i || s(h)_i) over nodes with neighbours,
+            s(h)_ij = softmax_j(cos(h_i, h_j) / tau) over the neighbours j of i
     Server: w_{t+1} = sum_k (n_k / n) w_k
 
-    A view lacks some edges and some features, the same of all nodes of a party; each step draws two. Embeddings are what
-    the model's head reads. Nothing but weights leaves a party. The public code instead contrasts two views by the local
-    model and uses no structural term. The weights of the two terms are ours: tune them.
+    A view lacks some edges, and some features of all nodes; each step draws a strong one for h' and a weak one for g'.
+    Embeddings are what the model's head reads. Nothing but weights leaves a party. The public code contrasts two views
+    by the local model instead, and uses no structural term. The weights of both terms are ours: tune them.
     """
 
     name: ClassVar[str] = "fgssl"
