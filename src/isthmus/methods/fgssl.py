@@ -32,8 +32,9 @@ class FGSSL(FedAvg):
     as those of w_t do (g), and should find the same neighbours alike; h' and g' are embeddings of views.
 
     Party:  minimise F_k + semantic L_C + structural L_D, from w_t
-            L_C = - mean_i mean_p log(e_ip / (e_ip + sum_n e_in)) over training nodes,
-            e_ij = exp(cos(h'_i, g'_j) / tau), p of the class of i, n of the others
+            L_C = - mean_i mean_p log(e_ip / (e_ip + sum_n e_in)),
+            e_ij = exp(cos(h'_i, g'_j) / tau) of training nodes,
+            p of the class of i, n of the others
             L_D = mean_i KL(s(g)_i || s(h)_i) over nodes with neighbours,
             s(h)_ij = softmax_j(cos(h_i, h_j) / tau) over the neighbours j of i
     Server: w_{t+1} = sum_k (n_k / n) w_k
