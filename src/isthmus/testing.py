@@ -226,7 +226,7 @@ def _is_weight(name: str, path: str) -> bool:
 
 
 def calls_are_declared(subject: Subject) -> None:
-    """A run calls no action more often than `calls` says: a party of a federation answers no more."""
+    """No party is asked for an action more often than `calls` says: in a federation it answers no more."""
     declared = subject.method.calls(_module(subject, subject.method, subject.parties))
     for action, count in calls_in(subject.usual.ledger).items():
         most = declared.get(action, 0)
