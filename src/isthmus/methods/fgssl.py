@@ -48,9 +48,9 @@ class FGSSL(FedAvg):
     levels: ClassVar[tuple[Level, ...]] = ("node",)
     tuned: ClassVar[tuple[str, ...]] = ("semantic", "structural")
 
-    semantic: float = Field(1.0, ge=0)
+    semantic: float = Field(0.1, ge=0)
     """Weight of the contrast of nodes by class."""
-    structural: float = Field(1.0, ge=0)
+    structural: float = Field(0.1, ge=0)
     """Weight of the divergence of similarities between neighbours."""
     temperature: float = Field(0.1, gt=0)
     """By which cosines are divided (tau)."""
