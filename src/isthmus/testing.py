@@ -231,7 +231,7 @@ def _is_weight(name: str, path: str) -> bool:
 
 
 def calls_are_declared(subject: Subject) -> None:
-    """A run calls no action more often than `calls` says: a party of a federation answers no more."""
+    """No party is asked for an action more often than `calls` says: in a federation it answers no more."""
     declared = subject.method.calls(_module(subject, subject.method, subject.parties))
     for action, count in calls_in(subject.usual.ledger).items():
         most = declared.get(action, 0)
@@ -239,9 +239,13 @@ def calls_are_declared(subject: Subject) -> None:
 
 
 def calls_in(ledger: Ledger) -> Counter[str]:
-    """How often each action was called; deliveries are no calls."""
-    calls = {(entry.action, entry.call) for entry in ledger.entries if not entry.action.endswith(DELIVERY)}
-    return Counter(action for action, _ in calls)
+    """How often each action was called at the party that answered it most; deliveries are no calls."""
+    calls = [entry for entry in ledger.entries if not entry.action.endswith(DELIVERY)]
+    of_party = Counter((entry.action, party) for entry in calls for party in entry.parties)
+    most: Counter[str] = Counter()
+    for (action, _), count in of_party.items():
+        most[action] = max(most[action], count)
+    return most
 
 
 def aggregations_run_or_refuse(subject: Subject) -> None:

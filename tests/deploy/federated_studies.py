@@ -55,6 +55,10 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
+    "fgssl": {**BANKS, "methods": [{"name": "fgssl"}]},
+    "gcfl": {**BANKS, "methods": [{"name": "gcfl", "warm_up": 0, "eps1": 100.0, "eps2": 0.0}]},
+    "gcfl-plus": {**BANKS, "methods": [{"name": "gcfl-plus", "warm_up": 0, "eps1": 100.0, "eps2": 0.0, "length": 2}]},
+    "fedstar": {**MOTIFS, "model": {"encoder": "two-channel"}, "methods": [{"name": "fedstar"}]},
     "two-groups": {**BANKS, "methods": [{"name": "two-groups"}]},
 }  # fmt: skip
 

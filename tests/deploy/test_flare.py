@@ -106,9 +106,10 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 EQUAL: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
-    "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto"),
+    "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus"),
     "fedcog": ("fedcog",),
     "fedpub": ("fedpub", "fedgta"),
+    "fedstar": ("fedstar",),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),
 }

@@ -18,6 +18,7 @@ from isthmus.errors import IsthmusError
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.hops import of_layer, own_rows
 from isthmus.nn.products import EdgeValues, Propagation, mean_edges, normalised_edges, plain_edges
+from isthmus.nn.structure import StructureChannel
 from isthmus.nn.twins import REPEATED, Bank, propagates_by_matrix, twin
 from isthmus.options import Registered
 
@@ -91,13 +92,24 @@ class MessagePassing(nn.Module):
 
 
 class Readout(nn.Module):
-    """Node embeddings, ReLU, pooled per graph, one linear layer: a model for graph tasks."""
+    """Node embeddings, ReLU if `rectify`, pooled per graph, layers `after` that, one linear layer: for graph tasks."""
 
-    def __init__(self, body: nn.Module, hidden: int, classes: int, pool: Pool) -> None:
+    def __init__(
+        self,
+        body: nn.Module,
+        hidden: int,
+        classes: int,
+        pool: Pool,
+        *,
+        after: nn.Module | None = None,
+        rectify: bool = True,
+    ) -> None:
         super().__init__()
         self.body = body
         self.head = nn.Linear(hidden, classes)
         self.pool = POOLS[pool]
+        self.after = nn.Identity() if after is None else after
+        self.rectify = rectify
 
     @property
     def first_layer(self) -> str | None:
@@ -105,7 +117,8 @@ class Readout(nn.Module):
         return None if inner is None else f"body.{inner}"
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
-        return self.head(self.pool(self.body(x, edge_index, edge_weight).relu(), batch, batch_size))
+        h = self.body(x, edge_index, edge_weight)
+        return self.head(self.after(self.pool(h.relu() if self.rectify else h, batch, batch_size)))
 
 
 class Embedder(nn.Module):
@@ -504,8 +517,7 @@ class SetReadout(Readout):
     def __init__(
         self, body: nn.Module, hidden: int, classes: int, pool: Pool, *, after: nn.Module, counts: bool
     ) -> None:
-        super().__init__(body, hidden, classes, pool)
-        self.after = after
+        super().__init__(body, hidden, classes, pool, after=after)
         self.counts = counts
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
@@ -806,3 +818,56 @@ class LightBody(MessagePassing):
             h = conv(h, edge_index, edge_weight)
             total = total + h
         return self.head(self.dropout(total / (len(self.convs) + 1)))
+
+
+class TwoChannel(Encoder):
+    """FedStar's network (Tan et al. 2023): GIN layers on features, and GCN layers on what edges alone say of a node."""
+
+    name: ClassVar[str] = "two-channel"
+    layers: int = Field(3, ge=1, le=1000)
+    """Number of layers of each channel."""
+    dropout: float = Field(0.5, ge=0, lt=1)
+    """Dropout after every layer of the features' channel during training."""
+    pool: Pool = "sum"
+    """How node embeddings are pooled to a graph embedding, for graph tasks."""
+
+    def build(self, features: int, classes: int, level: Level) -> nn.Module:
+        if level != "graph":
+            return super().build(features, classes, level)
+        after = nn.Sequential(nn.Linear(self.hidden, self.hidden), nn.ReLU(), nn.Dropout(self.dropout))
+        body = self.body(features, self.hidden)
+        return Readout(body, self.hidden, classes, self.pool, after=after, rectify=False)
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return TwoChannels(features, self.hidden, out, self.layers, self.dropout)
+
+
+class TwoChannels(MessagePassing):
+    """s^(l+1) = tanh(GCN(s^l)) and h^(l+1) = ReLU(GIN([h^l, s^l])), then one linear layer on [h, s].
+
+    How likely walks return to a node depends on edges far away, so it reads the whole graph.
+    """
+
+    first_layer = "inputs.weight"
+    head = "join"
+    weighted = False
+    takes_hops = False
+
+    def __init__(self, features: int, hidden: int, out: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.inputs = nn.Linear(features, hidden)
+        self.structure = StructureChannel(hidden, layers)
+        self.convs = nn.ModuleList(gnn.GINConv(self._perceptron(hidden)) for _ in range(layers))
+        self.dropout = nn.Dropout(dropout)
+        self.join = nn.Linear(2 * hidden, out)
+
+    @staticmethod
+    def _perceptron(hidden: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        h = self.inputs(x)
+        *before, last = self.structure(edge_index, h.size(0))
+        for conv, s in zip(self.convs, before, strict=True):
+            h = self.dropout(conv(torch.cat([h, s], dim=1), edge_index).relu())
+        return self.join(torch.cat([h, last], dim=1))
