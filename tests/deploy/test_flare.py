@@ -122,6 +122,8 @@ def test_numbers_and_ledger_are_those_of_the_study(
     name: str, total: str, federation: Federation, tmp_path: Path
 ) -> None:
     base = study_of(name, rounds=2)
+    if total != "none" and name == "fedpub":
+        pytest.skip("mixes for one reader are no sums that masks or encryption protect: such a study is refused")
     named = [each for each in EQUAL[name] if total != "none" or each not in NEED_PROTECTION]
     methods = [FEDGC_BY_SGD if each == "fedgc" else {"name": each} for each in named]
     folder = federation.base / "data"
