@@ -151,9 +151,9 @@ def test_methods_that_take_long_say_so(isthmus: Isthmus) -> None:
     assert isthmus("party", "export", "p", "--data", "banks", "--set", "data.nodes=200").code == 0
     lines = isthmus("advise", "p").out.splitlines()
     fedgc = lines.index("fedgc")
-    assert lines[fedgc + 3].startswith("  time: some 90 times the time of fedavg")
+    assert lines[fedgc + 3].startswith("  time: some 90 times federated averaging")
     (unlabelled,) = (row for row in ROWS if row.setting == "unlabelled")
-    assert costs(unlabelled.methods()) == "mvgrl: 4 times the time of infograph per round (PROTEINS)"
+    assert costs(unlabelled.methods()) == "mvgrl: 4 times the time of a contrast without diffusion (PROTEINS)"
 
 
 def test_a_rare_class_of_folders_has_its_name(isthmus: Isthmus, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ray import exceptions as failures
 from tests.deploy.federated_studies import study_of
 from tests.deploy.ray_here import Actor, RayHere, Stored, stand_in
 
+from helpers import assert_same_history
 from isthmus.deploy import cluster as module
 from isthmus.deploy.cluster import Cluster, split_evenly
 from isthmus.errors import IsthmusError
@@ -42,7 +43,7 @@ def assert_same(one: RunResult, other: RunResult, *, to_the_bit: bool = True) ->
     assert list(one.ledger.rows()) == list(other.ledger.rows())
     if to_the_bit:
         assert all(torch.equal(mine[path], theirs[path]) for path in mine)
-        assert one.history == other.history
+        assert_same_history(one.history, other.history)
     else:
         for path in mine:
             torch.testing.assert_close(mine[path], theirs[path], rtol=1e-4, atol=1e-4)

@@ -377,8 +377,22 @@ def test_over_parties_are_the_means_and_the_worst() -> None:
         "c": (20, {"test_loss": 3.0}),
     }
     assert over_parties(tested) == {
-        "test_loss": {"mean": 2.0, "weighted": 130 / 60, "worst": 3.0, "worst_party": "c", "parties": 3},
-        "test_accuracy": {"mean": 0.7, "weighted": 0.6, "worst": 0.5, "worst_party": "b", "parties": 2},
+        "test_loss": {
+            "mean": 2.0,
+            "weighted": 130 / 60,
+            "worst": 3.0,
+            "worst_party": "c",
+            "worst_items": 20,
+            "parties": 3,
+        },
+        "test_accuracy": {
+            "mean": 0.7,
+            "weighted": 0.6,
+            "worst": 0.5,
+            "worst_party": "b",
+            "worst_items": 30,
+            "parties": 2,
+        },
     }
     assert over_parties({}) == {}
 

@@ -19,7 +19,7 @@ from isthmus.nn.encoders import Gcn, GraphSage, Mlp
 from isthmus.progress.terminal import results_table
 from isthmus.report.loading import read_folders
 from isthmus.study.config import Study
-from isthmus.study.notes import is_majority
+from isthmus.study.notes import is_majority, result_notes
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
 from isthmus.testing import small_parties
@@ -182,3 +182,29 @@ def test_validation_data_with_one_class_are_a_note() -> None:
         assert (due in results.notes) == noted
         assert results.runs[0].select_by == "roc_auc"
     assert results.runs[0].chosen_round == 3
+
+
+def test_parties_that_a_metric_leaves_out_are_a_note() -> None:
+    """Test items of a single class give no ROC AUC."""
+    first, *others = small_parties("node")
+    graph = first.graph.clone()
+    graph.y = torch.where(first.test, 0, graph.y % 2)
+    two = [replace(party, graph=party.graph.clone()) for party in others]
+    for party in two:
+        party.graph.y %= 2
+    results = isthmus.run("fedavg", [replace(first, graph=graph), *two], rounds=1, metric="roc_auc")
+    line = "1 of 4 parties have test items that give no ROC AUC: means over parties leave them out"
+    assert line in results.notes
+    assert not any("leave them out" in note for note in isthmus.run("fedavg", small_parties("node"), rounds=1).notes)
+
+
+def test_training_alone_is_not_called_ahead_where_the_figures_shown_are_equal() -> None:
+    def run_of(method: str, score: float) -> Any:
+        results = isthmus.run(method, rounds=1)
+        results.runs[0].metrics["test_accuracy"] = score
+        return results.runs[0]
+
+    methods = [Method.named(name)(rounds=1) for name in ("local", "fedavg")]
+    for alone, noted in ((0.95569, False), (0.9567, True)):
+        runs = [run_of("local", alone), run_of("fedavg", 0.95557)]
+        assert any("every federated method" in note for note in result_notes(methods, runs, "accuracy")) is noted

@@ -33,6 +33,8 @@ class OverParties(BaseModel):
     weighted: float | None
     worst: float | None
     worst_party: str
+    worst_items: int | None = None
+    parties: int = 0
 
 
 class Turnout(BaseModel):

@@ -523,7 +523,7 @@ def over_parties(tested: Mapping[str, tuple[float, Mapping[str, float]]]) -> dic
     """By metric the mean over parties, plain and weighted by size, and the worst party.
 
     >>> over_parties({"a": (10, {"test_loss": 1.0}), "b": (30, {"test_loss": 2.0})})["test_loss"]
-    {'mean': 1.5, 'weighted': 1.75, 'worst': 2.0, 'worst_party': 'b', 'parties': 2}
+    {'mean': 1.5, 'weighted': 1.75, 'worst': 2.0, 'worst_party': 'b', 'worst_items': 30, 'parties': 2}
     """
     found: dict[str, dict[str, Any]] = {}
     for metric in dict.fromkeys(name for _, metrics in tested.values() for name in metrics):
@@ -536,6 +536,7 @@ def over_parties(tested: Mapping[str, tuple[float, Mapping[str, float]]]) -> dic
             "weighted": math.fsum(size * value for size, value in values.values()) / total,
             "worst": values[worst][1],
             "worst_party": worst,
+            "worst_items": values[worst][0],
             "parties": len(values),
         }
     return found

@@ -23,7 +23,7 @@ from isthmus.methods.base import Method
 from isthmus.result_files import Search
 from isthmus.study.loop import RunResult
 from isthmus.study.model_card import model_card
-from isthmus.study.models import TrainedModel, choose_model, choose_run, write_models
+from isthmus.study.models import TrainedModel, check_party, choose_model, choose_run, write_models
 from isthmus.study.notes import result_notes
 from isthmus.study.settings import Setting, budget_notes, combine, search_of_grid
 from isthmus.tasks.metrics import metric_of
@@ -159,8 +159,10 @@ class Results:
         weights = choose_model(
             models.get("shared"), models.get("groups", {}), models.get("parties", {}), run.groups, party, run.method
         )
+        if party is not None and weights is models.get("shared") and run.seed in self.cuts:
+            check_party(party, [each.name for each in self.cuts[run.seed].parties])
         module = self.own_models.get(run.method) if module is None else module
-        return TrainedModel(run.description, weights, models.get("context"), module=module, party=party or "")
+        return TrainedModel(run.description, weights or {}, models.get("context"), module=module, party=party or "")
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder; each file is written completely or not at all."""
