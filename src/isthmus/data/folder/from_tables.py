@@ -229,7 +229,8 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
 def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any]:
     """Return the ends of the edges as a table of nodes, and the edges without the column of graphs."""
     edges, graphs = tables[EDGES], tables[GRAPHS]
-    assert source.edges is not None and source.graphs is not None
+    assert source.edges is not None
+    assert source.graphs is not None
     for column in ("graph", "source", "target"):
         if column not in edges.column_names:
             what = "of each edge's graph, for there is no --nodes" if column == "graph" else f"of each edge's {column}"
@@ -247,8 +248,8 @@ def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[An
     twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
     if len(twice):
         raise _error(
-            f"{source.edges}: nodes stand in several graphs, such as '{twice[0]}': give each graph ids of its own, such "
-            "as its id and the node's"
+            f"{source.edges}: nodes stand in several graphs, such as '{twice[0]}': give each graph ids of its own, "
+            "such as its id and the node's"
         )
     ids = to_texts(graphs.column("id"))
     lack = ids.filter(pc.invert(pc.is_in(ids, to_texts(nodes.column("graph"))))).drop_null()
