@@ -60,7 +60,7 @@ def test_features_that_a_method_leaves_out_are_a_note() -> None:
         (
             gnn.GraphSAGE(16, 8, 2, 4),
             "torch_geometric.nn.models.basic_gnn:GraphSAGE ignores the edge weights of 2 of 3 parties: "
-            "use another model, such as gcn",
+            "use another model, such as gcn, or add edge_weight to forward in a class of your own",
         ),
         *((model, "") for model in (GraphSage(weighted=True), Gcn(), Mlp(), gnn.GCN(16, 8, 2, 4))),
     ],

@@ -22,12 +22,14 @@ from isthmus.cli.common import (
     Import,
     Json,
     MethodNames,
+    Metric,
     Parties,
     PartitionName,
     Ray,
     Rounds,
     Seed,
     Seeds,
+    SelectBy,
     Settings,
     Split,
     StudyFile,
@@ -99,12 +101,8 @@ def run_command(
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Rounds = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
-    ] = None,
-    select_by: Annotated[
-        str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
-    ] = None,
+    metric: Metric = None,
+    select_by: SelectBy = None,
     seeds: Seeds = None,
     seed: Seed = None,
     set_: Settings = None,

@@ -13,10 +13,12 @@ from isthmus.cli.common import (
     Import,
     Json,
     MethodNames,
+    Metric,
     Parties,
     PartitionName,
     Rounds,
     Seeds,
+    SelectBy,
     Settings,
     StudyFile,
     read_study,
@@ -32,6 +34,8 @@ def tune_command(
     parties: Parties = None,
     method: MethodNames = None,
     rounds: Rounds = None,
+    metric: Metric = None,
+    select_by: SelectBy = None,
     seeds: Seeds = None,
     set_: Settings = None,
     import_: Import = None,
@@ -51,7 +55,7 @@ def tune_command(
 
     whole = read_study(
         study, set_ or [], data=data, partition=partition, parties=parties, method=method, rounds=rounds, seeds=seeds,
-        imports=import_, range_=range_,
+        metric=metric, select_by=select_by, imports=import_, range_=range_,
     )  # fmt: skip
     use_one_thread()
     try:

@@ -67,7 +67,8 @@ def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> 
         reads_edges = getattr(getattr(module, "body", module), "hops", None) != 0
         if reads_edges and not uses_edge_weights(module):
             what = next(iter(model_table(model).values()))
-            remedy = "set model.weighted = true" if hasattr(model, "weighted") else "use another model, such as gcn"
+            another = "use another model, such as gcn, or add edge_weight to forward in a class of your own"
+            remedy = "set model.weighted = true" if hasattr(model, "weighted") else another
             notes.append(f"{what} ignores the edge weights of {weighted} of {len(parties)} parties: {remedy}")
     return list(dict.fromkeys(notes))
 
