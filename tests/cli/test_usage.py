@@ -21,7 +21,7 @@ from isthmus.errors import FLAGS
         ("run --port 99999", "--port is '99999': give at most 65535"),
         (
             "party new all --nodes a-nodes.csv b-nodes.csv",
-            "argument (b-nodes.csv): if it comes from a *, put the pattern",
+            "argument(s) (b-nodes.csv): if it comes from a *, put the pattern",
         ),
         ("predict", "Missing argument"),
     ],

@@ -545,11 +545,11 @@ def run(
             if held and unlabelled == "error":
                 check_labelled(held)
             known = classes if loaded is None else loaded.classes
-            learned = task_of(task, held, known, plan.task_options())
+            labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
+            learned = task_of(task, held, known, plan.task_options(), labels)
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
             for each, trained in zip(chosen, models, strict=True):
                 module = module_for(trained, held, learned, at)
-                labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
                 about = describe_model(each, trained, learned, at, held[0].features, labels, encoding)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 runs.append(Run(each, held, learned, module, description=about, **where).go())
