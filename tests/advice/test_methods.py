@@ -51,7 +51,7 @@ def test_a_rare_class_brings_a_metric_and_weights() -> None:
     assert "--metric macro_f1 " in replace(NODES, labels=(13, 987)).rare_flags()  # the second class is not rare
     assert "class 2 is rare" in replace(NODES, labels=(300, 200, 5, 0)).rare_class()
     for even in ((60, 40), (0, 40), ()):
-        assert (replace(NODES, labels=even).rarest, replace(NODES, labels=even).rare_class()) == (None, "")
+        assert (replace(NODES, labels=even).rare_flags(), replace(NODES, labels=even).rare_class()) == ("", "")
     assert commands(GRAPHS, ["infograph"], "p/") == [
         "isthmus run --data p/ --method infograph --set task.name=graph-clustering"
     ]

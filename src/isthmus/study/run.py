@@ -132,7 +132,7 @@ def run_study(
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
-    notes = data_notes(study.listed_methods(), first.parties, first_cut)
+    notes = data_notes(study.listed_methods(), first.parties, first_cut, study.task)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
@@ -570,7 +570,7 @@ def run(
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
-    notes = [*data_notes(listed, held, cuts[at]), *model_notes(models, held, learned)]
+    notes = [*data_notes(listed, held, cuts[at], plan.task), *model_notes(models, held, learned)]
     given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
     results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models)
     results.compare_settings(settings, learned.judged_by, learned.selected_by)

@@ -427,10 +427,10 @@ def _shared_settings(
         return settings | {"smiles": {}}, notes
     nodes = _together(tables, NODES, source)
     columns = _columns(nodes, source, _like_ids(own[NODES] for own in tables.values()))
-    path = _paths(source)[NODES]
-    assert path is not None
+    node_path = _paths(source)[NODES]
+    assert node_path is not None
     for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
-        notes += _notes_on_texts(path, name, nodes, name)
+        notes += _notes_on_texts(node_path, name, nodes, name)
     return settings | {"columns": columns}, notes
 
 
