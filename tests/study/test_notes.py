@@ -182,8 +182,8 @@ def test_a_rare_class_is_a_note_unless_a_metric_or_weights_are_chosen() -> None:
 
     (note,) = notes()
     assert note == (
-        "class 1 is rare, 7.5% of the labels: a model that never predicts it can have an accuracy of 92.5%, so judge by "
-        "another metric, and weigh classes in the loss: metric='average_precision' and "
+        "class 1 is rare, 7.5% of the labels: a model that never predicts it can have an accuracy of 92.5%, so judge "
+        "by another metric, and weigh classes in the loss: metric='average_precision' and "
         "task={'class_weights': 'balanced'}"
     )
     assert notes(metric="average_precision") == notes(task={"class_weights": "balanced"}) == []

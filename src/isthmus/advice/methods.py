@@ -16,6 +16,8 @@ from isthmus.data.skew import earth_movers, rare_class, rare_metric, rarest_clas
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 
+LARGE = 0.5
+"""The share of the items from which on one party of several has most of them."""
 UNLIKE = 0.5
 """The earth mover's distance from which on parties' labels count as different; it is below 2."""
 
@@ -32,6 +34,7 @@ class Situation:
         classes: whether a label is one class; false for labels of several tasks.
         emd: the earth mover's distance of their labels; None if they are not classes.
         labels: labelled items of each class; empty if labels are not classes.
+        largest: share of the items that the largest party has.
     """
 
     parties: int
@@ -43,6 +46,7 @@ class Situation:
     classes: bool
     emd: float | None
     labels: tuple[int, ...] = ()
+    largest: float = 0.0
 
     @classmethod
     def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
@@ -64,6 +68,7 @@ class Situation:
             classes=counts[0].classes,
             emd=_distance([each.labels for each in counts if each.labels]),
             labels=tuple(map(sum, zip_longest(*(each.labels for each in counts), fillvalue=0))),
+            largest=max(each.items for each in counts) / max(1, sum(each.items for each in counts)),
         )
 
     def summary(self) -> str:
@@ -79,6 +84,16 @@ class Situation:
         if self.emd is not None and not one:
             parts.append(f"labels differ by {self.emd:.2f} of 2")
         return ", ".join(parts)
+
+    def large_party(self) -> str:
+        """A sentence on a party that has most of the items, and what to read and set then; empty if none has."""
+        if self.parties < 3 or self.largest < LARGE:
+            return ""
+        return (
+            f"the largest party has {self.largest:.0%} of the {self.level}s, so figures over all items are mostly its own: "
+            "read the mean over parties and the worst party; averages of weights count it by its training items, and all "
+            "parties alike with --set weighting=even"
+        )
 
     def rare_flags(self) -> str:
         """The flags of `isthmus run` by which a rare class counts; empty if none is rare."""

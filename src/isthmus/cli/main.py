@@ -252,6 +252,7 @@ def advise(
     rare = situation.rare_class(labels.pop() if len(labels) == 1 and not files else ())
     if any(have_row_numbers(contents)):
         typer.echo(f"note: {ROW_NUMBERS}", err=True)
+    large = situation.large_party()
     found = list(advised(situation))
     parents = {folder.parent for folder in party_folders} if not files and len(folders) > 1 else set()
     together = len(parents) == 1 and {*map(Path.resolve, find_folders(*parents))} == {*party_folders}
@@ -269,11 +270,13 @@ def advise(
             }
             for advice in found
         ]
-        typer.echo(json.dumps({"situation": asdict(situation), "rare_class": rare, "advice": answers}))
+        typer.echo(
+            json.dumps({"situation": asdict(situation), "rare_class": rare, "large_party": large, "advice": answers})
+        )
         return
     typer.echo(situation.summary())
-    if rare:
-        typer.echo(rare)
+    for line in filter(None, (large, rare)):
+        typer.echo(line)
     for advice in found:
         names = ", ".join(advice.methods)
         typer.echo(f"\n{names}\n  why: {advice.why}\n  what else leaves a party, apart from models: {advice.leaves}")
