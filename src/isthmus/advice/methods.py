@@ -90,9 +90,9 @@ class Situation:
         if self.parties < 3 or self.largest < LARGE:
             return ""
         return (
-            f"the largest party has {self.largest:.0%} of the {self.level}s, so figures over all items are mostly its own: "
-            "read the mean over parties and the worst party; averages of weights count it by its training items, and all "
-            "parties alike with --set weighting=even"
+            f"the largest party has {self.largest:.0%} of the {self.level}s, so figures over all items are mostly its "
+            "own: read the mean over parties and the worst party; averages of weights count a party by its training "
+            "items, and all parties alike with --set weighting=even"
         )
 
     def rare_flags(self) -> str:
