@@ -192,7 +192,7 @@ def test_a_rare_class_is_a_note_unless_a_metric_or_weights_are_chosen() -> None:
 
 
 def test_one_party_alone_is_a_note() -> None:
-    due = "there is one party, so nothing is federated: fedavg, ditto train on its data alone"
+    due = "there is one party, so nothing is federated: its data alone train fedavg, ditto"
     assert due in isthmus.run(["local", "fedavg", "ditto"], flat_parties()[:1], rounds=1).notes
     for method, parties in (("local", flat_parties()[:1]), ("fedavg", flat_parties())):
         assert not any("one party" in note for note in isthmus.run(method, parties, rounds=1).notes)

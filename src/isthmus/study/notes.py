@@ -38,7 +38,7 @@ def data_notes(
     """
     notes = []
     if len(parties) == 1 and (names := [method.label for method in methods if method.role == "federated"]):
-        notes.append(f"there is one party, so nothing is federated: {', '.join(names)} train on its data alone")
+        notes.append(f"there is one party, so nothing is federated: its data alone train {', '.join(names)}")
     for method in methods:
         if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
             notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
