@@ -92,6 +92,7 @@ def imported(statements: list[ast.stmt]) -> Iterator[str]:
     ("call", "text"),
     [
         (lambda: isthmus.load_model(3), "load_model: folder is 3: give a path"),
+        (lambda: isthmus.load_results(3), "load_results: folder is 3: give a path"),
         (lambda: isthmus.load_graph(None), "load_graph: folder is None: give a path"),
         (lambda: isthmus.compare(["a", "b"]), "compare: folder is ['a', 'b']: give a path"),
         (lambda: isthmus.write_report(3), "report: folder is 3: give a path"),

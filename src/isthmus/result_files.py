@@ -188,8 +188,8 @@ def _schema(name: str) -> Any:
     return pa.schema([(column, pa.type_for_alias(kind)) for column, kind in COLUMNS[name].items()])
 
 
-def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A pandas data frame of rows."""
+def data_frame(rows: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]) -> Any:
+    """A pandas data frame of rows, or of columns."""
     try:
         import pandas
     except ImportError as error:

@@ -14,6 +14,7 @@ import pytest
 from tests.party_folders import two_drafts
 
 from command_line import Isthmus
+from isthmus.advice.counts import Counts
 from isthmus.advice.methods import ROWS, Situation, advised, commands, costs, flags
 from isthmus.methods.base import Method
 
@@ -51,10 +52,19 @@ def test_a_rare_class_brings_a_metric_and_weights() -> None:
     assert "--metric macro_f1 " in replace(NODES, labels=(13, 987)).rare_flags()  # the second class is not rare
     assert "class 2 is rare" in replace(NODES, labels=(300, 200, 5, 0)).rare_class()
     for even in ((60, 40), (0, 40), ()):
-        assert (replace(NODES, labels=even).rarest, replace(NODES, labels=even).rare_class()) == (None, "")
+        assert (replace(NODES, labels=even).rare_flags(), replace(NODES, labels=even).rare_class()) == ("", "")
     assert commands(GRAPHS, ["infograph"], "p/") == [
         "isthmus run --data p/ --method infograph --set task.name=graph-clustering"
     ]
+
+
+def test_a_party_with_most_items_is_a_sentence() -> None:
+    small = [Counts(party=f"corner{at}", level="node", items=10, labelled=10, labels=[6, 4]) for at in range(30)]
+    giant = Counts(party="giant", level="node", items=900, labelled=900, labels=[500, 400])
+    text = Situation.of([*small, giant]).large_party()
+    assert text.startswith("the largest party has 75% of the nodes, so figures over all items are mostly its own: read")
+    assert Situation.of(small).large_party() == ""
+    assert Situation.of([small[0], giant]).large_party() == ""  # of two, one always has half
 
 
 def test_what_refuses_the_data_is_not_named() -> None:

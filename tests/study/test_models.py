@@ -265,12 +265,13 @@ def test_a_module_of_ones_own_has_the_options_that_it_was_trained_with(
 ) -> None:
     reference = f"{__name__}:Sized"
     results = isthmus.run("fedavg", model={"encoder": reference, "width": 5}, rounds=1, out=tmp_path / "run")
+    assert repr(results.model()) == "TrainedModel: fedavg, node-classification, 16 features to 4 outputs"
     for given in (Sized, reference):
         model = load_model(tmp_path / "run", module=given)
         assert model.module.get_submodule("conv").out_channels == 5
         assert model.predict("banks").equals(results.model(module=Sized).predict("banks"))
         assert model.predict("banks").equals(results.model().predict("banks"))
-    with pytest.raises(IsthmusError, match="got an unexpected keyword argument 'width'"):
+    with pytest.raises(IsthmusError, match="unknown option 'width': there are none"):
         load_model(tmp_path / "run", module=Wide)
     with pytest.raises(IsthmusError, match="module is 3: give the model, or the class or function"):
         load_model(tmp_path / "run", module=3)

@@ -76,6 +76,12 @@ MethodNames = Annotated[
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Metric = Annotated[
+    str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
+]
+SelectBy = Annotated[
+    str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
+]
 Seeds = Annotated[
     str | None, typer.Option(help="Number of seeds: 3 for 0, 1, 2; or seeds, such as 0,5,7. One run each.")
 ]

@@ -22,6 +22,7 @@ from isthmus.cli.common import (
     Import,
     Json,
     MethodNames,
+    Metric,
     Parties,
     PartitionName,
     Protocol,
@@ -29,6 +30,7 @@ from isthmus.cli.common import (
     Rounds,
     Seed,
     Seeds,
+    SelectBy,
     Settings,
     Split,
     StudyFile,
@@ -101,12 +103,8 @@ def run_command(
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Rounds = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
-    ] = None,
-    select_by: Annotated[
-        str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
-    ] = None,
+    metric: Metric = None,
+    select_by: SelectBy = None,
     seeds: Seeds = None,
     seed: Seed = None,
     set_: Settings = None,
@@ -260,6 +258,7 @@ def advise(
     rare = situation.rare_class(labels.pop() if len(labels) == 1 and not files else ())
     if any(have_row_numbers(contents)):
         typer.echo(f"note: {ROW_NUMBERS}", err=True)
+    large = situation.large_party()
     found = list(advised(situation))
     parents = {folder.parent for folder in party_folders} if not files and len(folders) > 1 else set()
     together = len(parents) == 1 and {*map(Path.resolve, find_folders(*parents))} == {*party_folders}
@@ -277,11 +276,13 @@ def advise(
             }
             for advice in found
         ]
-        typer.echo(json.dumps({"situation": asdict(situation), "rare_class": rare, "advice": answers}))
+        typer.echo(
+            json.dumps({"situation": asdict(situation), "rare_class": rare, "large_party": large, "advice": answers})
+        )
         return
     typer.echo(situation.summary())
-    if rare:
-        typer.echo(rare)
+    for line in filter(None, (large, rare)):
+        typer.echo(line)
     for advice in found:
         names = ", ".join(advice.methods)
         typer.echo(f"\n{names}\n  why: {advice.why}\n  what else leaves a party, apart from models: {advice.leaves}")

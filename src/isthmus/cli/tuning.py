@@ -13,11 +13,13 @@ from isthmus.cli.common import (
     Import,
     Json,
     MethodNames,
+    Metric,
     Parties,
     PartitionName,
     Protocol,
     Rounds,
     Seeds,
+    SelectBy,
     Settings,
     StudyFile,
     read_study,
@@ -34,6 +36,8 @@ def tune_command(
     parties: Parties = None,
     method: MethodNames = None,
     rounds: Rounds = None,
+    metric: Metric = None,
+    select_by: SelectBy = None,
     seeds: Seeds = None,
     set_: Settings = None,
     import_: Import = None,
@@ -53,7 +57,7 @@ def tune_command(
 
     whole = read_study(
         study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, method=method,
-        rounds=rounds, seeds=seeds, imports=import_, range_=range_,
+        rounds=rounds, seeds=seeds, metric=metric, select_by=select_by, imports=import_, range_=range_,
     )  # fmt: skip
     use_one_thread()
     try:

@@ -75,7 +75,7 @@ class Loaded:
     @cached_property
     def task(self) -> Task:
         """The named task, or else the task that the labels ask for."""
-        return task_of(self.named_task, self.parties, self.classes, self.task_options)
+        return task_of(self.named_task, self.parties, self.classes, self.task_options, self.labels)
 
 
 cut_elsewhere: Callable[[Study, int], Loaded] | None = None

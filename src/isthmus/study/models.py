@@ -122,6 +122,13 @@ class TrainedModel:
         self.module.load_state_dict(self.weights, strict=False)
         self.module.eval()
 
+    def __repr__(self) -> str:
+        """The method, the task, whose model it is, and what it reads and gives."""
+        owner = f" of party '{self.party}'" if self.party else ""
+        gives = ", ".join(self.labels) or f"{self.task.outputs} outputs"
+        of_method, task, features = self.description["method"], self.task.name, self.description["features"]
+        return f"TrainedModel{owner}: {of_method['name']}, {task}, {features} features to {gives}"
+
     def outputs(self, data: NewData, *, key: Path | str | None = None) -> Tensor:
         """What the model gives for every item, before it becomes classes: `[items, outputs]`, party after party.
 

@@ -133,7 +133,8 @@ def run_study(
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
-    notes = protocol_notes(study.protocol) + data_notes(study.listed_methods(), first.parties, first_cut)
+    notes = protocol_notes(study.protocol)
+    notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
@@ -555,11 +556,11 @@ def run(
             if held and unlabelled == "error":
                 check_labelled(held)
             known = classes if loaded is None else loaded.classes
-            learned = task_of(task, held, known, plan.task_options())
+            labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
+            learned = task_of(task, held, known, plan.task_options(), labels)
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
             for each, trained in zip(chosen, models, strict=True):
                 module = module_for(trained, held, learned, at)
-                labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
                 about = describe_model(each, trained, learned, at, held[0].features, labels, encoding)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 runs.append(Run(each, held, learned, module, description=about, **where).go())
@@ -580,7 +581,8 @@ def run(
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
-    notes = [*protocol_notes(protocol), *data_notes(listed, held, cuts[at]), *model_notes(models, held, learned)]
+    notes = [*protocol_notes(protocol), *data_notes(listed, held, cuts[at], plan.task)]
+    notes += model_notes(models, held, learned)
     given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
     results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models)
     results.compare_settings(settings, learned.judged_by, learned.selected_by)

@@ -64,7 +64,7 @@ def accept(path: Path, checked: Sequence[tuple[Path, Contents | None, list[Probl
         folder, first = severe[0]
         count = "1 problem" if len(severe) == 1 else f"{len(severe)} problems"
         raise IsthmusError(f"{folder} has {count}: {first} (all of them: isthmus party check {path})")
-    notes = summarize_notes({folder.name: each for folder, each in problems.items()})
+    notes = summarize_notes({folder.name: [p for p in each if not p.minor] for folder, each in problems.items()})
     text = " ".join(f"Note: {each}." for each in notes[:MAX_NOTES])
     more = len(notes) - MAX_NOTES
     return list(contents.values()), text + (f" {more} more: isthmus party check {path}." if more > 0 else "")

@@ -54,6 +54,13 @@ class Partition(Registered):
     split_rounding: Rounding = "round"
     """Round the places among the items where training and validation end, or round them down: more is for testing."""
 
+    @field_validator("split", mode="before")
+    @classmethod
+    def _has_three(cls, split: Any) -> Any:
+        if isinstance(split, list | tuple) and len(split) != 3:
+            raise ValueError("give three shares: training, validation, test, such as [0.6, 0.2, 0.2]")
+        return split
+
     @field_validator("split")
     @classmethod
     def _is_whole(cls, split: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
