@@ -28,11 +28,14 @@ class FedGTA(Mixing):
 
     Party:  w_k <- w_k - step(grad F_k(w_k)) for local.epochs
             Y^0 = one-hot labels of training nodes, softmax of the model's outputs elsewhere
-            Y <- r A Y + (1 - r) Y^0, plus Y^0 on training nodes, for `steps`; A = D^-1/2 (A + I) D^-1/2
-            P = softmax(Y), Q = softmax(Y / temperature), both Y^0 on training nodes
+            Y <- r A Y + (1 - r) Y^0, plus Y^0 on training nodes, steps times
+            P = softmax(Y), Q = softmax(Y / temperature), Y^0 on training nodes
             m_k = mean_v P_v^p and mean_v (P_v - mean P)^p, p = 1 .. orders
-            H_k = sum_v d_v (C / e + sum_c Q_vc log Q_vc), d_v the edges into node v, C classes
-    Server: S_i = {j : cos(m_i, m_j) > similar};  w_i = sum_{j in S_i} H_j w_j / sum_{j in S_i} H_j
+            H_k = sum_v d_v (C / e + sum_c Q_vc log Q_vc)
+    Server: S_i = {j : cos(m_i, m_j) > similar}
+            w_i = sum_{j in S_i} H_j w_j / sum_{j in S_i} H_j
+
+    A is the normalised adjacency matrix D^-1/2 (A + I) D^-1/2, d_v the edges into node v, and C the classes.
 
     The first moments are nearly a party's label distribution, and the server reads them, H_k and, as it makes one sum
     for each set, could read single models: such sums cannot be masked. A party that is similar to no other keeps its

@@ -32,9 +32,12 @@ class FedPub(Mixing):
     All parties run their models on the same random graph. The more alike the mean embeddings h_k are, the more the
     parties get of each other's weights. Each party keeps a mask mu_k for them.
 
-    Party:  minimise F_k(theta_k * mu_k) + sparsity ||mu_k||_1 + proximity ||theta_k - theta_k as received||_2
-            h_k = mean over the random graph's nodes of what the head receives, without dropout
-    Server: a_ij = exp(tau cos(h_i, h_j)) / sum_m exp(tau cos(h_i, h_m));  theta_i = sum_j a_ij theta_j
+    Party:  theta_r = theta_k as received
+            minimise F_k(theta_k * mu_k) + sparsity ||mu_k||_1
+                     + proximity ||theta_k - theta_r||_2
+            h_k = mean over the random graph of what the head receives
+    Server: a_ij = exp(tau cos(h_i, h_j)) / sum_m exp(tau cos(h_i, h_m))
+            theta_i = sum_j a_ij theta_j
 
     The weights of linear layers, also inside convolutions, have masks, biases have none. In evaluation, entries of a
     mask nearer to 0 than `sparsity` count as 0. Masks never leave their party. The random graph has 5 blocks of 100

@@ -24,8 +24,9 @@ class Moon(FedAvg):
     A party's embeddings drift towards its own data. A term of the loss draws them to those of the model that the
     server sent, and away from those of the model that the party trained in the last round in which it took part.
 
-    Party:  z, z_t, z_p: embeddings of an item by w_k, by w_t as it was sent, by the party's previous w_k
-            minimise F_k + mu mean -log(e^(cos(z, z_t) / tau) / (e^(cos(z, z_t) / tau) + e^(cos(z, z_p) / tau)))
+    Party:  z, z_t, z_p <- embeddings by w_k, by w_t as sent, by its previous w_k
+            s_t = cos(z, z_t) / tau,  s_p = cos(z, z_p) / tau
+            minimise F_k + mu mean -log(exp(s_t) / (exp(s_t) + exp(s_p)))
     Server: w_{t+1} = sum_k (n_k / n) w_k
 
     All three models read the same input in the same mode, with the same dropout, and only w_k gets a gradient. In its
