@@ -26,7 +26,7 @@ class FedGTA(Mixing):
     A party propagates its labels and predictions over its graph, and tells the server their moments m_k and how sure
     they are, H_k. The server averages for party i over the parties with similar moments.
 
-    Party:  w_k <- w_k - step(grad F_k(w_k)) for local.epochs
+    Party:  w_k <- w_k - step(grad F_k(w_k)), for E epochs
             Y^0 = one-hot labels of training nodes, softmax of the model's outputs elsewhere
             Y <- r A Y + (1 - r) Y^0, plus Y^0 on training nodes, steps times
             P = softmax(Y), Q = softmax(Y / temperature), Y^0 on training nodes
