@@ -35,7 +35,7 @@ class FedGTA(Mixing):
     Server: S_i = {j : cos(m_i, m_j) > similar}
             w_i = sum_{j in S_i} H_j w_j / sum_{j in S_i} H_j
 
-    A is the normalised adjacency matrix D^-1/2 (A + I) D^-1/2, d_v the edges into node v, and C the classes.
+    The matrix A has self-loops and is normalised as for a GCN; d_v counts the edges into node v, and there are C classes.
 
     The first moments are nearly a party's label distribution, and the server reads them, H_k and, as it makes one sum
     for each set, could read single models: such sums cannot be masked. A party that is similar to no other keeps its
