@@ -27,7 +27,7 @@ class FedGTA(Mixing):
     they are, H_k. The server averages for party i over the parties with similar moments.
 
     Party:  w_k <- w_k - step(grad F_k(w_k)), for E epochs
-            Y^0 = one-hot labels of training nodes, softmax of the model's outputs elsewhere
+            Y^0 = one-hot labels of training nodes, elsewhere softmax(outputs)
             Y <- r A Y + (1 - r) Y^0, plus Y^0 on training nodes, steps times
             P = softmax(Y), Q = softmax(Y / temperature), Y^0 on training nodes
             m_k = mean_v P_v^p and mean_v (P_v - mean P)^p, p = 1 .. orders
@@ -35,7 +35,7 @@ class FedGTA(Mixing):
     Server: S_i = {j : cos(m_i, m_j) > similar}
             w_i = sum_{j in S_i} H_j w_j / sum_{j in S_i} H_j
 
-    The matrix A has self-loops and is normalised as for a GCN; d_v counts the edges into node v, and there are C classes.
+    The matrix A has self-loops and is normalised as for a GCN; d_v edges lead into node v, and there are C classes.
 
     The first moments are nearly a party's label distribution, and the server reads them, H_k and, as it makes one sum
     for each set, could read single models: such sums cannot be masked. A party that is similar to no other keeps its
