@@ -71,6 +71,7 @@ def audit_command(
     audit = kind.read(parse_assignments(own).get("audit", {}), f"audit '{kind.name}'")
     with console(error=True).status(f"audit '{audit.name}' attacks {target.name}"):
         loaded = whole.cut_data(whole.seeds[0])
+        target = suited(target, whole.encoder(target), loaded.task.level)
         found = audit.run_study(whole, loaded, target)
     table = audit.table(found, len(loaded.parties))
     if into is not None:

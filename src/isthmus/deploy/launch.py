@@ -74,6 +74,7 @@ def run_federation(
         waiting: called once with the parties that are not connected yet.
     """
     check_federation(study)
+    study = study.suited(study.named_task())
     more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
     resolved = {**study.resolved(), **more}
     methods = {method.name: method for method in study.method_list()}

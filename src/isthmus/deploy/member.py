@@ -144,6 +144,7 @@ class Member(PartySide):
         if study.unlabelled == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
+        method = suited(method, encoder, task.level)
         self.limits.permit_model(method.name, count_numbers(outline(method, encoder, party.features, task)))
         module = extended(method, module_of(encoder, party.features, task, seed), seed)
         planned = method.calls(module)

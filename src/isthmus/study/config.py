@@ -39,7 +39,7 @@ from isthmus.study.own_models import (
     with_model_options,
 )
 from isthmus.study.settings import Setting, combine
-from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
+from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, recorded, task_of
 from isthmus.tasks.base import Task
 
 MOST_SEEDS = 10_000
@@ -258,6 +258,20 @@ class Study(Options):
             if key not in used:
                 raise IsthmusError(f"training: {missing_option(key, None, found)}")
         return found
+
+    def suited(self, task: Task | None) -> Study:
+        """The same study with a number for every local learning rate; where the grid varies encoders, each has its own.
+
+        Arguments:
+            task: its task; None if only parties of a federation know it, which then find the rate themselves.
+        """
+        methods = self.listed_methods()
+        return self if task is None else self.with_methods(recorded(methods, self.encoder(), task, self.grid))
+
+    def with_methods(self, methods: Sequence[Method]) -> Study:
+        """The same study with these methods."""
+        tables = [{"name": each.name, **each.model_dump()} for each in methods]
+        return self.model_copy(update={"methods": tables, "training": {}})
 
     def load(self, seed: int) -> Loaded:
         """Return the parties of a run with this seed, after checks that they fit the methods."""

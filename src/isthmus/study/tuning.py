@@ -71,7 +71,9 @@ def tune(
         raise IsthmusError(f"tune: study is {study!r}: give a Study, such as isthmus.Study.of({{...}})")
     if study.grid:
         raise IsthmusError("tune: the study has a grid, which is a search of its own: leave it out, or use isthmus run")
-    out, methods = Path(out), study.listed_methods()
+    out, first = Path(out), study.load(study.seeds[0])
+    study = study.suited(first.task)
+    methods = study.listed_methods()
     ranges = flatten(study.tune)
     if shared := next((name for name in ranges if "model" in name.split(".")[:-1]), ""):
         raise IsthmusError(f"tune: '{shared}' is an option of the model, which all methods share: compare it in a grid")
@@ -79,7 +81,6 @@ def tune(
     spaces = {method.label: search_space(method, study.tune) for method in methods}
     if not any(spaces.values()):
         raise IsthmusError(f"tune: no method of the study has an option to search: name one, {_range('OPTION')}")
-    first = study.load(study.seeds[0])
     if first.task.unsupervised or not any(bool(party.val.any()) for party in first.parties):
         raise IsthmusError("tune: the study has no validation labels, and test labels must not choose: add some")
     metric = f"val_{first.task.selected_by}"
