@@ -48,6 +48,7 @@ def audit_command(
     from isthmus.audit.base import Audit
     from isthmus.methods.base import Method
     from isthmus.study.config import parse_assignments
+    from isthmus.study.setup import suited
 
     use_one_thread()
     own = [each for each in set_ or [] if each.startswith("audit.")]

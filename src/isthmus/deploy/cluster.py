@@ -46,7 +46,7 @@ from isthmus.study import config
 from isthmus.study.config import Loaded, Study
 from isthmus.study.loop import sites_of
 from isthmus.study.processes import PAUSE, ProcessKilled, Send
-from isthmus.study.setup import extended, module_for
+from isthmus.study.setup import extended, module_for, suited
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 

@@ -29,7 +29,7 @@ from isthmus.nn.draws import seed_of
 from isthmus.nn.weights import count_numbers
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
-from isthmus.study.setup import check_task, extended, module_of, outline
+from isthmus.study.setup import check_task, extended, module_of, outline, suited
 
 if TYPE_CHECKING:
     from isthmus.protect.sealing import Keyring

@@ -72,7 +72,7 @@ class Scaffold(Averaging):
 
             steps = self.fit(pull=pull, uniform_pull=False).to(self.cohort.device)
             weights = self.model.stacks()
-            change, lr = {}, self.method.local.in_round(self).lr
+            change, lr = {}, self.method.local.in_round(self).rate
             for name in c:
                 scale = 1.0 / (steps.clamp(min=1) * lr)
                 moved = (start[name] - weights[name]) * scale.view(-1, *[1] * c[name].dim())

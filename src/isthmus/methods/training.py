@@ -25,7 +25,7 @@ MOST = 2**31 - 1
 """Largest number of items or neighbours that an option takes."""
 
 PLAIN_LR = 0.01
-"""The local learning rate where no encoder names another: of models of your own, on whole graphs and pairs, with SGD."""
+"""The local learning rate where no encoder names another: of your own models, on whole graphs and pairs, with SGD."""
 
 Loss: TypeAlias = Callable[[Step], Tensor]
 Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
@@ -203,16 +203,22 @@ class LocalTraining(Training):
         left = {"linear": 1 - done / planned, "cosine": (1 + math.cos(math.pi * done / planned)) / 2}
         return self.decay_to + (1 - self.decay_to) * left.get(self.schedule, 1.0)
 
+    @property
+    def rate(self) -> float:
+        """The learning rate, also where none was set and no encoder is known."""
+        return PLAIN_LR if self.lr is None else self.lr
+
     def with_rate(self, lr: float) -> Self:
         """These options with a learning rate, if they have none."""
-        return self if self.lr is not None else self.model_copy(update={"lr": PLAIN_LR if self.optimizer == "sgd" else lr})
+        if self.lr is not None:
+            return self
+        return self.model_copy(update={"lr": PLAIN_LR if self.optimizer == "sgd" else lr})
 
     def in_round(self, site: Site) -> Self:
-        known = self.with_rate(PLAIN_LR)
-        if not self.scheduled:
-            return known
+        if self.lr is not None and not self.scheduled:
+            return self
         planned = site.method.rounds
-        return self.model_copy(update={"lr": known.lr * self.factor(min(max(site.round, 1), planned), planned)})
+        return self.model_copy(update={"lr": self.rate * self.factor(min(max(site.round, 1), planned), planned)})
 
 
 def _whole(site: Site, trains: Sequence[bool], embed: bool) -> tuple[Block, Tensor | None]:

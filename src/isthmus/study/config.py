@@ -38,8 +38,8 @@ from isthmus.study.own_models import (
     refuse_given,
     with_model_options,
 )
-from isthmus.study.settings import Setting, combine
-from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, recorded, task_of
+from isthmus.study.settings import Setting, combine, recorded
+from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
 MOST_SEEDS = 10_000

@@ -35,8 +35,8 @@ from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.settings import combine
-from isthmus.study.setup import check_labelled, module_for, needs_whole, recorded, suited, task_of
+from isthmus.study.settings import combine, recorded
+from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
 
 try:
@@ -539,7 +539,9 @@ def run(
         "partition": whole.get("partition", {}),
         "task": {"name": learned.name, **learned.model_dump()},
         "model": model_table(encoder),
-        "methods": [{"name": each.name, **each.model_dump()} for each in recorded(listed, encoder, learned, grid or {})],
+        "methods": [
+            {"name": each.name, **each.model_dump()} for each in recorded(listed, encoder, learned, grid or {})
+        ],
         **({"grid": dict(grid)} if grid else {}),
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])

@@ -161,12 +161,6 @@ def suited(method: Method, model: Any, level: Level) -> Method:
     return method.with_rate(model.lr if level == "node" and isinstance(model, Encoder) else PLAIN_LR)
 
 
-def recorded(methods: Sequence[Method], model: Any, task: Task, grid: Mapping[str, Any]) -> list[Method]:
-    """The methods as a study records them: with the rates that they train with, unless its grid varies the encoder."""
-    varied = any(f".{name}".endswith(f".{ENCODER}") for name in flatten(grid))
-    return [each if varied else suited(each, model, task.level) for each in methods]
-
-
 def device_named(name: str) -> torch.device:
     """A device that is at hand on this machine, or an error that says so."""
     ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

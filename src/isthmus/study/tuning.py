@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from statistics import fmean
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import torch
@@ -122,7 +123,7 @@ def search_space(method: Method, ranges: Mapping[str, Any]) -> dict[str, BaseDis
     space = {}
     for name in dict.fromkeys([*rates, *method.tuned, *given]):
         where = f"tune: option '{name}' of {method.label}"
-        kind = fields[name].annotation
+        kind = _kind(fields[name])
         space[name] = _of_range(given[name], kind, where) if name in given else _of_field(method, name, where)
         for value in _ends(space[name]):
             with_values(method, {name: value})  # refuses what the option does not take
@@ -152,7 +153,7 @@ def _of_range(given: Any, kind: Any, where: str) -> BaseDistribution:
 def _of_field(method: Method, name: str, where: str) -> BaseDistribution:
     """The range that an option's type, bounds and default suggest."""
     info, value = dict(option_fields(method))[name], _value(method, name)
-    kind: Any = info.annotation
+    kind = _kind(info)
     if kind is bool or get_origin(kind) is Literal:
         return _optuna().distributions.CategoricalDistribution([False, True] if kind is bool else list(get_args(kind)))
     low, high = -math.inf, math.inf
@@ -165,6 +166,12 @@ def _of_field(method: Method, name: str, where: str) -> BaseDistribution:
     if kind in (int, float) and math.isfinite(low) and math.isfinite(high):
         return _numbers(kind, low, high)
     raise IsthmusError(f"{where} suggests no range: give one, {_range(name)}")
+
+
+def _kind(info: Any) -> Any:
+    """The type of an option's values, without None."""
+    kinds = [kind for kind in get_args(info.annotation) if kind is not NoneType]
+    return kinds[0] if len(kinds) == 1 and NoneType in get_args(info.annotation) else info.annotation
 
 
 def _range(name: str) -> str:
