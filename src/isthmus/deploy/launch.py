@@ -22,6 +22,7 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.run import STATE, Watcher, hold_folder, prepare_folder
+from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:
     from isthmus.deploy.admin import Standing
@@ -74,7 +75,8 @@ def run_federation(
         waiting: called once with the parties that are not connected yet.
     """
     check_federation(study)
-    study = study.suited(study.named_task())
+    task = study.named_task()
+    study = study if task is None else study.suited(task.level)
     more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
     resolved = {**study.resolved(), **more}
     methods = {method.name: method for method in study.method_list()}
@@ -124,6 +126,9 @@ def _results_of(outcome: Mapping[str, Any], study: Study, described: Mapping[str
     ledger.restore(outcome.get("ledger", []))
     runs = [_check_result(RunResult.of_dump(run), study) for run in outcome.get("runs", [])]
     methods = [method.name for method in study.method_list()]
+    if runs:  # a study that names no task has its learning rates only since the parties have said what they hold
+        level = Task.named(str(runs[0].description["task"]["name"])).level
+        described = {**described, "methods": study.suited(level).resolved()["methods"]}
     return Results(described, sort_runs(runs, methods), set_up=ledger)
 
 

@@ -19,7 +19,7 @@ from isthmus.data.cache import cache_root
 from isthmus.data.datasets.by_party import PartyData
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
-from isthmus.data.party import Party
+from isthmus.data.party import Level, Party
 from isthmus.data.pool import DataSet, Pool
 from isthmus.errors import IsthmusError, closest_path
 from isthmus.federation.rules import Rules
@@ -259,14 +259,9 @@ class Study(Options):
                 raise IsthmusError(f"training: {missing_option(key, None, found)}")
         return found
 
-    def suited(self, task: Task | None) -> Study:
-        """The same study with a number for every local learning rate; where the grid varies encoders, each has its own.
-
-        Arguments:
-            task: its task; None if only parties of a federation know it, which then find the rate themselves.
-        """
-        methods = self.listed_methods()
-        return self if task is None else self.with_methods(recorded(methods, self.encoder(), task, self.grid))
+    def suited(self, level: Level) -> Study:
+        """The same study with the number for every local learning rate that it leaves to the encoder."""
+        return self.with_methods(recorded(self.listed_methods(), self.encoder(), level, self.grid))
 
     def with_methods(self, methods: Sequence[Method]) -> Study:
         """The same study with these methods."""

@@ -128,7 +128,7 @@ def run_study(
     side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
-    resolved = study.suited(first.task).resolved(first)
+    resolved = study.suited(first.task.level).resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
     notes = data_notes(study.listed_methods(), first.parties, first_cut)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
@@ -532,6 +532,7 @@ def run(
             Path(out).rmdir()  # created above, still empty
         raise
     whole = {"data": {"name": "parties given in Python"}} if loaded is None else plan.resolved(loaded)
+    rated = recorded(listed, encoder, learned.level, grid or {})
     study = {
         "parties": len(held),
         "seeds": plan.seeds,
@@ -539,9 +540,7 @@ def run(
         "partition": whole.get("partition", {}),
         "task": {"name": learned.name, **learned.model_dump()},
         "model": model_table(encoder),
-        "methods": [
-            {"name": each.name, **each.model_dump()} for each in recorded(listed, encoder, learned, grid or {})
-        ],
+        "methods": [{"name": each.name, **each.model_dump()} for each in rated],
         **({"grid": dict(grid)} if grid else {}),
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])

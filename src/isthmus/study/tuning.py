@@ -73,7 +73,7 @@ def tune(
     if study.grid:
         raise IsthmusError("tune: the study has a grid, which is a search of its own: leave it out, or use isthmus run")
     out, first = Path(out), study.load(study.seeds[0])
-    study = study.suited(first.task)
+    study = study.suited(first.task.level)
     methods = study.listed_methods()
     ranges = flatten(study.tune)
     if shared := next((name for name in ranges if "model" in name.split(".")[:-1]), ""):
