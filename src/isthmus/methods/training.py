@@ -215,8 +215,8 @@ class LocalTraining(Training):
         return self.model_copy(update={"lr": PLAIN_LR if self.optimizer == "sgd" else lr})
 
     def in_round(self, site: Site) -> Self:
-        if self.lr is not None and not self.scheduled:
-            return self
+        if not self.scheduled:
+            return self.with_rate(PLAIN_LR)
         planned = site.method.rounds
         return self.model_copy(update={"lr": self.rate * self.factor(min(max(site.round, 1), planned), planned)})
 
