@@ -75,8 +75,6 @@ def run_federation(
         waiting: called once with the parties that are not connected yet.
     """
     check_federation(study)
-    task = study.named_task()
-    study = study if task is None else study.suited(task.level)
     more = {"federation": study.federation.model_dump(), "protect": study.protect.model_dump()}
     resolved = {**study.resolved(), **more}
     methods = {method.name: method for method in study.method_list()}

@@ -174,7 +174,8 @@ class Study(Options):
                 f"{where}: a federation runs each method once: leave out the grid and labels, and choose settings on "
                 "data that lie in one place, or in a study for each"
             )
-        return whole
+        task = whole.named_task()  # without one, what the parties hold decides on the learning rate of encoders
+        return whole if task is None else whole.suited(task.level)
 
     def own_code(self) -> dict[str, dict[str, str]]:
         """By `module:Class` the source hash and the package of everything of a user's own that the study names."""
