@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -789,16 +789,16 @@ def test_an_unset_learning_rate_is_the_encoders_on_nodes_and_is_recorded(tmp_pat
 @pytest.mark.parametrize(
     ("parties", "model", "local", "rate"),
     [
-        (make_graph_parties(2), "gcn", {}, 0.01),
-        (make_node_parties(2), "gin", {}, 0.01),
-        (make_node_parties(2), "gat", {"optimizer": "sgd"}, 0.01),
-        (make_node_parties(2), "gat", {"epochs": 1}, Gat.lr),
-        (make_node_parties(2), "gat", {"lr": 0.3}, 0.3),
-        (make_node_parties(2), lambda features, outputs: GCNConv(features, outputs), {}, 0.01),
+        (make_graph_parties(), "gcn", {}, 0.01),
+        (make_node_parties(), "gin", {}, 0.01),
+        (make_node_parties(), "gat", {"optimizer": "sgd"}, 0.01),
+        (make_node_parties(), "gat", {"epochs": 1}, Gat.lr),
+        (make_node_parties(), "gat", {"lr": 0.3}, 0.3),
+        (make_node_parties(), lambda features, outputs: GCNConv(features, outputs), {}, 0.01),
     ],
 )
 def test_the_rate_of_an_encoder_is_for_nodes_and_adam(
-    parties: list[Party], model: Any, local: dict[str, Any], rate: float
+    parties: Sequence[Party], model: Any, local: dict[str, Any], rate: float
 ) -> None:
     results = run("fedavg", parties, model=model, rounds=1, local=local)
     assert results.study["methods"][0]["local"]["lr"] == rate
