@@ -18,6 +18,7 @@ import torch
 from isthmus import store, toml
 from isthmus.errors import IsthmusError, format_option, missing_extra, writes_flags
 from isthmus.methods.base import Method
+from isthmus.methods.training import PLAIN_LR
 from isthmus.result_files import Search, Tried
 from isthmus.study.config import Loaded, Study
 from isthmus.study.processes import Processes, Send, count_processes
@@ -117,6 +118,7 @@ def search_space(method: Method, ranges: Mapping[str, Any]) -> dict[str, BaseDis
     Arguments:
         ranges: by option, also `METHOD.OPTION`, a text "0.001..0.1", a list of choices, or one value for all trials.
     """
+    method = method.with_rate(PLAIN_LR)  # one of a study has that of its encoder by now
     fields = dict(option_fields(method))
     rates = [name for name in fields if (last := name.rpartition(".")[2]) == "lr" or last.endswith("_lr")]
     given = options_for(method, flatten(ranges))
