@@ -214,7 +214,7 @@ class Gcn(Encoder):
     """Graph convolutional network (Kipf and Welling 2017)."""
 
     name: ClassVar[str] = "gcn"
-    lr: ClassVar[float] = 0.15
+    lr: ClassVar[float] = 0.1
 
     def body(self, features: int, out: int) -> nn.Module:
         convs = [gnn.GCNConv(i, o) for i, o in self.widths(features, out)]
