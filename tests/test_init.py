@@ -86,3 +86,25 @@ def imported(statements: list[ast.stmt]) -> Iterator[str]:
             yield from () if "TYPE_CHECKING" in ast.unparse(each.test) else imported(each.body)
         elif isinstance(each, ast.Try | ast.With | ast.ClassDef):
             yield from imported(each.body)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: isthmus.load_model(3), "load_model: folder is 3: give a path"),
+        (lambda: isthmus.load_results(3), "load_results: folder is 3: give a path"),
+        (lambda: isthmus.load_graph(None), "load_graph: folder is None: give a path"),
+        (lambda: isthmus.compare(["a", "b"]), "compare: folder is ['a', 'b']: give a path"),
+        (lambda: isthmus.write_report(3), "report: folder is 3: give a path"),
+        (lambda: isthmus.run_study("study.toml"), "run_study: study is 'study.toml': give a Study"),
+        (lambda: isthmus.tune("study.toml", "runs/x"), r"give a Study, such as isthmus.Study.of({...})"),
+        (lambda: isthmus.export_model("runs/x", "x.pt"), "export_model: model is 'runs/x': give what"),
+        (lambda: isthmus.check_method("fedavg"), "check_method: method is 'fedavg': give a Method"),
+        (lambda: isthmus.Method.named(3), "method is 3: give its name"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused_in_one_line(call, text):
+    with pytest.raises(isthmus.IsthmusError) as raised:
+        call()
+
+    assert text in str(raised.value)

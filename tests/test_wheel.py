@@ -56,6 +56,7 @@ def test_the_wheel_has_the_package_and_the_tables(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         code = {f"isthmus/{path.relative_to(ROOT / 'src/isthmus').as_posix()}" for path in (ROOT / "src").rglob("*.py")}
+        code |= {f"isthmus/study/protocols/{path.name}" for path in (ROOT / "src/isthmus/study/protocols").iterdir()}
         assert code | {"isthmus/py.typed", "isthmus/data/datasets/SHA256SUMS"} == {
             name for name in names if not name.startswith("isthmus/papers/tables/")
         }
@@ -76,6 +77,7 @@ def test_tables_of_papers_are_read_without_a_checkout(fresh: Path, tmp_path: Pat
     ours = [(each.name, *count_runs(each.plan, each.results)) for each in entries(PAPERS)]
     assert [(each["name"], each["runs"], each["of"]) for each in listed] == ours
     assert "holds" in call(isthmus, "papers", "check", "guide", cwd=tmp_path)
+    assert "fed-pub" in call(isthmus, "protocols", cwd=tmp_path)
 
 
 def test_the_demo_works_without_a_checkout(fresh: Path, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import difflib
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 
@@ -33,14 +35,19 @@ class TooFewAnswers(IsthmusError):  # noqa: N818
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint for a mistyped name: the most similar known name, whatever its case, or all known names.
 
+    Of similar names, one of the same letters comes first.
+
     >>> did_you_mean("fedavgg", ["fedavg", "local"]), did_you_mean("acount", ["ID", "Account"])
     ("did you mean 'fedavg'?", "did you mean 'Account'?")
+    >>> did_you_mean("gnc", ["gcn", "sgc"])
+    "did you mean 'gcn'?"
     """
     names = sorted(known)
     lower = {each.lower(): each for each in reversed(names)}
-    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.6)
     if close:
-        return f"did you mean '{lower[close[0]]}'?"
+        swapped = [each for each in close if sorted(each) == sorted(name.lower())]
+        return f"did you mean '{lower[(swapped or close)[0]]}'?"
     shown = map(repr, names) if any("," in each for each in names) else names
     return f"known: {', '.join(shown)}" if names else "there are none"
 
@@ -55,6 +62,7 @@ FLAGS = {
     "task.select_by": "--select-by",
     **{name: f"--{name}" for name in ("method", "rounds", "parties", "seeds", "seed", "unlabelled", "device", "wire")},
     **{name: f"--{name}" for name in ("out", "resume", "force", "jobs", "grid", "import", "party", "key", "range")},
+    "protocol": "--protocol",
 }
 """The flags of `isthmus run` and other commands, by the path of their option in a study; others are set by `--set`."""
 
@@ -129,6 +137,31 @@ def closest_path(key: str, paths: Sequence[str], cutoff: float = 0.6) -> tuple[f
     found = max(paths, key=fit, default="")
     close = similarity(leaf(key), leaf(found))
     return (close, found) if found and close >= cutoff else (0.0, "")
+
+
+def path_of(value: Any, what: str) -> Path:
+    """Return a path that a caller gave; anything that is none is an error.
+
+    Arguments:
+        what: the argument, and whose it is.
+
+    >>> path_of(3, "load_model: folder")
+    Traceback (most recent call last):
+    isthmus.errors.IsthmusError: load_model: folder is 3: give a path
+    """
+    if not isinstance(value, str | PathLike):
+        raise IsthmusError(f"{what} is {value!r}: give a path")
+    return Path(value)
+
+
+def similar_path(path: Path) -> str:
+    """Return ": did you mean 'there'?" if a path is not there, but one of a similar name is; else an empty text."""
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    names = [each.name for each in path.parent.iterdir()]
+    close = did_you_mean(path.name, names)
+    found = next((name for name in names if close == f"did you mean '{name}'?"), None)
+    return f": did you mean '{path.parent / found}'?" if found else ""
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> IsthmusError:

@@ -147,6 +147,8 @@ class Registered(Options):
     def named(cls, name: str) -> type[Self]:
         """Return the subclass called `name`; an unknown name is an error that suggests a known one."""
         known = cls.known()
+        if not isinstance(name, str):
+            raise IsthmusError(f"{cls.kind} is {_shortened(name)}: give its name")
         if name.lower() not in known:
             raise IsthmusError(f"unknown {cls.kind} '{name}': {did_you_mean(name, known)}")
         return known[name.lower()]

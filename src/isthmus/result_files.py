@@ -17,7 +17,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from isthmus import store
-from isthmus.errors import IsthmusError, missing_extra
+from isthmus.errors import IsthmusError, missing_extra, path_of, similar_path
 from isthmus.federation import ledger
 from isthmus.parquet_files import CHECKSUMS, check_rows, open_parquet
 
@@ -118,9 +118,8 @@ def load_summary(folder: Path, *, any_format: bool = False) -> dict[str, Any]:
         store.check_sum(folder, RESULTS)
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise IsthmusError(
-            f"no readable {RESULTS} in {folder} ({reason}): give a folder that isthmus run wrote"
-        ) from error
+        remedy = similar_path(folder) or ": give a folder that isthmus run wrote"
+        raise IsthmusError(f"no readable {RESULTS} in {folder} ({reason}){remedy}") from error
     if not any_format:
         store.check_format(path, content, FORMAT)
     return content
@@ -189,8 +188,8 @@ def _schema(name: str) -> Any:
     return pa.schema([(column, pa.type_for_alias(kind)) for column, kind in COLUMNS[name].items()])
 
 
-def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A pandas data frame of rows."""
+def data_frame(rows: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]) -> Any:
+    """A pandas data frame of rows, or of columns."""
     try:
         import pandas
     except ImportError as error:
@@ -268,7 +267,7 @@ def load_graph(folder: Path | str) -> Data:
     ...     load_graph(folder)
     Data(x=[2, 2], edge_index=[2, 1], y=[2], edge_weight=[1])
     """
-    folder = Path(folder)
+    folder = path_of(folder, "load_graph: folder")
     try:
         for name in (_NODES, _EDGES):
             store.check_file(folder / name, within=folder)

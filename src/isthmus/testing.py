@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from isthmus.data.partition import Partition
 from isthmus.data.party import Level, Party, pool_parties
 from isthmus.data.pool import DataSet
-from isthmus.errors import IsthmusError, TooFewAnswers
+from isthmus.errors import IsthmusError, TooFewAnswers, did_you_mean
 from isthmus.federation import wire
 from isthmus.federation.answers import Reply
 from isthmus.federation.ledger import DELIVERY, Ledger
@@ -84,7 +84,12 @@ def check_method(
         encoder: default: the method's own, with 8 hidden features.
         checks: names of the checks to run; default: all of `CHECKS`.
     """
-    method = method if isinstance(method, Method) else method(rounds=4)
+    if isinstance(method, type) and issubclass(method, Method):
+        method = method(rounds=4)
+    if not isinstance(method, Method):
+        raise IsthmusError(f"check_method: method is {method!r}: give a Method, or its class")
+    if unknown := next((name for name in checks or () if name not in CHECKS), None):
+        raise IsthmusError(f"check_method: there is no check '{unknown}': {did_you_mean(unknown, CHECKS)}")
     for level in method.levels if parties is None else (parties[0].level,):
         of_level = small_parties(level) if parties is None else parties
         subject = Subject(method, of_level, encoder or Encoder.named(method.encoder)(hidden=8))
@@ -226,7 +231,7 @@ def _is_weight(name: str, path: str) -> bool:
 
 
 def calls_are_declared(subject: Subject) -> None:
-    """A run calls no action more often than `calls` says: a party of a federation answers no more."""
+    """No party is asked for an action more often than `calls` says: in a federation it answers no more."""
     declared = subject.method.calls(_module(subject, subject.method, subject.parties))
     for action, count in calls_in(subject.usual.ledger).items():
         most = declared.get(action, 0)
@@ -234,9 +239,13 @@ def calls_are_declared(subject: Subject) -> None:
 
 
 def calls_in(ledger: Ledger) -> Counter[str]:
-    """How often each action was called; deliveries are no calls."""
-    calls = {(entry.action, entry.call) for entry in ledger.entries if not entry.action.endswith(DELIVERY)}
-    return Counter(action for action, _ in calls)
+    """How often each action was called at the party that answered it most; deliveries are no calls."""
+    calls = [entry for entry in ledger.entries if not entry.action.endswith(DELIVERY)]
+    of_party = Counter((entry.action, party) for entry in calls for party in entry.parties)
+    most: Counter[str] = Counter()
+    for (action, _), count in of_party.items():
+        most[action] = max(most[action], count)
+    return most
 
 
 def aggregations_run_or_refuse(subject: Subject) -> None:

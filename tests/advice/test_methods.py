@@ -14,7 +14,8 @@ import pytest
 from tests.party_folders import two_drafts
 
 from command_line import Isthmus
-from isthmus.advice.methods import ROWS, Situation, advised, commands, flags
+from isthmus.advice.counts import Counts
+from isthmus.advice.methods import ROWS, Situation, advised, commands, costs, flags
 from isthmus.methods.base import Method
 
 NODES = Situation(parties=4, level="node", items=100, labelled=50, crossing=0, shared=0, classes=True, emd=0.1)
@@ -51,10 +52,19 @@ def test_a_rare_class_brings_a_metric_and_weights() -> None:
     assert "--metric macro_f1 " in replace(NODES, labels=(13, 987)).rare_flags()  # the second class is not rare
     assert "class 2 is rare" in replace(NODES, labels=(300, 200, 5, 0)).rare_class()
     for even in ((60, 40), (0, 40), ()):
-        assert (replace(NODES, labels=even).rarest, replace(NODES, labels=even).rare_class()) == (None, "")
+        assert (replace(NODES, labels=even).rare_flags(), replace(NODES, labels=even).rare_class()) == ("", "")
     assert commands(GRAPHS, ["infograph"], "p/") == [
         "isthmus run --data p/ --method infograph --set task.name=graph-clustering"
     ]
+
+
+def test_a_party_with_most_items_is_a_sentence() -> None:
+    small = [Counts(party=f"corner{at}", level="node", items=10, labelled=10, labels=[6, 4]) for at in range(30)]
+    giant = Counts(party="giant", level="node", items=900, labelled=900, labels=[500, 400])
+    text = Situation.of([*small, giant]).large_party()
+    assert text.startswith("the largest party has 75% of the nodes, so figures over all items are mostly its own: read")
+    assert Situation.of(small).large_party() == ""
+    assert Situation.of([small[0], giant]).large_party() == ""  # of two, one always has half
 
 
 def test_what_refuses_the_data_is_not_named() -> None:
@@ -136,6 +146,7 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     assert done.code == 0
     assert "nodes at several of them" in done.out
     assert "fedgl\n  why: " in done.out
+    assert done.out.count("  time: ") == 0, "none that is advised takes long"
     one = sorted((tmp_path / "p").iterdir())[0]
     assert "1 party with" in isthmus("advise", one).out
     assert "nodes in common unknown" in isthmus("advise", one).out
@@ -144,6 +155,15 @@ def test_folders_are_advised_at_the_command_line(isthmus: Isthmus, tmp_path: Pat
     assert told["situation"]["level"] == "node"
     (command,) = told["advice"][-1]["commands"]
     assert command.startswith(f"isthmus run --data {tmp_path.resolve() / 'p'}/ --method local,fedavg")
+
+
+def test_methods_that_take_long_say_so(isthmus: Isthmus) -> None:
+    assert isthmus("party", "export", "p", "--data", "banks", "--set", "data.nodes=200").code == 0
+    lines = isthmus("advise", "p").out.splitlines()
+    fedgc = lines.index("fedgc")
+    assert lines[fedgc + 3].startswith("  time: some 90 times federated averaging")
+    (unlabelled,) = (row for row in ROWS if row.setting == "unlabelled")
+    assert costs(unlabelled.methods()) == "mvgrl: 4 times the time of a contrast without diffusion (PROTEINS)"
 
 
 def test_a_rare_class_of_folders_has_its_name(isthmus: Isthmus, tmp_path: Path) -> None:

@@ -17,10 +17,13 @@ from isthmus.cli.listing import (
     TASKS,
     Kind,
     complete,
+    print_protocols,
     read_summaries,
     summaries,
 )
+from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
+from isthmus.study.protocol import known_protocols, protocol_text
 
 KINDS = (METHODS, DATA_SETS, PARTITIONS, TASKS, ENCODERS, AUDITS)
 
@@ -49,7 +52,7 @@ def test_lists_and_help_import_no_torch() -> None:
     code = f"""
 import json, sys
 from isthmus.cli.main import main
-for words in {[*([each.command] for each in KINDS), ["--help"], ["--version"], ["run", "--help"]]}:
+for words in {[*([each.command] for each in KINDS), ["protocols"], ["--help"], ["--version"], ["run", "--help"]]}:
     sys.argv = ["isthmus", *words]
     try:
         main()
@@ -60,6 +63,20 @@ print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert "fedavg" in done.stdout
     assert {"torch", "torch_geometric", "numpy"}.isdisjoint(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_protocols_are_listed_printed_and_given_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_protocols(None, as_json=False)
+    assert {line.split("  ")[0] for line in capsys.readouterr().out.splitlines()} >= {"fed-pub", "openfgl", "gcfl"}
+    print_protocols("Fed-Pub", as_json=False)
+    assert capsys.readouterr().out == protocol_text("fed-pub")
+    print_protocols(None, as_json=True)
+    listed = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in listed] == list(known_protocols())
+    print_protocols("gcfl", as_json=True)
+    assert json.loads(capsys.readouterr().out) == [each for each in listed if each["name"] == "gcfl"]
+    with pytest.raises(IsthmusError, match=r"unknown protocol 'gfcl': did you mean 'gcfl'"):
+        print_protocols("gfcl", as_json=True)
 
 
 def test_a_shell_completes_names() -> None:

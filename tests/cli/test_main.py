@@ -380,7 +380,7 @@ MISTAKES = {
     "--class-weights=balanced": "did you mean --set task.class_weights=balanced?",
     "--metric prauc": "option 'metric' is 'prauc': did you mean 'average_precision'?",
     "--grid class_weights=none,balanced": "did you mean task.class_weights, which has one value in each study?",
-    "--set partition.split=[0.5,0.5]": "option 'split' is [0.5, 0.5]: give more values",
+    "--set partition.split=[0.5,0.5]": "option 'split' is [0.5, 0.5]: give three shares: training, validation, test",
     "--out taken": "taken is a file: choose a folder",
     "--out taken/below": "cannot create the folder taken/below",
 }  # fmt: skip

@@ -83,6 +83,7 @@ def test_check_as_json(isthmus: Isthmus, tmp_path: Path) -> None:
         "count": 1,
         "severe": True,
         "largest": None,
+        "minor": False,
     }
     graph_draft().write(tmp_path / "alone")
     assert isthmus("party", "check", "alone", "--json") == Done(0, '{"alone": []}\n', "")
@@ -215,6 +216,8 @@ def test_new_of_a_pattern_makes_all_parties_and_notes_each_thing_once(isthmus: I
     assert left_out.endswith("left out: eur (if it is the edges' weight: --weight eur)")
     run = isthmus("run", "--data", "./all", "--rounds", "1", "--hidden", "4", "--method", "fedavg", "--out", "out")
     assert "Note: 2 parties (east and others): nodes.parquet: ids are running numbers" in run.err
+    assert "repeats" not in run.err
+    assert "repeats" in isthmus("party", "check", "all").err
     assert "note: ids are running numbers" in isthmus("advise", "all").err
     assert "fedgl" not in isthmus("advise", "all").out
     done = isthmus(*made, "--ids", "own", "--force", "--weight", "eur")

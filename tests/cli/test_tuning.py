@@ -9,7 +9,8 @@ from command_line import Isthmus
 from isthmus.study.tuning import BEST
 
 TUNE = (
-    "tune", "--method", "fedavg,majority", "--rounds", "2", "--set", "data.nodes=100", "--trials", "2", "--out", "tuned"
+    "tune", "--method", "fedavg,majority", "--rounds", "2", "--set", "data.nodes=100", "--trials", "2",
+    "--out", "tuned", "--metric", "macro_f1", "--select-by", "balanced_accuracy",
 )  # fmt: skip
 
 
@@ -20,6 +21,7 @@ def test_tune_tells_of_each_trial_and_its_best_settings_run(isthmus: Isthmus, tm
     assert len(lines) == 2
     assert all(line.startswith("fedavg: validation ") and "local.lr = 0.01" in line for line in lines)
     assert done.out.splitlines()[-1] == f"best settings in {Path('tuned') / BEST}, results in tuned"
+    assert 'metric = "macro_f1"\nselect_by = "balanced_accuracy"' in (tmp_path / "tuned" / BEST).read_text()
     assert isthmus("run", tmp_path / "tuned" / BEST).code == 0
     more = isthmus(*TUNE, "--range", "local.lr=0.01..0.02", "--resume", "--trials", "3", "--json")
     tried = json.loads(more.out)["search"]["tried"]
@@ -40,5 +42,5 @@ def test_what_cannot_be_searched_is_one_line_and_leaves_nothing(isthmus: Isthmus
 
 
 def test_a_flag_that_only_run_has_is_suggested_as_a_setting(isthmus: Isthmus) -> None:
-    due = "unknown option '--metric': did you mean --set task.metric=average_precision?"
-    assert due in isthmus("tune", "--metric", "average_precision").err
+    due = "unknown option '--hidden': did you mean --set model.hidden=8?"
+    assert due in isthmus("tune", "--hidden", "8").err

@@ -19,6 +19,10 @@ from isthmus.errors import FLAGS
         ("run --qqq", "unknown option '--qqq' (see isthmus --help)"),
         ("run --seed 1.5", "--seed is '1.5': give a whole number"),
         ("run --port 99999", "--port is '99999': give at most 65535"),
+        (
+            "party new all --nodes a-nodes.csv b-nodes.csv",
+            "argument(s) (b-nodes.csv): if it comes from a *, put the pattern",
+        ),
         ("predict", "Missing argument"),
     ],
 )

@@ -68,7 +68,7 @@ def test_matching_a_gcn_conforms(name: str, options: dict[str, Any]) -> None:
     check_method(method, small_parties("node"), checks=[each for each in CHECKS if each != AGGREGATIONS])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "fedadam", "local"])
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "scaffold", "feddyn", "fedadam", "local"])
 def test_mini_batches_and_batch_norm_conform(name: str) -> None:
     kind = Method.named(name)
     # plain SGD, because the bias before a batch norm has only rounding as its gradient, and Adam makes full steps of it

@@ -16,13 +16,17 @@ from isthmus.study.config import merge
 from isthmus.study.loop import RunResult
 from isthmus.testing import Subject, small_parties
 
-OF_THE_RUN = {"label", "rounds", "patience", "every", "select", "quorum", "evaluate_by"}
+OF_THE_RUN = {"label", "rounds", "patience", "every", "select", "quorum", "evaluate_by", "select_over"}
 """Options that decide what a run is called, how long it is, which round it reports and what its server may read."""
 VALUES: dict[str, list[Any]] = {
     "aggregate": ["median"], "batch_size": [3], "clip": [0.01], "clusters": [2], "fan_out": [[1, 1]],
 }  # fmt: skip
 """Other values than `others` finds."""
-METHODS = ("fedavg", "local", "majority", "centralized", "scaffold", "feddyn", "fedadam", "fedper", "ditto", "fedproto")
+METHODS = (
+    "fedavg", "local", "majority", "centralized", "scaffold", "feddyn", "fedadam", "fedper", "ditto", "fedproto",
+    "fedpub",
+    "moon",
+)  # fmt: skip
 PARTIES = small_parties("node", parties=3)
 
 

@@ -14,6 +14,7 @@ from isthmus.data.party import SPLITS, Block, Border, Cohort, Party, check_compa
 from isthmus.errors import IsthmusError
 
 FEATURES = 3
+NAN = float("nan")
 
 
 def make_graph(seed, nodes, *, sparse=False, weighted=False, labels=None):
@@ -321,6 +322,23 @@ def test_pool_joins_shared_nodes_and_border_edges():
     assert set(zip(*whole.graph.edge_index.tolist(), strict=True)) == {(0, 1), (1, 1), (2, 0), (0, 2)}
     assert whole.train.tolist() == [False, True, False]
     assert whole.val.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("labels", "pooled"),
+    [
+        ([[-1, 1], [0, -1]], [-1, 0, 1]),
+        ([[NAN, 1.0], [0.5, 2.0]], [2.0, 0.5, 1.0]),
+        ([[[NAN, 1.0], [1.0, 0.0]], [[0.5, 2.0], [NAN, 3.0]]], [[NAN, 3.0], [0.5, 1.0], [1.0, 0.0]]),
+    ],
+    ids=["classes", "a value", "two tasks"],
+)
+def test_a_pooled_node_has_the_first_label_that_a_holder_knows(labels, pooled):
+    """The first party holds nodes 20 and 30, the second 20 and 10; it may know a label of 20 that the first lacks."""
+    graphs = [Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor(y)) for y in labels]
+    ids = [torch.tensor([20, 30]), torch.tensor([20, 10])]
+    parties = [Party.of_graph(name, graph, ids=own) for name, graph, own in zip("ab", graphs, ids, strict=True)]
+    assert torch.equal(pool_parties(parties).graph.y.nan_to_num(-9), torch.tensor(pooled).nan_to_num(-9))
 
 
 def test_pool_leaves_out_border_edges_from_parties_that_are_not_there():

@@ -46,13 +46,25 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedgc by sgd": {**BANKS, "methods": [FEDGC_BY_SGD]},
     "local": {**BANKS, "methods": [{"name": "local"}]},
     "fedper": {**BANKS, "methods": [{"name": "fedper"}]},
+    "moon": {**BANKS, "methods": [{"name": "moon"}]},
+    "fedgta": {**BANKS, "model": {"encoder": "gamlp"}, "methods": [{"name": "fedgta", "similar": 0.95}]},
+    "fedpub": {**BANKS, "methods": [{"name": "fedpub"}]},
+    "fedbn": {
+        **BANKS, "model": {"encoder": "gin", "norm": True}, "methods": [{"name": "fedbn", "local": SGD}],
+    },
     "fedrep": {**BANKS, "methods": [{"name": "fedrep", "head_epochs": 2}]},
     "ditto": {**BANKS, "methods": [{"name": "ditto"}]},
     "fedproto": {**BANKS, "methods": [{"name": "fedproto"}]},
+    "fgssl": {**BANKS, "methods": [{"name": "fgssl"}]},
+    "gcfl": {**BANKS, "methods": [{"name": "gcfl", "warm_up": 0, "eps1": 100.0, "eps2": 0.0}]},
+    "gcfl-plus": {**BANKS, "methods": [{"name": "gcfl-plus", "warm_up": 0, "eps1": 100.0, "eps2": 0.0, "length": 2}]},
+    "fedstar": {**MOTIFS, "model": {"encoder": "two-channel"}, "methods": [{"name": "fedstar"}]},
     "two-groups": {**BANKS, "methods": [{"name": "two-groups"}]},
 }  # fmt: skip
 
 
+CANNOT_BE_MASKED = ("fedgta", "fedpub")
+"""Studies with a sum for each party, or set of parties, which masks cannot protect."""
 NEED_PROTECTION = ("fedgcn", "fedgc", "fedgc by sgd")
 """Studies with sums over neighbours, which no party sends where the server could read them."""
 

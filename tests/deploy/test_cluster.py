@@ -14,6 +14,7 @@ from ray import exceptions as failures
 from tests.deploy.federated_studies import study_of
 from tests.deploy.ray_here import Actor, RayHere, Stored, stand_in
 
+from helpers import assert_same_history
 from isthmus.deploy import cluster as module
 from isthmus.deploy.cluster import Cluster, split_evenly
 from isthmus.errors import IsthmusError
@@ -23,7 +24,10 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.run import Watcher, run_study
 
-EXACT = ("fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "ditto", "fedproto", "local")
+EXACT = (
+    "fedavg", "fedcog", "fedcog-gcn", "fedgcn", "fedgl", "fgcl", "fedper", "fedrep", "fedbn", "ditto", "fedproto",
+    "fedstar", "fedgta", "fedpub", "gcfl", "gcfl-plus", "local",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ def assert_same(one: RunResult, other: RunResult, *, to_the_bit: bool = True) ->
     assert list(one.ledger.rows()) == list(other.ledger.rows())
     if to_the_bit:
         assert all(torch.equal(mine[path], theirs[path]) for path in mine)
-        assert one.history == other.history
+        assert_same_history(one.history, other.history)
     else:
         for path in mine:
             torch.testing.assert_close(mine[path], theirs[path], rtol=1e-4, atol=1e-4)
@@ -56,7 +60,7 @@ def in_one_process(name: str, rounds: int) -> tuple[Study, RunResult]:
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 8])
-@pytest.mark.parametrize("name", [*EXACT, "two-groups", "fclg", "fedgc by sgd", "links"])
+@pytest.mark.parametrize("name", [*EXACT, "two-groups", "fclg", "fgssl", "moon", "fedgc by sgd", "links"])
 def test_any_number_of_workers_gives_the_numbers_of_one_process(here: RayHere, name: str, cores: int) -> None:
     here.cores = cores
     study, due = in_one_process(name, rounds=2)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.deploy.federated_studies import (
+    CANNOT_BE_MASKED,
     NEED_PROTECTION,
     STUDIES,
     failing_at,
@@ -53,7 +54,14 @@ def test_a_federation_gives_the_numbers_of_the_study_bit_for_bit(name: str, tmp_
     )
 
 
-SUMMED = [name for name in STUDIES if name not in ("local", "two-groups")]
+@pytest.mark.parametrize("name", CANNOT_BE_MASKED)
+def test_a_sum_for_each_party_is_refused_under_masks(name: str, tmp_path: Path) -> None:
+    study = at_folders(study_of(name, protect={"total": "masks"}), tmp_path / "data")
+    with pytest.raises(IsthmusError, match=r"cannot make another one for each addressee: set protect.total = 'none'"):
+        federated(study, tmp_path)
+
+
+SUMMED = [name for name in STUDIES if name not in ("local", "two-groups", *CANNOT_BE_MASKED)]
 QUICK = ("fedavg", "fedgcn")
 """Studies that show every way of summing up: for the server, and for the parties."""
 ENCRYPTED = [pytest.param(name, "ckks", marks=() if name in QUICK else pytest.mark.slow) for name in SUMMED]

@@ -105,9 +105,11 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 EQUAL: Mapping[str, tuple[str, ...]] = {
-    "fedavg": ("fedavg", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
-    "fedper": ("fedper", "fedrep", "ditto", "fedproto"),
+    "fedavg": ("fedavg", "moon", "fedcog-gcn", "fedgcn", "fedgc", "fedgl"),
+    "fedper": ("fedper", "fedbn", "fedrep", "ditto", "fedproto", "fgssl", "gcfl", "gcfl-plus"),
     "fedcog": ("fedcog",),
+    "fedpub": ("fedpub", "fedgta"),
+    "fedstar": ("fedstar",),
     "fgcl": ("fgcl",),
     "fclg": ("fclg",),
 }
@@ -120,6 +122,8 @@ def test_numbers_and_ledger_are_those_of_the_study(
     name: str, total: str, federation: Federation, tmp_path: Path
 ) -> None:
     base = study_of(name, rounds=2)
+    if total != "none" and name == "fedpub":
+        pytest.skip("mixes for one reader are no sums that masks or encryption protect: such a study is refused")
     named = [each for each in EQUAL[name] if total != "none" or each not in NEED_PROTECTION]
     methods = [FEDGC_BY_SGD if each == "fedgc" else {"name": each} for each in named]
     folder = federation.base / "data"

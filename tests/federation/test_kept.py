@@ -153,3 +153,15 @@ def test_join_stacks_equal_groups_and_lists_others() -> None:
     assert bits(join([{"w": torch.ones(1)}, {"w": torch.zeros(1)}])) == bits({"w": torch.tensor([[1.0], [0.0]])})
     assert join([{"w": 1}, {"v": 1}]) == [{"w": 1}, {"v": 1}]
     assert join([1, 2]) == [1, 2]
+
+
+def test_who_has_a_value_is_told_for_each_party():
+    kept = Kept()
+    with kept.of((0, 2)):
+        kept["a"] = torch.tensor([1, 2])
+    with kept.of((0, 1, 2)):
+        assert kept.having("a") == [True, False, True]
+        assert kept.having("b") == [False, False, False]
+        kept.get("a", torch.tensor(0))  # from now on one value per party
+        assert kept.having("a") == [True, False, True]
+        assert "a" not in kept

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from torch import nn
-
 from isthmus.federation.models import Group, Models
 from isthmus.federation.verbs import Federation
 from isthmus.methods.base import Model, State
@@ -18,9 +16,6 @@ class TwoGroups(FedAvg):
 
     def models(self, state: State) -> Models:
         return Models(groups={name: Group(tuple(state.members[name]), state.own[name]) for name in state.members})
-
-    def calls(self, module: nn.Module) -> dict[str, int]:
-        return {**super().calls(module), "train": 2 * self.rounds}  # a total for each group
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         members = {"even": list(federation.parties[::2]), "odd": list(federation.parties[1::2])}

@@ -12,7 +12,7 @@ from isthmus.study.loop import Run
 from isthmus.tasks.classification import GraphClassification, NodeClassification
 
 ADAMW = LocalTraining(epochs=3, lr=0.02, weight_decay=0.1)
-ENCODERS = {"gcn": {}, "gin": {"norm": True}}
+ENCODERS = {"gcn": {}, "gin": {"norm": True}, "two-channel": {}}
 
 
 def built(encoder, level):

@@ -82,6 +82,15 @@ def test_training_is_a_plain_loop_over_parties(optimiser, batches, level, sparse
     assert_as_plain_torch(build(Gcn(hidden=8, dropout=0.0), level), level, options, sparse=sparse)
 
 
+@over_sparse
+@pytest.mark.parametrize("batches", ["full", "batches"])
+def test_a_gcn_with_a_linear_head_trains_as_in_plain_torch(batches, sparse):
+    module = build(Gcn(hidden=8, dropout=0.0, linear_head=True), "node")
+    assert_as_plain_torch(
+        module, "node", LocalTraining(**OPTIMISERS["adam"], **BATCHES[batches]), sparse=sparse, untrained=(1,)
+    )
+
+
 @over_levels
 @pytest.mark.parametrize("batches", BATCHES)
 def test_training_goes_on_where_some_parties_have_nothing_to_train_on(batches, level):
@@ -121,6 +130,62 @@ def test_nodes_that_no_path_joins_to_a_training_node_train_as_in_plain_torch(nam
     for at, party in enumerate(parties(False)):
         due, _ = plain_fit(module, party, options, seed=SEED)
         assert_close({n: w[at] for n, w in found.items()}, initial_weights(due), within=1e-9)
+
+
+@over_sparse
+@pytest.mark.parametrize("optimiser", [name for name in OPTIMISERS if name != "sgd"])
+def test_a_party_keeps_its_optimiser_while_the_weights_are_replaced(optimiser, sparse):
+    """As one optimiser of torch per party, over rounds that some parties miss, one site of which is resumed."""
+    options = LocalTraining(**OPTIMISERS[optimiser], epochs=2, keep_optimizer=True)
+    module = build(Gcn(hidden=8, dropout=0.0), "node")
+    parties, task = (
+        make_parties("node", **SIZES["node"], sparse=sparse, untrained=(3,)),
+        NodeClassification(classes=CLASSES),
+    )
+    method = FedAvg(local=options)
+    site = CountingSite(method, parties, task, module, seed=SEED)
+    plain = [copy.deepcopy(module) for _ in parties]
+    momentum = {"momentum": options.momentum} if options.momentum else {}
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[options.optimizer]
+    optimisers = [
+        kind(each.parameters(), lr=options.lr, weight_decay=options.weight_decay, **momentum) for each in plain
+    ]
+    dense = make_parties("node", **SIZES["node"], untrained=(3,))
+    for at, chosen in enumerate([(0, 1, 2, 3, 4), (0, 2), (1, 2, 3), (0, 1, 2, 3, 4)]):
+        sent = {name: weight + 0.01 * at for name, weight in initial_weights(module).items()}
+        assert not site.answer("train", {"weights": sent}, [parties[party].name for party in chosen]).failures
+        found = site.model.stacks()
+        for position, party in enumerate(chosen):
+            own = dense[party]
+            plain[party].load_state_dict(sent)
+            for _ in range(2 if own.train.any() else 0):
+                optimisers[party].zero_grad()
+                output = plain[party](own.graph.x, own.graph.edge_index)
+                nn.functional.cross_entropy(output[own.train], own.graph.y[own.train]).backward()
+                optimisers[party].step()
+            assert_close({n: w[position] for n, w in found.items()}, initial_weights(plain[party]), within=1e-9)
+        if at == 1:
+            saved, site = site.save(), CountingSite(method, parties, task, module, seed=SEED)
+            site.restore(saved)
+
+
+def test_an_optimiser_with_nothing_to_keep_is_refused():
+    with pytest.raises(IsthmusError, match="keep_optimizer has no effect with SGD without momentum: leave it out"):
+        LocalTraining(optimizer="sgd", keep_optimizer=True)
+
+
+def test_without_it_every_round_begins_anew():
+    module, parties = build(Gcn(hidden=8, dropout=0.0), "node"), make_parties("node", **SIZES["node"])
+    found = {}
+    for keep in (False, True):
+        options = LocalTraining(optimizer="adam", epochs=2, keep_optimizer=keep)
+        site, _ = trained(module, parties, options)
+        found[keep] = [site.model.stacks()]
+        site.answer("train", {"weights": initial_weights(module)}, site.hosted.names)
+        found[keep].append(site.model.stacks())
+    assert_close(found[False][0], found[False][1], within=0)
+    assert_close(found[False][0], found[True][0], within=1e-12)
+    assert any(not torch.allclose(found[True][1][name], weight) for name, weight in found[True][0].items())
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -242,3 +242,37 @@ def test_deep_sets_are_perceptrons_on_sums():
     nodes = model.body.linears[1](model.body.linears[0](x).relu()).relu()
     pooled = torch.stack([nodes[batch == at].sum(0) for at in range(3)])
     torch.testing.assert_close(model(x, none, None, batch, 3), model.head(model.after(pooled)))
+
+
+def test_a_gcn_with_a_linear_head_is_that_of_the_published_comparison():
+    """Two convolutions as wide as each other, ReLU and dropout after each, then a linear layer."""
+    model = Encoder.named("gcn")(hidden=8, linear_head=True, dropout_features=False).build(FEATURES, CLASSES, "node")
+    assert [tuple(weight.shape) for weight in model.parameters()] == [
+        *((8,), (8, FEATURES)), *((8,), (8, 8)), *((CLASSES, 8), (CLASSES,))
+    ]  # fmt: skip
+    (party,) = make_parties("node", nodes=(12,))
+    x, edges = party.graph.x, party.graph.edge_index
+    model.train()
+    torch.manual_seed(0)
+    found = model(x, edges)
+    torch.manual_seed(0)
+    h = model.convs[0](x, edges).relu()
+    h = model.convs[1](torch.dropout(h, 0.5, True), edges).relu()
+    assert torch.equal(found, model.linear(torch.dropout(h, 0.5, True)))
+    assert body_weights(model) == ("convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight")
+
+
+def test_dropout_may_leave_the_features_alone():
+    kind, (party,) = Encoder.named("gcn"), make_parties("node", nodes=(12,))
+    for where, spared in ((False, True), (True, False)):
+        model = kind(layers=1, dropout=0.9, dropout_features=where).build(FEATURES, CLASSES, "node")
+        outputs = [model.train(mode)(party.graph.x, party.graph.edge_index) for mode in (True, False)]
+        assert torch.equal(*outputs) is spared
+
+
+def test_a_linear_head_is_for_nodes():
+    gcn = Encoder.named("gcn")(linear_head=True)
+    with pytest.raises(IsthmusError, match="a model of graphs has a linear head already: leave linear_head out"):
+        gcn.build(FEATURES, CLASSES, "graph")
+    with pytest.raises(IsthmusError, match="a model that embeds has no head: leave linear_head out"):
+        gcn.embedder(FEATURES)

@@ -22,7 +22,7 @@ from isthmus.data.party import Block, Cohort
 from isthmus.errors import IsthmusError
 from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.training import LocalTraining, PartyOptimizer
-from isthmus.nn.encoders import Gcn
+from isthmus.nn.encoders import Gcn, Gin
 from isthmus.nn.per_party import PerParty, per_party
 from isthmus.nn.weights import initial_weights
 from isthmus.study.loop import Run
@@ -441,3 +441,23 @@ def test_an_argument_that_no_party_has_is_an_error_in_one_line():
     with pytest.raises(IsthmusError, match=r"^model Needs: its forward needs 'edge_attr', which no party has"):
         PerParty(Needs(), 2)
     PerParty(May(), 2)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+@pytest.mark.parametrize("norm", [True, False])
+def test_other_weights_embed_with_the_same_dropout_and_leave_the_model_as_it_is(side_by_side, norm):
+    parties = make_parties("node")
+    cohort = Cohort(parties)
+    module = Gin(hidden=8, norm=norm).build(FEATURES, CLASSES, "node")
+    model = per_party(module, len(parties))
+    model.side_by_side &= side_by_side
+    model.start_training(cohort.block, [True] * len(parties), touched_rows=False)
+    own = {name: stack.detach().clone() for name, stack in model.stacks().items()}
+    found = model.embed_with(own, cohort.block, draws_for(cohort, "a"))
+    assert all(torch.equal(stack, own[name]) for name, stack in model.stacks().items())
+    assert not found.requires_grad
+    other = model.embed_with(apart(module, len(parties)), cohort.block, draws_for(cohort, "a"))
+    due = model(cohort.block, draws_for(cohort, "a"), embed=True)[1]
+    assert torch.equal(found, due)
+    assert due.requires_grad
+    assert not torch.allclose(other, due)

@@ -125,6 +125,29 @@ def test_pairs_are_tested_and_seeds_of_one_split_are_one_sample() -> None:
     assert place.p == pytest.approx(stats.ttest_1samp([2.0, 1.0, -1.0], 0).pvalue)
 
 
+def test_a_gain_that_may_be_luck_does_not_hold() -> None:
+    """By a paired test; a loss that a claim allows is tested against, and places count together."""
+    zero, lucky = dict.fromkeys(range(4), 0.0), {0: 3.0, 1: -2.0, 2: 2.0, 3: -1.0}
+    sure = {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.0}
+    assert verdict_of({"x": lucky, "y": zero}).word == "points to"
+    assert verdict_of({"x": zero, "y": lucky}).word == "fails"
+    assert verdict_of({"x": sure, "y": zero}).word == "holds"
+    less = {seed: -value for seed, value in sure.items()}
+    assert verdict_of({"x": less, "y": zero}, by=-1.1).word == "points to", "by the loss allowed, it may be luck"
+    assert verdict_of({"x": less, "y": zero}, by=-2.0).word == "holds"
+    assert verdict_of({"x": sure, "y": zero}, by=-2.0, lower=True).p == pytest.approx(
+        stats.ttest_1samp([*sure.values()], 2.0).pvalue
+    )
+
+    claim = Claim(says="", along="method", order=["x", "y"])
+    unsure = {0: 2.0, 1: -0.5, 2: 1.5, 3: 1.0}
+    axes = {"data": [*"abcd"], "method": ["x", "y"]}
+    verdict = claim.judge(axes, lambda place: unsure if place["method"] == "x" else zero, lambda place: None)
+    assert (verdict_of({"x": unsure, "y": zero}).word, verdict.word) == ("points to", "holds")
+    one = stats.ttest_1samp([*unsure.values()], 0.0).pvalue
+    assert verdict.p == pytest.approx(2 * stats.combine_pvalues([one / 2] * 4).pvalue)
+
+
 def test_a_claim_over_splits_needs_three_seeds_on_each_and_three_splits() -> None:
     def verdict(*seeds: int) -> Verdict:
         """x is above y on as many splits as there are numbers, each with so many seeds."""

@@ -191,6 +191,14 @@ def party_lines(lines: list[str]) -> list[list[str]]:
     return [line.split() for line in lines if "party-" in line]
 
 
+def test_classes_are_named_in_the_order_of_the_counts() -> None:
+    assert "The classes in their order: no, yes." in printed(cut(2, 2, labels=("no", "yes")))
+    two = cut(2, 2, kind="yes-no", labels=("a", "b"))
+    tasks = replace(two, parties=tuple(replace(party, labelled=(200, 300)) for party in two.parties))
+    assert "The tasks in their order: a, b." in printed(tasks)
+    assert not any("order" in line for line in printed(cut(2, 3)))
+
+
 @pytest.mark.parametrize("classes", [3, 8, 40])
 def test_table_of_parties_fits_80_columns(classes: int) -> None:
     lines = printed(cut(2, classes))

@@ -186,6 +186,7 @@ def test_data_seed_gives_all_seeds_the_same_data() -> None:
     study = Study.of({"data": {"name": "banks", "nodes": 60}, "data_seed": 5})
     assert labels(study, 0) == labels(study, 1)
     assert labels(study, 0) == labels(Study.of({"data": {"name": "banks", "nodes": 60}}), 5)
+    assert Study.of({"data_seed": "run"}) == Study.of({})
 
 
 NO_LABELS = {"data": {"name": "banks", "nodes": 40, "train": 0.045}}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import isthmus
 from isthmus.data.party import Party
 from isthmus.errors import IsthmusError
 from isthmus.study.config import Study
@@ -32,9 +33,19 @@ def inputs(party: Party) -> tuple[Tensor, ...]:
     return (x, graph.edge_index, weight) + ((graph.batch,) if party.level == "graph" else ())
 
 
-@pytest.mark.parametrize(("data", "encoder"), [("banks", "gcn"), ("banks", "sgc"), ("banks", "gat"), ("motifs", "gin")])
-def test_a_torch_program_gives_equal_numbers(data: str, encoder: str, tmp_path: Path) -> None:
-    model, party = trained(data, encoder)
+@pytest.mark.parametrize(
+    ("data", "encoder", "method"),
+    [
+        ("banks", "gcn", "fedavg"),
+        ("banks", "sgc", "fedavg"),
+        ("banks", "gat", "fedavg"),
+        ("motifs", "gin", "fedavg"),
+        ("banks", "gcn", "fedpub"),
+        ("banks", "gamlp", "fedgta"),
+    ],
+)
+def test_a_torch_program_gives_equal_numbers(data: str, encoder: str, method: str, tmp_path: Path) -> None:
+    model, party = trained(data, encoder, method)
     export_model(model, tmp_path / "model.pt2")
     extra = {KEY: ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=extra).module()
@@ -64,3 +75,14 @@ def test_what_no_program_can_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsthmusError, match=r"unknown format 'onx': .*onnx"):
         export_model(model, tmp_path / "model.pt2", "onx")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_name_of_the_file_says_the_format(tmp_path: Path) -> None:
+    model = isthmus.run("fedavg", rounds=1).model()
+    export_model(model, tmp_path / "model.PT2")
+    assert torch.export.load(tmp_path / "model.PT2") is not None
+    line = "a file of torch.export is called .pt2, one of ONNX .onnx: give it such a name"
+    for name, given in (("model.txt", None), ("model.onnx", "torch"), ("model.pt2", "onnx")):
+        with pytest.raises(IsthmusError, match=line):
+            export_model(model, tmp_path / name, given)
+        assert not (tmp_path / name).exists()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -106,6 +106,52 @@ def test_patience_stops_and_selection_chooses_by_validation_alone(
     assert result.metrics["test_accuracy"] == TEST[chosen - 1] / 100
     assert result.metrics.get("val_accuracy") == (val[chosen - 1] / 100 if val else None)
     assert float(result.weights["made in"]) == chosen
+
+
+class OfTwoParties(Method):
+    """In validation one party has 100 items and the other 10, and the small one gets better while the large one does
+    not; the third has none."""
+
+    HITS: ClassVar[Any] = {"a": (100, (90, 80, 80)), "b": (10, (1, 5, 4)), "c": (0, (0, 0, 0))}
+
+    server = Scripted.server
+    models = Scripted.models
+
+    def evaluate(self, federation: Federation, state: State) -> Total | Answers:
+        return self.collect_counts(federation, {"round": state.round})
+
+    class AtParty(Site):
+        @action("total", "ask")
+        def evaluate(self, request: Payload) -> Answer:
+            confusion = torch.zeros(len(self.cohort), 2, 2, dtype=torch.long)
+            for at, (items, hits) in enumerate(OfTwoParties.HITS[name] for name in self.cohort.names):
+                hit = hits[request["round"] - 1]
+                confusion[at, 0] = torch.tensor([hit, items - hit])
+            counted = {"confusion": confusion, "loss": torch.zeros(len(self.cohort), dtype=torch.float64)}
+            return Answer({"val": counted, "test": counted})
+
+
+@pytest.mark.parametrize("by", ["total", "ask"])
+@pytest.mark.parametrize(
+    ("over", "patience", "chosen", "rounds"),
+    [("items", 0, 1, 3), ("parties", 0, 2, 3), ("items", 1, 1, 2), ("parties", 1, 2, 3)],
+)
+def test_the_round_is_chosen_over_items_or_over_parties(
+    over: str, patience: int, chosen: int, rounds: int, by: str
+) -> None:
+    parties = [replace(party, name=name) for party, name in zip(make_node_parties((6, 5, 4)), "abc", strict=True)]
+    method = OfTwoParties(rounds=3, select_over=over, patience=patience, evaluate_by=by)
+    result = Run(method, parties, NodeClassification(classes=2, metric="accuracy"), GCNConv(16, 2)).go()
+    assert (result.chosen_round, result.rounds) == (chosen, rounds)
+    assert result.metrics["val_accuracy"] == pytest.approx({1: 91, 2: 85}[chosen] / 110)
+
+
+def test_a_server_that_reads_only_sums_cannot_choose_over_parties() -> None:
+    parties = make_node_parties((6, 5))
+    transport = LocalTransport([], [party.name for party in parties])
+    method, task = FedAvg(select_over="parties"), NodeClassification(classes=2)
+    with pytest.raises(IsthmusError, match="needs the scores of parties: set evaluate_by='ask', which shows the serv"):
+        Run(method, [], task, GCNConv(16, 2), transport=transport)
 
 
 def test_history_has_every_metric_of_every_round() -> None:
@@ -331,8 +377,22 @@ def test_over_parties_are_the_means_and_the_worst() -> None:
         "c": (20, {"test_loss": 3.0}),
     }
     assert over_parties(tested) == {
-        "test_loss": {"mean": 2.0, "weighted": 130 / 60, "worst": 3.0, "worst_party": "c", "parties": 3},
-        "test_accuracy": {"mean": 0.7, "weighted": 0.6, "worst": 0.5, "worst_party": "b", "parties": 2},
+        "test_loss": {
+            "mean": 2.0,
+            "weighted": 130 / 60,
+            "worst": 3.0,
+            "worst_party": "c",
+            "worst_items": 20,
+            "parties": 3,
+        },
+        "test_accuracy": {
+            "mean": 0.7,
+            "weighted": 0.6,
+            "worst": 0.5,
+            "worst_party": "b",
+            "worst_items": 30,
+            "parties": 2,
+        },
     }
     assert over_parties({}) == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import isthmus
 from isthmus import own_code, store
 from isthmus.errors import IsthmusError, flags_in_messages
 from isthmus.study.config import Study
+from isthmus.study.export import export_model
 from isthmus.study.models import TrainedModel, choose_model, choose_run, load_model, write_predictions
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
@@ -89,6 +91,35 @@ def test_a_personal_head_needs_a_party(banks: tuple[Study, Results, Path]) -> No
         load_model(out, "local", party="x")
 
 
+def test_a_shared_model_is_not_given_to_a_party_that_is_none(banks: tuple[Study, Results, Path]) -> None:
+    _, results, out = banks
+    for ask in (results.model, lambda *args, **given: load_model(out, *args, **given)):
+        with pytest.raises(IsthmusError, match="the run has no party 'party1': did you mean 'party-1'"):
+            ask("fedavg", party="party1")
+        assert ask("fedavg", party="party-1").party == "party-1"
+
+
+def test_a_constant_predicts_and_has_nothing_to_embed_with(tmp_path: Path) -> None:
+    study = study_of("majority", "fedavg")
+    results = run_study(study, tmp_path / "run")
+    parties = study.load(0).parties
+    trained = torch.cat([party.graph.y[party.train] for party in parties])
+    for model in (results.model("majority"), load_model(tmp_path / "run", "majority")):
+        table = model.predict(parties)
+        assert set(table["prediction"].to_pylist()) == {f"{trained.bincount().argmax()}"}
+        with pytest.raises(IsthmusError, match="method 'majority' trains no model: there is nothing to embed with"):
+            model.embeddings(parties)
+        with pytest.raises(IsthmusError, match="'majority' predicts with more than its module: use isthmus predict"):
+            export_model(model, tmp_path / "m.pt2")
+
+
+def test_weights_that_are_gone_are_one_line(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
+    out = shutil.copytree(banks[2], tmp_path / "run")
+    (out / "weights" / "fedavg-0.safetensors").unlink()
+    with pytest.raises(IsthmusError, match=r"cannot read .*fedavg-0.safetensors: it is not there; restore the file"):
+        load_model(out, "fedavg")
+
+
 def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Results, Path], tmp_path: Path) -> None:
     _, results, out = banks
     line = "several models: choose method='ditto', 'fedavg', 'fedper', 'fedproto' or 'local'$"
@@ -96,11 +127,15 @@ def test_a_choice_is_asked_for_where_there_are_several(banks: tuple[Study, Resul
         load_model(out)
     with pytest.raises(IsthmusError, match=f"^the results hold {line}"):
         results.model()
-    line = "no such model: choose one, method='ditto' seed=0, among ditto with seed 0, fedavg with seed 0"
+    line = "no model with seed 7: method 'fedavg' has seed 0$"
     with pytest.raises(IsthmusError, match=f"run holds {line}"):
         load_model(out, "fedavg", seed=7)
     with pytest.raises(IsthmusError, match=f"^the results hold {line}"):
         results.model("fedavg", 7)
+    with pytest.raises(IsthmusError, match="run holds no model of method 'fedavgg': did you mean 'fedavg'"):
+        load_model(out, "fedavgg")
+    with pytest.raises(IsthmusError, match=r"run holds no model with seed '0': the runs have seed 0$"):
+        load_model(out, seed="0")  # type: ignore[arg-type]
     with pytest.raises(IsthmusError, match="holds no models: give a folder that isthmus run wrote"):
         load_model(tmp_path)
 
@@ -230,12 +265,13 @@ def test_a_module_of_ones_own_has_the_options_that_it_was_trained_with(
 ) -> None:
     reference = f"{__name__}:Sized"
     results = isthmus.run("fedavg", model={"encoder": reference, "width": 5}, rounds=1, out=tmp_path / "run")
+    assert repr(results.model()) == "TrainedModel: fedavg, node-classification, 16 features to 4 outputs"
     for given in (Sized, reference):
         model = load_model(tmp_path / "run", module=given)
         assert model.module.get_submodule("conv").out_channels == 5
         assert model.predict("banks").equals(results.model(module=Sized).predict("banks"))
         assert model.predict("banks").equals(results.model().predict("banks"))
-    with pytest.raises(IsthmusError, match="got an unexpected keyword argument 'width'"):
+    with pytest.raises(IsthmusError, match="unknown option 'width': there are none"):
         load_model(tmp_path / "run", module=Wide)
     with pytest.raises(IsthmusError, match="module is 3: give the model, or the class or function"):
         load_model(tmp_path / "run", module=3)

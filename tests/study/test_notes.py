@@ -14,12 +14,13 @@ from torch_geometric.data import Data
 
 import isthmus
 from isthmus.data.party import Party
+from isthmus.errors import flags_in_messages
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import Gcn, GraphSage, Mlp
 from isthmus.progress.terminal import results_table
 from isthmus.report.loading import read_folders
 from isthmus.study.config import Study
-from isthmus.study.notes import is_majority
+from isthmus.study.notes import is_majority, result_notes
 from isthmus.study.results import Results
 from isthmus.study.run import run_study
 from isthmus.testing import small_parties
@@ -60,7 +61,7 @@ def test_features_that_a_method_leaves_out_are_a_note() -> None:
         (
             gnn.GraphSAGE(16, 8, 2, 4),
             "torch_geometric.nn.models.basic_gnn:GraphSAGE ignores the edge weights of 2 of 3 parties: "
-            "use another model, such as gcn",
+            "use another model, such as gcn, or add edge_weight to forward in a class of your own",
         ),
         *((model, "") for model in (GraphSage(weighted=True), Gcn(), Mlp(), gnn.GCN(16, 8, 2, 4))),
     ],
@@ -153,7 +154,9 @@ def test_a_split_without_a_rare_class_is_a_note() -> None:
         return found
 
     def notes(held: list[Party]) -> list[str]:
-        return [each for each in isthmus.run("majority", held, rounds=1).notes if "rare" in each]
+        return [
+            each for each in isthmus.run("majority", held, rounds=1).notes if "is rare" in each and "item of" in each
+        ]
 
     # items 0 to 3 are for training, 4 to 7 for validation, 8 to 11 for testing
     # far holds none, so that no split can help there
@@ -164,6 +167,35 @@ def test_a_split_without_a_rare_class_is_a_note() -> None:
     )
     assert notes(parties({"north": [0, 4, 8], "south": [1, 5, 9]})) == []
     assert notes(parties({"north": [*range(40)][::3], "south": [0, 1, 2, 12, 13, 14, 24, 25, 26, 36]})) == []
+
+
+def rare_parties() -> list[Party]:
+    parties = flat_parties()
+    for party in parties:
+        party.graph.y = (torch.arange(40) // 12 == 0).long() * (torch.arange(40) % 4 == 0).long()
+    return parties
+
+
+def test_a_rare_class_is_a_note_unless_a_metric_or_weights_are_chosen() -> None:
+    def notes(**options: Any) -> list[str]:
+        return [each for each in isthmus.run("majority", rare_parties(), rounds=1, **options).notes if "judge" in each]
+
+    (note,) = notes()
+    assert note == (
+        "class 1 is rare, 7.5% of the labels: a model that never predicts it can have an accuracy of 92.5%, so judge "
+        "by another metric, and weigh classes in the loss: metric='average_precision' and "
+        "task={'class_weights': 'balanced'}"
+    )
+    assert notes(metric="average_precision") == notes(task={"class_weights": "balanced"}) == []
+    with flags_in_messages():
+        assert notes()[0].endswith(": --metric average_precision and --set task.class_weights=balanced")
+
+
+def test_one_party_alone_is_a_note() -> None:
+    due = "there is one party, so nothing is federated: its data alone train fedavg, ditto"
+    assert due in isthmus.run(["local", "fedavg", "ditto"], flat_parties()[:1], rounds=1).notes
+    for method, parties in (("local", flat_parties()[:1]), ("fedavg", flat_parties())):
+        assert not any("one party" in note for note in isthmus.run(method, parties, rounds=1).notes)
 
 
 def test_edge_attributes_are_not_dropped_in_silence() -> None:
@@ -182,3 +214,29 @@ def test_validation_data_with_one_class_are_a_note() -> None:
         assert (due in results.notes) == noted
         assert results.runs[0].select_by == "roc_auc"
     assert results.runs[0].chosen_round == 3
+
+
+def test_parties_that_a_metric_leaves_out_are_a_note() -> None:
+    """Test items of a single class give no ROC AUC."""
+    first, *others = small_parties("node")
+    graph = first.graph.clone()
+    graph.y = torch.where(first.test, 0, graph.y % 2)
+    two = [replace(party, graph=party.graph.clone()) for party in others]
+    for party in two:
+        party.graph.y %= 2
+    results = isthmus.run("fedavg", [replace(first, graph=graph), *two], rounds=1, metric="roc_auc")
+    line = "1 of 4 parties have test items that give no ROC AUC: means over parties leave them out"
+    assert line in results.notes
+    assert not any("leave them out" in note for note in isthmus.run("fedavg", small_parties("node"), rounds=1).notes)
+
+
+def test_training_alone_is_not_called_ahead_where_the_figures_shown_are_equal() -> None:
+    def run_of(method: str, score: float) -> Any:
+        results = isthmus.run(method, rounds=1)
+        results.runs[0].metrics["test_accuracy"] = score
+        return results.runs[0]
+
+    methods = [Method.named(name)(rounds=1) for name in ("local", "fedavg")]
+    for alone, noted in ((0.95569, False), (0.9567, True)):
+        runs = [run_of("local", alone), run_of("fedavg", 0.95557)]
+        assert any("every federated method" in note for note in result_notes(methods, runs, "accuracy")) is noted

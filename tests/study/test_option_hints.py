@@ -29,7 +29,7 @@ def test_the_place_is_that_of_the_file_of_python_or_of_the_command_line(name: st
 
 
 def test_methods_that_have_it_are_named_and_else_all_options_of_the_study() -> None:
-    assert missing_option("mu", 1, [FedAvg]).endswith("has an option 'mu': methods that have it: fedprox")
+    assert missing_option("mu", 1, [FedAvg]).endswith("has an option 'mu': methods that have it: fedprox, moon")
     assert missing_option("muu", 1, [FedProx]).endswith("did you mean 'mu'?")
     assert "known: aggregate, evaluate_by" in missing_option("qqq", 1, [FedAvg])
 

@@ -108,7 +108,7 @@ def test_options_of_the_model_are_arguments(file: Path) -> None:
     encoder = of_file(file, width=3).encoder()
     assert isinstance(encoder, OwnModel)
     assert encoder(5, 2).lift.out_features == 3  # type: ignore[union-attr]
-    with pytest.raises(IsthmusError, match="unexpected keyword argument 'wdth'"):
+    with pytest.raises(IsthmusError, match="encoder 'own_wide:Wide': unknown option 'wdth': did you mean 'width'\\?"):
         of_file(file, wdth=3)
 
 

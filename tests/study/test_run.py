@@ -457,8 +457,34 @@ def test_resume_of_a_finished_study_is_refused(finished: Path) -> None:
 
 
 def test_resume_of_another_study_is_refused(started: Path) -> None:
-    with pytest.raises(IsthmusError, match="holds another study: resume it with the options it was started with"):
+    with pytest.raises(IsthmusError, match=r"holds another study, which differs in method '.*': resume it with"):
         run_study(small(training={"rounds": 5}), started, resume=True)
+    with pytest.raises(IsthmusError, match=r"holds another study, which differs in 'wire': .* may be added or"):
+        run_study(small(wire=True), started, resume=True)
+
+
+def test_a_resumed_study_may_have_more_methods_and_seeds_and_fewer(tmp_path: Path) -> None:
+    class Stopped(Watcher):
+        def run_started(self, method: Method, seed: int) -> None:
+            if method.name == "fedprox":
+                raise KeyboardInterrupt
+
+    def named(*methods: str, seeds: Sequence[int] = (0,)) -> Study:
+        return small(seeds=list(seeds), methods=[{"name": name, "rounds": 2} for name in methods])
+
+    out, kept = tmp_path / "out", []
+    with pytest.raises(KeyboardInterrupt):
+        run_study(named("fedavg", "fedprox"), out, watcher=Stopped())
+    watcher = Watcher()
+    watcher.run_restored = kept.append  # type: ignore[method-assign]
+    results = run_study(named("fedavg", "local", seeds=(0, 1)), out, resume=True, watcher=watcher)
+
+    assert [(each.method, each.seed) for each in kept] == [("fedavg", 0)]
+    assert [(each.method, each.seed) for each in results.runs] == [
+        (method, seed) for method in ("fedavg", "local") for seed in (0, 1)
+    ]
+    run_study(named("fedavg", "local", seeds=(0, 1)), tmp_path / "whole")
+    assert outline(out) == outline(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None], ids=["empty", "file", "nothing"])

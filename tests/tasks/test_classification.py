@@ -208,6 +208,22 @@ def test_options_that_do_not_fit_are_one_line(options, text):
         NodeClassification.read(options, "task")
 
 
+NAMES = ("well", "lame", "ill")
+
+
 def test_weights_that_do_not_fit_the_classes_of_the_data_are_one_line():
     with pytest.raises(IsthmusError, match="class_weights has 2 numbers for 3 classes"):
         NodeClassification(class_weights=[1.0, 2.0]).complete_from(NodeClassification(classes=3))
+    with pytest.raises(
+        IsthmusError, match="numbers for 3 classes: give one for each of well, lame, ill, in this order"
+    ):
+        NodeClassification(class_weights=[1.0, 2.0]).complete_from(NodeClassification(classes=3), NAMES)
+
+
+def test_weights_may_be_given_by_the_names_of_classes():
+    task = NodeClassification.read({"class_weights": {"ill": 20}}, "task")
+    assert task.complete_from(NodeClassification(classes=3), NAMES).class_weights == [1.0, 1.0, 20.0]
+    weights = NodeClassification(class_weights={"1": 5.0}).complete_from(NodeClassification(classes=2)).class_weights
+    assert weights == [1.0, 5.0]
+    with pytest.raises(IsthmusError, match="class_weights names a class 'il': did you mean 'ill'"):
+        NodeClassification(class_weights={"il": 20.0}).complete_from(NodeClassification(classes=3), NAMES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -12,14 +12,14 @@ from isthmus.advice.counts import Counts
 from isthmus.data.folder.reading import Contents
 from isthmus.data.folder.shared_nodes import have_row_numbers
 from isthmus.data.party import Level
-from isthmus.data.skew import earth_movers
+from isthmus.data.skew import earth_movers, rare_class, rare_metric, rarest_class
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 
+LARGE = 0.5
+"""The share of the items from which on one party of several has most of them."""
 UNLIKE = 0.5
 """The earth mover's distance from which on parties' labels count as different; it is below 2."""
-RARE = 10
-"""A class is rare if the most frequent one has at least this many times its items."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Situation:
         classes: whether a label is one class; false for labels of several tasks.
         emd: the earth mover's distance of their labels; None if they are not classes.
         labels: labelled items of each class; empty if labels are not classes.
+        largest: share of the items that the largest party has.
     """
 
     parties: int
@@ -45,6 +46,7 @@ class Situation:
     classes: bool
     emd: float | None
     labels: tuple[int, ...] = ()
+    largest: float = 0.0
 
     @classmethod
     def of(cls, counts: Sequence[Counts], shared: int | None = None) -> Situation:
@@ -66,6 +68,7 @@ class Situation:
             classes=counts[0].classes,
             emd=_distance([each.labels for each in counts if each.labels]),
             labels=tuple(map(sum, zip_longest(*(each.labels for each in counts), fillvalue=0))),
+            largest=max(each.items for each in counts) / max(1, sum(each.items for each in counts)),
         )
 
     def summary(self) -> str:
@@ -82,21 +85,21 @@ class Situation:
             parts.append(f"labels differ by {self.emd:.2f} of 2")
         return ", ".join(parts)
 
-    @property
-    def rarest(self) -> int | None:
-        """The rarest class that has items, if it is rare."""
-        held = {items: at for at, items in reversed(list(enumerate(self.labels))) if items}
-        return held[min(held)] if held and max(held) >= RARE * min(held) else None
+    def large_party(self) -> str:
+        """A sentence on a party that has most of the items, and what to read and set then; empty if none has."""
+        if self.parties < 3 or self.largest < LARGE:
+            return ""
+        return (
+            f"the largest party has {self.largest:.0%} of the {self.level}s, so figures over all items are mostly its "
+            "own: read the mean over parties and the worst party; averages of weights count a party by its training "
+            "items, and all parties alike with --set weighting=even"
+        )
 
     def rare_flags(self) -> str:
-        """The flags of `isthmus run` by which a rare class counts; empty if none is rare.
-
-        Average precision is that of the second of two classes; for others the mean F1 counts all classes alike.
-        """
-        if self.rarest is None:
+        """The flags of `isthmus run` by which a rare class counts; empty if none is rare."""
+        if rarest_class(self.labels) is None:
             return ""
-        metric = "average_precision" if len(self.labels) == 2 and self.rarest == 1 else "macro_f1"
-        return f"--metric {metric} --set task.class_weights=balanced"
+        return f"--metric {rare_metric(self.labels)} --set task.class_weights=balanced"
 
     def rare_class(self, names: Sequence[str] = ()) -> str:
         """A sentence on the rarest class and what to do about it; empty if it is not rare.
@@ -104,14 +107,7 @@ class Situation:
         Arguments:
             names: of the classes, if they are known.
         """
-        if self.rarest is None:
-            return ""
-        share = self.labels[self.rarest] / sum(self.labels)
-        name = f"'{names[self.rarest]}'" if names else f"class {self.rarest}"
-        return (
-            f"{name} is rare, {share:.1%} of the labels: a model that never predicts it can have an accuracy of "
-            f"{1 - share:.1%}, so judge by another metric, and weigh classes in the loss: {self.rare_flags()}"
-        )
+        return rare_class(self.labels, names, self.rare_flags())
 
 
 def shared_nodes(contents: Sequence[Contents]) -> int | None:
@@ -160,21 +156,32 @@ class Row:
 
 def leaving(methods: Sequence[type[Method]]) -> str:
     """What leaves a party with these methods, beside sums of model weights."""
+    return _by_method({kind.name: kind.listing.leaves for kind in methods})
+
+
+def costs(methods: Sequence[type[Method]]) -> str:
+    """What time these methods take, where that is far above federated averaging's; empty if it is not."""
+    return _by_method({kind.name: kind.listing.costs for kind in methods})
+
+
+def _by_method(texts: Mapping[str, str]) -> str:
+    """Texts with the methods that they are about; a text of all methods stands alone."""
     names: dict[str, list[str]] = {}
-    for kind in methods:
-        names.setdefault(kind.listing.leaves, []).append(kind.name)
-    return (
-        next(iter(names)) if len(names) == 1 else "; ".join(f"{', '.join(own)}: {text}" for text, own in names.items())
-    )
+    for name, text in texts.items():
+        names.setdefault(text, []).append(name)
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{', '.join(own)}: {text}" for text, own in names.items() if text)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Methods for a situation, why they fit, and what leaves a party beside sums of model weights."""
+    """Methods for a situation, why they fit, what leaves a party beside sums of weights, and what time they take."""
 
     methods: tuple[str, ...]
     why: str
     leaves: str
+    costs: str = ""
 
 
 ROWS = (
@@ -247,7 +254,7 @@ def advised(situation: Situation) -> Iterator[Advice]:
         fit = [kind for kind in row.methods() if not (situation.shared and kind.disjoint)]
         if fit and (why := row.why(situation)):
             why = "; ".join(filter(None, (why, row.caveat)))
-            yield Advice(tuple(kind.name for kind in fit), why, leaving(fit))
+            yield Advice(tuple(kind.name for kind in fit), why, leaving(fit), costs(fit))
 
 
 def flags(method: str) -> str:

@@ -14,6 +14,7 @@ import typer
 from isthmus.cli import listing
 from isthmus.errors import FLAGS, IsthmusError, closest_path, format_option
 from isthmus.own_code import import_files
+from isthmus.study.protocol import known_protocols
 
 if TYPE_CHECKING:
     from isthmus.deploy.cluster import Cluster
@@ -37,6 +38,13 @@ Ray = Annotated[
 ]
 
 StudyFile = Annotated[Path | None, typer.Argument(help="A study as TOML; flags override it.")]
+Protocol = Annotated[
+    str | None,
+    typer.Option(
+        help="Published protocol to start from (see isthmus protocols); other flags override it.",
+        autocompletion=lambda incomplete: [each for each in known_protocols() if each.startswith(incomplete.lower())],
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -68,6 +76,12 @@ MethodNames = Annotated[
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Metric = Annotated[
+    str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
+]
+SelectBy = Annotated[
+    str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
+]
 Seeds = Annotated[
     str | None, typer.Option(help="Number of seeds: 3 for 0, 1, 2; or seeds, such as 0,5,7. One run each.")
 ]
@@ -209,7 +223,8 @@ def _with_settings(study: dict[str, Any], assignments: list[str]) -> dict[str, A
             flag = format_option(f"{key}.{TABLES[key][0]}", value)
             raise IsthmusError(f"--set {key}: it is a table of options: did you mean {flag}?")
         elif key in Study.model_fields:
-            study = merge({"data": Study().data, "model": Study().model, **study}, {key: value})
+            tables = {} if "protocol" in study else {"data": Study().data, "model": Study().model}
+            study = merge({**tables, **study}, {key: value})
         elif key in Method.known() and key not in options and isinstance(value, dict):
             methods = study.get("methods", Study().methods)
             names = [str(each.get("name")).lower() for each in methods]

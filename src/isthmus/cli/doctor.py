@@ -18,8 +18,8 @@ from isthmus.cli.console import console
 from isthmus.version import VERSION
 
 NEEDED = (
-    "torch", "torch_geometric", "numpy", "scipy", "scikit-learn", "pydantic", "typer", "rich", "pyarrow", "safetensors",
-    "matplotlib",
+    "torch", "torch_geometric", "networkx", "numpy", "scipy", "scikit-learn", "pydantic", "typer", "rich", "pyarrow",
+    "safetensors", "matplotlib",
 )  # fmt: skip
 """The packages that Isthmus always needs."""
 

@@ -14,6 +14,7 @@ import typer
 
 from isthmus.cli.console import console
 from isthmus.data.datasets.sizes import Sizes
+from isthmus.study.protocol import known_protocols, protocol_text, read_protocol
 
 
 class Kind(NamedTuple):
@@ -70,6 +71,27 @@ def print_kind(kind: Kind, name: str | None, as_json: bool) -> None:
         default = "required" if option["required"] else "none" if option["default"] is None else str(option["default"])
         options.add_row("   ", option["name"], escape(default), escape(option["help"]))
     screen.print(options)
+
+
+def print_protocols(name: str | None, as_json: bool) -> None:
+    """Print all protocols, one line each; or one of them as a study file."""
+    known = known_protocols()
+    if as_json:
+        chosen = [name.lower()] if name and protocol_text(name) else [*known]
+        content = [{"name": each, "summary": known[each], "study": read_protocol(each)} for each in chosen]
+        typer.echo(json.dumps(content))
+        return
+    if name:
+        typer.echo(protocol_text(name), nl=False)
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    screen, grid = console(), Table.grid(padding=(0, 2))
+    for each, summary in known.items():
+        grid.add_row(f"[bold]{each}[/bold]", escape(summary))
+    screen.print(grid)
+    screen.print("\noptions of one: isthmus protocols NAME; to use it: isthmus run --protocol NAME", highlight=False)
 
 
 def complete(kind: Kind) -> Callable[[str], list[str]]:

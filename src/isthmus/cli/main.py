@@ -22,12 +22,15 @@ from isthmus.cli.common import (
     Import,
     Json,
     MethodNames,
+    Metric,
     Parties,
     PartitionName,
+    Protocol,
     Ray,
     Rounds,
     Seed,
     Seeds,
+    SelectBy,
     Settings,
     Split,
     StudyFile,
@@ -41,7 +44,7 @@ from isthmus.cli.console import console
 from isthmus.cli.doctor import doctor_command
 from isthmus.cli.federation import app as federation_commands
 from isthmus.cli.interrupts import on_interrupt, stop
-from isthmus.cli.listing import print_kind
+from isthmus.cli.listing import print_kind, print_protocols
 from isthmus.cli.models import embed_command, export_command, predict_command
 from isthmus.cli.papers import app as papers_commands
 from isthmus.cli.party import app as party_commands
@@ -85,6 +88,7 @@ def root(
 @app.command("run")
 def run_command(
     study: StudyFile = None,
+    protocol: Protocol = None,
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
@@ -99,12 +103,8 @@ def run_command(
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the encoder.")] = None,
     rounds: Rounds = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Metric of the table and the report: accuracy, macro_f1, roc_auc, ...")
-    ] = None,
-    select_by: Annotated[
-        str | None, typer.Option(help="Metric that chooses the round on validation data; by default, --metric.")
-    ] = None,
+    metric: Metric = None,
+    select_by: SelectBy = None,
     seeds: Seeds = None,
     seed: Seed = None,
     set_: Settings = None,
@@ -134,9 +134,9 @@ def run_command(
     if seeds is not None and seed is not None:
         raise IsthmusError("--seeds and --seed exclude each other: leave one out")
     whole = read_study(
-        study, set_ or [], data=data, partition=partition, parties=parties, split=split, method=method, encoder=encoder,
-        hidden=hidden, rounds=rounds, seeds=seeds, seed=seed, metric=metric, select_by=select_by, imports=import_,
-        unlabelled=unlabelled, device=device, wire=wire or None, grid=grid,
+        study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, split=split,
+        method=method, encoder=encoder, hidden=hidden, rounds=rounds, seeds=seeds, seed=seed, metric=metric,
+        select_by=select_by, imports=import_, unlabelled=unlabelled, device=device, wire=wire or None, grid=grid,
     )  # fmt: skip
     if port and not watch:
         raise IsthmusError("--port is the port of --watch: add --watch")
@@ -147,6 +147,7 @@ def run_command(
 @app.command("describe")
 def describe_command(
     study: StudyFile = None,
+    protocol: Protocol = None,
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
@@ -164,7 +165,10 @@ def describe_command(
     from isthmus.data.describe import describe
     from isthmus.progress.terminal import show_cut
 
-    whole = read_study(study, set_ or [], data=data, partition=partition, parties=parties, split=split, imports=import_)
+    whole = read_study(
+        study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, split=split,
+        imports=import_,
+    )  # fmt: skip
     loaded = whole.cut_data(whole.seeds[0] if seed is None else seed)
     description = describe(loaded.parties, loaded.classes, loaded.note, loaded.labels)
     if as_json:
@@ -254,6 +258,7 @@ def advise(
     rare = situation.rare_class(labels.pop() if len(labels) == 1 and not files else ())
     if any(have_row_numbers(contents)):
         typer.echo(f"note: {ROW_NUMBERS}", err=True)
+    large = situation.large_party()
     found = list(advised(situation))
     parents = {folder.parent for folder in party_folders} if not files and len(folders) > 1 else set()
     together = len(parents) == 1 and {*map(Path.resolve, find_folders(*parents))} == {*party_folders}
@@ -267,17 +272,22 @@ def advise(
                 "commands": commands(situation, advice.methods, data),
                 "why": advice.why,
                 "leaves": advice.leaves,
+                "costs": advice.costs,
             }
             for advice in found
         ]
-        typer.echo(json.dumps({"situation": asdict(situation), "rare_class": rare, "advice": answers}))
+        typer.echo(
+            json.dumps({"situation": asdict(situation), "rare_class": rare, "large_party": large, "advice": answers})
+        )
         return
     typer.echo(situation.summary())
-    if rare:
-        typer.echo(rare)
+    for line in filter(None, (large, rare)):
+        typer.echo(line)
     for advice in found:
         names = ", ".join(advice.methods)
         typer.echo(f"\n{names}\n  why: {advice.why}\n  what else leaves a party, apart from models: {advice.leaves}")
+        if advice.costs:
+            typer.echo(f"  time: {advice.costs}")
         for command in commands(situation, advice.methods, data):
             typer.echo(f"  {command}")
     if one is None and found:
@@ -317,6 +327,14 @@ def tasks_command(name: Name = None, as_json: Json = False) -> None:
 def encoders_command(name: Name = None, as_json: Json = False) -> None:
     """List encoders with their options."""
     print_kind(listing.ENCODERS, name, as_json)
+
+
+@app.command("protocols")
+def protocols_command(
+    name: Annotated[str | None, typer.Argument(help="Print the options of this one.")] = None, as_json: Json = False
+) -> None:
+    """List published protocols that a study can start from."""
+    print_protocols(name, as_json)
 
 
 app.command("audits")(audits_command)

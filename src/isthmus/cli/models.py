@@ -55,7 +55,10 @@ def embed_command(
 def export_command(
     run: Run,
     out: Annotated[Path, typer.Option(help="File to write, such as model.pt2 or model.onnx.")],
-    format_: Annotated[str, typer.Option("--format", help="torch (a program of torch.export) or onnx.")] = "torch",
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="torch (of torch.export) or onnx; by default, as the file's name ends."),
+    ] = None,
     method: MethodName = None,
     seed: Seed = None,
     party: Party = None,

@@ -13,10 +13,13 @@ from isthmus.cli.common import (
     Import,
     Json,
     MethodNames,
+    Metric,
     Parties,
     PartitionName,
+    Protocol,
     Rounds,
     Seeds,
+    SelectBy,
     Settings,
     StudyFile,
     read_study,
@@ -27,11 +30,14 @@ from isthmus.cli.console import console
 
 def tune_command(
     study: StudyFile = None,
+    protocol: Protocol = None,
     data: Data = None,
     partition: PartitionName = None,
     parties: Parties = None,
     method: MethodNames = None,
     rounds: Rounds = None,
+    metric: Metric = None,
+    select_by: SelectBy = None,
     seeds: Seeds = None,
     set_: Settings = None,
     import_: Import = None,
@@ -50,8 +56,8 @@ def tune_command(
     from isthmus.study.tuning import BEST, tune
 
     whole = read_study(
-        study, set_ or [], data=data, partition=partition, parties=parties, method=method, rounds=rounds, seeds=seeds,
-        imports=import_, range_=range_,
+        study, set_ or [], protocol=protocol, data=data, partition=partition, parties=parties, method=method,
+        rounds=rounds, seeds=seeds, metric=metric, select_by=select_by, imports=import_, range_=range_,
     )  # fmt: skip
     use_one_thread()
     try:

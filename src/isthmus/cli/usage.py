@@ -23,12 +23,14 @@ def usage_text(error: Any, words: Sequence[str]) -> str:
         return f"{flag} is '{problem['input']}': {remedy(problem)}"
     if hasattr(error, "possibilities") and hasattr(error, "option_name"):
         return _unknown_flag(error.option_name, error.ctx, words)
-    return str(error.format_message())
+    text = str(error.format_message())
+    if "unexpected extra argument" in text and error.ctx is not None and "--nodes" in _flags_of(error.ctx):
+        return f"{text}: if it comes from a *, put the pattern in quotes, '*-nodes.csv', or the shell replaces it"
+    return text
 
 
 def _unknown_flag(flag: str, context: Any, words: Sequence[str]) -> str:
-    parameters = context.command.params if context is not None else []
-    flags = [name for each in parameters for name in each.opts if name.startswith("--")]
+    flags = _flags_of(context)
     near, found = closest_path(flag.strip("-"), [name.strip("-") for name in flags])
     hint = f"did you mean --{found}?" if found else ""
     if "--set" in flags and near < 1:
@@ -43,6 +45,11 @@ def _unknown_flag(flag: str, context: Any, words: Sequence[str]) -> str:
             here = path not in FLAGS or FLAGS[path] in flags  # not every command has the flags of `run`
             hint = f"did you mean {format_option(path, value) if here else f'--set {path}={value}'}?"
     return f"unknown option '{flag}': {hint}" if hint else f"unknown option '{flag}'"
+
+
+def _flags_of(context: Any) -> list[str]:
+    parameters = context.command.params if context is not None else []
+    return [name for each in parameters for name in each.opts if name.startswith("--")]
 
 
 def _value_behind(flag: str, words: Sequence[str]) -> str:

@@ -582,7 +582,7 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     Nodes with the same id become one node, border edges become edges, and repeated edges count once. A node is in the
     training split if any of its parties has it there, else in validation if any has, else in testing. Pairs of all
     parties follow each other, without those with a node that no party holds. So do whole graphs; they keep their ids if
-    these differ.
+    these differ. A node has the label that the first of its holders has that knows one.
     """
     check_compatible(parties)
     cohort = Cohort(tuple(parties))
@@ -610,7 +610,7 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
         start += party.nodes
     edge_index, at = _unique_edges(torch.cat(edges, dim=1), known.numel())
     graph = Data(x=rows.take(cohort.block.x, first), edge_index=edge_index)
-    graph.y = cohort.y if cohort.level == "pair" else cohort.y[first]
+    graph.y = cohort.y if cohort.level == "pair" else _first_labels(cohort.y, where, first)
     graph.num_nodes = known.numel()
     edge_weight = _weights(weights, [edge.size(1) for edge in edges])
     graph.edge_weight = None if edge_weight is None else edge_weight[at]
@@ -622,6 +622,23 @@ def pool_parties(parties: Sequence[Party], name: str = "pooled") -> Party:
     masks["val"] &= ~masks["train"]
     masks["test"] &= ~(masks["train"] | masks["val"])
     return Party(name, graph, "node", ids=known, border=None, pairs=None, structural=parties[0].structural, **masks)
+
+
+def _first_labels(y: Tensor, where: Tensor, first: Tensor) -> Tensor:
+    """The label of each pooled node: of the first row that has one, task by task; without any, of its first row.
+
+    Arguments:
+        where: the pooled node of each row.
+        first: the first row of each pooled node.
+    """
+    flat = y.view(len(y), -1)
+    known = ~flat.isnan() if flat.is_floating_point() else flat >= 0
+    row = torch.arange(len(y))[:, None].expand_as(flat)
+    row = row.masked_fill(~known, len(y))
+    labelled = torch.full((len(first), flat.size(1)), len(y))
+    labelled = labelled.scatter_reduce(0, where[:, None].expand_as(flat), row, "amin")
+    labelled = torch.where(labelled < len(y), labelled, first[:, None])
+    return flat.gather(0, labelled).view(-1, *y.shape[1:])
 
 
 def _pooled_pairs(name: str, graph: Data, ids: Tensor, parties: Sequence[Party]) -> Party:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from isthmus.options import Registered
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 """A fraction."""
+Rounding = Literal["round", "floor"]
+"""How a share of items becomes a whole number of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,14 +126,26 @@ def check_shares(train: float, val: float) -> None:
         raise IsthmusError(f"train = {train} and val = {val} add up to more than 1: lower one of them")
 
 
-def split_by_share(group: Tensor, train: float, val: float, generator: np.random.Generator) -> dict[str, Tensor]:
+def split_by_share(
+    group: Tensor, train: float, val: float, generator: np.random.Generator, *, rounding: Rounding = "round"
+) -> dict[str, Tensor]:
     """Masks `train`, `val` and (the rest) `test`, each with its share of every group.
 
-    >>> masks = split_by_share(torch.zeros(10, dtype=torch.long), 0.5, 0.2, numpy_generator(0, "example"))
-    >>> {split: int(mask.sum()) for split, mask in masks.items()}
-    {'train': 5, 'val': 2, 'test': 3}
+    Arguments:
+        rounding: where training and validation end among the items is rounded, or rounded down.
+
+    >>> group, shares = torch.zeros(8, dtype=torch.long), (0.2, 0.4)
+    >>> for rounding in ("round", "floor"):
+    ...     masks = split_by_share(group, *shares, numpy_generator(0, "example"), rounding=rounding)
+    ...     {split: int(mask.sum()) for split, mask in masks.items()}
+    {'train': 2, 'val': 3, 'test': 3}
+    {'train': 1, 'val': 3, 'test': 4}
     """
     check_shares(train, val)
-    counts = torch.bincount(group)
-    at = (rank_within(group, generator) + 0.5) / counts[group]
+    counts, rank = torch.bincount(group), rank_within(group, generator)
+    if rounding == "floor":
+        trained = (counts * train + 1e-9).long()[group]  # a product such as 100 * 0.29 is a little below 29
+        validated = (counts * (train + val) + 1e-9).long()[group]
+        return {"train": rank < trained, "val": (rank >= trained) & (rank < validated), "test": rank >= validated}
+    at = (rank + 0.5) / counts[group]
     return {"train": at < train, "val": (at >= train) & (at < train + val), "test": at >= train + val}

@@ -1,9 +1,50 @@
-"""The distance of the parties' labels from those of the whole."""
+"""How unevenly labels are spread: over the parties, and over the classes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+RARE = 10
+"""A class is rare if the most frequent one has at least this many times its items."""
+
+
+def rarest_class(counts: Sequence[int]) -> int | None:
+    """The rarest class that has items, if it is rare.
+
+    >>> rarest_class([300, 200, 5, 0]), rarest_class([60, 40])
+    (2, None)
+    """
+    held = {items: at for at, items in reversed(list(enumerate(counts))) if items}
+    return held[min(held)] if held and max(held) >= RARE * min(held) else None
+
+
+def rare_metric(counts: Sequence[int]) -> str:
+    """The metric by which a rare class counts.
+
+    Average precision is that of the second of two classes; for others the mean F1 counts all classes alike.
+    """
+    return "average_precision" if len(counts) == 2 and rarest_class(counts) == 1 else "macro_f1"
+
+
+def rare_class(counts: Sequence[int], names: Sequence[str], remedy: str) -> str:
+    """A sentence on the rarest class and what to do about it; empty if it is not rare.
+
+    Arguments:
+        names: of the classes, if they are known.
+        remedy: how the caller sets `rare_metric` and balanced class weights.
+    """
+    rarest = rarest_class(counts)
+    if rarest is None:
+        return ""
+    share = counts[rarest] / sum(counts)
+    name = f"'{names[rarest]}'" if names else f"class {rarest}"
+    return (
+        f"{name} is rare, {share:.1%} of the labels: a model that never predicts it can have an accuracy of "
+        f"{1 - share:.1%}, so judge by another metric, and weigh classes in the loss: {remedy}"
+    )
 
 
 def earth_movers(counts: Tensor) -> float:

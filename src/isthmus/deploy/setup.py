@@ -84,12 +84,12 @@ class Agreement:
         """
         due = self._task_of_labels()
         if named is None:
-            return with_options(due, options)
+            return with_options(due, options, self.labels)
         if named.level == "pair":
             raise IsthmusError(f"task '{named.name}' needs all parties' graphs: run it as a study, with isthmus run")
         if named.level != due.level:
             raise IsthmusError(f"task '{named.name}' is for {named.level}s, the parties hold {due.level}s")
-        return named.complete_from(due)
+        return named.complete_from(due, self.labels)
 
     @property
     def labels(self) -> tuple[str, ...]:

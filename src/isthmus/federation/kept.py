@@ -51,9 +51,12 @@ class Kept:
 
     def __contains__(self, name: str) -> bool:
         """Whether each of the parties has a value of this name."""
-        positions = self.positions
+        return all(self.having(name))
+
+    def having(self, name: str) -> list[bool]:
+        """For each of the parties whether it has a value of this name."""
         having = self._stacks[name][0] if name in self._stacks else self._values.get(name, ())
-        return all(at in having for at in positions)
+        return [at in having for at in self.positions]
 
     def __getitem__(self, name: str) -> Any:
         if name in self._stacks and self._stacks[name][0] == self.positions:

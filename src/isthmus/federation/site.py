@@ -135,7 +135,7 @@ class Site:
 
     def load_model(self, sent: Mapping[str, Tensor]) -> None:
         """Load the parties' models: the initial weights, over them those that the server sent, then the own ones."""
-        self.model.load(self._with_kept(OWN, {**self.model.initial, **sent}))
+        self.model.load(self.with_kept(OWN, {**self.model.initial, **sent}))
 
     def keep_model(self, names: Collection[str] | None = None) -> None:
         """Keep weights as they are now, those of these names or all, as the parties' own: no server ever gets them.
@@ -143,6 +143,19 @@ class Site:
         A party without training items has learned nothing and keeps nothing.
         """
         self._keep(OWN, names)
+
+    def with_kept(self, name: str, weights: Weights) -> Weights:
+        """The weights, for each party replaced by those that it keeps under this name."""
+        kept = self.kept.get(name, {})
+        if isinstance(kept, Mapping):  # all parties keep the same weights, or none keeps any
+            return {**weights, **kept}
+        like = self.model.initial
+        stacks: Weights = {}
+        for weight in dict.fromkeys(weight for own in kept for weight in own):
+            value = weights[weight].to(self.hosted.device)
+            rows = value if value.dim() > like[weight].dim() else [value] * len(kept)
+            stacks[weight] = torch.stack([own.get(weight, rows[at]) for at, own in enumerate(kept)])
+        return {**weights, **stacks}
 
     def after_training(self) -> None:
         """Local training is over: keep the model where the trained one is evaluated."""
@@ -191,7 +204,7 @@ class Site:
         """Load the models that are evaluated, and remember them for `models`."""
         self.load_model(request.get("weights", {}))
         if self.method.evaluate_with == "trained":
-            self.model.load(self._with_kept(TRAINED, self.model.stacks()))
+            self.model.load(self.with_kept(TRAINED, self.model.stacks()))
         self._evaluated.append((self.cohort.names, self.model.weights()))
 
     def predict_all(self, weights: Mapping[str, Tensor]) -> Tensor:
@@ -232,19 +245,6 @@ class Site:
             everyone = len(trained) == len(self.cohort)
             with self.kept.of([self.positions[at] for at in trained]):
                 self.kept[name] = weights if everyone else {key: stack[trained] for key, stack in weights.items()}
-
-    def _with_kept(self, name: str, weights: Weights) -> Weights:
-        """The weights, for each party replaced by those that it keeps under this name."""
-        kept = self.kept.get(name, {})
-        if isinstance(kept, Mapping):  # all parties keep the same weights, or none keeps any
-            return {**weights, **kept}
-        like = self.model.initial
-        stacks: Weights = {}
-        for weight in dict.fromkeys(weight for own in kept for weight in own):
-            value = weights[weight].to(self.hosted.device)
-            rows = value if value.dim() > like[weight].dim() else [value] * len(kept)
-            stacks[weight] = torch.stack([own.get(weight, rows[at]) for at, own in enumerate(kept)])
-        return {**weights, **stacks}
 
     def _with_lent(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs of own nodes and then of borrowed ones; a mask leaves out those whose lender did not answer."""

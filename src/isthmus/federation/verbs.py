@@ -264,12 +264,7 @@ class Federation:
     def _check_coefficients(self, action: str, coefficients: Coefficients, to: To, rows: IdUnion | None) -> None:
         if to != "parties" or rows is not None:
             raise IsthmusError(f"action '{action}': coefficients go with to='parties' and without rows")
-        if self.transport.sums is not None:
-            name = self.transport.protections.get("total", "a protection")
-            raise IsthmusError(
-                f"action '{action}': '{name}' hides the summands of one sum and cannot make another one for each "
-                "addressee: set protect.total = 'none', or use a method that needs one sum for all"
-            )
+        self.permit_coefficients(action)
         for party, own in coefficients.items():
             for name in (party, *own):
                 if name not in self.parties:
@@ -279,6 +274,15 @@ class Federation:
                     )
             if not all(math.isfinite(value) for value in own.values()):
                 raise IsthmusError(f"action '{action}': coefficients for party '{party}' are not finite")
+
+    def permit_coefficients(self, action: str) -> None:
+        """Refuse sums with coefficients where a protection hides the summands."""
+        if self.transport.sums is not None:
+            name = self.transport.protections.get("total", "a protection")
+            raise IsthmusError(
+                f"action '{action}': '{name}' hides the summands of one sum and cannot make another one for each "
+                "addressee: set protect.total = 'none', or use a method that needs one sum for all"
+            )
 
     def _closed_total(self, result: Any, wanted: TotalRequest, eyes: Eyes) -> Total | Receipt:
         """Add a protected total to the ledger and check that enough parties are in it."""
@@ -510,10 +514,15 @@ def _weighted_sums(
         raise PayloadError("answers to a total with coefficients have no weight: the coefficients are the weights")
     parcels: dict[str, Any] = {}
     refused: dict[str, str] = {}
+    made: dict[tuple[tuple[str, float], ...], dict[str, Any]] = {}  # addressees may have the same coefficients
     for addressee, own in coefficients.items():
+        if (same := made.get(tuple(own.items()))) is not None:
+            parcels[addressee] = same
+            continue
         weighted = []
         for reply in replies:
-            part = reply.keep([at for at, party in enumerate(reply.parties) if own.get(party, 0.0) != 0])
+            at = [at for at, party in enumerate(reply.parties) if own.get(party, 0.0) != 0]
+            part = reply if len(at) == len(reply.parties) else reply.keep(at)  # which copies
             weights = torch.tensor([own[party] for party in part.parties], dtype=torch.float64)
             weighted.append(Reply(part.parties, part.columns, {"": weights}))
         try:
@@ -522,7 +531,7 @@ def _weighted_sums(
             refused[addressee] = str(error)
             continue
         if total.contributors:
-            parcels[addressee] = total.payload()
+            parcels[addressee] = made[tuple(own.items())] = total.payload()
     return parcels, refused
 
 

@@ -42,6 +42,8 @@ class Listing:
     """Place among the methods that this row recommends, from 1; 0 for a method that it does not."""
     leaves: str = "nothing more"
     """What leaves a party beside sums of model weights."""
+    costs: str = ""
+    """What its time is like, where that is far above federated averaging's."""
     default: bool = False
     """Whether a study trains with it that names no method."""
     demo: int = 0
@@ -170,6 +172,9 @@ class Method(Registered):
     """Rounds from one evaluation to the next; the last round is always evaluated."""
     select: Literal["validation", "last"] = "validation"
     """Which round is the result: the best on validation data, or the last."""
+    select_over: Literal["items", "parties"] = "items"
+    """What the validation score that chooses the round, and that patience watches, is of: the validation items of all
+    parties together, or each party's, of which the plain mean is taken."""
     quorum: float = Field(0.5, ge=0, le=1)
     """The smallest share of the asked parties that must answer; below it the run stops and says who did not."""
     evaluate_with: Literal["sent", "trained"] = "sent"

@@ -66,6 +66,7 @@ class FedGC(Matching, Averaging):
         1,
         "hashed ids, which the server reads; sums over neighbours, in totals for the parties; gradients in sums by "
         "class; the condensed graph, which all parties get",
+        costs="some 90 times federated averaging's time per round, after a set-up of a minute (Cora, 10 parties)",
     )
     disjoint: ClassVar[bool] = True
     everyone: ClassVar[Needed] = "set-up"

@@ -33,6 +33,10 @@ class FedPer(FedAvg):
 
     name: ClassVar[str] = "fedper"
 
+    def own(self, module: nn.Module) -> tuple[str, ...]:
+        """Names of the weights that stay at a party."""
+        return head_weights(module)
+
     def check(self, module: nn.Module) -> None:
         if not body_weights(module):
             raise IsthmusError(f"method '{self.name}': the whole model is its head, nothing is left to share")
@@ -44,7 +48,8 @@ class FedPer(FedAvg):
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()
-        state.start(weights={name: weights[name] for name in model.body()})
+        own = self.own(model.module)
+        state.start(weights={name: weight for name, weight in weights.items() if name not in own})
         yield from super().server(federation, model, state)
 
     class AtParty(Learning):
@@ -54,10 +59,11 @@ class FedPer(FedAvg):
         def train(self, request: Payload) -> Answer:
             self.load_model(request["weights"])
             self.learn()
-            self.keep_model(head_weights(self.model.module))
+            if own := self.method.own(self.model.module):
+                self.keep_model(own)
             weights = self.model.weights()
-            body = {name: weights[name] for name in request["weights"]}
-            return Answer({"weights": body}, weight=self.averaging_weights())
+            shared = {name: weights[name] for name in request["weights"]}
+            return Answer({"weights": shared}, weight=self.averaging_weights())
 
         def learn(self) -> None:
             """Train body and head together."""

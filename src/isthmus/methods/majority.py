@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +34,17 @@ class Majority(Method):
     """
 
     name: ClassVar[str] = "majority"
-    without: ClassVar[tuple[str, ...]] = ("select", "evaluate_with")  # nothing is trained, and all rounds are equal
+    without: ClassVar[tuple[str, ...]] = (
+        "select",
+        "select_over",
+        "evaluate_with",
+    )  # nothing is trained, and all rounds are equal
     role: ClassVar[Role] = "constant"
     levels: ClassVar[tuple[Level, ...]] = ("node", "graph")
     nouns: ClassVar = {"labels": "sums of training labels", "known": "numbers of training labels"}
+
+    def predictor(self, *args: Any, **where: Any) -> Site:
+        return self.site(*args, **where)  # by counts
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         if state.once("count"):

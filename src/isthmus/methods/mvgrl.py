@@ -36,7 +36,9 @@ class Mvgrl(TwoViews):
     """
 
     name: ClassVar[str] = "mvgrl"
-    listing: ClassVar[Listing] = Listing("unlabelled", 2)
+    listing: ClassVar[Listing] = Listing(
+        "unlabelled", 2, costs="4 times the time of a contrast without diffusion (PROTEINS)"
+    )
 
     node_head_reads: Literal["all", "last"] = "all"
     """What the head of nodes reads: the outputs of all layers; or of the last, as in the public code, where both heads

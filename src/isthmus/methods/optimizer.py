@@ -25,8 +25,8 @@ class Optimizer(Options):
     """An optimiser and its options."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = "adamw"
-    """The optimiser. It is re-created in every round; with Adam and weight decay, weights without a gradient then move
-    by a full learning rate per step. AdamW avoids this."""
+    """The optimiser. It is re-created in every round unless parties keep it; with Adam and weight decay, weights
+    without a gradient then move by a full learning rate per step. AdamW avoids this."""
     lr: float = Field(0.01, gt=0)
     """Learning rate."""
     weight_decay: float = Field(5e-4, ge=0)
@@ -82,6 +82,30 @@ class PartyOptimizer:
         for leaf in self.leaves:
             leaf.tensor.grad = None
 
+    def state(self) -> dict[str, Any]:
+        """What `restore` goes on from, `[parties, ...]`: the steps taken, and the moments of every weight.
+
+        It needs leaves in which each party has its whole slice of a weight.
+        """
+        found: dict[str, Any] = {"steps": torch.tensor([self.taken.get(at, 0) for at in range(self.parties)])}
+        for leaf, moments in zip(self.leaves, self.moments, strict=True):
+            used = (each for each in moments if each.numel())
+            found |= {f"{leaf.name}/{at}": _by_party(leaf, each) for at, each in enumerate(used)}
+        return found
+
+    @property
+    def parties(self) -> int:
+        """How many parties there are."""
+        return len(self.leaves[0].sizes)
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that stacks those of the parties."""
+        self.taken = dict(enumerate(state["steps"].tolist()))
+        for leaf, moments in zip(self.leaves, self.moments, strict=True):
+            for at, each in enumerate(own for own in moments if own.numel()):
+                _by_party(leaf, each).copy_(state[f"{leaf.name}/{at}"])
+
     def _runs(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
         """Neighbouring parties that move now: first, first behind, and the steps that they have taken before."""
         moving = [self.taken.get(at, 0) if on else -1 for at, on in enumerate(active)]
@@ -93,6 +117,13 @@ class PartyOptimizer:
                 runs.append((first, last, steps))
             first = last
         return runs
+
+
+def _by_party(leaf: Leaf, values: Tensor) -> Tensor:
+    """Values in a leaf's shape as a view with a slice per party in the shape of the weight."""
+    if leaf.sizes[0] == 1:
+        return values
+    return values.view(len(leaf.sizes), leaf.sizes[0], -1).transpose(1, 2)  # a first layer for sparse features
 
 
 def _filled(values: Tensor) -> Tensor:

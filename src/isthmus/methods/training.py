@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -33,7 +33,7 @@ Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 
 
 class Training(Optimizer):
-    """How a model is trained on one graph, or set of graphs; the optimiser is re-created every time."""
+    """How a model is trained on one graph, or set of graphs."""
 
     epochs: int = Field(5, ge=1)
     """Passes over the training items per round."""
@@ -65,6 +65,10 @@ class Training(Optimizer):
         """These options with the learning rate of the round that the site was asked in."""
         return self
 
+    def keeps_optimizer_as(self, first_epoch: int) -> str:
+        """The name under which parties keep the optimiser's state of this training; empty if they do not."""
+        return ""
+
     def fit(
         self,
         site: Site,
@@ -75,6 +79,7 @@ class Training(Optimizer):
         read: Read | None = None,
         only: Collection[str] | None = None,
         embed: bool = False,
+        beside: Sequence[Mapping[str, Tensor]] = (),
         first_epoch: int = 0,
     ) -> Tensor:
         """Train the site's model for the parties asked now, each on its own items as if it were alone.
@@ -89,6 +94,8 @@ class Training(Optimizer):
             read: what the model reads in a step, where that is more than the step's items.
             only: names of the weights to train; None trains all.
             embed: give the loss the items' embeddings too, as `Step.embedding`.
+            beside: weights of further models that embed the items without being trained; with `embed`, the loss gets
+                these embeddings as `Step.beside`.
             first_epoch: number of the first epoch; a second training in one action needs other numbers, hence draws.
 
         Returns:
@@ -100,12 +107,16 @@ class Training(Optimizer):
         if not any(trains):
             return torch.zeros(len(cohort), dtype=torch.long)
         read, batches = self._reader(site, read, embed)
-        touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None
+        kept_as = self.keeps_optimizer_as(first_epoch)
+        touched = self.batch_size == 0 and self.clip == 0 and uniform_pull and read is None and not kept_as
         whole = None if self.batch_size or read else _whole(site, trains, embed)
         leaves = model.start_training(
             whole[0] if whole and touched else cohort.block, trains, touched_rows=touched, only=only
         )
         optimizer = PartyOptimizer(self.in_round(site), leaves)
+        if kept_as:
+            new = {name: stack[0] for name, stack in optimizer.state().items()}
+            optimizer.restore(site.kept.get(kept_as, new))
         steps = torch.zeros(len(cohort), dtype=torch.long)
         for epoch in range(first_epoch, first_epoch + self.epochs):
             for at, chosen in enumerate(batches(epoch)):
@@ -114,9 +125,11 @@ class Training(Optimizer):
                 block, at_rows = read(chosen, epoch, at) if read else whole or _read(cohort, chosen, active)
                 result = model(block, site.draws("dropout", epoch, at), embed=embed)
                 output, embedding = result if embed else (result, None)
+                others = [model.embed_with(each, block, site.draws("dropout", epoch, at)) for each in beside]
                 if at_rows is not None:
                     output, embedding = output[at_rows], None if embedding is None else embedding[at_rows]
-                losses = loss(Step(output, cohort.y[chosen], sizes, chosen, embedding))
+                    others = [each[at_rows] for each in others]
+                losses = loss(Step(output, cohort.y[chosen], sizes, chosen, embedding, tuple(others)))
                 losses.sum().backward()
                 _add(leaves, pull(leaves) if pull else ())
                 if self.clip:
@@ -124,6 +137,8 @@ class Training(Optimizer):
                 optimizer.step(active)
                 steps += torch.tensor(active, dtype=torch.long)
         model.stop_training()
+        if kept_as:
+            site.kept[kept_as] = optimizer.state()
         site.after_training()
         return steps
 
@@ -172,6 +187,9 @@ class LocalTraining(Training):
 
     lr: float | None = Field(None, gt=0)  # type: ignore[assignment]  # a number by the time it trains: see `in_round`
     """Learning rate; without one, that of the encoder (see Defaults). SGD takes 0.01 then."""
+    keep_optimizer: bool = False
+    """Keep the optimiser's moments and steps from round to round, while the server replaces the weights. A party that
+    takes no part in a round keeps them until its next one."""
     schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
     """How the learning rate changes over the run's `rounds`: not at all; down to `decay_to`, linearly or as half a
     cosine; or by the factor `decay_by` after every `decay_every` rounds."""
@@ -183,6 +201,15 @@ class LocalTraining(Training):
     """Rounds between two steps of the schedule."""
     decay_by: Annotated[float, OnlyWith("schedule", "step")] = Field(0.1, gt=0, lt=1)
     """Factor by which a step of the schedule lowers the learning rate."""
+
+    @model_validator(mode="after")
+    def _has_something_to_keep(self) -> Self:
+        if self.keep_optimizer and self.optimizer == "sgd" and not self.momentum:
+            raise ValueError("keep_optimizer has no effect with SGD without momentum: leave it out")
+        return self
+
+    def keeps_optimizer_as(self, first_epoch: int) -> str:
+        return f"optimizer {first_epoch}" if self.keep_optimizer else ""
 
     @property
     def scheduled(self) -> bool:

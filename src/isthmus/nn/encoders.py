@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch_geometric import nn as gnn
 
 from isthmus.data.party import Level
+from isthmus.errors import IsthmusError
 from isthmus.nn.diffusion import Diffusion
 from isthmus.nn.hops import of_layer, own_rows
 from isthmus.nn.products import EdgeValues, Propagation, mean_edges, normalised_edges, plain_edges
+from isthmus.nn.structure import StructureChannel
 from isthmus.nn.twins import REPEATED, Bank, propagates_by_matrix, twin
 from isthmus.options import Registered
 
@@ -92,13 +94,24 @@ class MessagePassing(nn.Module):
 
 
 class Readout(nn.Module):
-    """Node embeddings, ReLU, pooled per graph, one linear layer: a model for graph tasks."""
+    """Node embeddings, ReLU if `rectify`, pooled per graph, layers `after` that, one linear layer: for graph tasks."""
 
-    def __init__(self, body: nn.Module, hidden: int, classes: int, pool: Pool) -> None:
+    def __init__(
+        self,
+        body: nn.Module,
+        hidden: int,
+        classes: int,
+        pool: Pool,
+        *,
+        after: nn.Module | None = None,
+        rectify: bool = True,
+    ) -> None:
         super().__init__()
         self.body = body
         self.head = nn.Linear(hidden, classes)
         self.pool = POOLS[pool]
+        self.after = nn.Identity() if after is None else after
+        self.rectify = rectify
 
     @property
     def first_layer(self) -> str | None:
@@ -106,7 +119,8 @@ class Readout(nn.Module):
         return None if inner is None else f"body.{inner}"
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
-        return self.head(self.pool(self.body(x, edge_index, edge_weight).relu(), batch, batch_size))
+        h = self.body(x, edge_index, edge_weight)
+        return self.head(self.after(self.pool(h.relu() if self.rectify else h, batch, batch_size)))
 
 
 class Embedder(nn.Module):
@@ -169,6 +183,10 @@ def uses_edge_weights(module: nn.Module) -> bool:
 class Convolutions(MessagePassing):
     """Convolutions with dropout before each and ReLU between them.
 
+    Arguments:
+        linear: a layer after the convolutions, with ReLU and dropout before it.
+        dropout_features: dropout before the first convolution, too.
+
     Attributes:
         concatenate: return the outputs of all layers after their ReLU, `[nodes, layers * width]`.
     """
@@ -176,12 +194,21 @@ class Convolutions(MessagePassing):
     concatenate = False
 
     def __init__(
-        self, convs: Sequence[nn.Module], dropout: float, *, weighted: bool, first_layer: str | None = None
+        self,
+        convs: Sequence[nn.Module],
+        dropout: float,
+        *,
+        weighted: bool,
+        first_layer: str | None = None,
+        linear: nn.Module | None = None,
+        dropout_features: bool = True,
     ) -> None:
         super().__init__()
         self.convs = nn.ModuleList(convs)
-        self.head = f"convs.{len(convs) - 1}"
+        self.linear = linear
+        self.head = f"convs.{len(convs) - 1}" if linear is None else "linear"
         self.dropout = nn.Dropout(dropout)
+        self.dropout_features = dropout_features
         self.weighted = weighted
         self.first_layer = first_layer
 
@@ -202,12 +229,15 @@ class Convolutions(MessagePassing):
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         last, outputs = len(self.convs) - 1, []
         for at, conv in enumerate(self.convs):
-            x, edges = self.dropout(x), of_layer(edge_index, at, len(self.convs))
+            x = self.dropout(x) if at or self.dropout_features else x
+            edges = of_layer(edge_index, at, len(self.convs))
             x = conv(x, edges, edge_weight) if self.weighted else conv(x, edges)
-            if at < last or self.concatenate:
+            if at < last or self.concatenate or self.linear is not None:
                 x = x.relu()
             outputs.append(x)
-        return torch.cat(outputs, dim=1) if self.concatenate else x
+        if self.concatenate:
+            return torch.cat(outputs, dim=1)
+        return x if self.linear is None else self.linear(self.dropout(x))
 
 
 class Gcn(Encoder):
@@ -216,9 +246,31 @@ class Gcn(Encoder):
     name: ClassVar[str] = "gcn"
     lr: ClassVar[float] = 0.1
 
+    linear_head: bool = False
+    """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs always have one."""
+    dropout_features: bool = True
+    """Dropout on the features, too; otherwise only on the inputs of the layers after the first."""
+
+    def build(self, features: int, classes: int, level: Level) -> nn.Module:
+        if level == "graph" and self.linear_head:
+            raise IsthmusError("model 'gcn': a model of graphs has a linear head already: leave linear_head out")
+        return super().build(features, classes, level)
+
+    def embedder(self, features: int) -> Embedder:
+        if self.linear_head:
+            raise IsthmusError("model 'gcn': a model that embeds has no head: leave linear_head out")
+        return super().embedder(features)
+
     def body(self, features: int, out: int) -> nn.Module:
-        convs = [gnn.GCNConv(i, o) for i, o in self.widths(features, out)]
-        return Convolutions(convs, self.dropout, weighted=True, first_layer="convs.0.lin.weight")
+        convs = [gnn.GCNConv(i, o) for i, o in self.widths(features, self.hidden if self.linear_head else out)]
+        return Convolutions(
+            convs,
+            self.dropout,
+            weighted=True,
+            first_layer="convs.0.lin.weight",
+            linear=nn.Linear(self.hidden, out) if self.linear_head else None,
+            dropout_features=self.dropout_features,
+        )
 
 
 class Gat(Encoder):
@@ -470,8 +522,7 @@ class SetReadout(Readout):
     def __init__(
         self, body: nn.Module, hidden: int, classes: int, pool: Pool, *, after: nn.Module, counts: bool
     ) -> None:
-        super().__init__(body, hidden, classes, pool)
-        self.after = after
+        super().__init__(body, hidden, classes, pool, after=after)
         self.counts = counts
 
     def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None, batch: Tensor, batch_size: int) -> Tensor:
@@ -695,6 +746,53 @@ class HopWeights(nn.Module):
 REPEATED[HopWeights] = ("weight",)
 
 
+class Gamlp(Encoder):
+    """Graph attention multi-layer perceptron (Zhang et al. 2022): every node weighs its hops, then a perceptron."""
+
+    name: ClassVar[str] = "gamlp"
+    layers: int = Field(3, ge=1, le=1000)
+    """Number of linear layers of the perceptron."""
+    hops: int = Field(3, ge=1, le=1000)
+    """Number of propagations."""
+
+    def body(self, features: int, out: int) -> nn.Module:
+        perceptron = Perceptron(self.widths(features, out), self.dropout)
+        return AttentivePerceptron(perceptron, HopAttention(features, self.hops))
+
+
+class AttentivePerceptron(Diffused):
+    """f(sum_k a_k S^k X), a_k the attention of each node to its hops."""
+
+    def __init__(self, perceptron: Perceptron, attention: HopAttention) -> None:
+        super().__init__(Diffusion(attention.hops, every=True))
+        self.perceptron = perceptron
+        self.head = f"perceptron.{perceptron.head}"
+        self.attention = attention
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        hops = x if self.diffused else self.diffusion.diffuse(x, edge_index, edge_weight)
+        return self.perceptron(self.attention(hops))
+
+
+class HopAttention(nn.Module):
+    """sum_k a_k x_k, a = softmax over k of sigmoid(u [x_0 .. x_K] + v x_k): `[rows, (K + 1) width] -> [rows, width]`.
+
+    This is the attention that GAMLP calls JK.
+    """
+
+    def __init__(self, width: int, hops: int) -> None:
+        super().__init__()
+        self.hops = hops
+        self.of_all = nn.Linear((hops + 1) * width, 1)
+        self.of_each = nn.Linear(width, 1, bias=False)
+
+    def forward(self, hops: Tensor) -> Tensor:
+        each = hops.view(hops.size(0), self.hops + 1, -1)
+        scores = torch.cat([self.of_each(hop.contiguous()) for hop in each.unbind(1)], dim=1)
+        attention = (self.of_all(hops) + scores).sigmoid().softmax(1)
+        return (each * attention.unsqueeze(-1)).sum(1)
+
+
 class LightGcn(Encoder):
     """LightGCN (He et al. 2020): a linear embedding, propagated without weight matrices, averaged over hops."""
 
@@ -726,3 +824,56 @@ class LightBody(MessagePassing):
             h = conv(h, edge_index, edge_weight)
             total = total + h
         return self.head(self.dropout(total / (len(self.convs) + 1)))
+
+
+class TwoChannel(Encoder):
+    """FedStar's network (Tan et al. 2023): GIN layers on features, and GCN layers on what edges alone say of a node."""
+
+    name: ClassVar[str] = "two-channel"
+    layers: int = Field(3, ge=1, le=1000)
+    """Number of layers of each channel."""
+    dropout: float = Field(0.5, ge=0, lt=1)
+    """Dropout after every layer of the features' channel during training."""
+    pool: Pool = "sum"
+    """How node embeddings are pooled to a graph embedding, for graph tasks."""
+
+    def build(self, features: int, classes: int, level: Level) -> nn.Module:
+        if level != "graph":
+            return super().build(features, classes, level)
+        after = nn.Sequential(nn.Linear(self.hidden, self.hidden), nn.ReLU(), nn.Dropout(self.dropout))
+        body = self.body(features, self.hidden)
+        return Readout(body, self.hidden, classes, self.pool, after=after, rectify=False)
+
+    def body(self, features: int, out: int) -> nn.Module:
+        return TwoChannels(features, self.hidden, out, self.layers, self.dropout)
+
+
+class TwoChannels(MessagePassing):
+    """s^(l+1) = tanh(GCN(s^l)) and h^(l+1) = ReLU(GIN([h^l, s^l])), then one linear layer on [h, s].
+
+    How likely walks return to a node depends on edges far away, so it reads the whole graph.
+    """
+
+    first_layer = "inputs.weight"
+    head = "join"
+    weighted = False
+    takes_hops = False
+
+    def __init__(self, features: int, hidden: int, out: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.inputs = nn.Linear(features, hidden)
+        self.structure = StructureChannel(hidden, layers)
+        self.convs = nn.ModuleList(gnn.GINConv(self._perceptron(hidden)) for _ in range(layers))
+        self.dropout = nn.Dropout(dropout)
+        self.join = nn.Linear(2 * hidden, out)
+
+    @staticmethod
+    def _perceptron(hidden: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+
+    def forward(self, x: Any, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        h = self.inputs(x)
+        *before, last = self.structure(edge_index, h.size(0))
+        for conv, s in zip(self.convs, before, strict=True):
+            h = self.dropout(conv(torch.cat([h, s], dim=1), edge_index).relu())
+        return self.join(torch.cat([h, last], dim=1))

@@ -299,6 +299,24 @@ class PerParty:
         finally:
             self.training = training
 
+    @torch.no_grad()
+    def embed_with(self, weights: Mapping[str, Tensor], block: Block, draws: Draws | None = None) -> Tensor:
+        """The embeddings that this model would give with other weights, in the mode that it is in now.
+
+        In training, the same draws give the same dropout as in a pass of the model itself. The model stays as it is.
+        """
+        before = self._shared, self._stacks, self._frozen
+        self.load(weights)
+        # running statistics, which a pass in training moves, are copied
+        moving = statistics(self.module)
+        self._stacks = {name: s.clone() if name in moving else s for name, s in self.stacks().items()}
+        self._shared, self._frozen = None, frozenset()
+        try:
+            embedding: Tensor = self(block, draws, embed=True)[1]
+            return embedding
+        finally:
+            self._shared, self._stacks, self._frozen = before
+
     def _together(self, block: Block, draws: Draws | None) -> Any:
         bank = self._bank
         bank.stacked = self._shared is None

@@ -36,6 +36,8 @@ LEAST = 400
 """Multiplications from which torch hands a product to a library, which rounds in another way than its own loops."""
 ALIGNED = 16
 """Numbers that a processor's cache has in a line."""
+FEW = 4
+"""Outputs below which some processors' libraries round a product in a way that depends on its other rows."""
 STEP = 8
 """What rows are filled up to a multiple of: below `EXACT_ABOVE` the library then rounds a row always alike."""
 
@@ -67,15 +69,10 @@ class Band:
     def multiply(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         """A product for each party, `[parties, size, ...]`, into its rows of `out`."""
         own, columns = out[self.rows], right.size(2)
-        if self.places is None and columns > 1:
-            torch.bmm(left, right, out=own.view(-1, self.size, columns))
-            return
-        product = torch.bmm(left, pad(right, (0, 1)))[..., :1] if columns == 1 else torch.bmm(left, right)
-        product = product.reshape(-1, columns)
         if self.places is None:
-            own.copy_(product)
+            torch.bmm(left, right, out=own.view(-1, self.size, columns))
         else:
-            torch.index_select(product, 0, self.places, out=own)
+            torch.index_select(torch.bmm(left, right).view(-1, columns), 0, self.places, out=own)
 
 
 @lru_cache(maxsize=64)
@@ -180,7 +177,11 @@ def grouped_linear(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
         return handle_torch_function(grouped_linear, (x,), x, weight, sizes)
     if more := -x.size(1) % ALIGNED:  # the library rounds in another way where a party's numbers begin elsewhere
         x, weight = pad(x, (0, more)), pad(weight, (0, more))
-    return GroupedLinear.apply(x, weight, sizes)  # type: ignore[no-untyped-call]
+    outputs = weight.size(1)
+    if outputs < FEW:
+        weight = pad(weight, (0, 0, 0, FEW - outputs))
+    product: Tensor = GroupedLinear.apply(x, weight, sizes)  # type: ignore[no-untyped-call]
+    return product[:, :outputs] if outputs < FEW else product
 
 
 def per_row(stack: Tensor, sizes: tuple[int, ...]) -> Tensor:

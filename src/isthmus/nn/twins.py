@@ -68,7 +68,11 @@ def twin(*kinds: type[nn.Module]) -> Callable[[Twin], Twin]:
 
 @twin(nn.Linear, gnn.Linear)
 def _linear(layer: Any, bank: Bank, prefix: str, x: Any) -> Tensor:
-    weight: Any = bank.weights[f"{prefix}weight"]
+    return linear(bank, prefix, x, bank.weights[f"{prefix}weight"])
+
+
+def linear(bank: Bank, prefix: str, x: Any, weight: Any) -> Tensor:
+    """The product of rows with their party's weight, plus its bias."""
     bias: Tensor | None = bank.weights.get(f"{prefix}bias")
     out: Tensor
     if not bank.stacked:

@@ -71,3 +71,13 @@ def body_weights(module: nn.Module) -> tuple[str, ...]:
     """Names of the weights that do not belong to the head."""
     head = head_weights(module)
     return tuple(name for name in initial_weights(module) if name not in head)
+
+
+def batch_norm_weights(module: nn.Module) -> tuple[str, ...]:
+    """Names of the weights of batch normalisation, running statistics included.
+
+    >>> batch_norm_weights(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
+    ('1.weight', '1.bias', '1.running_mean', '1.running_var')
+    """
+    layers = [at for at, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    return tuple(name for name in initial_weights(module) if any(not at or name.startswith(f"{at}.") for at in layers))

@@ -24,6 +24,9 @@ Early = Callable[[Mapping[str, str]], Sequence[bool]]
 ENOUGH = 3
 """Seeds that all cells of a comparison must share before a claim holds or fails there; also values of `over`."""
 
+LUCK = 0.05
+"""The p value of a paired test from which on a gain may be luck."""
+
 FIGURES = "figures"
 """The name of the axis whose values are a table's figures."""
 
@@ -175,13 +178,14 @@ class Claim(Options):
         means = [[statistics.fmean(each[sample] for sample in shared) for each in group] for group in values]
         shown = [[statistics.fmean(each.values()) for each in group] for group in values]
         holds, pair = self._holds(means), self._decisive(means, values)
+        allowed = (-1 if self.lower else 1) * min(self.by, 0.0)
         return Comparison(
             ", ".join(place.values()),
             holds,
             self._decisive_means(means),
             *_counts(shared),
             holds == self._holds(shown),
-            _paired_test([(sample, pair[0][sample] - pair[1][sample]) for sample in shared]) if pair else None,
+            _paired_test([(sample, pair[0][sample] - pair[1][sample]) for sample in shared], allowed) if pair else None,
         )
 
     def _holds(self, means: Sequence[Sequence[float]]) -> bool:
@@ -226,8 +230,10 @@ def _counts(samples: Iterable[Sample]) -> tuple[int, int]:
     return min(by_value.values()), len(by_value.keys() - {""})
 
 
-def _paired_test(differences: Sequence[tuple[Sample, float]]) -> float | None:
+def _paired_test(differences: Sequence[tuple[Sample, float]], expected: float = 0.0) -> float | None:
     """The p value of Student's paired test on differences; seeds of one sample of `over` count as their mean.
+
+    Tested is whether their mean is another than `expected`, which is 0, or the loss that a claim allows.
 
     None with fewer than three differences, or where all are equal.
     """
@@ -238,7 +244,7 @@ def _paired_test(differences: Sequence[tuple[Sample, float]]) -> float | None:
     values = [statistics.fmean(each) for each in by_sample.values()] if several else [each for _, each in differences]
     if len(values) < ENOUGH or max(values) == min(values):
         return None
-    return float(stats.ttest_1samp(values, 0.0).pvalue)
+    return float(stats.ttest_1samp(values, expected).pvalue)
 
 
 @dataclass(frozen=True)
@@ -263,7 +269,7 @@ class Comparison:
 
     @property
     def firm(self) -> bool:
-        """Whether the claim holds or fails here; otherwise our numbers only point to or against it."""
+        """Whether the claim holds or fails here, luck aside; otherwise our numbers only point to or against it."""
         return self.seeds >= ENOUGH and (self.samples == 0 or self.samples >= ENOUGH) and self.agrees
 
 
@@ -280,16 +286,27 @@ class Verdict:
     left_out: Sequence[str] = ()
 
     @property
+    def p(self) -> float | None:
+        """The p value of the gain at the places where the claim holds, all together by Fisher's method, two-sided.
+
+        None if it holds nowhere, or if no place has a test.
+        """
+        values = [each.p / 2 for each in self.places if each.holds and each.p is not None]
+        return min(1.0, 2 * float(stats.combine_pvalues(values).pvalue)) if values else None
+
+    @property
     def word(self) -> str:
         """`holds`, `fails`, `holds at 3 of 4`, `not run`, or `no verdict` if all places are left out.
 
-        Without three shared seeds (and splits) at every place, or where the paired difference and the means shown
-        disagree: `points to`, `points against`, `points to at 3 of 4`.
+        Without three shared seeds (and splits) at every place, where the paired difference and the means shown
+        disagree, or where the gain may be luck: `points to`, `points against`, `points to at 3 of 4`.
         """
         if not self.places:
             return "no verdict" if self.left_out else "not run"
         held, count = sum(each.holds for each in self.places), len(self.places) + len(self.left_out)
         yes, no = ("holds", "fails") if all(each.firm for each in self.places) else ("points to", "points against")
+        if self.p is not None and self.p >= LUCK:
+            yes = "points to"
         if held in (0, count):  # a claim about all places fails whatever those say that are left out
             return yes if held else no
         return f"{yes} at {held} of {count}"

@@ -179,8 +179,10 @@ def _pooled_text(comparison: Comparison) -> str:
 
 
 def _p_text(verdict: Verdict) -> str:
-    alone = len(verdict.places) == 1 and not verdict.claim.over and verdict.places[0].p is not None
-    return f", paired p = {verdict.places[0].p:.2g}" if alone else ""
+    if verdict.claim.over and len(verdict.places) == 1:
+        return ""  # it stands beside the means
+    p = verdict.places[0].p if len(verdict.places) == 1 else verdict.p
+    return "" if p is None else f", paired p = {p:.2g}"
 
 
 def _means(comparison: Comparison) -> str:

@@ -314,6 +314,8 @@ def show_cut(cut: CutDescription, console: Console) -> None:
     lines = [wording.describe_cut([cut])]
     if len(cut.parties) > wording.MAX_PARTIES:
         lines.append(f"The first {wording.MAX_PARTIES} parties are shown; --json has all {len(cut.parties):,}.")
+    if cut.kind != "value" and len(cut.labels) > 1:
+        lines.append(f"The {'classes' if cut.kind == 'class' else 'tasks'} in their order: {', '.join(cut.labels)}.")
     lines += [cut.note] if cut.note else []
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

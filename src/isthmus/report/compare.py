@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus import result_files
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, path_of, similar_path
 from isthmus.report import wording
 from isthmus.report.loading import ResultsFile, Score, expected_results, read_results
 from isthmus.tasks.metrics import METRICS, metric_of
@@ -46,7 +46,8 @@ def compare(*folders: Path | str) -> Comparison:
     """Put result folders side by side. Of a grid or a tuned study, each method stands there with its chosen setting."""
     if not folders:
         raise IsthmusError("compare: no result folder given: name at least one")
-    rows = [row for folder in dict.fromkeys(map(Path, folders)) for row in _rows(str(folder), read_results(folder))]
+    paths = dict.fromkeys(path_of(each, "compare: folder") for each in folders)
+    rows = [row for folder in paths for row in _rows(str(folder), read_results(folder))]
     differ = [name for name in dict.fromkeys(name for row in rows for name in row["options"]) if _differs(name, rows)]
     for row in rows:
         del row["own"], row["varied"]
@@ -70,7 +71,8 @@ def _differs(name: str, rows: list[dict[str, Any]]) -> bool:
 def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     """The result folders below a folder, newest first: run, created, data, methods, headline."""
     if not Path(folder).is_dir():
-        raise IsthmusError(f"there is no folder {folder}: give one with result folders")
+        remedy = similar_path(Path(folder)) or ": give one with result folders"
+        raise IsthmusError(f"there is no folder {folder}{remedy}")
     found = []
     for path in sorted(Path(folder).rglob(result_files.RESULTS)):
         run = str(path.parent)

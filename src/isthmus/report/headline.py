@@ -69,7 +69,8 @@ def _verdict(findings: Findings, setting: Setting) -> str:
     )
     notes = dict.fromkeys(escape(note) for folder in setting.folders for note in folder.results.notes)
     alone = next(method for method in ranked if method == best or findings.reference(method) == ALONE)
-    if federated and findings.mean(alone, metric) != findings.mean(best, metric):  # no folder may have both
+    shown = [wording.format_number(findings.mean(method, metric), metric) for method in (alone, best)]
+    if federated and shown[0] != shown[1]:  # no folder may have both
         rising = {
             names[method]: max(run.rounds for run in findings.runs_of(method))
             for method in findings.federated(methods)

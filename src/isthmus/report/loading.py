@@ -14,7 +14,7 @@ from pydantic import BaseModel, model_validator
 
 from isthmus import result_files, store
 from isthmus.data.describe import CutDescription
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, path_of, similar_path
 from isthmus.report import wording
 from isthmus.result_files import COORDINATES, HISTORY, LEDGER, RESULTS, SET_UP, STUDY, AuditRecord, Search
 from isthmus.tasks.metrics import METRICS, metric_of
@@ -33,6 +33,8 @@ class OverParties(BaseModel):
     weighted: float | None
     worst: float | None
     worst_party: str
+    worst_items: int | None = None
+    parties: int = 0
 
 
 class Turnout(BaseModel):
@@ -301,7 +303,7 @@ class Findings:
 
 def read_folders(folders: Iterable[Path | str]) -> Findings:
     """Read result folders and combine them; a folder that is given twice counts once."""
-    found = [read_folder(Path(folder)) for folder in dict.fromkeys(folders)]
+    found = [read_folder(path_of(folder, "report: folder")) for folder in dict.fromkeys(folders)]
     with expected_results(folders):
         return _combine(found)
 
@@ -315,7 +317,8 @@ def read_folder(folder: Path) -> ResultFolder:
     """Read one result folder."""
     for name in (STUDY, RESULTS, HISTORY, LEDGER):
         if not (folder / name).exists():
-            raise IsthmusError(f"no {name} in '{folder}': name a folder that a finished study has written")
+            remedy = similar_path(folder) or ": name a folder that a finished study has written"
+            raise IsthmusError(f"no {name} in '{folder}'{remedy}")
     results = read_results(folder)
     try:
         toml = store.read_text(folder / STUDY, within=folder)

@@ -43,7 +43,7 @@ def write_report(folders: Path | str | Sequence[Path | str], out: Path | str | N
     Returns:
         The path of the file.
     """
-    folders = [folders] if isinstance(folders, Path | str) else folders
+    folders = folders if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
     if not folders:
         raise IsthmusError("report: no result folder given: name at least one")
     findings = read_folders(folders)

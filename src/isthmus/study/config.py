@@ -38,6 +38,7 @@ from isthmus.study.own_models import (
     refuse_given,
     with_model_options,
 )
+from isthmus.study.protocol import preset_for
 from isthmus.study.settings import Setting, combine, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
@@ -74,7 +75,7 @@ class Loaded:
     @cached_property
     def task(self) -> Task:
         """The named task, or else the task that the labels ask for."""
-        return task_of(self.named_task, self.parties, self.classes, self.task_options)
+        return task_of(self.named_task, self.parties, self.classes, self.task_options, self.labels)
 
 
 cut_elsewhere: Callable[[Study, int], Loaded] | None = None
@@ -93,6 +94,8 @@ class Study(Options):
 
     model_config = ConfigDict(populate_by_name=True)
 
+    protocol: str | None = None
+    """A published protocol whose options the study starts from (isthmus protocols); what the study sets itself wins."""
     imports: list[str] = Field(default=[], alias="import")
     """Python files to import first, with methods, encoders or data sets of your own."""
     data: dict[str, Any] = Field(default={"name": "banks"})
@@ -118,7 +121,7 @@ class Study(Options):
     seeds: list[NonNegativeInt] = Field(default=[0], min_length=1)
     """Seeds: one run of every method for each. A number N stands for the seeds 0 to N - 1."""
     data_seed: NonNegativeInt | None = None
-    """Seed of the split and the cut in all runs; by default, each run uses its own seed."""
+    """Seed of the split and the cut in all runs; by default, or with "run", each run uses its own seed."""
     unlabelled: Literal["error", "idle"] = "error"
     """Parties without a training label: 'error' refuses them, 'idle' lets them take part with weight 0."""
     device: str = "cpu"
@@ -131,6 +134,11 @@ class Study(Options):
     """What a federation's server cannot read; unused in a study."""
     code: dict[str, str] = Field(default={})
     """Written by Isthmus: by `module:Class` the source hash of your own code that ran; other code is refused."""
+
+    @field_validator("data_seed", mode="before")
+    @classmethod
+    def _own_of_each_run(cls, given: Any) -> Any:
+        return None if given == "run" else given
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -146,6 +154,8 @@ class Study(Options):
         """Return a study from plain values, after all checks that need no data."""
         study = cls.read(values, where)
         import_files(study.imports)
+        if study.protocol is not None:
+            study = cls.read(merge(preset_for(values), values), where)
         study.data_set()
         study.named_partition()
         study.named_task()

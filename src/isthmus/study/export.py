@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus import store
-from isthmus.errors import IsthmusError, did_you_mean
+from isthmus.errors import IsthmusError, did_you_mean, path_of
 from isthmus.study.models import TrainedModel
 
-FORMATS = ("onnx", "torch")
+FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
+"""Formats, and how the names of their files end."""
 KEY = "isthmus.json"
 """Name under which a program carries the model's description: the encoding of its columns, the names of its classes."""
 DYNAMIC = torch.export.Dim.DYNAMIC
@@ -46,14 +47,22 @@ class Program(nn.Module):
         return output
 
 
-def export_model(model: TrainedModel, path: Path | str, format: str = "torch") -> None:
+def export_model(model: TrainedModel, path: Path | str, format: str | None = None) -> None:
     """Write a model as a program: of `torch.export` (load it with `torch.export.load`), or in the ONNX format.
+
+    The file's name says which, `.pt2` or `.onnx`, unless `format` does ("torch" or "onnx").
 
     Its inputs are `x` `[nodes, features]`, `edge_index` `[2, edges]`, `edge_weight` `[edges]` (ones without weights)
     and, for whole graphs, `batch` `[nodes]`. Its output is that of `TrainedModel.outputs`. The file also carries the
     model's description as `isthmus.json`.
     """
-    path = Path(path)
+    if not isinstance(model, TrainedModel):
+        raise IsthmusError(f"export_model: model is {model!r}: give what isthmus.load_model(RUN) returns")
+    path = path_of(path, "export_model: path")
+    by_name = next((each for each, ending in FORMATS.items() if path.suffix.lower() == ending), None)
+    format = by_name if format is None else format
+    if format is None or (by_name is not None and format in FORMATS and by_name != format):
+        raise IsthmusError(f"{path}: a file of torch.export is called .pt2, one of ONNX .onnx: give it such a name")
     if format not in FORMATS:
         raise IsthmusError(f"unknown format '{format}': {did_you_mean(format, FORMATS)}")
     if model.context or model.method.unsupervised:

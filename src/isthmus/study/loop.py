@@ -176,6 +176,9 @@ class Run:
     ) -> None:
         if parties:
             check_fit(method, parties, task, module)
+        elif method.select_over == "parties" and method.evaluate_by == "total":
+            remedy = f"set {format_option('evaluate_by', 'ask')}, which shows the server each party's counts"
+            raise IsthmusError(f"method '{method.name}': select_over = 'parties' needs the scores of parties: {remedy}")
         module = extended(method, module, seed)
         self.method, self.task, self.seed = method, task, seed
         self.module, self.device = module, device
@@ -195,6 +198,7 @@ class Run:
         self.transport = transport
         self.state, self.progress = State(), _progress()
         self.history: History = []
+        self._validated: list[dict[str, Any]] = []
         self._tested: list[dict[str, Any]] = []
         self._told = 0
         self._snapshot: bytes | None = None
@@ -332,7 +336,7 @@ class Run:
         for split, own in self._on_whole(models).items():
             metrics |= {f"{of_whole}{split}_{name}": value for name, value in own.items()}
         self.history += [(state.round, name, value) for name, value in metrics.items()]
-        value = self.task.score(found["val"])
+        value = self._selection_score(found["val"])
         if value is not None and math.isnan(value):  # any other round is better
             value = -math.inf
         best = self.progress["best"]
@@ -360,14 +364,25 @@ class Run:
         return f"it counts {counted:g} labels and introduced {introduced.labels}" if counted > introduced.labels else ""
 
     def _watch(self, replies: Sequence[Reply]) -> None:
-        """Keep each party's test counts of the last evaluation."""
-        self._tested = [
-            {
-                "parties": list(reply.parties),
-                "counts": {name: column for name, column in reply.columns.items() if name.startswith("test/")},
-            }
-            for reply in replies
-        ]
+        """Keep each party's counts of the last evaluation."""
+        self._validated, self._tested = (
+            [
+                {
+                    "parties": list(reply.parties),
+                    "counts": {name: column for name, column in reply.columns.items() if name.startswith(f"{split}/")},
+                }
+                for reply in replies
+            ]
+            for split in ("val", "test")
+        )
+
+    def _selection_score(self, pooled: Mapping[str, float]) -> float | None:
+        """The figure that chooses between rounds, larger is better: of all items, or the mean of the parties'."""
+        if self.method.select_over == "items" or self.method.role == "pooled":
+            return self.task.score(pooled)
+        scores = [self.task.score(metrics) for _, metrics in self._by_party(self._validated, "val").values()]
+        known = [score for score in scores if score is not None and math.isfinite(score)]
+        return math.fsum(known) / len(known) if known else None
 
     def _saved(self, models: Models) -> dict[str, Any]:
         """The models of this round as they are saved, each under its owner; a federation's parties write their own."""
@@ -377,16 +392,15 @@ class Run:
         saved = {"shared": dict(models.shared), "groups": groups, "parties": own, "context": dict(models.context)}
         return {owner: weights for owner, weights in saved.items() if weights}
 
-    def _by_party(self) -> dict[str, tuple[float, dict[str, float]]]:
-        """By party the number of its test items (or labels) and the metrics of these."""
-        name_of = "test_party_{}" if self.task.unsupervised else "test_{}"
+    def _by_party(self, counted: Sequence[Mapping[str, Any]], split: str) -> dict[str, tuple[float, dict[str, float]]]:
+        """By party the number of its items (or labels) in a split and the metrics of these."""
         found: dict[str, tuple[float, dict[str, float]]] = {}
-        for tested in self.progress["tested"]:
-            reply = Reply(tuple(tested["parties"]), dict(tested["counts"]))
+        for each in counted:
+            reply = Reply(tuple(each["parties"]), dict(each["counts"]))
             for at, party in enumerate(reply.parties):
-                counts = reply.payload(at).get("test", {})
+                counts = reply.payload(at).get(split, {})
                 metrics = self.task.metrics(counts) if counts else {}
-                finite = {name_of.format(name): value for name, value in metrics.items() if math.isfinite(value)}
+                finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
                 if finite:
                     found[party] = self.task.count(counts), finite
         return {party: found[party] for party in self.federation.parties if party in found}
@@ -424,7 +438,11 @@ class Run:
     def _result(self, seconds: float) -> RunResult:
         if not self.progress["metrics"] and not self.task.unsupervised:
             raise IsthmusError(f"method '{self.method.name}', seed {self.seed}: no test or validation item to evaluate")
-        tested = self._by_party()
+        name_of = "test_party_{}" if self.task.unsupervised else "test_{}"
+        tested = {
+            party: (size, {name_of.format(name): value for name, value in metrics.items()})
+            for party, (size, metrics) in self._by_party(self.progress["tested"], "test").items()
+        }
         return RunResult(
             method=self.method.label,
             seed=self.seed,
@@ -505,7 +523,7 @@ def over_parties(tested: Mapping[str, tuple[float, Mapping[str, float]]]) -> dic
     """By metric the mean over parties, plain and weighted by size, and the worst party.
 
     >>> over_parties({"a": (10, {"test_loss": 1.0}), "b": (30, {"test_loss": 2.0})})["test_loss"]
-    {'mean': 1.5, 'weighted': 1.75, 'worst': 2.0, 'worst_party': 'b', 'parties': 2}
+    {'mean': 1.5, 'weighted': 1.75, 'worst': 2.0, 'worst_party': 'b', 'worst_items': 30, 'parties': 2}
     """
     found: dict[str, dict[str, Any]] = {}
     for metric in dict.fromkeys(name for _, metrics in tested.values() for name in metrics):
@@ -518,6 +536,7 @@ def over_parties(tested: Mapping[str, tuple[float, Mapping[str, float]]]) -> dic
             "weighted": math.fsum(size * value for size, value in values.values()) / total,
             "worst": values[worst][1],
             "worst_party": worst,
+            "worst_items": values[worst][0],
             "parties": len(values),
         }
     return found

@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from isthmus import own_code, store
+from isthmus import own_code, result_files, store
 from isthmus.data.party import Party
-from isthmus.errors import IsthmusError, did_you_mean, format_option, writes_flags
+from isthmus.errors import IsthmusError, did_you_mean, format_option, path_of, similar_path, writes_flags
 from isthmus.federation import wire
 from isthmus.federation.site import OWN, Site
 from isthmus.methods.base import Method
@@ -122,6 +122,13 @@ class TrainedModel:
         self.module.load_state_dict(self.weights, strict=False)
         self.module.eval()
 
+    def __repr__(self) -> str:
+        """The method, the task, whose model it is, and what it reads and gives."""
+        owner = f" of party '{self.party}'" if self.party else ""
+        gives = ", ".join(self.labels) or f"{self.task.outputs} outputs"
+        of_method, task, features = self.description["method"], self.task.name, self.description["features"]
+        return f"TrainedModel{owner}: {of_method['name']}, {task}, {features} features to {gives}"
+
     def outputs(self, data: NewData, *, key: Path | str | None = None) -> Tensor:
         """What the model gives for every item, before it becomes classes: `[items, outputs]`, party after party.
 
@@ -180,6 +187,8 @@ class TrainedModel:
             return site.predict(self.context).cpu()
 
     def _embeddings(self, party: Party) -> Tensor:
+        if self.method.role == "constant":
+            raise IsthmusError(f"method '{self.method.name}' trains no model: there is nothing to embed with")
         if self.task.unsupervised or self.task.level == "pair":
             return self._outputs(party)
         site = self._site(party)
@@ -205,8 +214,8 @@ class TrainedModel:
 
 
 def _check_shapes(method: Method, module: nn.Module, weights: Weights) -> Weights:
-    """Return the initial weights of a model; refuse weights that are not all that it needs."""
-    initial = initial_weights(module)
+    """Return the initial weights of a model; refuse weights that are not all that it needs. A constant has none."""
+    initial = {} if method.role == "constant" else initial_weights(module)
     if missing := [name for name in initial if name not in weights]:
         raise IsthmusError(
             f"with method '{method.name}' weight '{missing[0]}' is each party's own: choose a party's model, "
@@ -307,7 +316,7 @@ def load_model(
     >>> model.predict("banks").column_names[:3]
     ['party', 'id', 'prediction']
     """
-    folder = Path(folder)
+    folder = path_of(folder, "load_model: folder")
     file, description = _choose_run(folder, method, seed)
     base, own = file.with_suffix(""), file.with_suffix("")
     parties = {path.stem: path for path in sorted(own.glob("*.safetensors"))}
@@ -323,9 +332,20 @@ def load_model(
             party,
             description["method"]["name"],
         )
+        if path == shared and party is not None and (folder / result_files.RESULTS).exists():
+            cuts = result_files.load_summary(folder)["cuts"]
+            check_party(party, {each["name"] for cut in cuts for each in cut["parties"]})
         read = partial(_read_tensors, folder, file.parent, description["sums"])
-        weights, known = read(path), read(context) if context.exists() else {}
+        if path is None and Method.named(description["method"]["name"]).role != "constant":
+            raise IsthmusError(f"cannot read {shared}: it is not there; {_RESTORE}")
+        weights, known = {} if path is None else read(path), read(context) if context.exists() else {}
         return TrainedModel(description, weights, known, module=module, party=party or "")
+
+
+def check_party(party: str, known: Collection[str]) -> None:
+    """Raise an error if a run has no such party; the model that all share would be given to anybody."""
+    if party not in known:
+        raise IsthmusError(f"the run has no party {party!r}: {did_you_mean(str(party), known)}")
 
 
 def choose_model(
@@ -336,7 +356,7 @@ def choose_model(
     party: str | None,
     method: str,
 ) -> Any:
-    """Return the model of a party, or the one that all share, among those of a run.
+    """Return the model of a party, or the one that all share, among those of a run; None if nothing is trained.
 
     Arguments:
         members: by group, its parties.
@@ -349,14 +369,15 @@ def choose_model(
             return groups[group]
     if names and party is not None:
         raise IsthmusError(f"method '{method}' has no model of party '{party}': {did_you_mean(party, names)}")
-    if shared is None or (names and not shared):
+    if names and not shared:
         which = format_option("party", names[0])
         raise IsthmusError(f"method '{method}' has a model for each party: choose one, {which} ({_shown(names)})")
     return shared
 
 
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _shown(names: Sequence[str], each: str = "") -> str:
+    prefix = f"{each} " if each else ""
+    return prefix + ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
@@ -371,7 +392,8 @@ def _choose_run(folder: Path, method: str | None, seed: int | None) -> tuple[Pat
     if not found:
         if (folder / "results.json").exists():
             raise IsthmusError(f"{folder} was written before models kept their encoding: run the study again")
-        raise IsthmusError(f"{folder} holds no models: give a folder that isthmus run wrote, or a party's kit")
+        remedy = similar_path(folder) or ": give a folder that isthmus run wrote, or a party's kit"
+        raise IsthmusError(f"{folder} holds no models{remedy}")
     return found[choose_run(found, method, seed, f"{folder} holds")]
 
 
@@ -386,6 +408,13 @@ def choose_run(known: Collection[tuple[str, int]], method: str | None, seed: int
     fit = sorted(key for key in known if method in (None, key[0]) and seed in (None, key[1]))
     if len(fit) == 1:
         return fit[0]
+    names = sorted({label for label, _ in known})
+    if method is not None and method not in names:
+        raise IsthmusError(f"{where} no model of method '{method}': {did_you_mean(str(method), names)}")
+    if not fit:
+        of = sorted({at for label, at in known if method in (None, label)})
+        which = f"method '{method}' has" if method is not None else "the runs have"
+        raise IsthmusError(f"{where} no model with seed {seed!r}: {which} {_shown([f'{at}' for at in of], 'seed')}")
     which, among = ("several models", fit) if fit else ("no such model", sorted(known))
     labels, seeds = {label for label, _ in fit}, {at for _, at in fit}
     open_values: list[tuple[str, list[Any]]] = [("method", sorted(labels)), ("seed", sorted(seeds))]

@@ -16,7 +16,7 @@ from isthmus.data.folder.reading import Contents
 from isthmus.data.ids import read_key
 from isthmus.data.party import Party
 from isthmus.data.pool import DataSet, check_no_folder
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, path_of
 
 NewData = Path | str | Party | Sequence[Party]
 """A party folder or a folder of them, the name of a data set, a party or several."""
@@ -57,7 +57,7 @@ def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | s
                 "a Party object, or a list of them"
             )
         return [NewParty(party, _own_ids(party)) for party in parties]
-    contents, _ = read_folders(Path(data).expanduser(), None if key is None else read_key(Path(key)))
+    contents, _ = read_folders(Path(data).expanduser(), None if key is None else read_key(path_of(key, "key")))
     if encoding is None:
         raise IsthmusError(
             f"the model was not trained on party folders, so it cannot encode {data}: give the "
@@ -67,7 +67,7 @@ def new_parties(data: NewData, encoding: Mapping[str, Any] | None, key: Path | s
 
 
 def _encoded(contents: Contents, encoding: Mapping[str, Any], key: Path | str | None) -> NewParty:
-    shared_key = None if key is None else read_key(Path(key))
+    shared_key = None if key is None else read_key(path_of(key, "key"))
     found = contents.settings.smiles and contents.settings.smiles.features
     if found != encoding["molecules"]:
         raise IsthmusError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import nn
 
 from isthmus.data.describe import CutDescription
 from isthmus.data.party import Party
+from isthmus.data.skew import rare_class, rare_metric
+from isthmus.errors import format_option
 from isthmus.methods.base import Method
 from isthmus.nn.encoders import uses_edge_weights
 from isthmus.paired import alone_is_best, best_was_last, difference
@@ -23,22 +25,42 @@ RARE = 0.2
 """A class is rare if it has less than this share of the items that it would have if all classes had equally many."""
 
 
-def data_notes(methods: Sequence[Method], parties: Sequence[Party], cut: CutDescription) -> list[str]:
+def data_notes(
+    methods: Sequence[Method], parties: Sequence[Party], cut: CutDescription, task: Mapping[str, Any]
+) -> list[str]:
     """One line for each method that finds nothing of what it is for in these data, or leaves a part of them out.
 
-    And one for each rare class that some party cannot validate or test.
+    And one for each rare class that some party cannot validate or test, and one on the rarest class, unless the study
+    names a metric or weights of classes.
+
+    Arguments:
+        task: options of the task that the study gives.
     """
     notes = []
+    if len(parties) == 1 and (names := [method.label for method in methods if method.role == "federated"]):
+        notes.append(f"there is one party, so nothing is federated: its data alone train {', '.join(names)}")
     for method in methods:
         if method.for_crossing and cut.level == "node" and len(cut.parties) > 1 and not cut.cross:
             notes.append(f"{method.label} is for edges that cross between parties, and these data have none")
         notes += [f"{method.label} {each}" for each in method.left_out(parties)]
-    return notes + (_rare_classes(parties, cut) if cut.kind == "class" and cut.level != "pair" else [])
+    if cut.kind != "class" or cut.level == "pair":
+        return notes
+    chosen = task.get("metric") or task.get("class_weights", "none") != "none"
+    if not chosen and not all(method.unsupervised for method in methods):
+        counts = _items_of_classes(cut)
+        settings = {"task.metric": rare_metric(counts), "task.class_weights": "balanced"}
+        remedy = " and ".join(format_option(path, value) for path, value in settings.items())
+        notes += filter(None, [rare_class(counts, cut.labels, remedy)])
+    return notes + _rare_classes(parties, cut)
+
+
+def _items_of_classes(cut: CutDescription) -> list[int]:
+    return [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
 
 
 def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
     notes = []
-    items = [sum(counts) for counts in zip(*(party.labels for party in cut.parties), strict=True)]
+    items = _items_of_classes(cut)
     for at in (at for at, count in enumerate(items) if 0 < count < RARE * sum(items) / len(items)):
         lacks = []
         holders = [party for party in parties if bool((party.graph.y == at).any())]
@@ -57,6 +79,13 @@ def _rare_classes(parties: Sequence[Party], cut: CutDescription) -> list[str]:
     return notes
 
 
+def protocol_notes(protocol: str | None) -> list[str]:
+    """A line that names the protocol that a study starts from, if it does."""
+    if protocol is None:
+        return []
+    return [f"options that the study does not set are those of protocol '{protocol}' (isthmus protocols {protocol})"]
+
+
 def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> list[str]:
     """One line for each model that reads edges but not the weights that these parties' edges have."""
     weights = [party.graph.get("edge_weight") for party in parties]
@@ -67,7 +96,8 @@ def model_notes(models: Sequence[Any], parties: Sequence[Party], task: Task) -> 
         reads_edges = getattr(getattr(module, "body", module), "hops", None) != 0
         if reads_edges and not uses_edge_weights(module):
             what = next(iter(model_table(model).values()))
-            remedy = "set model.weighted = true" if hasattr(model, "weighted") else "use another model, such as gcn"
+            another = "use another model, such as gcn, or add edge_weight to forward in a class of your own"
+            remedy = "set model.weighted = true" if hasattr(model, "weighted") else another
             notes.append(f"{what} ignores the edge weights of {weighted} of {len(parties)} parties: {remedy}")
     return list(dict.fromkeys(notes))
 
@@ -90,7 +120,15 @@ def result_notes(methods: Sequence[Method], runs: Sequence[RunResult], judged_by
     titles = [metric_of(name).title for name in missing if name]
     notes += [f"validation data with a single class give no {title}: the last round is the result" for title in titles]
     alone, federated = (_best(methods, runs, f"test_{judged_by}", role) for role in ("alone", "federated"))
-    if alone is not None and federated is not None and alone[0] > federated[0]:
+    judged = f"test_{judged_by}"
+    few = [(run.over_parties[judged]["parties"], len(run.parties)) for run in runs if judged in run.over_parties]
+    if some := next((each for each in few if each[0] < each[1]), None):
+        notes.append(
+            f"{some[1] - some[0]} of {some[1]} parties have test items that give no {metric.title}: means over parties "
+            "leave them out"
+        )
+    shown = [metric.shown(abs(each[0])) for each in (alone, federated) if each is not None]
+    if alone is not None and federated is not None and alone[0] > federated[0] and shown[0] != shown[1]:
         chosen = [each.label for each in methods if each.role == "federated" and each.select == "validation"]
         rising = {name: max(run.rounds for run in own[name]) for name in chosen if best_was_last(own[name])}
         first, second = (

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from isthmus.errors import IsthmusError, format_option
+from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.nn.encoders import Encoder
 from isthmus.own_code import can_be_found, is_own, object_at, reference_of
 
 ENCODER = "model.encoder"
 GIVEN = "given"
 """Key of `[model]` that names a model which no file can build again: a module, or a function without a name."""
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+"""Kinds of arguments that can be given by name."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,11 @@ class OwnModel:
 
     def __post_init__(self) -> None:
         try:
-            inspect.signature(self.make).bind(1, 1, **self.options)
+            signature = inspect.signature(self.make)
+            if unknown := unknown_option(signature, self.options):
+                known = [name for name, each in signature.parameters.items() if each.kind in BY_NAME][2:]
+                raise IsthmusError(f"encoder '{self.name}': unknown option '{unknown}': {did_you_mean(unknown, known)}")
+            signature.bind(1, 1, **self.options)
         except (TypeError, ValueError) as error:
             raise IsthmusError(
                 f"encoder '{self.name}' is called with the numbers of features and outputs and the options of [model]: "
@@ -47,6 +53,13 @@ class OwnModel:
 
     def model_dump(self) -> dict[str, Any]:
         return dict(self.options)
+
+
+def unknown_option(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
+    """The first option that no argument takes; empty if all are."""
+    if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+        return ""
+    return next((name for name in options if name not in signature.parameters), "")
 
 
 def encoder_at(reference: str, options: Mapping[str, Any]) -> Encoder | OwnModel:

@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 
 from isthmus import result_files, store, toml
 from isthmus.data.describe import CutDescription
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, path_of
 from isthmus.federation import ledger
 from isthmus.methods.base import Method
 from isthmus.result_files import Search
 from isthmus.study.loop import RunResult
 from isthmus.study.model_card import model_card
-from isthmus.study.models import TrainedModel, choose_model, choose_run, write_models
+from isthmus.study.models import TrainedModel, check_party, choose_model, choose_run, write_models
 from isthmus.study.notes import result_notes
 from isthmus.study.settings import Setting, budget_notes, combine, search_of_grid
 from isthmus.tasks.metrics import metric_of
@@ -159,12 +159,14 @@ class Results:
         weights = choose_model(
             models.get("shared"), models.get("groups", {}), models.get("parties", {}), run.groups, party, run.method
         )
+        if party is not None and weights is models.get("shared") and run.seed in self.cuts:
+            check_party(party, [each.name for each in self.cuts[run.seed].parties])
         module = self.own_models.get(run.method) if module is None else module
-        return TrainedModel(run.description, weights, models.get("context"), module=module, party=party or "")
+        return TrainedModel(run.description, weights or {}, models.get("context"), module=module, party=party or "")
 
     def save(self, folder: Path | str) -> None:
         """Write the result folder; each file is written completely or not at all."""
-        folder = Path(folder)
+        folder = path_of(folder, "save: folder")
         (folder / store.SUMS).unlink(missing_ok=True)  # those of older files
         written = [result_files.HISTORY, result_files.LEDGER, result_files.STUDY, result_files.RESULTS]
         for run in self.runs:

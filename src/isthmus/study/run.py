@@ -21,7 +21,7 @@ from isthmus.data.describe import CutDescription, describe
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool as DataPool
 from isthmus.data.pool import check_no_folder
-from isthmus.errors import IsthmusError, format_option
+from isthmus.errors import IsthmusError, format_option, path_of
 from isthmus.federation.ledger import PartyStanding
 from isthmus.federation.transport import Transport
 from isthmus.methods.base import Method
@@ -30,10 +30,11 @@ from isthmus.own_code import identify, reference_of
 from isthmus.study.config import Loaded, Study, check_distinct, code_table, merge
 from isthmus.study.loop import OnRound, Run, RunResult, previous_of
 from isthmus.study.models import describe_model
-from isthmus.study.notes import data_notes, model_notes
+from isthmus.study.notes import data_notes, model_notes, protocol_notes
 from isthmus.study.option_hints import missing_option
 from isthmus.study.own_models import OwnModel, code_of, model_table, own_models, with_model_options
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
+from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.settings import combine, recorded
 from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
@@ -120,9 +121,11 @@ def run_study(
         jobs: number of runs side by side, each in a process with one thread, here or in the cluster; 0 for one per
             core. A script must call this below `if __name__ == "__main__":`, because every process imports the script.
     """
+    if not isinstance(study, Study):
+        raise IsthmusError(f"run_study: study is {study!r}: give a Study, such as isthmus.Study.of({{...}})")
     count_processes(jobs)  # refuses negative ones
     watcher = watcher or Watcher()
-    out = None if out is None else Path(out)
+    out = None if out is None else path_of(out, "run_study: out")
     if cluster is not None:
         study.check_importable()
     side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
@@ -130,7 +133,8 @@ def run_study(
     first = load(study.seeds[0])  # shows wrong input before anything is written
     resolved = study.suited(first.task.level).resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
-    notes = data_notes(study.listed_methods(), first.parties, first_cut)
+    notes = protocol_notes(study.protocol)
+    notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task)
     notes += model_notes(study.trained_encoders(), first.parties, first.task)
     existed = out is not None and out.exists()
     state = None if out is None else out / STATE
@@ -148,7 +152,7 @@ def run_study(
 
     with nullcontext() if out is None else hold_folder(out):
         if out is not None:
-            prepare_folder(out, resolved, resume=resume, force=force)
+            prepare_folder(out, resolved, resume=resume, force=force, may_differ=("methods", "seeds", "code"))
         watcher.study_started(resolved)
         try:
             if side_by_side:
@@ -378,17 +382,25 @@ def hold_folder(out: Path) -> Iterator[None]:
                 out.rmdir()
 
 
-def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool) -> None:
-    """Check that the result folder may be written, and save which study it belongs to."""
+def prepare_folder(
+    out: Path, resolved: Mapping[str, Any], *, resume: bool, force: bool, may_differ: Sequence[str] = ()
+) -> None:
+    """Check that the result folder may be written, and save which study it belongs to.
+
+    Arguments:
+        may_differ: parts of a resumed study that may have more or fewer entries than when it was started.
+    """
     mark = out / STATE / MARK
     if resume:
         if (out / "results.json").exists() and not mark.exists():
-            again = format_option("force", True)
-            raise IsthmusError(f"{out} holds a finished study: there is nothing to resume; use {again} to run it again")
+            raise IsthmusError(
+                f"{out} holds a finished study: there is nothing to resume; use {format_option('force', True)} to run "
+                "it again, or run more methods in a folder of their own and compare the two"
+            )
         if not mark.exists():
             raise IsthmusError(f"{out} holds no started study: run it without {format_option('resume', True)}")
-        if store.load(mark) != _as_loaded(resolved):
-            raise IsthmusError(f"{out} holds another study: resume it with the options it was started with")
+        _check_same(out, store.load(mark), _as_loaded(resolved), may_differ)
+        store.save(mark, _as_loaded(resolved))
         return
     if out.exists() and any(out.iterdir()):
         if not force:
@@ -419,6 +431,24 @@ def prepare_folder(out: Path, resolved: Mapping[str, Any], *, resume: bool, forc
         raise
 
 
+def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Sequence[str]) -> None:
+    """Raise an error if a study differs from the one that was started; of `may_differ`, only in what both have."""
+
+    def entries(study: Mapping[str, Any]) -> dict[str, Any]:
+        methods = {f"method '{each.get('label') or each['name']}'": each for each in study["methods"]}
+        return methods | {f"the code of '{name}'": source for name, source in study.get("code", {}).items()}
+
+    own, others = entries(now), entries(before)
+    differ = [f"'{key}'" for key in {**before, **now} if key not in may_differ and before.get(key) != now.get(key)]
+    differ += [name for name in own if name in others and own[name] != others[name]]
+    if differ:
+        more = "; methods and seeds may be added or left out" if may_differ else ""
+        raise IsthmusError(
+            f"{out} holds another study, which differs in {', '.join(differ)}: resume it with the options it was "
+            f"started with{more}"
+        )
+
+
 def _discard_unless_started(out: Path, existed: bool) -> None:
     """Delete what a study wrote that failed before there was anything to resume."""
     parts = {path.name for path in (out / STATE).iterdir() if path.suffix != ".part"}  # of processes that were killed
@@ -445,12 +475,12 @@ def run(
     *,
     partition: str | Mapping[str, Any] | None = None,
     parties: int | None = None,
-    model: str | Mapping[str, Any] | Encoder | nn.Module | Callable[[int, int], nn.Module] = "gcn",
+    model: str | Mapping[str, Any] | Encoder | nn.Module | Callable[[int, int], nn.Module] | None = None,
     classes: int | None = None,
     task: Task | str | Mapping[str, Any] | None = None,
     metric: str | None = None,
     select_by: str | None = None,
-    seeds: int | Sequence[int] = 1,
+    seeds: int | Sequence[int] | None = None,
     seed: int | None = None,
     device: str = "cpu",
     wire: bool = False,
@@ -458,6 +488,7 @@ def run(
     out: str | Path | None = None,
     unlabelled: Literal["error", "idle"] = "error",
     grid: Mapping[str, Any] | None = None,
+    protocol: str | None = None,
     **options: Any,
 ) -> Results:
     """Train methods on parties in this process and return the results.
@@ -470,17 +501,18 @@ def run(
         parties: the number of parties that a data set is cut into.
         model: an encoder by name or with its options, also `{"encoder": "sage", "hidden": 32}`; your own PyG module
             with `forward(x, edge_index, ...)`, or a class or function that makes one for given numbers of features and
-            outputs, also as "module:Class".
+            outputs, also as "module:Class". By default, a GCN.
         classes: number of classes (or of tasks, if items have several labels), if the labels do not show it.
         task: a task, its name, or its options with or without a name; by default, the task that the labels ask for. For
             links, they are held out of the parties' graphs here.
         metric, select_by: the task's options of these names.
-        seeds: their number, or a list of them: one run for each (or `seed`, a single one).
+        seeds: their number, or a list of them: one run for each (or `seed`, a single one). By default, seed 0.
         wire: encode every payload to bytes and back.
         on_round: called with the round and its metrics.
         out: new folder to write the results to.
         unlabelled: parties without a training label: "error" refuses them, "idle" lets them take part with weight 0.
         grid: values to compare, `{"local.lr": [0.01, 0.1]}`: each method runs with every combination that applies.
+        protocol: a published protocol, "fed-pub", whose options stand for those that are not given here.
         options: options of methods, `rounds=10`, `local={"epochs": 5}`; each method takes those that it has.
 
     >>> from isthmus.data.datasets.banks import Banks
@@ -488,12 +520,19 @@ def run(
     >>> sorted(results.metrics)[:2]
     ['test_accuracy', 'test_balanced_accuracy']
     """
-    _check_arguments(method, partition, classes, on_round, out, unlabelled, grid)
+    _check_arguments(method, partition, classes, on_round, out, unlabelled, grid, protocol)
     table = _task_table(task, {"metric": metric, "select_by": select_by})
-    once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
     methods = [method] if isinstance(method, str | Method) else list(method)
     given, about_data = _given_parties(data, partition, parties)
-    listed = _with_options(methods, options)
+    preset = _preset(protocol, about_data, model, methods)
+    if given is None:
+        about_data = merge({key: preset[key] for key in ("data", "partition", "parties") if key in preset}, about_data)
+    if model is None or isinstance(model, str | Mapping):
+        own = {"encoder": model} if isinstance(model, str) else dict(model or {})
+        model = merge(preset.get("model", {"encoder": "gcn"}), own)
+    seeds = preset.get("seeds", 1) if seeds is None else seeds
+    once = {"seeds": seeds if seed is None else [seed], "device": device, "wire": wire, "task": table}
+    listed = _with_options(methods, options, preset.get("training", {}))
     settings = combine(listed, grid or {})
     chosen = [setting.method for setting in settings]
     check_distinct(chosen, "run")
@@ -518,12 +557,12 @@ def run(
             if held and unlabelled == "error":
                 check_labelled(held)
             known = classes if loaded is None else loaded.classes
-            learned = task_of(task, held, known, plan.task_options())
+            labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
+            learned = task_of(task, held, known, plan.task_options(), labels)
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
             for plain, trained in zip(chosen, models, strict=True):
                 each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
-                labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
                 about = describe_model(each, trained, learned, at, held[0].features, labels, encoding)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
                 runs.append(Run(each, held, learned, module, description=about, **where).go())
@@ -545,7 +584,8 @@ def run(
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])
     runs = sort_runs(runs, [each.label for each in chosen])
-    notes = [*data_notes(listed, held, cuts[at]), *model_notes(models, held, learned)]
+    notes = [*protocol_notes(protocol), *data_notes(listed, held, cuts[at], plan.task)]
+    notes += model_notes(models, held, learned)
     given_models = own_models({each.label: trained for each, trained in zip(chosen, models, strict=True)})
     results = Results({**study, **code_table(own)}, runs, cuts, notes=notes, code=own, own_models=given_models)
     results.compare_settings(settings, learned.judged_by, learned.selected_by)
@@ -555,7 +595,7 @@ def run(
 
 
 def _check_arguments(
-    method: Any, partition: Any, classes: Any, on_round: Any, out: Any, unlabelled: Any, grid: Any
+    method: Any, partition: Any, classes: Any, on_round: Any, out: Any, unlabelled: Any, grid: Any, protocol: Any
 ) -> None:
     """Refuse arguments of `run` of wrong types; what a study has, its own checks refuse."""
     names = [method] if isinstance(method, str | Method) else method
@@ -569,9 +609,19 @@ def _check_arguments(
         ("out", out, out is None or isinstance(out, str | Path), "the path of a folder"),
         ("unlabelled", unlabelled, unlabelled in ("error", "idle"), "'error' or 'idle'"),
         ("grid", grid, grid is None or isinstance(grid, Mapping), "a table of lists, {'local.lr': [0.01, 0.1]}"),
+        ("protocol", protocol, protocol is None or isinstance(protocol, str), "the name of one"),
     ):
         if not fits:
             raise IsthmusError(f"run: {name} is {value!r}: give {what}")
+
+
+def _preset(
+    protocol: str | None, about_data: Mapping[str, Any], model: Any, methods: Sequence[str | Method]
+) -> dict[str, Any]:
+    """What a protocol sets for these data, this model and these methods."""
+    table = {"encoder": model} if isinstance(model, str) else model
+    named = [{"name": each if isinstance(each, str) else each.name} for each in methods]
+    return preset_for({"protocol": protocol, **about_data, "model": table, "methods": named})
 
 
 def _given_model(model: Any) -> Any:
@@ -599,7 +649,7 @@ def _given_parties(data: Any, partition: Any, parties: Any) -> tuple[list[Party]
     if data is None or isinstance(data, str | Mapping):
         tables = {"data": data, "partition": partition}
         named = {key: {"name": each} if isinstance(each, str) else dict(each) for key, each in tables.items() if each}
-        return None, {**named, "parties": parties}
+        return None, named if parties is None else {**named, "parties": parties}
     if not (isinstance(data, Sequence) and all(isinstance(each, Party) for each in data)):
         raise IsthmusError(
             "data must be the name of a data set, the path of a folder of party folders ('parties/'), or a list of "
@@ -630,8 +680,14 @@ def _without_name(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "name"}
 
 
-def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -> list[Method]:
-    """Return the methods, each with the options that it has; an option that no method has is an error."""
+def _with_options(
+    methods: Sequence[str | Method], options: Mapping[str, Any], preset: Mapping[str, Any]
+) -> list[Method]:
+    """Return the methods, each with the options that it has; an option that no method has is an error.
+
+    Arguments:
+        preset: options that go below those that a method was made with.
+    """
     kinds = [Method.named(each) if isinstance(each, str) else type(each) for each in methods]
     known = {name for kind in kinds for name in kind.option_names()}
     for name, value in options.items():
@@ -641,9 +697,11 @@ def _with_options(methods: Sequence[str | Method], options: Mapping[str, Any]) -
     chosen = []
     for each, kind in zip(methods, kinds, strict=True):
         given = {name: value for name, value in options.items() if name in kind.option_names()}
-        if isinstance(each, Method) and not given:
+        below = {name: value for name, value in preset.items() if name in kind.option_names()}
+        if isinstance(each, Method) and not given and not below:
             chosen.append(each)
             continue
-        own = {} if isinstance(each, str) else each.model_dump()
+        own = {} if isinstance(each, str) else each.model_dump(exclude_unset=bool(below))
+        own = merge(below, own)
         chosen.append(kind.read(merge(own, given), f"method '{kind.name}'"))
     return chosen

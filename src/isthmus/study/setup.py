@@ -111,26 +111,28 @@ def task_of(
     parties: Sequence[Party],
     classes: int | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
+    labels: Sequence[str] = (),
 ) -> Task:
     """The task that is named, if the parties' labels are fit for it; without one, the task that they ask for.
 
     Arguments:
         options: of the task, if none is named.
+        labels: names of the classes, or of the tasks.
     """
     if named is None:
-        return with_options(task_for(parties, classes), options)
+        return with_options(task_for(parties, classes), options, labels)
     if named.level != parties[0].level:
         return named
     due = task_for(parties, named.outputs or classes)
     of_one_kind = any(isinstance(due, kind) and isinstance(named, kind) for kind in (MultiTask, Classes, type(due)))
     if not of_one_kind:
         raise IsthmusError(f"task '{named.name}': the labels are those of '{due.name}'")
-    return named.complete_from(due)
+    return named.complete_from(due, labels)
 
 
-def with_options(due: Task, options: Mapping[str, Any]) -> Task:
+def with_options(due: Task, options: Mapping[str, Any], labels: Sequence[str] = ()) -> Task:
     """The task that labels ask for, with options that a study gives without naming a task."""
-    return type(due).read({**due.model_dump(), **options}, f"task '{due.name}'").complete_from(due)
+    return type(due).read(options, f"task '{due.name}'").complete_from(due, labels)
 
 
 def _classes(y: Tensor, classes: int | None) -> tuple[str, dict[str, int]]:

@@ -34,6 +34,7 @@ class Step:
         sizes: number of items of each party.
         items: positions of the items in the cohort, `[items]`.
         embedding: what the model's head receives for the items, `[items, width]`; None unless asked for.
+        beside: the same of other models, in the same mode and with the same dropout; empty unless asked for.
     """
 
     output: Any
@@ -41,6 +42,7 @@ class Step:
     sizes: tuple[int, ...]
     items: Tensor
     embedding: Tensor | None = None
+    beside: tuple[Tensor, ...] = ()
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of a value per item over each party's items, `[parties]`; 0 for a party without items."""
@@ -110,8 +112,12 @@ class Task(Registered):
         """The module that learns this."""
         return encoder.build(features, self.outputs, self.level)
 
-    def complete_from(self, inferred: Task) -> Task:
-        """This task, with options left open taken from `inferred`, the task that fits the labels."""
+    def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
+        """This task, with options left open taken from `inferred`, the task that fits the labels.
+
+        Arguments:
+            labels: names of the classes, or of the tasks; numbers stand for those without.
+        """
         return self.model_copy(update={"metric": self.judged_by, "select_by": self.selected_by or None})
 
     def make_parties(self, pool: Pool, cut: Callable[[Pool], list[Party]], seed: int) -> list[Party]:
@@ -240,9 +246,9 @@ class MultiTask(Task):
     def outputs(self) -> int:
         return self.tasks
 
-    def complete_from(self, inferred: Task) -> Task:
+    def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
         whole = self if self.tasks else self.model_copy(update={"tasks": inferred.outputs})
-        return super(MultiTask, whole).complete_from(inferred)
+        return super(MultiTask, whole).complete_from(inferred, labels)
 
     @abstractmethod
     def entry_loss(self, output: Tensor, y: Tensor) -> Tensor:

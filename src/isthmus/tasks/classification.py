@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from isthmus.data import rows
 from isthmus.data.party import Level
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.tasks.base import Step, Task, names_of
 from isthmus.tasks.ranking import BINS, RANKING, count_scores, ranking_metrics
 
@@ -28,9 +28,9 @@ class Classes(Task):
     def outputs(self) -> int:
         return self.classes
 
-    def complete_from(self, inferred: Task) -> Task:
+    def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
         whole = self if self.classes else self.model_copy(update={"classes": inferred.outputs})
-        return super(Classes, whole).complete_from(inferred)
+        return super(Classes, whole).complete_from(inferred, labels)
 
     def count(self, counts: Mapping[str, Any]) -> float:
         return float(counts["confusion"].sum())
@@ -72,9 +72,9 @@ class Classification(Classes):
 
     known_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "balanced_accuracy", "macro_f1", *RANKING, "loss")
 
-    class_weights: Literal["none", "balanced"] | list[PositiveFloat] = "none"
+    class_weights: Literal["none", "balanced"] | list[PositiveFloat] | dict[str, PositiveFloat] = "none"
     """Weights of the classes in the loss: none; balanced, so that the classes that a party has in a step count equally;
-    or a number for each class, the same at all parties."""
+    or a number for each class, the same at all parties: a list, or a table by the classes' names, 1 for the others."""
 
     @model_validator(mode="after")
     def _one_weight_per_class(self) -> Self:
@@ -93,9 +93,19 @@ class Classification(Classes):
         """Whether parties count scores."""
         return not {self.judged_by, self.selected_by}.isdisjoint(RANKING)
 
-    def complete_from(self, inferred: Task) -> Task:
-        whole = super().complete_from(inferred)
-        return type(self).read(whole.model_dump(), f"task '{self.name}'")  # the weights must fit the classes
+    def complete_from(self, inferred: Task, labels: Sequence[str] = ()) -> Task:
+        whole = super().complete_from(inferred, labels)
+        names, weights = names_of(labels, whole.outputs), self.class_weights
+        if isinstance(weights, dict):
+            if unknown := next((name for name in weights if name not in names), None):
+                raise IsthmusError(f"class_weights names a class '{unknown}': {did_you_mean(unknown, names)}")
+            weights = [weights.get(name, 1.0) for name in names]
+        if isinstance(weights, list) and len(weights) != len(names):
+            raise IsthmusError(
+                f"class_weights has {len(weights)} numbers for {len(names)} classes: give one for each of "
+                f"{', '.join(names)}, in this order"
+            )
+        return whole.model_copy(update={"class_weights": weights})
 
     def predictions(self, output: Tensor, labels: Sequence[str]) -> dict[str, Any]:
         """The class of every item, and the softmax of its outputs as a score for each class."""
@@ -190,7 +200,7 @@ class Classification(Classes):
     def _item_weights(self, step: Step) -> Tensor:
         """The weight of every item in its party's loss, `[items]`."""
         if self.class_weights != "balanced":
-            return torch.tensor(self.class_weights, device=step.y.device)[step.y]
+            return torch.tensor(list(self.class_weights), device=step.y.device)[step.y]
         cell = rows.party_of_rows(step.sizes, step.y.device) * self.classes + step.y
         return torch.bincount(cell, minlength=len(step.sizes) * self.classes).reciprocal()[cell]
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import masks, pitfalls, real, write_npz, zipped
+from torch_geometric.data import Data
 
 from isthmus.data.datasets import public
 from isthmus.data.datasets.attributed import Acm, Uai2010
@@ -262,3 +263,28 @@ def test_a_graph_becomes_a_pool_with_ids_and_masks():
     graph.train_mask = torch.tensor([True, False, False])
     pool = node_pool(graph)
     assert (pool.classes, pool.party.ids.tolist(), pool.party.train.tolist()) == (5, [0, 1, 2], [True, False, False])
+
+
+def test_the_largest_component_keeps_order_masks_and_weights():
+    edges = torch.tensor([[5, 1, 3, 0, 6], [1, 3, 1, 2, 6]])
+    graph = Data(x=torch.eye(20)[:7], edge_index=edges, y=torch.arange(7), edge_weight=torch.arange(5.0))
+    graph.train_mask = torch.arange(7) > 2
+    for x in (graph.x, graph.x.to_sparse_csr()):
+        part = public.largest_component(Data(**{**graph.to_dict(), "x": x}))
+        assert part.y.tolist() == [1, 3, 5]
+        assert part.edge_index.tolist() == [[2, 0, 1], [0, 1, 0]]
+        assert part.edge_weight.tolist() == [0, 1, 2]
+        assert part.train_mask.tolist() == [False, True, True]
+        assert part.x.to_dense().argmax(1).tolist() == [1, 3, 5]
+
+
+@pytest.mark.real
+def test_the_largest_component_of_cora_is_the_published_one():
+    pool = real("cora", largest_component=True)
+    assert (pool.party.nodes, pool.note) == (
+        2485,
+        "Of 2,708 nodes the 2,485 of the largest connected component are used.",
+    )
+    assert real("cora").note == ""
+    drawn = real("cora", largest_component=True, split="random")
+    assert [int(mask.sum()) for mask in masks(drawn).values()] == [140, 500, 1000]

@@ -265,6 +265,46 @@ def test_collection_of_graphs(tmp_path, source):
     assert contents.batch.bincount().tolist() == [2, 3] * 3
 
 
+WIRES = {"circuit": list("aabbb"), "pin": ["a0", "a1", "b0", "b1", "b2"], "other": ["a1", "a2", "b1", "b2", "b0"]}
+CIRCUITS = {"circuit": ["a", "b"], "state": ["works", "fails"]}
+WIRED = {"columns": {"graph": "circuit", "label": "state", "source": "pin", "target": "other"}, "degrees": True}
+
+
+def test_nodes_of_graphs_may_be_the_ends_of_edges(tmp_path, source):
+    contents, _ = create(tmp_path / "lab", source(None, WIRES, CIRCUITS, **WIRED))
+    assert contents.settings.level == "graph"
+    assert contents.batch.bincount().tolist() == [3, 3]
+    assert contents.edge_index.size(1) == 2 * 5
+    assert set(contents.settings.columns) == {"degree"}
+
+
+@pytest.mark.parametrize(
+    ("wires", "circuits", "options", "due"),
+    [
+        (
+            {},
+            {"circuit": ["a", "b", "c"], "state": ["works"] * 3},
+            {},
+            "graphs without an edge in edges.* have no node: c",
+        ),
+        ({"circuit": list("aabba")}, {}, {}, "nodes stand in several graphs, such as 'b0': give each graph ids"),
+        ({"circuit": None}, {}, {}, "has no column 'circuit': it has pin, other"),
+        (
+            {"pin": None},
+            {},
+            {"columns": {"graph": "circuit"}},
+            "has no column of each edge's source: name it with --so",
+        ),
+        ({}, {}, {"degrees": False}, "the nodes have no feature column: .* their degrees with --features degree"),
+    ],
+    ids=["no edge", "two graphs", "no graph", "no source", "no features"],
+)
+def test_edges_that_make_no_nodes_are_refused(tmp_path, source, wires, circuits, options, due):
+    edges = {name: values for name, values in {**WIRES, **wires}.items() if values is not None}
+    with pytest.raises(IsthmusError, match=due):
+        create(tmp_path / "lab", source(None, edges, {**CIRCUITS, **circuits}, **{**WIRED, **options}))
+
+
 def test_molecules(tmp_path):
     pytest.importorskip("rdkit")
     (tmp_path / "assays.csv").write_text("structure,toxic,soluble,remark\nCCO,1,0,good\nC(,0,1,\nC,,1,odd\n")

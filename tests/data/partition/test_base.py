@@ -336,3 +336,97 @@ def test_shares_that_do_not_add_up_are_refused():
         IsthmusError, match=r"partition 'random': option 'split' is .*: the three shares must add up to 1"
     ):
         Random(split=(0.2, 0.4, 0.5))
+
+
+def roles(party):
+    """The split of each item: 0, 1, 2, and -1 for none."""
+    masks = torch.stack([getattr(party, split) for split in SPLITS]).long()
+    return torch.where(masks.any(0), masks.argmax(0), -1)
+
+
+@pytest.mark.parametrize("pool", [make_pool(1, 300, unlabelled=0.1), make_pile(1, 300, unlabelled=0.1)])
+def test_a_global_split_is_drawn_once_before_the_cut(pool):
+    shares = {"split": (0.2, 0.4, 0.4), "split_by": "global", "split_per_class": False}
+    found = {}
+    for partition in (Random(**shares), Iid(**shares), Overlap(**shares)):
+        parties = partition.cut(pool, 3, 0)
+        of_item = torch.full((300,), -2)
+        for party, held in zip(parties, members_of(parties), strict=True):
+            seen = of_item[torch.tensor(held)]
+            assert bool(((seen == -2) | (seen == roles(party))).all()), "an item has one role, whoever holds it"
+            of_item[torch.tensor(held)] = roles(party)
+        found[partition.name] = of_item
+    assert torch.equal(found["random"], found["iid"]), "the cut does not matter"
+    drawn = found["overlap"] > -2
+    assert torch.equal(found["overlap"][drawn], found["iid"][drawn])
+    labelled = pool.party.graph.y >= 0
+    assert torch.equal(found["iid"] >= 0, labelled)
+    sizes = torch.bincount(found["iid"][labelled], minlength=3) / labelled.sum()
+    assert (sizes - torch.tensor([0.2, 0.4, 0.4])).abs().max() <= 1 / int(labelled.sum())
+    own = Random(split=(0.2, 0.4, 0.4), split_per_class=False).cut(pool, 3, 0)
+    pairs = zip(own, Random(**shares).cut(pool, 3, 0), strict=True)
+    assert any(not torch.equal(roles(one), roles(two)) for one, two in pairs)
+
+
+def test_a_global_split_of_parties_that_come_with_the_data_is_the_same_wherever_they_share_nodes():
+    pool = make_pool(3, 120)
+    for shared in (Random().cut(pool, 3, 0), Overlap().cut(pool, 3, 0), Random().cut(make_pile(3, 60), 3, 0)):
+        given_parties = replace(pool, whole=None, parties=tuple(shared))
+        parties = Given(split=(0.5, 0.25, 0.25), split_by="global").cut(given_parties, 3, 0)
+        of_id = {}
+        for party in parties:
+            for item, role in zip(party.ids.tolist(), roles(party).tolist(), strict=True):
+                assert of_id.setdefault(item, role) == role
+        counts = torch.bincount(torch.tensor(list(of_id.values())), minlength=3) / len(of_id)
+        assert (counts - torch.tensor([0.5, 0.25, 0.25])).abs().max() < 3 / len(of_id)
+
+
+def test_floors_leave_the_rest_of_every_class_for_testing():
+    pool = make_pool(1, 300, unlabelled=0.1)
+    for party in Random(split=(0.2, 0.4, 0.4), split_rounding="floor").cut(pool, 7, 0):
+        for label in range(3):
+            drawn = torch.bincount(roles(party)[party.graph.y == label], minlength=3)
+            items = int(drawn.sum())
+            assert drawn.tolist() == [items // 5, 3 * items // 5 - items // 5, items - 3 * items // 5]
+
+
+def test_without_classes_the_shares_are_those_of_all_items():
+    pool = make_pool(1, 301)
+    (party,) = Random(split=(0.2, 0.4, 0.4), split_per_class=False, split_rounding="floor").cut(pool, 1, 0)
+    assert torch.bincount(roles(party)).tolist() == [60, 120, 121]
+    (classes,) = Random(split=(0.2, 0.4, 0.4), split_rounding="floor").cut(pool, 1, 0)
+    of_class = [torch.bincount(party.graph.y[each.train]).tolist() for each in (party, classes)]
+    assert of_class[0] != of_class[1], "drawn blindly, the classes' shares vary"
+
+
+@pytest.mark.parametrize("rounding", ["round", "floor"])
+@pytest.mark.parametrize(("items", "due"), [(1, [1, 0, 0]), (2, [1, 1, 0]), (3, [1, 1, 1]), (4, [1, 1, 2])])
+def test_a_party_with_few_items_trains_first(items, due, rounding):
+    shares = {"split": (0.2, 0.4, 0.4), "split_rounding": rounding, "split_per_class": False}
+    (party,) = Random(**shares).cut(make_pool(0, items), 1, 0)
+    found = torch.bincount(roles(party), minlength=3).tolist()
+    assert found == due or (items == 4 and rounding == "round" and found == [1, 2, 1])
+    (party,) = Random(**{**shares, "split": (0.0, 0.5, 0.5)}).cut(make_pool(0, items), 1, 0)
+    found = torch.bincount(roles(party), minlength=3).tolist()
+    assert found[0] == 0, "a split without a share stays empty"
+    assert found[1] > 0
+
+
+def test_how_a_split_is_drawn_is_recorded_only_with_a_split():
+    assert Random().model_dump() == {"edges": "coupled", "split": None}
+    dumped = Louvain(split=(0.2, 0.4, 0.4), split_by="global").model_dump()
+    assert {key: dumped[key] for key in base.OF_SPLIT} == {
+        "split_by": "global",
+        "split_per_class": True,
+        "split_rounding": "round",
+    }
+    assert Louvain.read(dumped, "partition").model_dump() == dumped
+    with pytest.raises(IsthmusError, match=r"partition 'random': split_by has no effect without split: give shares"):
+        Random(split_by="global")
+
+
+def test_the_split_does_not_change_the_cut(tmp_path, asked):
+    pool = make_pool(0, 60)
+    for options in ({}, {"split": (0.2, 0.4, 0.4)}, {"split": (0.2, 0.4, 0.4), "split_by": "global"}):
+        Counted(**options).cut(pool, 3, seed=0, cache_folder=tmp_path)
+    assert asked == ["counted"]

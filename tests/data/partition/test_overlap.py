@@ -115,3 +115,35 @@ def test_what_cannot_be_is_refused(options, reason):
 def test_options_out_of_bounds_are_refused(options):
     with pytest.raises(IsthmusError, match=r"^partition 'overlap': option '(proportions|shared)"):
         Overlap.read(options, "partition 'overlap'")
+
+
+def test_parties_sample_halves_of_communities():
+    pytest.importorskip("pymetis", reason="the extra metis is not installed")
+    pool = make_pool(0, 401)
+    partition = Overlap(per_community=3, proportions=[0.5], split=(0.2, 0.4, 0.4), split_by="global")
+    parties = partition.cut(pool, 6, seed=0)
+    held = [set(each) for each in members_of(parties)]
+    first, second = set().union(*held[:3]), set().union(*held[3:])
+    assert not first & second, "communities are disjoint"
+    assert all(held[a] & held[b] for a, b in ((0, 1), (1, 2), (3, 4)))
+    assert len(set(map(frozenset, held))) == 6
+    assert {len(each) for each in held[:3]} | {len(each) for each in held[3:]} <= set(range(90, 111))
+    edges = pool.party.graph.edge_index.t().tolist()
+    for party, own in zip(parties, held, strict=True):
+        assert party.edges == sum(source in own and target in own for source, target in edges), "induced edges"
+        assert party.border is None
+    assert members_of(partition.cut(pool, 6, seed=0)) == members_of(parties) != members_of(partition.cut(pool, 6, 1))
+
+
+def test_what_fits_no_communities_is_refused():
+    pytest.importorskip("pymetis", reason="the extra metis is not installed")
+    pool = make_pool(0, 60)
+    assert Overlap(per_community=5, proportions=[0.5]).natural_count(pool) == 5
+    with pytest.raises(IsthmusError, match="7 parties are no multiple of per_community = 5: ask for 10"):
+        Overlap(per_community=5).cut(pool, 7, seed=0)
+    with pytest.raises(IsthmusError, match="per_community is for one graph"):
+        Overlap(per_community=2).cut(make_pile(0, 60), 4, seed=0)
+    with pytest.raises(IsthmusError, match=r"proportion 0.01 of a community of .* nodes is none: raise it"):
+        Overlap(per_community=2, proportions=[0.01]).cut(pool, 4, seed=0)
+    with pytest.raises(IsthmusError, match="shared is for parties that all sample the whole: leave it out"):
+        Overlap(per_community=2, shared=0.1)

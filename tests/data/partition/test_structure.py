@@ -76,3 +76,34 @@ def test_without_pymetis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(IsthmusError, match=r"pip install 'isthmus\[metis\]'"):
         Metis().cut(Banks().load(0), 3, 0)
+
+
+def test_metis_takes_its_algorithm():
+    pytest.importorskip("pymetis", reason="the extra metis is not installed")
+    pool = Banks().load(0)
+    found = {algorithm: Metis(algorithm=algorithm).assign(pool, 6, 0) for algorithm in (None, "kway", "recursive")}
+    assert torch.equal(found[None], found["recursive"])
+    assert not torch.equal(found["kway"], found["recursive"])
+    assert torch.equal(Metis().assign(pool, 9, 0), Metis(algorithm="kway").assign(pool, 9, 0))
+    with pytest.raises(IsthmusError, match="option 'algorithm' is 'kmeans': give 'kway' or 'recursive'"):
+        Metis.read({"algorithm": "kmeans"}, "partition")
+
+
+@pytest.mark.parametrize(
+    ("cliques", "size", "parties", "delta"), [(8, 6, 4, 0), (8, 6, 4, 3), (20, 5, 4, 6), (5, 20, 4, 6), (3, 31, 7, 2)]
+)
+def test_louvain_packs_pieces_into_parties_of_a_size_and_loses_none(cliques, size, parties, delta):
+    pool = ring_of_cliques(cliques, size)
+    owner = Louvain(delta=delta).assign(pool, parties, 0)
+    sizes, share = torch.bincount(owner, minlength=parties), pool.party.items // parties
+    assert owner.numel() == pool.party.items == int(sizes.sum()), "each node has one owner"
+    assert int(sizes.min()) >= 1
+    pieces_fit = size <= delta + share // 2
+    assert int(sizes.max()) <= share + delta or not pieces_fit, "large pieces may fit nowhere"
+    if cliques == 8:
+        assert (owner.view(size, cliques) == owner[:cliques]).all(), "a clique that is small enough stays whole"
+
+
+def test_a_delta_that_leaves_no_piece_is_refused():
+    with pytest.raises(IsthmusError, match=r"partition 'louvain': delta = 12 must be below 12, the nodes of a party"):
+        Louvain(delta=12).cut(ring_of_cliques(8, 6), 4, seed=0)

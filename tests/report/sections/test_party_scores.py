@@ -111,3 +111,15 @@ def test_results_without_parties_have_no_section_on_them(build: Build) -> None:
             del each["parties"]
 
     assert "Party by party" not in Page(write_report([build(methods=("fedavg",), change=strip)])).text
+
+
+def test_small_test_sets_and_parties_that_are_left_out_are_named(build: Build) -> None:
+    def change(parts: dict[str, Any]) -> None:
+        with_entry(parts)
+        for each in parts["results"]["runs"]:
+            each["over_parties"]["test_accuracy"] |= {"worst_items": 7, "parties": 1}
+            each["parties"] = {name: {"test_accuracy": 0.5} for name in ("party-1", "party-2", "party-3")}
+
+    page = Page(write_report([build(change=change)]))
+    assert any(row[-1] == "party-3 (7 test items), party-10 (7 test items)" for row in page.rows)
+    assert "2 parties are left out, whose test items give no such score." in page.text

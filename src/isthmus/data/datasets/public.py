@@ -13,13 +13,15 @@ import urllib.request
 import zipfile
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -152,6 +154,8 @@ class PublicDataSet(DataSet):
 class OneGraph(PublicDataSet):
     """One graph with classified nodes; training, validation and test nodes are drawn at random."""
 
+    largest_component: bool = False
+    """Keep only the largest connected component, whatever the direction of edges, before nodes are drawn."""
     train_per_class: int = Field(20, ge=1)
     """Training nodes per class; a class with fewer nodes gives all of them."""
     val: int = Field(500, ge=0)
@@ -164,9 +168,17 @@ class OneGraph(PublicDataSet):
         """The graph as published, with masks if it has a split."""
 
     def load(self, seed: int) -> Pool:
-        data = self.graph()
+        data, note = self._part()
         data.update(self.draw_split(data.y, numpy_generator(seed, "split")))
-        return node_pool(data)
+        return replace(node_pool(data), note=note)
+
+    def _part(self) -> tuple[Data, str]:
+        """What is used of the graph, and a sentence that says so if it is not all."""
+        data = self.graph()
+        if not self.largest_component:
+            return data, ""
+        part = largest_component(data)
+        return part, f"Of {data.y.numel():,} nodes the {part.y.numel():,} of the largest connected component are used."
 
     def draw_split(self, y: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
         """Masks of `train_per_class` nodes of every class, and of `val` and `test` of the others."""
@@ -190,7 +202,32 @@ class SplitGraph(OneGraph):
     """The published split, or a random one with `train_per_class`, `val` and `test` nodes."""
 
     def load(self, seed: int) -> Pool:
-        return node_pool(self.graph()) if self.split == "public" else super().load(seed)
+        if self.split != "public":
+            return super().load(seed)
+        data, note = self._part()
+        return replace(node_pool(data), note=note)
+
+
+def largest_component(data: Data) -> Data:
+    """The largest connected component of a graph, of several the one with the first node; nodes keep their order.
+
+    >>> graph = Data(x=torch.eye(4), edge_index=torch.tensor([[3], [1]]), y=torch.arange(4))
+    >>> part = largest_component(graph)
+    >>> part.y.tolist(), part.edge_index.tolist()
+    ([1, 3], [[1], [0]])
+    """
+    nodes, (source, target) = data.y.size(0), data.edge_index.numpy()
+    adjacency = coo_array((np.ones(source.size, dtype=np.int8), (source, target)), shape=(nodes, nodes))
+    component = torch.from_numpy(connected_components(adjacency, directed=False)[1]).long()
+    kept = component == torch.bincount(component).argmax()
+    at = kept.nonzero().flatten()
+    inside = kept[data.edge_index[0]]  # and so is the target
+    edges: Tensor = (kept.cumsum(0) - 1)[data.edge_index[:, inside]]
+    part = Data(x=rows.take(data.x, at), edge_index=edges, y=data.y[at])
+    if data.get("edge_weight") is not None:
+        part.edge_weight = data.edge_weight[inside]
+    part.update({name: data[name][at] for name in data.keys() if name.endswith("_mask")})  # noqa: SIM118
+    return part
 
 
 def node_pool(data: Data) -> Pool:

@@ -185,7 +185,7 @@ class EdgeChecker(Checker):
         first = repeated[:MAX_LISTED]
         rows = first + np.searchsorted(others - np.arange(others.size), first, side="right") + 1
         what = "repeats an earlier edge: both count"
-        self.add(Problem(EDGES, what, tuple(rows.tolist()), int(repeated.size), severe=False))
+        self.add(Problem(EDGES, what, tuple(rows.tolist()), int(repeated.size), severe=False, minor=True))
 
 
 class _Weights:

@@ -41,6 +41,8 @@ from isthmus.errors import IsthmusError, did_you_mean
 
 IDS = {MOLECULES: ("id",), GRAPHS: ("id",), NODES: ("id", "graph"), EDGES: ("source", "target")}
 """Columns of ids in each file."""
+EITHER = {False: ("owner",), True: ("graph",)}
+"""The further column of edges: the graph, if nodes are the ends of edges."""
 NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
 MOST = 0.9
 """In a column with this share of numbers, other texts are probably mistakes."""
@@ -51,7 +53,7 @@ class SourceTables:
     """The tables for a new party folder.
 
     Arguments:
-        nodes, edges, graphs: the tables, CSV or Parquet.
+        nodes, edges, graphs: the tables, CSV or Parquet. Whole graphs may come without `nodes`: the ends of the edges.
         smiles: a CSV file of molecules, instead of the tables.
         columns: the name in these tables of each column with a role (id, label, split, source, ...).
         tasks: columns of labels, if there are several tasks.
@@ -188,14 +190,15 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     """Return the folder's tables, with the column names of a party folder, and notes on ignored columns."""
     if source.smiles is not None and (source.nodes or source.edges or source.graphs):
         raise _error("molecules have their own nodes and edges: give --smiles alone")
-    if source.smiles is None and (source.nodes is None or source.edges is None):
+    from_edges = source.nodes is None and source.graphs is not None
+    if source.smiles is None and (source.edges is None or (source.nodes is None and not from_edges)):
         raise _error("a party has nodes and edges: give both --nodes and --edges, or --smiles")
     items = {role: role for role in ("id", "label", "split")}
     sources: list[tuple[str, Path | None, dict[str, str]]] = [
         (MOLECULES, source.smiles, {"smiles": "smiles", **items}),
         (GRAPHS, source.graphs, {"graph": "id", "label": "label", "split": "split"}),
         (NODES, source.nodes, items if source.graphs is None else {"id": "id", "graph": "graph"}),
-        (EDGES, source.edges, {role: role for role in ("source", "target", "weight", "owner")}),
+        (EDGES, source.edges, {role: role for role in ("source", "target", "weight", *EITHER[from_edges])}),
     ]
     tables: dict[str, Any] = {}
     notes: list[Problem] = []
@@ -203,7 +206,8 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     for file, path, roles in sources:
         if path is None:
             continue
-        table, original = _read_renamed(path, source, roles, IDS[file])
+        ids = (*IDS[file], "graph") if file == EDGES else IDS[file]
+        table, original = _read_renamed(path, source, roles, ids)
         names.update(original)
         used = [name for name in table.column_names if file == NODES or name in (*roles.values(), *tasks)]
         extra = [name for name in table.column_names if name not in used]
@@ -217,7 +221,44 @@ def _tables(source: SourceTables, tasks: Sequence[str]) -> tuple[dict[str, Any],
     for column in source.ignore:
         if column not in names:
             raise _error(f"--ignore {column}: no table has this column: {did_you_mean(column, names)}")
+    if from_edges:
+        tables[NODES], tables[EDGES] = _nodes_of_edges(tables, source)
     return tables, notes
+
+
+def _nodes_of_edges(tables: Mapping[str, Any], source: SourceTables) -> tuple[Any, Any]:
+    """Return the ends of the edges as a table of nodes, and the edges without the column of graphs."""
+    edges, graphs = tables[EDGES], tables[GRAPHS]
+    assert source.edges is not None
+    assert source.graphs is not None
+    for column in ("graph", "source", "target"):
+        if column not in edges.column_names:
+            what = "of each edge's graph, for there is no --nodes" if column == "graph" else f"of each edge's {column}"
+            raise _error(f"{source.edges} has no column {what}: name it with --{column}")
+    if "id" not in graphs.column_names:
+        raise _error(f"{source.graphs} has no column of the graphs' ids: name it with --graph")
+    known = {name: blank_to_null(to_plain(edges.column(name))) for name in ("graph", "source", "target")}
+    ends = [pa.table({"graph": known["graph"], "id": known[end]}) for end in ("source", "target")]
+    try:
+        nodes = pa.concat_tables(ends, promote_options="permissive").drop_null()
+    except pa.ArrowException as error:
+        raise _error(f"{source.edges}: sources and targets are of different types: make them equal") from error
+    nodes = nodes.group_by(["graph", "id"], use_threads=False).aggregate([])
+    counts = pc.value_counts(nodes.column("id"))
+    twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+    if len(twice):
+        raise _error(
+            f"{source.edges}: nodes stand in several graphs, such as '{twice[0]}': give each graph ids of its own, "
+            "such as its id and the node's"
+        )
+    ids = to_texts(graphs.column("id"))
+    lack = ids.filter(pc.invert(pc.is_in(ids, to_texts(nodes.column("graph"))))).drop_null()
+    if len(lack):
+        raise _error(
+            f"{source.graphs}: graphs without an edge in {source.edges.name} have no node: "
+            f"{join_names(lack.to_pylist())}: remove them, or give all nodes with --nodes"
+        )
+    return nodes, edges.drop_columns(["graph"])
 
 
 def _read_renamed(
@@ -330,7 +371,7 @@ def _holds(path: str, values: Any) -> str:
 
 def _paths(source: SourceTables) -> dict[str, Path | None]:
     """Return the table of items or nodes for each file of a party folder."""
-    return {MOLECULES: source.smiles, GRAPHS: source.graphs, NODES: source.nodes}
+    return {MOLECULES: source.smiles, GRAPHS: source.graphs, NODES: source.nodes or source.edges}
 
 
 def _with_ids_of_one_type(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -386,9 +427,10 @@ def _shared_settings(
         return settings | {"smiles": {}}, notes
     nodes = _together(tables, NODES, source)
     columns = _columns(nodes, source, _like_ids(own[NODES] for own in tables.values()))
-    assert source.nodes is not None
+    node_path = _paths(source)[NODES]
+    assert node_path is not None
     for name in (name for name, declared in columns.items() if declared["kind"] == "category"):
-        notes += _notes_on_texts(source.nodes, name, nodes, name)
+        notes += _notes_on_texts(node_path, name, nodes, name)
     return settings | {"columns": columns}, notes
 
 

@@ -19,7 +19,7 @@ from isthmus.data.folder.table import EDGES, GRAPHS, NODES
 from isthmus.data.ids import uniform
 from isthmus.data.party import SPLITS, Party
 from isthmus.data.pool import check_shares
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, similar_path
 
 MAX_NOTES = 3
 """How many notes on the folders a study shows."""
@@ -32,7 +32,8 @@ def find_folders(path: Path) -> list[Path]:
     """
     try:
         if not path.is_dir():
-            raise IsthmusError(f"{path} is not a folder: give a party folder, or a folder of party folders")
+            remedy = similar_path(path) or ": give a party folder, or a folder of party folders"
+            raise IsthmusError(f"{path} is not a folder{remedy}")
         if _is_party(path):
             return [path]
         folders = sorted(each for each in path.iterdir() if each.is_dir() and _is_party(each))
@@ -63,7 +64,7 @@ def accept(path: Path, checked: Sequence[tuple[Path, Contents | None, list[Probl
         folder, first = severe[0]
         count = "1 problem" if len(severe) == 1 else f"{len(severe)} problems"
         raise IsthmusError(f"{folder} has {count}: {first} (all of them: isthmus party check {path})")
-    notes = summarize_notes({folder.name: each for folder, each in problems.items()})
+    notes = summarize_notes({folder.name: [p for p in each if not p.minor] for folder, each in problems.items()})
     text = " ".join(f"Note: {each}." for each in notes[:MAX_NOTES])
     more = len(notes) - MAX_NOTES
     return list(contents.values()), text + (f" {more} more: isthmus party check {path}." if more > 0 else "")

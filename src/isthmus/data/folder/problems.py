@@ -24,6 +24,7 @@ class Problem:
         count: how many rows have it.
         severe: whether the folder is unusable until this is fixed.
         largest: the largest value that is too large, if the problem is one.
+        minor: whether only `isthmus party new` and `isthmus party check` say it, and no run does.
     """
 
     file: str
@@ -32,6 +33,7 @@ class Problem:
     count: int = 0
     severe: bool = True
     largest: int | None = None
+    minor: bool = False
 
     def __str__(self) -> str:
         """Return the problem on one line, even if names in the files hold line breaks."""

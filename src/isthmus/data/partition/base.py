@@ -9,21 +9,24 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
-from pydantic import field_validator
+from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 from torch import Tensor
 
 from isthmus.data import cache
 from isthmus.data.partition.cut import cut_into_parties
-from isthmus.data.party import Level, Party
-from isthmus.data.pool import Pool, Share, items_per_party, numpy_generator, split_by_share
+from isthmus.data.party import SPLITS, Level, Party, pool_parties
+from isthmus.data.pool import Pool, Rounding, Share, items_per_party, numpy_generator, split_by_share
 from isthmus.errors import IsthmusError
 from isthmus.options import Registered
 
 LIBRARIES = ("networkx", "numpy", "pymetis", "rdkit", "scikit-learn", "scipy", "torch")
 """Libraries that compute cuts. Another version may give another cut, so their versions are part of a cut's key."""
+OF_SPLIT = ("split_by", "split_per_class", "split_rounding")
+"""Options that say how `split` is drawn."""
 
 
 class Partition(Registered):
@@ -44,6 +47,19 @@ class Partition(Registered):
     split: tuple[Share, Share, Share] | None = None
     """Shares of each party's items for training, validation and testing, drawn in every class. By default items keep
     the split of the data."""
+    split_by: Literal["party", "global"] = "party"
+    """Draw `split` in each party, or once over the whole data before they are cut."""
+    split_per_class: bool = True
+    """Draw `split` in every class; otherwise from all labelled items, so that shares of a class vary."""
+    split_rounding: Rounding = "round"
+    """Round the places among the items where training and validation end, or round them down: more is for testing."""
+
+    @field_validator("split", mode="before")
+    @classmethod
+    def _has_three(cls, split: Any) -> Any:
+        if isinstance(split, list | tuple) and len(split) != 3:
+            raise ValueError("give three shares: training, validation, test, such as [0.6, 0.2, 0.2]")
+        return split
 
     @field_validator("split")
     @classmethod
@@ -51,6 +67,19 @@ class Partition(Registered):
         if split is not None and abs(sum(split) - 1) > 1e-6:
             raise ValueError("the three shares must add up to 1")
         return split
+
+    @model_validator(mode="after")
+    def _says_how_to_split(self) -> Self:
+        for name in OF_SPLIT if self.split is None else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} has no effect without split: give shares, split = [0.2, 0.4, 0.4]")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a split there is nothing to say of how it is drawn."""
+        values: dict[str, Any] = dump(self)
+        return {key: value for key, value in values.items() if self.split is not None or key not in OF_SPLIT}
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         """The position of the party that gets each item, int64 `[items]`; `1 <= parties <= items` holds."""
@@ -88,20 +117,44 @@ class Partition(Registered):
         if parties > whole.items:
             raise self.error(f"{whole.items} {whole.level}s are too few for {parties} parties: ask for fewer")
         members = self._cached_members(pool, parties, seed, cache_folder)
+        if self._is_global:
+            whole = self._split(whole, seed)
         cut = cut_into_parties(whole, members, self.names(pool, parties), coupled=self.edges == "coupled")
-        return self.with_splits(cut, seed)
+        return cut if self._is_global else self.with_splits(cut, seed)
+
+    @property
+    def _is_global(self) -> bool:
+        return self.split is not None and self.split_by == "global"
 
     def with_splits(self, parties: list[Party], seed: int) -> list[Party]:
         """The parties, with splits drawn by the shares in `split`, if there are any."""
         if self.split is None:
             return parties
+        if self._is_global:
+            return _with_masks_of(self._split(pool_parties(parties), seed), parties)
         ids = torch.cat([party.ids for party in parties if party.ids is not None] or [torch.empty(0)])
         if ids.unique().numel() < ids.numel():
             raise self.error(
                 f"parties share {parties[0].level}s, which a split of each party's own would put into training at one "
-                "and into testing at another: leave out 'split'"
+                "and into testing at another: leave out 'split', or set split_by = 'global'"
             )
-        return [_split_anew(party, self.split, seed) for party in parties]
+        return [self._split(party, seed) for party in parties]
+
+    def _split(self, party: Party, seed: int) -> Party:
+        """The party with a split of its labelled items; labels of tasks have no classes to draw in."""
+        assert self.split is not None
+        y = party.graph.y
+        of_tasks = y.is_floating_point()
+        labelled = ~y.isnan().reshape(y.size(0), -1).all(1) if of_tasks else y >= 0
+        in_classes = self.split_per_class and not of_tasks
+        group = y[labelled] if in_classes else torch.zeros(int(labelled.sum()), dtype=torch.long)
+        generator = numpy_generator(seed, "split" if self._is_global else f"split of {party.name}")
+        drawn = split_by_share(group, *self.split[:2], generator, rounding=self.split_rounding)
+        _fill_empty_splits(drawn, self.split, generator)
+        masks: dict[str, Any] = {
+            split: torch.zeros_like(labelled).masked_scatter(labelled, mask) for split, mask in drawn.items()
+        }
+        return replace(party, **masks)
 
     def names(self, pool: Pool, parties: int) -> Sequence[str]:
         return [f"party-{at:0{len(str(parties - 1))}d}" for at in range(parties)]
@@ -137,23 +190,33 @@ class Partition(Registered):
             code = [
                 Path(inspect.getfile(each)).read_bytes() for each in type(self).__mro__ if issubclass(each, Partition)
             ]
-            options = self.model_dump(mode="json", exclude={"edges", "split"})
+            options = self.model_dump(mode="json", exclude={"edges", "split", *OF_SPLIT})
         except (OSError, TypeError, ValueError):
             return None
         return cache.digest(cache.hash_pool(pool), self.name, options, parties, seed, code, _versions())
 
 
-def _split_anew(party: Party, shares: tuple[float, float, float], seed: int) -> Party:
-    """The party with a split of its labelled items, drawn in every class; of labels of tasks, from all items."""
-    y = party.graph.y
-    of_tasks = y.is_floating_point()
-    labelled = ~y.isnan().reshape(y.size(0), -1).all(1) if of_tasks else y >= 0
-    group = torch.zeros(int(labelled.sum()), dtype=torch.long) if of_tasks else y[labelled]
-    drawn = split_by_share(group, shares[0], shares[1], numpy_generator(seed, f"split of {party.name}"))
-    masks: dict[str, Any] = {
-        split: torch.zeros_like(labelled).masked_scatter(labelled, mask) for split, mask in drawn.items()
-    }
-    return replace(party, **masks)
+def _fill_empty_splits(drawn: dict[str, Tensor], shares: Sequence[float], generator: np.random.Generator) -> None:
+    """Change masks in place: each split with a share gets an item, training first, while there are as many items.
+
+    An item moves from the split that can spare most.
+    """
+    items = sum(int(mask.sum()) for mask in drawn.values())
+    due = [split for split, share in zip(SPLITS, shares, strict=True) if share > 0][:items]
+    for split in (split for split in due if not bool(drawn[split].any())):
+        spare = max(drawn, key=lambda each: int(drawn[each].sum()) - (each in due))
+        item = int(generator.choice(drawn[spare].nonzero().flatten().numpy()))
+        drawn[spare][item], drawn[split][item] = False, True
+
+
+def _with_masks_of(whole: Party, parties: Sequence[Party]) -> list[Party]:
+    """The parties with the split that their items have in the whole, which was put together from them."""
+    if whole.level == "node" and whole.ids is not None:  # they are sorted, and parties may share some
+        at = [torch.searchsorted(whole.ids, party.ids) for party in parties if party.ids is not None]
+    else:
+        at = list(torch.arange(whole.items).split([party.items for party in parties]))
+    masks = [{split: getattr(whole, split)[own] for split in SPLITS} for own in at]
+    return [replace(party, **each) for party, each in zip(parties, masks, strict=True)]
 
 
 def _versions() -> list[str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from isthmus.data.partition.base import Partition
+from isthmus.data.partition.structure import metis_parts
 from isthmus.data.party import Party
 from isthmus.data.pool import Pool, numpy_generator
 
@@ -31,6 +32,9 @@ class Overlap(Partition):
     """Each party's share of the items; with more parties than entries the list repeats."""
     shared: float | None = Field(None, ge=0, le=1)
     """Exact share of the items that all parties hold; by default the random samples decide it."""
+    per_community: int = Field(0, ge=0)
+    """Parties for each community of the graph: METIS cuts the graph into communities, and each party samples its
+    proportion of one, rounded down. Parties of different communities share nothing. 0: all sample the whole."""
 
     @field_validator("proportions")
     @classmethod
@@ -39,11 +43,19 @@ class Overlap(Partition):
             raise ValueError("each must be above 0 and at most 1")
         return proportions
 
+    @model_validator(mode="after")
+    def _share_within_communities(self) -> Self:
+        if self.per_community and self.shared is not None:
+            raise ValueError("shared is for parties that all sample the whole: leave it out, or set per_community = 0")
+        return self
+
     def natural_count(self, pool: Pool) -> int | None:
-        return len(self.proportions)
+        return len(self.proportions) * (self.per_community or 1)
 
     def members(self, pool: Pool, parties: int, seed: int) -> list[Tensor]:
         items, generator = pool.party.items, numpy_generator(seed, "partition")
+        if self.per_community:
+            return self._by_community(pool.party, parties, generator)
         sizes = self._sizes(pool.party, parties)
         if self.shared is None:
             return [torch.from_numpy(generator.choice(items, size, replace=False)).sort().values for size in sizes]
@@ -53,6 +65,33 @@ class Overlap(Partition):
         _drop_from_one(rest, items - common, generator)
         held = [np.concatenate([order[:common], order[common:][own]]) for own in rest]
         return [torch.from_numpy(np.sort(own)) for own in held]
+
+    def _by_community(self, whole: Party, parties: int, generator: np.random.Generator) -> list[Tensor]:
+        """Samples of communities: those of the first community first."""
+        if whole.level != "node":
+            raise self.error("per_community is for one graph that is cut into communities: leave it out")
+        if parties % self.per_community:
+            raise self.error(
+                f"{parties} parties are no multiple of per_community = {self.per_community}: ask for "
+                f"{self.per_community * (parties // self.per_community + 1)}"
+            )
+        count, drawn = parties // self.per_community, int(generator.integers(2**31))
+        community = metis_parts(
+            whole.graph.edge_index,
+            whole.items,
+            count,
+            drawn,
+            "partition 'overlap' with per_community",
+            algorithm="kway",
+        )
+        members = []
+        for at in range(parties):
+            nodes = torch.nonzero(community == at // self.per_community).flatten().numpy()
+            share = self.proportions[at % len(self.proportions)]
+            if not (size := math.floor(share * nodes.size + 1e-9)):
+                raise self.error(f"proportion {share} of a community of {nodes.size} nodes is none: raise it")
+            members.append(torch.from_numpy(np.sort(generator.choice(nodes, size, replace=False))))
+        return members
 
     def _sizes(self, whole: Party, parties: int) -> list[int]:
         sizes = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from isthmus.data.party import Level, Party
 from isthmus.data.pool import Pool, numpy_generator
 from isthmus.errors import missing_extra
 
+Algorithm = Literal["kway", "recursive"]
+"""How METIS cuts: into all parts at once, or in two again and again."""
+
 
 class Louvain(Partition):
     """Communities found by the Louvain method, packed into parties of similar size.
@@ -30,9 +33,15 @@ class Louvain(Partition):
 
     resolution: float = Field(1.0, gt=0)
     """Above 1 for smaller communities, below 1 for larger ones."""
+    delta: int | None = Field(None, ge=0)
+    """Cut communities into pieces of at most N/K - delta nodes, N nodes and K parties, and fill one party after another
+    up to N/K + delta; a piece that fits nowhere goes to the smallest party. By default as few communities as possible
+    are cut, and each goes to the smallest party."""
 
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         communities = self._communities(pool.party, seed)
+        if self.delta is not None:
+            return self._packed(communities, parties, pool.party.items, self.delta)
         return pack_groups(_split_largest(communities, parties), parties, pool.party.items)
 
     def _communities(self, party: Party, seed: int) -> list[list[int]]:
@@ -47,6 +56,22 @@ class Louvain(Partition):
         position = _bandwidth_order(party)  # so that a community that must be split falls into connected halves
         return [sorted(community, key=position.__getitem__) for community in communities]
 
+    def _packed(self, communities: Sequence[list[int]], parties: int, nodes: int, delta: int) -> Tensor:
+        """The owner of every node, by pieces of communities in the order of node ids."""
+        share = nodes // parties
+        if delta >= share:
+            raise self.error(f"delta = {delta} must be below {share}, the nodes of a party: lower it")
+        whole = [sorted(community) for community in sorted(communities, key=min)]
+        pieces = [each[at : at + share - delta] for each in whole for at in range(0, len(each), share - delta)]
+        owner, sizes, turn = torch.empty(nodes, dtype=torch.long), [0] * parties, 0
+        for piece in sorted(pieces, key=len, reverse=True):
+            order = [*range(turn, parties), *range(turn)]
+            room = (at for at in order if sizes[at] < share and sizes[at] + len(piece) <= share + delta)
+            turn = next(room, min(range(parties), key=sizes.__getitem__))
+            owner[piece] = turn
+            sizes[turn] += len(piece)
+        return fill_empty_parties(owner, parties)
+
 
 class Metis(Partition):
     """Parts of similar size with few edges between them, by METIS; needs the extra `metis`."""
@@ -54,13 +79,19 @@ class Metis(Partition):
     name: ClassVar[str] = "metis"
     levels: ClassVar[tuple[Level, ...]] = ("node",)
 
+    algorithm: Algorithm | None = None
+    """Cut into all parts at once, or in two again and again; by default the second for up to 8 parties."""
+
     def assign(self, pool: Pool, parties: int, seed: int) -> Tensor:
         drawn = int(numpy_generator(seed, "partition").integers(2**31))
-        found = metis_parts(pool.party.graph.edge_index, pool.party.items, parties, drawn, "partition 'metis'")
+        what, whole = "partition 'metis'", pool.party
+        found = metis_parts(whole.graph.edge_index, whole.items, parties, drawn, what, algorithm=self.algorithm)
         return found if parties == 1 else fill_empty_parties(found, parties)
 
 
-def metis_parts(edge_index: Tensor, nodes: int, parts: int, seed: int, what: str) -> Tensor:
+def metis_parts(
+    edge_index: Tensor, nodes: int, parts: int, seed: int, what: str, *, algorithm: Algorithm | None = None
+) -> Tensor:
     """The part of every node in METIS' cut of a graph; `what` needs it."""
     try:
         import pymetis
@@ -73,7 +104,9 @@ def metis_parts(edge_index: Tensor, nodes: int, parts: int, seed: int, what: str
     ends = np.concatenate([source[no_loop], target[no_loop]]), np.concatenate([target[no_loop], source[no_loop]])
     adjacency = coo_array((np.ones(ends[0].size, dtype=np.int8), ends), shape=(nodes, nodes)).tocsr()
     options = pymetis.Options(seed=seed % 2**31)
-    _, part = pymetis.part_graph(parts, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options)
+    graph = pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices)
+    recursive = None if algorithm is None else algorithm == "recursive"
+    _, part = pymetis.part_graph(parts, graph, recursive=recursive, options=options)
     return torch.tensor(part)
 
 

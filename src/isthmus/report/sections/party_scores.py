@@ -7,7 +7,7 @@ from html import escape
 from statistics import fmean
 
 from isthmus.report import charts, page, wording
-from isthmus.report.loading import Findings, Setting
+from isthmus.report.loading import Findings, OverParties, Setting
 
 Means = Mapping[str, Mapping[str, float]]
 """By method and party, over seeds."""
@@ -52,7 +52,7 @@ def _over_parties(findings: Findings, setting: Setting, metric: str) -> str:
             [scores.worst for scores in each],
         ]
         texts = [wording.mean_and_std_of(values, metric) for values in columns]
-        worst = ", ".join(sorted({scores.worst_party for scores in each}, key=wording.natural_key))
+        worst = ", ".join(sorted({_worst(scores) for scores in each}, key=wording.natural_key))
         rows.append(page.row(page.method_head(findings, method), texts, f"<td class=fields>{escape(worst)}</td>"))
     if not rows:
         return ""
@@ -63,7 +63,18 @@ def _over_parties(findings: Findings, setting: Setting, metric: str) -> str:
         f"{wording.metric_title(metric)}, mean ± standard deviation over seeds. Pooled: the test items of all parties "
     )
     note += f"together. A party's size: its test items. {_evaluated_note(findings, setting)}"
+    every = [run for method in setting.methods for run in findings.runs_of(method) if metric in run.over_parties]
+    counts = [(len(run.parties), run.over_parties[metric].parties) for run in every]
+    if left_out := {known - scored for known, scored in counts if known > scored > 0}:
+        note += f" {wording.number_range(left_out)} parties are left out, whose test items give no such score."
     return page.table(head, "".join(rows), note)
+
+
+def _worst(scores: OverParties) -> str:
+    """The worst party, with the number of its test items."""
+    if scores.worst_items is None:
+        return scores.worst_party
+    return f"{scores.worst_party} ({scores.worst_items:,} test item{'s' * (scores.worst_items != 1)})"
 
 
 def _evaluated_note(findings: Findings, setting: Setting) -> str:
