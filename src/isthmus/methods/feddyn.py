@@ -40,6 +40,7 @@ class FedDyn(Averaging):
     """Weight of the regularisation."""
     weighting: Weighting = "even"
     """What a party's weights are weighted by; evenly, as in the paper."""
+    local: LocalTraining = LocalTraining(lr=0.02)  # by validation, see docs/defaults.md: an encoder's rate is too large
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()
