@@ -14,6 +14,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
 
