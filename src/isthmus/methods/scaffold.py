@@ -40,7 +40,7 @@ class Scaffold(Averaging):
     """Learning rate of the server."""
     weighting: Weighting = "even"
     """What a party's weights are weighted by; evenly, as in the paper."""
-    local: LocalTraining = LocalTraining(optimizer="sgd", lr=0.1, epochs=5)
+    local: LocalTraining = LocalTraining(optimizer="sgd", lr=0.5, epochs=5)
     """Training at the parties."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
