@@ -45,7 +45,7 @@ MOST = 8
 def pages() -> dict[str, str]:
     """By name of the method the text of its page."""
     torch.set_num_threads(1)
-    shelf = entries(PAPERS)
+    shelf = [each for each in entries(PAPERS) if not each.table.startswith("defaults-")]  # a page of its own shows them
     known = [kind for kind in Method.known().values() if kind.__module__.startswith("isthmus.")]
     return {kind.name: _page(kind, shelf) for kind in known}
 

@@ -98,6 +98,9 @@ def parts() -> dict[str, tuple[str, Callable[[], str]]]:
         "advice": ("which.md", advice),
         "papers": ("papers.md", papers),
         "what works": ("secret-edges.md", what_works),
+        "rates": ("defaults.md", rates),
+        "by encoder": ("defaults.md", partial(against_tuned, "guide/defaults-encoders")),
+        "by method": ("defaults.md", partial(against_tuned, "guide/defaults-methods")),
     }
 
 
@@ -169,6 +172,38 @@ def what_works() -> str:
         judged = [each for each in verdicts(study.plan, study.results) if each.kind != "not run"]
         parts.append("\n".join(f"- {verdict_text(each)}" for each in judged))
     return "\n\n".join(part for part in parts if part)
+
+
+def rates() -> str:
+    """The local learning rate of each encoder."""
+    by_rate: dict[float, list[str]] = {}
+    for name, kind in Encoder.known().items():
+        if kind.__module__.startswith("isthmus."):
+            by_rate.setdefault(kind.lr, []).append(name)
+    rows = [(code(*names), f"{lr:g}") for lr, names in sorted(by_rate.items(), reverse=True)]
+    return table(("encoder", "`local.lr` on nodes"), rows)
+
+
+def against_tuned(name: str) -> str:
+    """A line per place: accuracy with the default rate and with the tuned one, means over seeds, in percent."""
+    study = shelf.entry(GUIDE, name)
+    figure = next(iter(study.plan.figures))
+    found: dict[tuple[str, ...], dict[str, Runs]] = {}
+    for cell in study.plan.cells():
+        *place, rate = cell.place.values()
+        found.setdefault(tuple(place), {})[rate] = study.results.runs(cell)
+    rows = []
+    for place, runs in found.items():
+        seeds = {run["seed"] for run in runs["default"]} & {run["seed"] for run in runs["tuned"]}
+        if not seeds:
+            rows.append((*place, "", "", "", "", "0"))
+            continue
+        both = [[run for run in runs[rate] if run["seed"] in seeds] for rate in ("default", "tuned")]
+        default, tuned = (statistics.fmean(figure_values(study.plan, each, figure)) for each in both)
+        chosen = f"{both[1][0]['chosen']['method.local.lr']:g}"
+        rows.append((*place, f"{default:.1f}", f"{tuned:.1f}", f"{default - tuned:+.1f}", chosen, str(len(seeds))))
+    axes = [axis.name for axis in study.plan.axes[:-1]]
+    return table((*axes, "default", "tuned", "difference", "tuned rate", "seeds"), rows)
 
 
 def pooled(study: ShelfEntry, lines: Sequence[str]) -> str:

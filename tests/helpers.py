@@ -216,7 +216,7 @@ def plain_batches(party: Party, options: LocalTraining, seed: int, answered: int
 
 
 def plain_optimizer(options: LocalTraining, module: nn.Module) -> torch.optim.Optimizer:
-    common = {"lr": options.lr, "weight_decay": options.weight_decay}
+    common = {"lr": getattr(options, "rate", options.lr), "weight_decay": options.weight_decay}
     if options.optimizer == "sgd":
         return torch.optim.SGD(module.parameters(), momentum=options.momentum, **common)
     return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.optimizer](module.parameters(), **common)
@@ -224,13 +224,13 @@ def plain_optimizer(options: LocalTraining, module: nn.Module) -> torch.optim.Op
 
 def plain_rates(options: LocalTraining, rounds: int) -> list[float]:
     """The learning rate of every round, by torch's own schedulers."""
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=options.lr)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=options.rate)
     after = rounds - options.warm_up
     main: LRScheduler
     if options.schedule == "linear":
         main = LinearLR(optimizer, start_factor=1.0, end_factor=options.decay_to, total_iters=after)
     elif options.schedule == "cosine":
-        main = CosineAnnealingLR(optimizer, T_max=after, eta_min=options.decay_to * options.lr)
+        main = CosineAnnealingLR(optimizer, T_max=after, eta_min=options.decay_to * options.rate)
     else:
         every = options.decay_every if options.schedule == "step" else rounds
         main = StepLR(optimizer, step_size=every, gamma=options.decay_by)

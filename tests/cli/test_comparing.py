@@ -15,7 +15,7 @@ def test_folders_stand_side_by_side_with_the_options_that_differ(isthmus: Isthmu
     found = json.loads(isthmus("compare", "runs/plain", "runs/grid", "--json").out)
     assert found["differ"] == ["local.lr"]
     assert [(row["run"], row["options"]["local.lr"]) for row in found["runs"]] == [
-        ("runs/plain", 0.01), ("runs/grid", 0.05),
+        ("runs/plain", 0.1), ("runs/grid", 0.05),
     ]  # fmt: skip
     shown = isthmus("compare", "runs/plain", "runs/grid")
     assert shown.code == 0

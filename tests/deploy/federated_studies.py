@@ -14,7 +14,7 @@ from isthmus.deploy.coordinator import Outcome, coordinate
 from isthmus.deploy.party_side import Message
 from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
-from isthmus.study.setup import module_for
+from isthmus.study.setup import module_for, suited
 
 assert TwoGroups.name == "two-groups"  # importing it registers it
 BANKS = {"data": {"name": "banks"}}
@@ -79,7 +79,8 @@ def in_one_process(study: Study) -> RunResult:
     """As cohorts of one, with sums in party order."""
     loaded = study.load(0)
     module = module_for(study.encoder(), loaded.parties, loaded.task, 0)
-    return Run(study.method_list()[0], loaded.parties, loaded.task, module, seed=0, side_by_side=False).go()
+    method = suited(study.method_list()[0], study.encoder(), loaded.task.level)
+    return Run(method, loaded.parties, loaded.task, module, seed=0, side_by_side=False).go()
 
 
 def federated(study: Study, base: Path, meddle: Meddler | None = None) -> Outcome:

@@ -13,6 +13,7 @@ from tests.deploy.federated_studies import STUDIES, study_of
 from isthmus.data.folder.limits import Limits
 from isthmus.deploy.approval import KEPT, Approvals, Proposal, Tally, describe_proposal
 from isthmus.errors import IsthmusError
+from isthmus.nn.encoders import Sgc
 from isthmus.study.config import Study
 
 PARTIES = ("a", "b", "c")
@@ -179,3 +180,11 @@ def test_a_study_names_its_method_options_as_text() -> None:
     shown = list(describe_proposal(Proposal(study, PARTIES)))
     assert "totals: none: the server can read every party's part; messages: sealed; noise: own" in shown
     assert any(line.startswith("method fedavg: rounds = 7, patience = 0") for line in shown)
+
+
+def test_parties_see_the_learning_rate_that_a_study_leaves_to_the_encoder() -> None:
+    named = {**STUDIES["fedcog"], "task": {"name": "node-classification"}}
+    sent = Proposal(Study.of_federation(named), PARTIES)
+    assert f"local.lr = {Sgc.lr}" in "\n".join(describe_proposal(Proposal.read(sent.text)))
+    unnamed = "\n".join(describe_proposal(Proposal(Study.of_federation(STUDIES["fedcog"]), PARTIES)))
+    assert f"no rate and no task named: local.lr = {Sgc.lr:g} if parties hold nodes, 0.01 if graphs" in unnamed

@@ -93,7 +93,7 @@ class Literal:
             a = complemented(party, self.method, None if self.pseudo is None else self.pseudo[rows][:, rows])
             labels = [self.guesses[at][i] if self.labels[r] == CLOSED else self.labels[r] for i, r in enumerate(rows)]
             model = copy.deepcopy(self.model)
-            optimizer = torch.optim.SGD(model.parameters(), lr=self.method.local.lr)
+            optimizer = torch.optim.SGD(model.parameters(), lr=self.method.local.rate)
             for _ in range(self.method.local.epochs):
                 optimizer.zero_grad()
                 self.loss(self.output(model, party, a), party, labels).backward()

@@ -124,3 +124,16 @@ def test_beyond_an_end_is_a_step_like_the_last_one() -> None:
     tried = [{**best, "method.local.lr": 0.09}, {**best, "model.hidden": 2}]
     assert tune.beyond(tried, best) == [], "no longer an end"
     assert Tuning(options={"model.hidden": [0, 4]}).beyond([], {"model.hidden": 4}) == [], "nothing is a step from 0"
+
+
+def test_cells_keep_a_plain_rate_unless_the_table_takes_the_encoders(tmp_path: Path) -> None:
+    plain = table(tmp_path / "plain")
+    suited = table(tmp_path / "suited", table1="suited = true\n" + TABLE1)
+    rates = [
+        [cell.study_for(0).method_list()[0].model_dump()["local"]["lr"] for cell in each.cells()]
+        for each in (plain, suited)
+    ]
+    assert rates == [[0.01] * 4, [None] * 4]
+    assert not {cell.digest for cell in plain.cells()} & {cell.digest for cell in suited.cells()}
+    named = next(suited.cells()).study_for(0, {"method": {"local": {"lr": 0.2}}})
+    assert named.method_list()[0].model_dump()["local"]["lr"] == 0.2

@@ -33,7 +33,7 @@ from isthmus.methods.fedavg import FedAvg
 from isthmus.methods.local import Local
 from isthmus.methods.scaffold import Scaffold
 from isthmus.methods.training import LocalTraining
-from isthmus.nn.encoders import Gcn
+from isthmus.nn.encoders import Gat, Gcn, Sgc
 from isthmus.study import run as study_run
 from isthmus.study.config import Study, merge, read_toml
 from isthmus.study.loop import RunResult
@@ -797,3 +797,40 @@ def test_a_folder_that_was_created_to_be_locked_is_not_left_behind(tmp_path: Pat
     with pytest.raises(ZeroDivisionError), hold_folder(tmp_path / "out"):
         raise ZeroDivisionError
     assert not (tmp_path / "out").exists()
+
+
+def test_an_unset_learning_rate_is_the_encoders_on_nodes_and_is_recorded(tmp_path: Path) -> None:
+    two = {"methods": [{"name": "ditto"}, {"name": "scaffold"}]}
+    left_open = run_study(small(model={"encoder": "sgc"}, **two), tmp_path / "open")
+    ditto, scaffold = left_open.study["methods"]
+    assert (ditto["local"]["lr"], ditto["personal"]["lr"], scaffold["local"]["lr"]) == (Sgc.lr, Sgc.lr, 0.1)
+    assert left_open.runs[0].description["method"]["local"]["lr"] == Sgc.lr
+    again = run_study(Study.of(read_toml(tmp_path / "open" / "study.toml")))
+    given = run("ditto", "banks", model="sgc", rounds=2, local={"lr": Sgc.lr}, personal={"lr": Sgc.lr})
+    alone = run("ditto", "banks", model="sgc", rounds=2)
+    assert again.runs[0].metrics == left_open.runs[0].metrics
+    assert (alone.runs[0].metrics, alone.study["methods"]) == (given.runs[0].metrics, given.study["methods"])
+
+
+@pytest.mark.parametrize(
+    ("parties", "model", "local", "rate"),
+    [
+        (make_graph_parties(), "gcn", {}, 0.01),
+        (make_node_parties(), "gin", {}, 0.01),
+        (make_node_parties(), "gat", {"optimizer": "sgd"}, 0.01),
+        (make_node_parties(), "gat", {"epochs": 1}, Gat.lr),
+        (make_node_parties(), "gat", {"lr": 0.3}, 0.3),
+        (make_node_parties(), lambda features, outputs: GCNConv(features, outputs), {}, 0.01),
+    ],
+)
+def test_the_rate_of_an_encoder_is_for_nodes_and_adam(
+    parties: Sequence[Party], model: Any, local: dict[str, Any], rate: float
+) -> None:
+    results = run("fedavg", parties, model=model, rounds=1, local=local)
+    assert results.study["methods"][0]["local"]["lr"] == rate
+
+
+def test_each_encoder_of_a_grid_has_its_own_rate(tmp_path: Path) -> None:
+    one = run_study(small(methods=[{"name": "fedavg"}], grid={"model": {"encoder": ["sgc", "gat"]}}), tmp_path / "grid")
+    assert {each.description["method"]["local"]["lr"] for each in one.runs} == {Sgc.lr, Gat.lr}
+    assert Study.of(read_toml(tmp_path / "grid" / "study.toml")).listed_methods()[0].model_dump()["local"]["lr"] is None

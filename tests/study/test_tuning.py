@@ -14,6 +14,7 @@ import torch
 from in_this_process import InThisProcess
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
+from isthmus.nn.encoders import Gcn
 from isthmus.result_files import load_summary
 from isthmus.study import tuning
 from isthmus.study.config import Loaded, Study, read_toml
@@ -53,7 +54,7 @@ def test_every_method_has_as_many_trials_of_which_the_first_has_its_own_options(
     assert {name: methods.count(name) for name in methods} == {"fedprox": TRIALS, "local": TRIALS, "majority": 1}
     assert "majority ran once, as it has no option that is searched" in results.notes
     values = [values for of, values, _ in tried(results) if of == "fedprox"]
-    assert {"local.lr": 0.01, "mu": 0.01} in values
+    assert {"local.lr": Gcn.lr, "mu": 0.01} in values
     assert all(set(each) == {"local.lr", "mu"} for each in values)
 
 

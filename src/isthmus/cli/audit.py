@@ -48,6 +48,7 @@ def audit_command(
     from isthmus.audit.base import Audit
     from isthmus.methods.base import Method
     from isthmus.study.config import parse_assignments
+    from isthmus.study.setup import suited
 
     use_one_thread()
     own = [each for each in set_ or [] if each.startswith("audit.")]
@@ -71,6 +72,7 @@ def audit_command(
     audit = kind.read(parse_assignments(own).get("audit", {}), f"audit '{kind.name}'")
     with console(error=True).status(f"audit '{audit.name}' attacks {target.name}"):
         loaded = whole.cut_data(whole.seeds[0])
+        target = suited(target, whole.encoder(target), loaded.task.level)
         found = audit.run_study(whole, loaded, target)
     table = audit.table(found, len(loaded.parties))
     if into is not None:

@@ -25,9 +25,11 @@ from isthmus import store
 from isthmus.data.datasets.folder import PartyFolders
 from isthmus.data.folder.limits import Limits
 from isthmus.errors import IsthmusError
+from isthmus.methods.base import Method
+from isthmus.methods.training import PLAIN_LR, LocalTraining
 from isthmus.nn.weights import count_numbers
 from isthmus.study.config import Study
-from isthmus.study.setup import outline
+from isthmus.study.setup import outline, suited
 from isthmus.tasks.base import Task
 
 log = logging.getLogger(__name__)
@@ -112,6 +114,8 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
     task = (study.named_task() or two).complete_from(two)  # the number of classes changes no call
     for method in study.method_list():
         yield f"method {method.name}: {_assignments(method.model_dump())}"
+        if (on_nodes := suited(method, study.encoder(), "node")) != method:
+            yield f"  no rate and no task named: {_rates(on_nodes)} if parties hold nodes, {PLAIN_LR:g} if graphs"
         spent = method.most_spent()
         if spent is not None:
             yield f"  spends epsilon {spent:g} in each run on what its noise protects"
@@ -124,6 +128,11 @@ def describe_proposal(proposal: Proposal) -> Iterator[str]:
             what = " or ".join(READERS[verb, binding.to] for verb in verbs)
             if times and action != "lend":  # which needs pairs, that no federation has
                 yield f"  {action}: at most {times:,} times in a run; {what}"
+
+
+def _rates(method: Method) -> str:
+    """The learning rates of local trainings, as text."""
+    return ", ".join(f"{name}.lr = {each.rate:g}" for name, each in method if isinstance(each, LocalTraining))
 
 
 def _assignments(options: Mapping[str, Any], prefix: str = "") -> str:

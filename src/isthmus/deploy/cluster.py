@@ -46,7 +46,7 @@ from isthmus.study import config
 from isthmus.study.config import Loaded, Study
 from isthmus.study.loop import sites_of
 from isthmus.study.processes import PAUSE, ProcessKilled, Send
-from isthmus.study.setup import extended, module_for
+from isthmus.study.setup import extended, module_for, suited
 from isthmus.tasks.base import Task
 from isthmus.version import VERSION
 
@@ -323,7 +323,9 @@ class Worker:
         """Begin a run."""
         study = _study(plan.study, plan.modules)
         method = next(each for each in study.method_list() if each.label == plan.method)
-        module = extended(method, module_for(study.encoder(method), self.parties, plan.task, plan.seed), plan.seed)
+        encoder = study.encoder(method)
+        method = suited(method, encoder, plan.task.level)
+        module = extended(method, module_for(encoder, self.parties, plan.task, plan.seed), plan.seed)
         sites = sites_of(
             method, self.parties, plan.task, module, seed=plan.seed, device=study.torch_device(),
             first=self.positions[self.names[0]],

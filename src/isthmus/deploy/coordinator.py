@@ -21,7 +21,7 @@ from isthmus.study.config import Study
 from isthmus.study.loop import Run, RunResult
 from isthmus.study.models import describe_model
 from isthmus.study.run import Watcher, run_methods
-from isthmus.study.setup import check_task, module_of
+from isthmus.study.setup import check_task, module_of, suited
 
 
 @dataclass
@@ -95,6 +95,7 @@ def coordinate(
             transport = RemoteTransport(post, plan, **fixed)
             module = module_of(study.encoder(), agreement.features, task, seed)
             check_task(method, task)
+            method = suited(method, study.encoder(), task.level)
             method.check(module)
             about = describe_model(
                 method, study.encoder(), task, seed, agreement.features, agreement.labels, agreement.encoding()

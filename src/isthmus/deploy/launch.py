@@ -22,6 +22,7 @@ from isthmus.study.config import Study
 from isthmus.study.loop import RunResult
 from isthmus.study.results import Results, sort_runs
 from isthmus.study.run import STATE, Watcher, hold_folder, prepare_folder
+from isthmus.tasks.base import Task
 
 if TYPE_CHECKING:
     from isthmus.deploy.admin import Standing
@@ -123,6 +124,9 @@ def _results_of(outcome: Mapping[str, Any], study: Study, described: Mapping[str
     ledger.restore(outcome.get("ledger", []))
     runs = [_check_result(RunResult.of_dump(run), study) for run in outcome.get("runs", [])]
     methods = [method.name for method in study.method_list()]
+    if runs:  # a study that names no task has its learning rates only since the parties have said what they hold
+        level = Task.named(str(runs[0].description["task"]["name"])).level
+        described = {**described, "methods": study.suited(level).resolved()["methods"]}
     return Results(described, sort_runs(runs, methods), set_up=ledger)
 
 

@@ -29,7 +29,7 @@ from isthmus.nn.draws import seed_of
 from isthmus.nn.weights import count_numbers
 from isthmus.study.config import Study
 from isthmus.study.models import describe_model, write_models
-from isthmus.study.setup import check_task, extended, module_of, outline
+from isthmus.study.setup import check_task, extended, module_of, outline, suited
 
 if TYPE_CHECKING:
     from isthmus.protect.sealing import Keyring
@@ -144,6 +144,7 @@ class Member(PartySide):
         if study.unlabelled == "error" and not bool(party.training_mask.any()):
             raise IsthmusError("it has no training label: label some items, or set unlabelled = 'idle' in the study")
         encoder, own = study.encoder(), self.contents.settings
+        method = suited(method, encoder, task.level)
         self.limits.permit_model(method.name, count_numbers(outline(method, encoder, party.features, task)))
         module = extended(method, module_of(encoder, party.features, task, seed), seed)
         planned = method.calls(module)

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
@@ -243,6 +243,11 @@ class Method(Registered):
     def follows_rounds(self) -> bool:
         """Whether what its parties do depends on the number of the round: the server then tells them."""
         return any(isinstance(options, LocalTraining) and options.scheduled for _, options in self)
+
+    def with_rate(self, lr: float) -> Self:
+        """This method with a learning rate for each local training that has none."""
+        rated = {name: each.with_rate(lr) for name, each in self if isinstance(each, LocalTraining)}
+        return self.model_copy(update=rated)
 
     def site_type(self) -> type[Site]:
         """The class of its party side."""

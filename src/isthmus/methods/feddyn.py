@@ -14,6 +14,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.verbs import Federation
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Averaging, Learning, Listing, Model, State, Weighting
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
 
@@ -40,6 +41,7 @@ class FedDyn(Averaging):
     """Weight of the regularisation."""
     weighting: Weighting = "even"
     """What a party's weights are weighted by; evenly, as in the paper."""
+    local: LocalTraining = LocalTraining(lr=0.02)  # by validation, see docs/defaults.md: an encoder's rate is too large
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
         weights = model.weights()

@@ -13,6 +13,7 @@ from isthmus.federation.answers import Answer
 from isthmus.federation.wire import Payload
 from isthmus.methods.base import Listing
 from isthmus.methods.fedavg import FedAvg
+from isthmus.methods.training import LocalTraining
 from isthmus.nn.per_party import Leaf
 
 
@@ -36,6 +37,7 @@ class FedProx(FedAvg):
 
     mu: float = Field(0.01, ge=0)
     """Weight of the proximal term."""
+    local: LocalTraining = LocalTraining(lr=0.02)  # by validation, see docs/defaults.md: an encoder's rate is too large
 
     class AtParty(FedAvg.AtParty):
         method: FedProx

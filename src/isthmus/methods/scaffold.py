@@ -40,7 +40,7 @@ class Scaffold(Averaging):
     """Learning rate of the server."""
     weighting: Weighting = "even"
     """What a party's weights are weighted by; evenly, as in the paper."""
-    local: LocalTraining = LocalTraining(optimizer="sgd", lr=0.1, epochs=5)
+    local: LocalTraining = LocalTraining(optimizer="sgd", lr=0.5, epochs=5)
     """Training at the parties."""
 
     def server(self, federation: Federation, model: Model, state: State) -> Iterator[State]:
@@ -72,7 +72,7 @@ class Scaffold(Averaging):
 
             steps = self.fit(pull=pull, uniform_pull=False).to(self.cohort.device)
             weights = self.model.stacks()
-            change, lr = {}, self.method.local.in_round(self).lr
+            change, lr = {}, self.method.local.in_round(self).rate
             for name in c:
                 scale = 1.0 / (steps.clamp(min=1) * lr)
                 moved = (start[name] - weights[name]) * scale.view(-1, *[1] * c[name].dim())

@@ -24,6 +24,9 @@ from isthmus.tasks.base import Step
 MOST = 2**31 - 1
 """Largest number of items or neighbours that an option takes."""
 
+PLAIN_LR = 0.01
+"""The local learning rate where no encoder names another: of your own models, on whole graphs and pairs, with SGD."""
+
 Loss: TypeAlias = Callable[[Step], Tensor]
 Pull: TypeAlias = Callable[[Sequence[Leaf]], Sequence[Tensor]]
 """What is added to the gradients of the leaves before each step: a proximal term, a control variate."""
@@ -182,6 +185,8 @@ class Training(Optimizer):
 class LocalTraining(Training):
     """How a party trains on its own data in each round."""
 
+    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]  # a number by the time it trains: see `in_round`
+    """Learning rate; without one, that of the encoder (see Defaults). SGD takes 0.01 then."""
     keep_optimizer: bool = False
     """Keep the optimiser's moments and steps from round to round, while the server replaces the weights. A party that
     takes no part in a round keeps them until its next one."""
@@ -225,11 +230,22 @@ class LocalTraining(Training):
         left = {"linear": 1 - done / planned, "cosine": (1 + math.cos(math.pi * done / planned)) / 2}
         return self.decay_to + (1 - self.decay_to) * left.get(self.schedule, 1.0)
 
+    @property
+    def rate(self) -> float:
+        """The learning rate, also where none was set and no encoder is known."""
+        return PLAIN_LR if self.lr is None else self.lr
+
+    def with_rate(self, lr: float) -> Self:
+        """These options with a learning rate, if they have none."""
+        if self.lr is not None:
+            return self
+        return self.model_copy(update={"lr": PLAIN_LR if self.optimizer == "sgd" else lr})
+
     def in_round(self, site: Site) -> Self:
         if not self.scheduled:
-            return self
+            return self.with_rate(PLAIN_LR)
         planned = site.method.rounds
-        return self.model_copy(update={"lr": self.lr * self.factor(min(max(site.round, 1), planned), planned)})
+        return self.model_copy(update={"lr": self.rate * self.factor(min(max(site.round, 1), planned), planned)})
 
 
 def _whole(site: Site, trains: Sequence[bool], embed: bool) -> tuple[Block, Tensor | None]:

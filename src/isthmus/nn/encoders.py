@@ -33,6 +33,8 @@ class Encoder(Registered):
     kind: ClassVar[str] = "encoder"
     built_in_module: ClassVar[str] = "isthmus.nn.encoders"
     entry_points: ClassVar[str] = "isthmus.encoders"
+    lr: ClassVar[float] = 0.01
+    """The local learning rate that suits it on nodes, with Adam or AdamW: what methods train with that name none."""
 
     hidden: int = Field(64, ge=1, le=1 << 20)
     """Width of the hidden layers."""
@@ -242,6 +244,7 @@ class Gcn(Encoder):
     """Graph convolutional network (Kipf and Welling 2017)."""
 
     name: ClassVar[str] = "gcn"
+    lr: ClassVar[float] = 0.1
 
     linear_head: bool = False
     """Put a linear layer after the convolutions, which are then all `hidden` wide; models of graphs always have one."""
@@ -274,6 +277,7 @@ class Gat(Encoder):
     """Graph attention network (Velickovic et al. 2018)."""
 
     name: ClassVar[str] = "gat"
+    lr: ClassVar[float] = 0.1
     heads: int = Field(4, ge=1, le=1000)
     """Attention heads of the hidden layers, concatenated; the last layer has one."""
     weighted: bool = False
@@ -303,6 +307,7 @@ class GraphSage(Encoder):
     """GraphSAGE with mean aggregation (Hamilton et al. 2017)."""
 
     name: ClassVar[str] = "sage"
+    lr: ClassVar[float] = 0.1
     weighted: bool = False
     """Weigh neighbours by their edge weights, divided by the sum of the weights' absolute values."""
 
@@ -530,6 +535,7 @@ class Sgc(Encoder):
     """Simplified graph convolution (Wu et al. 2019): S^K X, then one linear layer."""
 
     name: ClassVar[str] = "sgc"
+    lr: ClassVar[float] = 1.0
     hops: int = Field(2, ge=1, le=1000)
     """Number K of propagations."""
 

@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 
 from isthmus.errors import IsthmusError, did_you_mean
 from isthmus.methods.base import Method
+from isthmus.methods.training import PLAIN_LR
 from isthmus.options import Options
 from isthmus.papers.claims import FIGURES, Claim, check_values
 from isthmus.papers.measures import Measure
@@ -165,6 +166,8 @@ class Table(Options):
     """Exceptions for some cells."""
     tune: Tuning | None = None
     """Hyper-parameters to choose on validation data."""
+    suited: bool = False
+    """Whether a method that names no local learning rate takes the encoder's, as in a study of its own; else 0.01."""
     measure: dict[str, Any] = Field(default={"name": "training"})
     """What to do with a cell's study: a measure and its options."""
     figures: dict[str, Figure] = Field(min_length=1)
@@ -226,7 +229,7 @@ class Table(Options):
                     study, skip = merge(study, each.study), skip or each.skip
                     tune, measure = each.tune or tune, each.measure or measure
             if not skip:
-                yield Cell(place, study, tune, measure)
+                yield Cell(place, study, tune, measure, self.suited)
 
     def for_quick_run(self) -> Table:
         """Return a copy with one seed, the changes of `quick`, and neither claims nor the paper's numbers."""
@@ -283,6 +286,7 @@ class Cell:
     study: Mapping[str, Any]
     tune: Tuning | None
     measure: Mapping[str, Any]
+    suited: bool = False
 
     @property
     def name(self) -> str:
@@ -293,7 +297,7 @@ class Cell:
         """A hash of the setting: results with another digest are stale. It does not cover the code."""
         own = {"widen"} if self.tune and self.tune.sample else {"widen", "sample"}  # a wider grid keeps its trials
         tune = None if self.tune is None else self.tune.model_dump(exclude=own)
-        setting = [self.study, tune, self.measure]
+        setting = [self.study, tune, self.measure, *(["suited"] if self.suited else [])]
         return hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
 
     def read_measure(self) -> Measure:
@@ -305,7 +309,9 @@ class Cell:
         """Return its study with one seed, and with these changes on top."""
         whole = merge(self.study, changes or {})
         method = whole.pop("method", {"name": Method.default_name()})
-        return Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
+        study = Study.of({**whole, "methods": [method], "seeds": [seed]}, self.name)
+        rated = [each.with_rate(PLAIN_LR) for each in study.listed_methods()]
+        return study if self.suited else study.with_methods(rated)
 
     def trials(self) -> list[dict[str, Any]]:
         """List the combinations of hyper-parameters to try first, as values by dotted option."""

@@ -19,7 +19,7 @@ from isthmus.data.cache import cache_root
 from isthmus.data.datasets.by_party import PartyData
 from isthmus.data.partition import Partition
 from isthmus.data.partition.given import Given
-from isthmus.data.party import Party
+from isthmus.data.party import Level, Party
 from isthmus.data.pool import DataSet, Pool
 from isthmus.errors import IsthmusError, closest_path
 from isthmus.federation.rules import Rules
@@ -39,7 +39,7 @@ from isthmus.study.own_models import (
     with_model_options,
 )
 from isthmus.study.protocol import preset_for
-from isthmus.study.settings import Setting, combine
+from isthmus.study.settings import Setting, combine, recorded
 from isthmus.study.setup import check_fit, check_labelled, device_named, module_for, task_of
 from isthmus.tasks.base import Task
 
@@ -184,7 +184,8 @@ class Study(Options):
                 f"{where}: a federation runs each method once: leave out the grid and labels, and choose settings on "
                 "data that lie in one place, or in a study for each"
             )
-        return whole
+        task = whole.named_task()  # without one, what the parties hold decides on the learning rate of encoders
+        return whole if task is None else whole.suited(task.level)
 
     def own_code(self) -> dict[str, dict[str, str]]:
         """By `module:Class` the source hash and the package of everything of a user's own that the study names."""
@@ -268,6 +269,15 @@ class Study(Options):
             if key not in used:
                 raise IsthmusError(f"training: {missing_option(key, None, found)}")
         return found
+
+    def suited(self, level: Level) -> Study:
+        """The same study with the number for every local learning rate that it leaves to the encoder."""
+        return self.with_methods(recorded(self.listed_methods(), self.encoder(), level, self.grid))
+
+    def with_methods(self, methods: Sequence[Method]) -> Study:
+        """The same study with these methods."""
+        tables = [{"name": each.name, **each.model_dump()} for each in methods]
+        return self.model_copy(update={"methods": tables, "training": {}})
 
     def load(self, seed: int) -> Loaded:
         """Return the parties of a run with this seed, after checks that they fit the methods."""

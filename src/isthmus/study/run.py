@@ -36,8 +36,8 @@ from isthmus.study.own_models import OwnModel, code_of, model_table, own_models,
 from isthmus.study.processes import Pool, Processes, ProcessKilled, Send, count_processes
 from isthmus.study.protocol import preset_for
 from isthmus.study.results import Results, sort_runs
-from isthmus.study.settings import combine
-from isthmus.study.setup import check_labelled, module_for, needs_whole, task_of
+from isthmus.study.settings import combine, recorded
+from isthmus.study.setup import check_labelled, module_for, needs_whole, suited, task_of
 from isthmus.tasks.base import Task
 
 try:
@@ -131,7 +131,7 @@ def run_study(
     side_by_side = jobs != 1 and (cluster is not None or count_processes(jobs) > 1)
     load = study.load if cluster is None or side_by_side else partial(cluster.load, study)
     first = load(study.seeds[0])  # shows wrong input before anything is written
-    resolved = study.resolved(first)
+    resolved = study.suited(first.task.level).resolved(first)
     methods, first_cut, metrics = study.method_list(), _describe(first), (first.task.judged_by, first.task.selected_by)
     notes = protocol_notes(study.protocol)
     notes += data_notes(study.listed_methods(), first.parties, first_cut, study.task)
@@ -185,6 +185,7 @@ def run_study(
 def build_run(study: Study, method: Method, seed: int, loaded: Loaded, **options: Any) -> Run:
     """Return the run of one method of a study with one seed; `options` are those of `Run`."""
     encoder = study.encoder(method)
+    method = suited(method, encoder, loaded.task.level)
     module = module_for(encoder, loaded.parties, loaded.task, seed)
     device = study.torch_device()
     parties = loaded.parties
@@ -559,7 +560,8 @@ def run(
             labels, encoding = ((), None) if loaded is None else (loaded.labels, loaded.encoding)
             learned = task_of(task, held, known, plan.task_options(), labels)
             cuts[at] = describe(held, known, "" if loaded is None else loaded.note)
-            for each, trained in zip(chosen, models, strict=True):
+            for plain, trained in zip(chosen, models, strict=True):
+                each = suited(plain, trained, learned.level)
                 module = module_for(trained, held, learned, at)
                 about = describe_model(each, trained, learned, at, held[0].features, labels, encoding)
                 where: dict[str, Any] = {"seed": at, "device": torch_device, "wire": wire, "on_round": on_round}
@@ -569,6 +571,7 @@ def run(
             Path(out).rmdir()  # created above, still empty
         raise
     whole = {"data": {"name": "parties given in Python"}} if loaded is None else plan.resolved(loaded)
+    rated = recorded(listed, encoder, learned.level, grid or {})
     study = {
         "parties": len(held),
         "seeds": plan.seeds,
@@ -576,7 +579,7 @@ def run(
         "partition": whole.get("partition", {}),
         "task": {"name": learned.name, **learned.model_dump()},
         "model": model_table(encoder),
-        "methods": [{"name": each.name, **each.model_dump()} for each in listed],
+        "methods": [{"name": each.name, **each.model_dump()} for each in rated],
         **({"grid": dict(grid)} if grid else {}),
     }
     own = identify([code_of(encoder), *map(type, [*chosen, *([] if task is None else [task])])])

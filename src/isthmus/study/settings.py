@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from isthmus.data.party import Level
 from isthmus.errors import IsthmusError
 from isthmus.methods.base import Method
 from isthmus.options import Options
@@ -16,6 +17,8 @@ from isthmus.result_files import Search as Search  # also for whoever shows a se
 from isthmus.result_files import Tried as Tried
 from isthmus.study.loop import RunResult
 from isthmus.study.option_hints import TABLES, missing_option
+from isthmus.study.own_models import ENCODER
+from isthmus.study.setup import suited
 from isthmus.tasks.metrics import METRICS, metric_of
 
 MODEL = "model."
@@ -106,6 +109,12 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return found
+
+
+def recorded(methods: Sequence[Method], model: Any, level: Level, grid: Mapping[str, Any]) -> list[Method]:
+    """The methods as a study records them: with the rates that they train with, unless its grid varies the encoder."""
+    varied = any(f".{name}".endswith(f".{ENCODER}") for name in flatten(grid))
+    return [each if varied else suited(each, model, level) for each in methods]
 
 
 def options_for(method: Method, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config
 
-from isthmus.data.party import Party, check_compatible, pool_parties
+from isthmus.data.party import Level, Party, check_compatible, pool_parties
 from isthmus.errors import IsthmusError, did_you_mean, format_option
 from isthmus.methods.base import Method
+from isthmus.methods.training import PLAIN_LR
 from isthmus.nn.draws import seed_of, torch_seeded
 from isthmus.nn.encoders import Encoder
 from isthmus.tasks.base import MultiTask, Task
@@ -155,6 +156,11 @@ def _several(y: Tensor, tasks: int | None) -> tuple[str, dict[str, int]]:
         raise IsthmusError("labels are infinite: give finite numbers, and NaN where one is missing")
     binary = bool(((known == 0) | (known == 1)).all())
     return "multilabel" if binary else "regression", {"tasks": count}
+
+
+def suited(method: Method, model: Any, level: Level) -> Method:
+    """The method with the learning rate that suits the model, where it names none: on nodes, that of the encoder."""
+    return method.with_rate(model.lr if level == "node" and isinstance(model, Encoder) else PLAIN_LR)
 
 
 def device_named(name: str) -> torch.device:

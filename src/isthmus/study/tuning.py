@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from statistics import fmean
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from isthmus import store, toml
 from isthmus.errors import IsthmusError, format_option, missing_extra, writes_flags
 from isthmus.methods.base import Method
+from isthmus.methods.training import PLAIN_LR
 from isthmus.result_files import Search, Tried
 from isthmus.study.config import Loaded, Study
 from isthmus.study.processes import Processes, Send, count_processes
@@ -71,7 +73,9 @@ def tune(
         raise IsthmusError(f"tune: study is {study!r}: give a Study, such as isthmus.Study.of({{...}})")
     if study.grid:
         raise IsthmusError("tune: the study has a grid, which is a search of its own: leave it out, or use isthmus run")
-    out, methods = Path(out), study.listed_methods()
+    out, first = Path(out), study.load(study.seeds[0])
+    study = study.suited(first.task.level)
+    methods = study.listed_methods()
     ranges = flatten(study.tune)
     if shared := next((name for name in ranges if "model" in name.split(".")[:-1]), ""):
         raise IsthmusError(f"tune: '{shared}' is an option of the model, which all methods share: compare it in a grid")
@@ -79,7 +83,6 @@ def tune(
     spaces = {method.label: search_space(method, study.tune) for method in methods}
     if not any(spaces.values()):
         raise IsthmusError(f"tune: no method of the study has an option to search: name one, {_range('OPTION')}")
-    first = study.load(study.seeds[0])
     if first.task.unsupervised or not any(bool(party.val.any()) for party in first.parties):
         raise IsthmusError("tune: the study has no validation labels, and test labels must not choose: add some")
     metric = f"val_{first.task.selected_by}"
@@ -115,13 +118,14 @@ def search_space(method: Method, ranges: Mapping[str, Any]) -> dict[str, BaseDis
     Arguments:
         ranges: by option, also `METHOD.OPTION`, a text "0.001..0.1", a list of choices, or one value for all trials.
     """
+    method = method.with_rate(PLAIN_LR)  # one of a study has that of its encoder by now
     fields = dict(option_fields(method))
     rates = [name for name in fields if (last := name.rpartition(".")[2]) == "lr" or last.endswith("_lr")]
     given = options_for(method, flatten(ranges))
     space = {}
     for name in dict.fromkeys([*rates, *method.tuned, *given]):
         where = f"tune: option '{name}' of {method.label}"
-        kind = fields[name].annotation
+        kind = _kind(fields[name])
         space[name] = _of_range(given[name], kind, where) if name in given else _of_field(method, name, where)
         for value in _ends(space[name]):
             with_values(method, {name: value})  # refuses what the option does not take
@@ -151,7 +155,7 @@ def _of_range(given: Any, kind: Any, where: str) -> BaseDistribution:
 def _of_field(method: Method, name: str, where: str) -> BaseDistribution:
     """The range that an option's type, bounds and default suggest."""
     info, value = dict(option_fields(method))[name], _value(method, name)
-    kind: Any = info.annotation
+    kind = _kind(info)
     if kind is bool or get_origin(kind) is Literal:
         return _optuna().distributions.CategoricalDistribution([False, True] if kind is bool else list(get_args(kind)))
     low, high = -math.inf, math.inf
@@ -164,6 +168,12 @@ def _of_field(method: Method, name: str, where: str) -> BaseDistribution:
     if kind in (int, float) and math.isfinite(low) and math.isfinite(high):
         return _numbers(kind, low, high)
     raise IsthmusError(f"{where} suggests no range: give one, {_range(name)}")
+
+
+def _kind(info: Any) -> Any:
+    """The type of an option's values, without None."""
+    kinds = [kind for kind in get_args(info.annotation) if kind is not NoneType]
+    return kinds[0] if len(kinds) == 1 and NoneType in get_args(info.annotation) else info.annotation
 
 
 def _range(name: str) -> str:
