@@ -535,7 +535,7 @@ class Sgc(Encoder):
     """Simplified graph convolution (Wu et al. 2019): S^K X, then one linear layer."""
 
     name: ClassVar[str] = "sgc"
-    lr: ClassVar[float] = 1.0
+    lr: ClassVar[float] = 2.0
     hops: int = Field(2, ge=1, le=1000)
     """Number K of propagations."""
 
