@@ -15,8 +15,8 @@ class Training(Measure):
     """Train the method; metrics are those of the round that validation chose.
 
     Also: `sent` bytes, `seconds`, and what noise on edges spends, `epsilon` by basic composition and
-    `epsilon_advanced` by advanced composition where that is less. Of each metric of the parties, such as `test_accuracy`:
-    `test_accuracy over parties`, the plain mean, and `test_accuracy of the worst party`.
+    `epsilon_advanced` by advanced composition where that is less. Of each metric that parties have, such as
+    `test_accuracy`: `test_accuracy over parties`, the plain mean, and `test_accuracy of the worst party`.
     """
 
     name = "training"
