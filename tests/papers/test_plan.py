@@ -124,3 +124,10 @@ def test_beyond_an_end_is_a_step_like_the_last_one() -> None:
     tried = [{**best, "method.local.lr": 0.09}, {**best, "model.hidden": 2}]
     assert tune.beyond(tried, best) == [], "no longer an end"
     assert Tuning(options={"model.hidden": [0, 4]}).beyond([], {"model.hidden": 4}) == [], "nothing is a step from 0"
+
+
+def test_a_cell_can_be_left_untuned(tmp_path: Path) -> None:
+    tuned = TABLE1 + '\n[tune]\noptions = { "method.local.lr" = [0.1, 0.01] }\n'
+    plain = '\n[[where]]\nat = { method = ["fedavg"] }\ntune = false\n'
+    plan = table(tmp_path, table1=tuned + plain)
+    assert {cell.place["method"]: len(cell.trials()) for cell in plan.cells()} == {"fedavg": 0, "fedprox": 2}

@@ -21,6 +21,9 @@ from isthmus.study.protocol import protocol_text
 METHOD = "method"
 """The axis that has the methods; the last of a table."""
 
+NAMED = 4
+"""How many places an error names."""
+
 
 @dataclass(frozen=True)
 class Board:
@@ -78,10 +81,11 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
         first = next(cell for cell in board.entry.plan.cells() if board.place.items() <= cell.place.items())
         if _setting(first.study_for(0)) == wanted:
             return board
-    places = "; ".join(board.name for board in found) or "none"
+    places = "; ".join(board.name for board in found[:NAMED]) or "none"
+    more = f"; and {len(found) - NAMED} others" if len(found) > NAMED else ""
     raise IsthmusError(
-        f"no table compares methods in protocol '{protocol}' with these data, parties and partition: "
-        f"choose --protocol, --data, --parties and --partition of one of: {places}"
+        f"no table compares methods in protocol '{protocol}' with these data, parties and partition: choose --protocol, "
+        f"--data, --parties and --partition so that they are those of one of: {places}{more}"
     )
 
 
