@@ -54,6 +54,15 @@ def test_a_line_has_intervals_of_scores_leads_and_what_leaves(plan: Table) -> No
     assert second == ["fedprox", "1", "70.0", "0.700", "", ""]
 
 
+def test_a_reference_without_the_first_figure_comes_last_of_those_run(plan: Table) -> None:
+    results = run_with(plan, fedavg=[0.2])
+    for cell in plan.cells():
+        if cell.place == {"size": "120", "method": "fedprox"}:
+            results.add(cell, {"seed": 0, "figures": {"val": 0.9}})
+    _, *lines = board_lines(plan, leaderboard(plan, results, PLACE), ["fedavg"], {})
+    assert lines == [["fedavg", "1", "20.0", "0.200", ""], ["fedprox", "1", "", "0.900", ""]]
+
+
 def test_one_value_has_no_interval() -> None:
     assert interval([80.0]) is None
 

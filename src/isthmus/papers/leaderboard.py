@@ -114,16 +114,19 @@ def board_lines(table: Table, rows: Sequence[Row], against: Sequence[str], more:
     lines = [[*head, *(f"lead over {row.method}" for row in others), *(["leaves a party"] if more else [])]]
     for row in rows:
         if row.values:
-            costs = [
-                mean_text([*row.values[name].values()], figure.digits)
-                if figure.times == table.figures[first].times
-                else f"{statistics.fmean(row.values[name].values()):.{figure.digits}f}"
-                for name, figure in figures
-            ]
+            shown = [_shown(table, row, name) for name, _ in figures]
             leads = ["" if row is other else lead_text(row.lead(other, first), digits) for other in others]
             named = [more.get(row.method, "")] if more else []
-            lines.append([row.method, str(len(row.values[first])), *costs, *leads, *named])
+            seeds = max(map(len, row.values.values()))
+            lines.append([row.method, str(seeds), *shown, *leads, *named])
     return lines
+
+
+def _shown(table: Table, row: Row, figure: str) -> str:
+    """A mean, with an interval where the figure is on the scale of the first; empty where the method does not have it."""
+    values, of = [*row.values[figure].values()], table.figures[figure]
+    scores = of.times == next(iter(table.figures.values())).times
+    return mean_text(values if scores else [statistics.fmean(values)], of.digits) if values else ""
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
