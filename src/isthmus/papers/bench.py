@@ -84,8 +84,8 @@ def find_board(entries: Sequence[ShelfEntry], protocol: str, study: Mapping[str,
     places = "; ".join(board.name for board in found[:NAMED]) or "none"
     more = f"; and {len(found) - NAMED} others" if len(found) > NAMED else ""
     raise IsthmusError(
-        f"no table compares methods in protocol '{protocol}' with these data, parties and partition: choose --protocol, "
-        f"--data, --parties and --partition so that they are those of one of: {places}{more}"
+        f"no table compares methods in protocol '{protocol}' with these data, parties and partition: choose "
+        f"--protocol, --data, --parties and --partition so that they are those of one of: {places}{more}"
     )
 
 

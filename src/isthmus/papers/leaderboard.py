@@ -123,7 +123,7 @@ def board_lines(table: Table, rows: Sequence[Row], against: Sequence[str], more:
 
 
 def _shown(table: Table, row: Row, figure: str) -> str:
-    """A mean, with an interval where the figure is on the scale of the first; empty where the method does not have it."""
+    """A mean, with an interval where the figure is on the scale of the first; empty if the method has none."""
     values, of = [*row.values[figure].values()], table.figures[figure]
     scores = of.times == next(iter(table.figures.values())).times
     return mean_text(values if scores else [statistics.fmean(values)], of.digits) if values else ""
