@@ -222,7 +222,7 @@ def boards() -> str:
             parts += [f"### {', '.join(place)}", table(head, [(code(line[0]), *line[1:]) for line in lines])]
             if missing := [row.method for row in rows if not row.values]:
                 parts.append(f"Not run: {code(*missing)}.")
-    return "\n\n".join((*parts, missing_runs(plan, study.results), _claims(study)))
+    return "\n\n".join(filter(None, (*parts, missing_runs(plan, study.results), _claims(study))))
 
 
 def _claims(study: ShelfEntry) -> str:
